@@ -47,7 +47,7 @@ impl Spill {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 folder = %std::env::temp_dir().display(),
-                "a long answer of Slurm's cannot be put aside, it is held in memory"
+                "spill to disk failed, answer held in memory"
             );
             self.memory_only = true;
         }

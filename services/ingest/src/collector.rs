@@ -1,9 +1,9 @@
-//! Where everything comes together: readings in, events out, memory kept.
+//! Observations in, events out, run state stored.
 //!
-//! One lock orders it all. What a record of Slurm goes on showing is published first and remembered afterwards: after a crash it is told
-//! again with the same id. Everything else is written to the outbox of its shard, then published, so that it is told again with the same
-//! id and the same count: what was sampled, what carries the time at which ingest noticed it, and suspends, resumes and resizes, of which
-//! Slurm keeps the last.
+//! One lock orders it all. A fact that Slurm's record goes on showing is published first and stored afterwards: after a crash it is
+//! republished with the same id. Everything else is written to the outbox of its shard, then published, so that it is republished with the
+//! same id and the same count: sampled facts, facts that carry the time at which ingest noticed them, and suspends, resumes and resizes, of
+//! which Slurm keeps the last.
 
 mod accounting_backlog;
 mod apply;
@@ -39,7 +39,7 @@ pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 pub use self::republish::{Window, without_usage};
 use self::snapshot_cache::SnapshotCache;
-pub(crate) use self::unseen_ids::SKEW;
+pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
@@ -49,7 +49,7 @@ use crate::config::Config;
 use crate::domain::{Observation, Owner, RunStore};
 use crate::identity::IdentityMap;
 
-/// A reading on its way into the books.
+/// A reading on its way into the run store.
 pub struct TracedObservation {
     /// What was read.
     pub observation: Observation,
@@ -80,14 +80,14 @@ pub struct FollowUpLookups {
     pub again: BTreeSet<u32>,
     /// Accounting.
     pub accounting: BTreeSet<u32>,
-    /// How many starts were told.
+    /// How many starts were published.
     pub starts: usize,
 }
 
-/// The books, behind one lock.
+/// The run store, behind one lock.
 pub struct Core {
-    /// Every run that is remembered.
-    pub book: RunStore,
+    /// Every run that is stored.
+    pub run_store: RunStore,
     /// About the cluster.
     pub meta: Meta,
     store: Store,
@@ -98,16 +98,16 @@ pub struct Core {
     questions: HashMap<u32, OpenLookup>,
     /// What became of tasks that left their array, by array: reading its record, which goes on, says nothing about them.
     task_questions: HashMap<RunKey, OpenTaskLookup>,
-    /// Ended runs of which accounting has not told yet what they used.
-    owing: UsageBacklog,
-    /// Arrays of which accounting has not told yet which tasks they were submitted with.
-    unasked: ArraySubmissionBacklog,
+    /// Ended runs of which accounting has not reported yet what they used.
+    usage_backlog: UsageBacklog,
+    /// Arrays of which accounting has not reported yet which tasks they were submitted with.
+    array_submission_backlog: ArraySubmissionBacklog,
     /// The newest job that sweeps have shown.
     newest: Option<Newest>,
-    /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
+    /// Set when something was decided but not published: the run store is ahead of the bus and must not be stored.
     ahead: bool,
-    /// How often time that is owed to accounting was added.
-    debts: u64,
+    /// How often time that is due to accounting was added.
+    backlog_generation: u64,
     clock: Clock,
 }
 
@@ -130,12 +130,12 @@ pub struct Collector {
     bus: Bus,
     identities: Arc<IdentityMap>,
     core: Arc<Mutex<Core>>,
-    owing: Arc<Notify>,
+    backlog_changed: Arc<Notify>,
     shutdown: CancellationToken,
 }
 
 impl Collector {
-    /// Loads what is remembered and publishes what was on its way.
+    /// Loads what is stored and publishes what was on its way.
     ///
     /// # Errors
     /// If told to stop, or if what is stored cannot be read.
@@ -159,29 +159,29 @@ impl Collector {
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
         // Before the first sweep moves the watermark; both are stored with one write.
-        let newest = loaded.book.newest_time(now);
+        let newest = loaded.run_store.newest_time(now);
         meta.owed_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
         tracing::info!(
-            runs = loaded.book.len(),
+            runs = loaded.run_store.len(),
             republished,
             first_start = !meta.baseline_done,
             "state loaded"
         );
-        let owing = UsageBacklog::of(&loaded.book, now, &config);
-        let unasked = ArraySubmissionBacklog::of(&loaded.book);
+        let usage_backlog = UsageBacklog::of(&loaded.run_store, now, &config);
+        let array_submission_backlog = ArraySubmissionBacklog::of(&loaded.run_store);
         let mut core = Core {
-            book: loaded.book,
+            run_store: loaded.run_store,
             meta,
             store,
             dirty: BTreeSet::new(),
             last: SnapshotCache::default(),
             questions: HashMap::new(),
             task_questions: HashMap::new(),
-            owing,
-            unasked,
+            usage_backlog,
+            array_submission_backlog,
             newest: None,
             ahead: false,
-            debts: 0,
+            backlog_generation: 0,
             clock: Clock::new(Instant::now(), now),
         };
         core.ask_on();
@@ -193,12 +193,12 @@ impl Collector {
             bus,
             identities,
             core,
-            owing: Arc::default(),
+            backlog_changed: Arc::default(),
             shutdown,
         })
     }
 
-    /// The books.
+    /// The run store.
     pub async fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().await
     }

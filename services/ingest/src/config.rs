@@ -117,7 +117,7 @@ impl Config {
         i64::try_from(self.catch_up_overlap.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// Begin of the history to be told at the first start.
+    /// Begin of the history to be published at the first start.
     ///
     /// # Errors
     /// If the text is no time and no date.

@@ -21,7 +21,7 @@ pub mod snapshot;
 mod tests;
 mod usage;
 
-pub use array::{DepartedTasks, compare_submitted, settle_remainder};
+pub use array::{DepartedTasks, compare_submitted, resolve_departed_tasks};
 pub use attempt::run_of;
 pub use confirm::{Confirmation, confirm, contradict, without_names};
 pub use derive::{Continuation, Fact, FactId};

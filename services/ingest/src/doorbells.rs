@@ -5,7 +5,7 @@
 //! once it is certain that there is nothing to tell, or that a sweep will.
 //!
 //! Anybody who may publish doorbells may forge them. One is never an event by itself: [`reader`] asks Slurm, for so many jobs and runs per
-//! minute that nobody has heard of ([`strangers`]). What tells the end of a run that no record of Slurm knows is parked as a dead letter.
+//! minute that nobody has heard of ([`unknown_jobs`]). What tells the end of a run that no record of Slurm knows is parked as a dead letter.
 
 mod job_reader;
 mod pending_reads;
@@ -30,9 +30,9 @@ use crate::users::{Logins, login};
 const NEW_JOBS: u32 = 0;
 
 /// When a doorbell comes again that could be neither confirmed nor refused; twice as much later each time, up to the longest.
-const LATER: Duration = Duration::from_secs(5);
+const REDELIVERY_DELAY: Duration = Duration::from_secs(5);
 /// The longest of these pauses.
-const MUCH_LATER: Duration = Duration::from_secs(60);
+const MAX_REDELIVERY_DELAY: Duration = Duration::from_secs(60);
 
 /// A request to look at a job.
 pub struct JobReadRequest {
@@ -48,7 +48,7 @@ pub struct JobReadRequest {
     pub ended_run: Option<RunKey>,
     /// Whether it was sent away before.
     pub comes_again: bool,
-    /// To be answered once everything is told.
+    /// Answered once everything is published.
     pub done: Option<oneshot::Sender<DoorbellOutcome>>,
     /// Span of the doorbell.
     pub span: Span,
@@ -89,7 +89,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Rings into a channel; logins are told at once.
+    /// Reads are requested through a channel; logins are published at once.
     pub const fn new(cluster: String, rings: mpsc::Sender<JobReadRequest>, logins: Logins) -> Self {
         Self {
             cluster,
@@ -102,8 +102,8 @@ impl Doorbells {
 impl Handler for Doorbells {
     async fn handle(&self, message: &Message) -> Outcome {
         message.link_current_span();
-        let bell = match Doorbell::decode(message.body.clone()) {
-            Ok(bell) => bell,
+        let doorbell = match Doorbell::decode(message.body.clone()) {
+            Ok(doorbell) => doorbell,
             Err(error) => {
                 metrics::doorbell("unusable");
                 return Outcome::Reject {
@@ -111,20 +111,21 @@ impl Handler for Doorbells {
                 };
             }
         };
-        if bell.probe || bell.hook == hooks::DOCTOR {
+        if doorbell.probe || doorbell.hook == hooks::DOCTOR {
             metrics::doorbell("probe");
             return Outcome::Done;
         }
-        if bell.hook == login::HOOK {
-            return self.logins.ring(&bell).await;
+        if doorbell.hook == login::HOOK_NAME {
+            return self.logins.ring(&doorbell).await;
         }
         // job_submit.lua: a job was submitted, and has no id yet.
-        let submission =
-            bell.job_id == 0 && bell.hook == "JobSubmit" && bell.cluster == self.cluster;
-        let evidence = match Evidence::read(&self.cluster, &bell) {
+        let submission = doorbell.job_id == 0
+            && doorbell.hook == "JobSubmit"
+            && doorbell.cluster == self.cluster;
+        let evidence = match Evidence::read(&self.cluster, &doorbell) {
             _ if submission => Evidence {
                 job_id: NEW_JOBS,
-                hook: bell.hook.clone(),
+                hook: doorbell.hook.clone(),
                 end: None,
             },
             Ok(evidence) => evidence,
@@ -139,7 +140,7 @@ impl Handler for Doorbells {
         let ring = JobReadRequest {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
-            array: array_of(&bell),
+            array: array_of(&doorbell),
             ended_run: evidence.end.as_ref().map(|end| end.run.clone()),
             end: evidence.end,
             comes_again: message.delivery > 1,
@@ -162,7 +163,7 @@ impl Handler for Doorbells {
             Ok(DoorbellOutcome::Refused(reason)) => return Outcome::Reject { reason },
             Err(_) => return again,
         }
-        if let Some(called) = bell.called_at.as_ref().and_then(from_timestamp)
+        if let Some(called) = doorbell.called_at.as_ref().and_then(from_timestamp)
             && let Ok(after) = (chrono::Utc::now() - called).to_std()
         {
             metrics::answered_after(after);
@@ -174,7 +175,9 @@ impl Handler for Doorbells {
 /// The pause after so many deliveries.
 fn later(deliveries: u64) -> Duration {
     let doubled = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
-    LATER.saturating_mul(1 << doubled.min(8)).min(MUCH_LATER)
+    REDELIVERY_DELAY
+        .saturating_mul(1 << doubled.min(8))
+        .min(MAX_REDELIVERY_DELAY)
 }
 
 /// Answers the doorbells.
@@ -210,9 +213,11 @@ pub fn refuse(rings: Vec<JobReadRequest>, outcome: &'static str, reason: &str) {
 }
 
 /// The array of a task, in the words of slurmctld's and of jobcomp's scripts.
-fn array_of(bell: &Doorbell) -> Option<u32> {
+fn array_of(doorbell: &Doorbell) -> Option<u32> {
     let names = ["SLURM_ARRAY_JOB_ID", "ARRAYJOBID"];
-    let mut values = names.iter().filter_map(|name| bell.environment.get(*name));
+    let mut values = names
+        .iter()
+        .filter_map(|name| doorbell.environment.get(*name));
     values.find_map(|id| id.parse().ok())
 }
 
@@ -221,7 +226,7 @@ fn answer(ring: JobReadRequest, outcome: &'static str, answer: DoorbellOutcome) 
     if let Some(done) = ring.done
         && done.send(answer).is_err()
     {
-        tracing::trace!("nobody waits for this doorbell any more");
+        tracing::trace!("doorbell dropped: its handler has stopped");
     }
 }
 
@@ -269,13 +274,13 @@ mod tests {
 
     #[test]
     fn a_task_says_which_array_it_is_of() {
-        let bell = |name: &str, value: &str| Doorbell {
+        let doorbell = |name: &str, value: &str| Doorbell {
             environment: [(name.to_owned(), value.to_owned())].into(),
             ..Doorbell::default()
         };
-        assert_eq!(array_of(&bell("SLURM_ARRAY_JOB_ID", "12")), Some(12));
-        assert_eq!(array_of(&bell("ARRAYJOBID", "12")), Some(12));
-        assert_eq!(array_of(&bell("ARRAYJOBID", "")), None);
-        assert_eq!(array_of(&bell("JOBID", "12")), None);
+        assert_eq!(array_of(&doorbell("SLURM_ARRAY_JOB_ID", "12")), Some(12));
+        assert_eq!(array_of(&doorbell("ARRAYJOBID", "12")), Some(12));
+        assert_eq!(array_of(&doorbell("ARRAYJOBID", "")), None);
+        assert_eq!(array_of(&doorbell("JOBID", "12")), None);
     }
 }

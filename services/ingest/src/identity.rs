@@ -136,7 +136,7 @@ impl IdentityMap {
     pub async fn refresh(&self) {
         let file = Arc::clone(&self.file);
         if let Err(error) = tokio::task::spawn_blocking(move || file.reload()).await {
-            tracing::warn!(%error, "reload identity map");
+            tracing::warn!(%error, "identity map reload failed");
         }
         if let Some(getent) = &self.getent {
             getent.refresh().await;

@@ -1,14 +1,13 @@
-//! Ingest: from Slurm's records of jobs to events, each fact once.
+//! Ingest: from Slurm's records of jobs and users to events, each fact once.
 //!
-//! - [`domain`]: the rules, pure: a reading and what is remembered give ordered facts. `docs/reference/job-events.md` is the normative table.
-//! - [`collector`]: decides, publishes, remembers, under one lock.
-//! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
-//!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.
-//!   [`codes`]: exit codes that it does not have. [`own_ends`]: ends that it has written over. [`arrays`]: tasks that nobody saw.
+//! - [`domain`]: the rules, pure: an observation and the stored run state give ordered facts. `docs/reference/job-events.md` is the
+//!   normative table.
+//! - [`collector`]: decides, publishes and stores, under one lock.
+//! - [`doorbells`]: hooks ask for jobs to be read at once. [`sweep`]: polls the queue, the safety net.
+//! - [`accounting`]: ends that only accounting knows, usage, exit codes, catching up, array tasks, and what a ledger lacks.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
-//! - [`holes`]: a ledger lacks something, and is told it again.
 //! - [`users`]: access, identities and logins.
-//! - [`adapters`]: the memory in JetStream's key-value store. [`queue`]: the waiting jobs for others. [`sources`]: who answers.
+//! - [`adapters`]: the state in JetStream's key-value store. [`queue`]: the snapshot of waiting jobs. [`sources`]: availability of Slurm.
 //!
 //! Deliberately absent: how Slurm is asked (`slurm-client`) and any judgement about jobs, costs or reasons.
 

@@ -7,7 +7,7 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-/// Tells the recorder what the metrics mean.
+/// Publishes the recorder what the metrics mean.
 pub fn describe() {
     describe_counter!("ingest_facts_total", "Facts told, by type.");
     describe_counter!(
@@ -85,7 +85,7 @@ pub fn sweep(time: Duration, rows: usize, changed: usize) {
     counter!("ingest_changed_rows_total").increment(u64::try_from(changed).unwrap_or(u64::MAX));
 }
 
-/// Runs that are remembered.
+/// Runs that are stored.
 pub fn runs(runs: usize) {
     gauge!("ingest_runs").set(count(runs));
 }

@@ -14,19 +14,19 @@ use crate::adapters::fenced::{FIRST_PAUSE, pause};
 use crate::domain::RunStore;
 
 /// Jobs per chunk.
-const MOST_JOBS: usize = 5_000;
+const MAX_JOBS_PER_CHUNK: usize = 5_000;
 /// Bytes per chunk; a value may have 1 MiB.
-const MOST_BYTES: usize = 900_000;
+const MAX_CHUNK_BYTES: usize = 900_000;
 
 /// How many of the waiting jobs are in each chunk; one empty chunk if none waits.
-pub fn chunks(cluster: &str, book: &RunStore, sweep: &Sweep) -> Vec<usize> {
+pub fn chunks(cluster: &str, run_store: &RunStore, sweep: &Sweep) -> Vec<usize> {
     let mut chunks = vec![0];
     let mut bytes = 0;
     for row in waiting(sweep) {
-        let size = queued(cluster, book, row).encoded_len() + 8;
+        let size = queued(cluster, run_store, row).encoded_len() + 8;
         if let Some(jobs) = chunks.last_mut()
-            && *jobs < MOST_JOBS
-            && bytes + size <= MOST_BYTES
+            && *jobs < MAX_JOBS_PER_CHUNK
+            && bytes + size <= MAX_CHUNK_BYTES
         {
             *jobs += 1;
             bytes += size;
@@ -41,7 +41,7 @@ pub fn chunks(cluster: &str, book: &RunStore, sweep: &Sweep) -> Vec<usize> {
 /// One of the chunks: all at once would be most of what ingest holds of a long queue.
 pub fn chunk(
     cluster: &str,
-    book: &RunStore,
+    run_store: &RunStore,
     sweep: &Sweep,
     chunks: &[usize],
     number: usize,
@@ -56,7 +56,7 @@ pub fn chunk(
         cluster: cluster.to_owned(),
         taken_at: chrono::DateTime::from_timestamp(sweep.started_at.as_secs(), 0).map(timestamp),
         running: number_of(running.count()),
-        jobs: jobs.map(|row| queued(cluster, book, row)).collect(),
+        jobs: jobs.map(|row| queued(cluster, run_store, row)).collect(),
         chunk: number_of(number),
         chunks: number_of(chunks.len()),
     }
@@ -67,10 +67,12 @@ fn waiting(sweep: &Sweep) -> impl Iterator<Item = &SweepRow> {
     rows.filter(|row| row.state.is(JobBaseState::Pending))
 }
 
-fn queued(cluster: &str, book: &RunStore, row: &SweepRow) -> QueuedJob {
+fn queued(cluster: &str, run_store: &RunStore, row: &SweepRow) -> QueuedJob {
     let submit_time = row.submit.map_or(0, UnixTime::as_secs);
     let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
-    let tracked = book.submitted_as(row.job_id.get(), submit_time).next_back();
+    let tracked = run_store
+        .submitted_as(row.job_id.get(), submit_time)
+        .next_back();
     let run = tracked.map(|(run, _)| run).unwrap_or_else(|| RunKey {
         cluster: cluster.to_owned(),
         job_id: row.array_job_id.unwrap_or(row.job_id).get(),
@@ -144,7 +146,7 @@ impl QueuePublisher {
                 Err(error) => {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
-                        "take over the queue snapshot"
+                        "queue snapshot takeover failed"
                     );
                     pause(shutdown, &mut delay).await?;
                 }
@@ -190,7 +192,7 @@ fn taken(result: Result<(), PutError>) -> Result<bool, Error> {
         Err(PutError::Bus(error)) => {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
-                "publish queue snapshot"
+                "queue snapshot not published"
             );
             Ok(false)
         }

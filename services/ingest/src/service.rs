@@ -30,12 +30,12 @@ use crate::sweep::{HookHealth, Sweeper};
 use crate::users::{AccessWatcher, Logins};
 
 /// Doorbells handled at the same time; each waits for its job's facts. So many that a start is heard however many ends wait before it.
-const DOORBELLS: usize = 4_096;
+const MAX_CONCURRENT_DOORBELLS: usize = 4_096;
 /// Room for rings; who finds it full waits.
-const CHANNEL: usize = 4_096;
+const CHANNEL_CAPACITY: usize = 4_096;
 
 /// How long accounting may take to tell an hour at least, whatever short answers may take.
-const LONG_ANSWER: Duration = Duration::from_secs(60);
+const MIN_LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The service.
 pub struct IngestService;
@@ -55,7 +55,7 @@ impl Service for IngestService {
         let config = configuration(&context)?;
         crate::metrics::describe();
         let client: slurm_client::Config = context.section("slurm")?;
-        let long = client.command_timeout.max(LONG_ANSWER);
+        let long = client.command_timeout.max(MIN_LONG_TIMEOUT);
         let slurm = Slurm::new(client);
         let patient = slurm.with_timeout(long);
         let identity_file = context
@@ -69,7 +69,7 @@ impl Service for IngestService {
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
         let conditions = ReadinessConditions {
             slurmctld: condition("slurmctld"),
-            swept: condition("first_sweep"),
+            record_poll: condition("first_sweep"),
             state: condition("state"),
             users_state: condition("users_state"),
         };
@@ -106,7 +106,7 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
 #[derive(Clone)]
 struct ReadinessConditions {
     slurmctld: Condition,
-    swept: Condition,
+    record_poll: Condition,
     state: Condition,
     users_state: Condition,
 }
@@ -131,7 +131,7 @@ impl Ingest {
         let conditions = self.conditions.clone();
         let standby = || {
             conditions.slurmctld.ok();
-            conditions.swept.ok();
+            conditions.record_poll.ok();
             conditions.state.ok();
             conditions.users_state.ok();
         };
@@ -145,7 +145,11 @@ impl Ingest {
             match Box::pin(ingest.term(stop)).await {
                 Err(error) if error.is_shutdown() => Ok(()),
                 Err(Error::Fenced { bucket, key }) => {
-                    tracing::info!(bucket, key, "another ingest has taken over");
+                    tracing::info!(
+                        bucket,
+                        key,
+                        "leadership lost: another instance has taken over"
+                    );
                     Ok(())
                 }
                 done => done,
@@ -157,11 +161,11 @@ impl Ingest {
     async fn term(&self, shutdown: CancellationToken) -> Result<(), Error> {
         let ReadinessConditions {
             slurmctld: answers,
-            swept,
+            record_poll,
             state,
             users_state,
         } = self.conditions.clone();
-        swept.fail("the first sweep is under way");
+        record_poll.fail("the first sweep is under way");
         let collector = Collector::load(
             self.bus.clone(),
             &self.context.mesh.cluster,
@@ -175,7 +179,7 @@ impl Ingest {
         let slurmctld = SlurmSource::new("slurmctld", collector.clone(), Some(answers));
         let slurmctld = Arc::new(slurmctld.await);
         let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None).await);
-        let (rings, ring_receiver) = mpsc::channel(CHANNEL);
+        let (rings, ring_receiver) = mpsc::channel(CHANNEL_CAPACITY);
         let (questions, question_receiver) = LookupQueue::new();
         let (hooks, nudge) = (Arc::new(HookHealth::default()), Arc::new(Notify::new()));
         let queue =
@@ -213,7 +217,7 @@ impl Ingest {
             collector: collector.clone(),
             slurmctld,
             questions: questions.clone(),
-            strangers: UnknownJobLimiter::new(self.config.unknown_jobs_per_minute),
+            unknown_jobs: UnknownJobLimiter::new(self.config.unknown_jobs_per_minute),
             hooks,
             nudge,
             shutdown: shutdown.clone(),
@@ -258,7 +262,7 @@ impl Ingest {
         tasks.spawn(prover.run(question_receiver));
         // Before the first sweep nothing is known to live: a doorbell would tell a baseline job as new.
         sweeper.first().await?;
-        swept.ok();
+        record_poll.ok();
         tasks.spawn(reader.run(ring_receiver));
         tasks.spawn(sweeper.run());
         tasks.spawn(catch_up.run());
@@ -276,7 +280,13 @@ impl Ingest {
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             Ok(bus
-                .consume(MESH_HOOKS, &durable, DOORBELLS, doorbells, &stop)
+                .consume(
+                    MESH_HOOKS,
+                    &durable,
+                    MAX_CONCURRENT_DOORBELLS,
+                    doorbells,
+                    &stop,
+                )
                 .await?)
         });
         let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::collector::Collector;
 
 /// Longest pause between two attempts.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// A daemon of Slurm.
 pub struct SlurmSource {
@@ -70,7 +70,7 @@ impl SourceState {
 
 impl SlurmSource {
     /// A source by the name it has in events: `slurmctld`, `slurmdbd`. With a condition it counts for readiness.
-    /// It is away if that is what was told of it last.
+    /// It is away if that is what was published of it last.
     pub async fn new(
         name: &'static str,
         collector: Collector,
@@ -109,7 +109,7 @@ impl SlurmSource {
         tracing::info!(
             source = self.name,
             down_seconds = (now - since).num_seconds(),
-            "answers again"
+            "source available again"
         );
         let what = CaptureEvent {
             source: self.name.to_owned(),
@@ -142,11 +142,7 @@ impl SlurmSource {
             condition.fail(&reason);
         }
         if first {
-            tracing::warn!(
-                source = self.name,
-                reason,
-                "does not answer, trying again until it does"
-            );
+            tracing::warn!(source = self.name, reason, "source unavailable, retrying");
             let what = CaptureEvent {
                 source: self.name.to_owned(),
                 message: reason,
@@ -177,7 +173,7 @@ pub async fn unless_stopped<T>(
 pub fn backoff(failures: u32) -> Duration {
     let pause = Duration::from_millis(500)
         .saturating_mul(1 << failures.min(7))
-        .min(LONGEST);
+        .min(MAX_PAUSE);
     pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
 }
 
@@ -213,7 +209,7 @@ mod tests {
             let pause = backoff(failures);
             let most = Duration::from_millis(500)
                 .saturating_mul(1 << failures.min(7))
-                .min(LONGEST);
+                .min(MAX_PAUSE);
             assert!(pause >= most / 2 && pause <= most, "{failures}: {pause:?}");
         }
     }

@@ -29,7 +29,7 @@ use crate::{Error, metrics, queue};
 pub struct Sweeper {
     /// Slurm.
     pub slurm: Slurm,
-    /// The books.
+    /// The run store.
     pub collector: Collector,
     /// The controller's health.
     pub slurmctld: Arc<SlurmSource>,
@@ -51,7 +51,7 @@ pub struct Sweeper {
 
 /// What came of a sweep.
 enum PollOutcome {
-    /// Everything it saw is told.
+    /// Everything it saw is published.
     Done {
         /// How long Slurm took to answer.
         answer: Duration,
@@ -61,7 +61,7 @@ enum PollOutcome {
 }
 
 /// Shortest pause before a sweep that somebody wants.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Sweeper {
     /// Sweeps until one succeeds: what lives is known afterwards.
@@ -88,7 +88,7 @@ impl Sweeper {
     pub async fn run(mut self) -> Result<(), Error> {
         let config = Arc::clone(&self.collector.config);
         let interval = config.sweep_interval;
-        let (mut pause, mut at_least) = (interval, SHORTEST_PAUSE);
+        let (mut pause, mut at_least) = (interval, MIN_PAUSE);
         let mut before = Duration::ZERO;
         loop {
             let wanted = async {
@@ -110,7 +110,7 @@ impl Sweeper {
                     let polite = politeness(usual, self.hooks.ring_well(), &config)
                         .max(self.slurm.min_poll_interval(answer));
                     let pause = interval.saturating_sub(began.elapsed()).max(polite);
-                    (pause, polite.max(SHORTEST_PAUSE))
+                    (pause, polite.max(MIN_PAUSE))
                 }
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
@@ -121,7 +121,7 @@ impl Sweeper {
     /// One sweep.
     async fn sweep(&mut self) -> Result<PollOutcome, Error> {
         self.collector.check_state().await?;
-        // Much of what it would show must be stored before it is told.
+        // Much of what it would show must be stored before it is published.
         if self.collector.is_stuck().await? {
             return Ok(PollOutcome::Again(self.collector.config.sweep_interval));
         }
@@ -132,7 +132,7 @@ impl Sweeper {
         };
         let answer = began.elapsed();
         let number = self.collector.core().await.meta.sweep + 1;
-        if sweep.rows.is_empty() && !self.collector.core().await.book.is_empty() {
+        if sweep.rows.is_empty() && !self.collector.core().await.run_store.is_empty() {
             // An empty answer with status 0 proves nothing; a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
@@ -147,9 +147,9 @@ impl Sweeper {
         let (changed, missing, arrays) = {
             let core = self.collector.core().await;
             (
-                changed(&core.book, &sweep),
-                missing(&core.book, &sweep, &rows, self.asked),
-                arrays(&core.book, &sweep),
+                changed(&core.run_store, &sweep),
+                missing(&core.run_store, &sweep, &rows, self.asked),
+                arrays(&core.run_store, &sweep),
             )
         };
         if let Some(last) = missing.last() {
@@ -167,9 +167,9 @@ impl Sweeper {
         if let Some(pause) = self.settle(&cause, arrays).await? {
             return Ok(PollOutcome::Again(pause));
         }
-        self.collector.swept(number, began.into_std()).await;
-        self.collector.told_again(number).await?;
-        self.collector.forget().await;
+        self.collector.record_poll(number, began.into_std()).await;
+        self.collector.republished_message(number).await?;
+        self.collector.expire().await;
         self.collector.flush().await?;
         self.publish_queue(&sweep).await?;
         Ok(PollOutcome::Done { answer })
@@ -180,12 +180,12 @@ impl Sweeper {
         let cluster = self.collector.cluster.clone();
         let chunks = {
             let core = self.collector.core().await;
-            queue::chunks(&cluster, &core.book, sweep)
+            queue::chunks(&cluster, &core.run_store, sweep)
         };
         for number in 0..chunks.len() {
             let chunk = {
                 let core = self.collector.core().await;
-                queue::chunk(&cluster, &core.book, sweep, &chunks, number)
+                queue::chunk(&cluster, &core.run_store, sweep, &chunks, number)
             };
             if !self.queue.publish(&chunk).await? {
                 return Ok(());

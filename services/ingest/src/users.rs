@@ -1,9 +1,10 @@
-//! Users: who may do what, who gave it to them, who they are, and when they logged in. `docs/reference/user-events.md` says what is told.
+//! Users: access, who granted it, identities and logins. `docs/reference/user-events.md` says what is published.
 //!
-//! - [`access`]: what accounting says about everybody, as plain values. [`diff`]: what changed between two of them. [`actor`]: which
-//!   entry of slurmdbd's log did it. Pure.
-//! - [`memory`]: what was told, in bucket `mesh_users`; [`tell`]: from a change to its event.
-//! - [`watch`]: looks at accounting, twice before anything is said; [`doubt`]: who seems to have lost something; [`record`]: tells it.
+//! - [`access`]: accounting's associations and users as plain values. [`diff`]: the changes between two of them. [`actor`]: the entry of
+//!   slurmdbd's log that made a change. Pure.
+//! - [`access_store`]: what was published, in bucket `mesh_users`. [`access_events`]: from a change to its event.
+//! - [`watch`]: polls accounting, and needs two equal answers. [`suspected_removals`]: removals that the log does not explain.
+//!   [`publish`]: publishes the changes.
 //! - [`coordinators`]: who coordinates which accounts, for the APIs. [`login`]: PAM's doorbells.
 
 pub mod access;

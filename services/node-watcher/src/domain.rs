@@ -2,7 +2,7 @@
 //!
 //! - [`diff`]: one node, before and now.
 //! - [`cause`]: why, and who did it.
-//! - [`sweep`](mod@sweep): a whole answer of Slurm, which is doubted when nodes are missing from it.
+//! - [`sweep`](mod@sweep): a whole answer of Slurm, which is suspected when nodes are missing from it.
 //! - [`drift`]: what Slurm printed and nobody knows.
 //! - [`event`](mod@event): the envelope.
 

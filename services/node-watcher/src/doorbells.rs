@@ -1,7 +1,7 @@
 //! Doorbells of node hooks: somebody says "look at these nodes now".
 //!
 //! Rings that come together cause one look, and looks have the pauses of [`crate::config::Config::pause_after_ring`], whatever replies. A ring
-//! states nothing: what is told comes from Slurm's own answer. It is acknowledged once that is stored, or left to the next look if
+//! states nothing: what is published comes from Slurm's own answer. It is acknowledged once that is stored, or left to the next look if
 //! Slurm does not answer.
 
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Handler for Doorbells {
 pub fn answer(replies: &mut Vec<PollReply>, outcome: &'static str) {
     for ring in replies.drain(..) {
         if ring.send(outcome).is_err() {
-            tracing::trace!("nobody waits for this doorbell any more");
+            tracing::trace!("doorbell dropped: its handler has stopped");
         }
     }
 }

@@ -25,7 +25,7 @@ pub const FAILURES: &str = "node_watcher_sweep_failures_total";
 /// State writes refused because another instance has taken over.
 pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
 
-/// Tells the recorder what the metrics mean.
+/// Publishes the recorder what the metrics mean.
 pub(crate) fn describe() {
     describe_gauge!(NODES, "Nodes, by lifecycle.");
     describe_gauge!(SUSPECT, "Nodes that do not respond but are not given up.");

@@ -73,7 +73,7 @@ impl Watcher {
                 Ok(()) => break,
                 Err(Error::Conflict { key }) => {
                     metrics::conflict();
-                    tracing::info!(key, "another instance has taken over");
+                    tracing::info!(key, "leadership lost: another instance has taken over");
                     break;
                 }
                 Err(error) if stop.is_cancelled() => {
@@ -83,7 +83,7 @@ impl Watcher {
                     self.state_health.fail(mesh_runtime::chain(&error));
                     tracing::warn!(
                         error = mesh_runtime::chain(&error),
-                        "watch nodes, beginning again"
+                        "node watch failed, restarting"
                     );
                 }
             }
@@ -114,7 +114,7 @@ impl Watcher {
             let (pause, after_ring) = match self.look(&mut store, &mut nodes, stop).await {
                 Ok(answer) => {
                     if failures > 0 {
-                        tracing::info!("Slurm answers again");
+                        tracing::info!("slurm available again");
                     }
                     failures = 0;
                     *wasted = 0;
@@ -135,7 +135,7 @@ impl Watcher {
                     if failures == 1 {
                         tracing::warn!(
                             error = mesh_runtime::chain(&error),
-                            "Slurm does not tell its nodes, asking again"
+                            "node poll failed, retrying"
                         );
                     }
                     doorbells::answer(&mut replies, "left_to_next");

@@ -111,13 +111,13 @@ fn outcome_of(error: &Error) -> Outcome {
             after: Duration::from_millis(100),
         },
         Error::State { .. } => {
-            tracing::error!(error = mesh_runtime::chain(error), "state cannot be used");
+            tracing::error!(error = mesh_runtime::chain(error), "state unusable");
             Outcome::Retry {
                 after: Duration::from_secs(30),
             }
         }
         Error::Bus(_) => {
-            tracing::debug!(error = mesh_runtime::chain(error), "explain again later");
+            tracing::debug!(error = mesh_runtime::chain(error), "explanation deferred");
             Outcome::Retry {
                 after: Duration::from_secs(1),
             }
@@ -180,7 +180,7 @@ impl Explainer {
             }
             // It can never be published: say so once and go on, or it would block its shard's outbox for ever.
             Err(error @ mesh_bus::Error::Invalid { .. }) => {
-                tracing::error!(error = mesh_runtime::chain(&error), "drop explanation");
+                tracing::error!(error = mesh_runtime::chain(&error), "explanation dropped");
                 shard.published(&event.id);
                 Ok(())
             }
@@ -194,11 +194,14 @@ impl Explainer {
             match self.tick().await {
                 Ok(()) => health.ok(),
                 Err(Error::Conflict { key }) => {
-                    tracing::debug!(key, "another instance wrote the state, looking again")
+                    tracing::debug!(key, "state conflict: another instance wrote it, retrying")
                 }
                 Err(error) => {
                     health.fail(mesh_runtime::chain(&error));
-                    tracing::warn!(error = mesh_runtime::chain(&error), "look at the queue");
+                    tracing::warn!(
+                        error = mesh_runtime::chain(&error),
+                        "queue evaluation failed"
+                    );
                 }
             }
             tokio::select! {
@@ -208,7 +211,7 @@ impl Explainer {
         }
     }
 
-    /// Publishes what is left over, takes in new snapshots, says what is news in them, forgets old runs.
+    /// Publishes what is left over, takes in new snapshots, says what is news in them, drops old runs.
     async fn tick(&self) -> Result<(), Error> {
         self.store.restore(&self.shutdown).await?;
         let shards = self.store.shards().await;
@@ -246,7 +249,7 @@ impl Explainer {
         for entry in bucket.load(&subject::token(cluster)).await? {
             match QueueSnapshot::decode(entry.value) {
                 Ok(chunk) => chunks.push(chunk),
-                Err(error) => tracing::warn!(%error, key = entry.key, "read queue snapshot"),
+                Err(error) => tracing::warn!(%error, key = entry.key, "queue snapshot unreadable"),
             }
         }
         let Some(queue) = Queue::from_chunks(chunks) else {

@@ -104,7 +104,7 @@ async fn run(
     if let Err(error) = explainer.store.settle(&shutdown).await {
         tracing::debug!(
             error = mesh_runtime::chain(&error),
-            "note what is published"
+            "published explanations not recorded"
         );
     }
     bus.close().await;
@@ -127,7 +127,7 @@ async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store>
                 let error: Error = error;
                 tracing::warn!(
                     error = mesh_runtime::chain(&error),
-                    "load state, trying again"
+                    "state not loaded, retrying"
                 );
                 health.fail(mesh_runtime::chain(&error));
             }

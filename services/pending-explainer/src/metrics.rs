@@ -13,7 +13,7 @@ pub const CONFLICTS: &str = "pending_explainer_state_conflicts_total";
 /// Reasons that no table knows.
 pub const UNKNOWN_REASONS: &str = "pending_explainer_unknown_reasons_total";
 
-/// Tells the recorder what the metrics mean.
+/// Publishes the recorder what the metrics mean.
 pub(crate) fn describe() {
     describe_counter!(
         EXPLAINED,

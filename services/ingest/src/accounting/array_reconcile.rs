@@ -16,15 +16,15 @@ use crate::collector::Collector;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
 /// Between two looks at what is due.
-const EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Most arrays in one question: each may have very many tasks.
-const MOST_AT_ONCE: usize = 50;
+const MAX_ARRAYS_PER_LOOKUP: usize = 50;
 
 /// Compares arrays with what was submitted.
 pub struct ArrayReconciler {
     /// Slurm, with a deadline for long answers.
     pub slurm: Slurm,
-    /// The books.
+    /// The run store.
     pub collector: Collector,
     /// Accounting's health.
     pub slurmdbd: Arc<SlurmSource>,
@@ -43,7 +43,7 @@ impl ArrayReconciler {
         if !self.collector.config.accounting {
             return Ok(());
         }
-        let mut pause = EVERY;
+        let mut pause = POLL_INTERVAL;
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
@@ -59,16 +59,16 @@ impl ArrayReconciler {
 
     async fn compare(&self) -> Result<Duration, Error> {
         // What it owes about the time before is asked first: that tells of tasks that are over.
-        if self.collector.debt().await.is_some() {
-            return Ok(EVERY);
+        if self.collector.backlog().await.is_some() {
+            return Ok(POLL_INTERVAL);
         }
-        let due = self.collector.arrays_due(MOST_AT_ONCE).await;
+        let due = self.collector.arrays_due(MAX_ARRAYS_PER_LOOKUP).await;
         let ids: BTreeSet<JobId> = due
             .iter()
             .filter_map(|array| JobId::new(array.job_id))
             .collect();
         if ids.is_empty() {
-            return Ok(EVERY);
+            return Ok(POLL_INTERVAL);
         }
         let ids: Vec<JobId> = ids.into_iter().collect();
         let ask = async {
@@ -79,7 +79,7 @@ impl ArrayReconciler {
             Ok(answer) => {
                 self.slurmdbd.up(RequestCost::Light).await?;
                 self.collector.submitted(&due, &answer).await?;
-                Ok(EVERY)
+                Ok(POLL_INTERVAL)
             }
             // What is due stays so.
             Err(error) => self.slurmdbd.down(RequestCost::Light, &error).await,

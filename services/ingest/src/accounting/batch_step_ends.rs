@@ -1,5 +1,5 @@
 //! Ends that accounting has written over: its row of a finished job that was requeued says REQUEUED (22.05 and 24.11). Whether a row is of
-//! such a run its steps show; how that ended its doorbell tells, which may be on its way: it is waited for, since an end is told once.
+//! such a run its steps show; how that ended its doorbell tells, which may be on its way: it is waited for, since an end is published once.
 
 use std::collections::HashSet;
 
@@ -18,13 +18,13 @@ use crate::sources::unless_stopped;
 pub struct BatchStepEnds<'a> {
     /// Slurm.
     pub slurm: &'a Slurm,
-    /// The books.
+    /// The run store.
     pub collector: &'a Collector,
     /// Whose turn it is to ask accounting, for who has to wait for one.
     pub turns: Option<&'a AccountingRateLimit>,
     /// Stop.
     pub shutdown: &'a CancellationToken,
-    /// Also of ends that were told: they are told again.
+    /// Also of ends that were published: they are republished.
     pub again: bool,
 }
 
@@ -42,7 +42,7 @@ impl BatchStepEnds<'_> {
         let (doubtful, mut runs): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
             let is_told = |run: &Observation| {
-                let known = core.book.get(&run_of(&core.book, run));
+                let known = core.run_store.get(&run_of(&core.run_store, run));
                 !self.again && known.is_some_and(|known| known.over())
             };
             runs.into_iter().partition(|run| {
@@ -73,7 +73,7 @@ impl BatchStepEnds<'_> {
             let own = shown
                 .filter(|shown| shown.run == run.run)
                 .find_map(|shown| shown.own_end);
-            let end = own.and_then(|own| told.iter().find(|end| own.bears_out(&run, end)));
+            let end = own.and_then(|own| told.iter().find(|end| own.is_confirmed_by(&run, end)));
             match (own, end) {
                 (_, Some(end)) => runs.push(run.completed_by(end, false)),
                 (Some(own), None) if own.is_before_requeue(&run) => open.push(Observation {

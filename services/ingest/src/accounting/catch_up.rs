@@ -1,6 +1,6 @@
 //! What began and ended while nobody looked, from accounting; then `capture.caught_up` says that nothing more is coming.
 //!
-//! What is owed is in the stored state and is taken from it only once its facts are stored: neither a restart nor accounting being away
+//! What is due is in the stored state and is taken from it only once its facts are stored: neither a restart nor accounting being away
 //! loses it.
 
 mod unseen_ids;
@@ -16,7 +16,7 @@ use slurm_client::{AccountingQuery, AccountingRecord, Drift, Slurm};
 use slurm_types::{JobFlag, UnixTime};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::unseen_ids::AT_ONCE;
+pub(crate) use self::unseen_ids::MAX_IDS_PER_LOOKUP;
 use self::window_size::WindowSize;
 use crate::accounting::batch_step_ends::BatchStepEnds;
 use crate::accounting::exit_codes::{CompletedRuns, ExitCodeReader};
@@ -28,22 +28,22 @@ use crate::sources::{RequestCost, SlurmSource, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Rows taken in at a time: what follows from them is in memory at once, and sweeps wait meanwhile.
-pub(crate) const ROWS_AT_ONCE: usize = 500;
-/// Ended runs whose use is not told yet, before more is asked for: some 20 MB.
-const MOST_OWED: usize = 20_000;
-/// Between two questions, or two looks at what is owed.
-const APART: Duration = Duration::from_secs(1);
+pub(crate) const MAX_ROWS_PER_BATCH: usize = 500;
+/// Ended runs whose use is not published yet, before more is asked for: some 20 MB.
+const MAX_USAGE_BACKLOG: usize = 20_000;
+/// Between two questions, or two looks at what is due.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two questions for what is lacking.
-const MOST_APART: Duration = Duration::from_secs(8);
+const MAX_LOOKUP_INTERVAL: Duration = Duration::from_secs(8);
 /// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
-const BACKLOG: Duration = Duration::from_secs(30);
+const SLURMDBD_BACKLOG_WAIT: Duration = Duration::from_secs(30);
 
-/// Pays what is owed.
+/// Reconciles the backlog.
 #[derive(Clone)]
 pub struct CatchUp {
     /// Slurm, with a deadline for long answers.
     pub slurm: Slurm,
-    /// The books.
+    /// The run store.
     pub collector: Collector,
     /// Accounting's health.
     pub slurmdbd: Arc<SlurmSource>,
@@ -53,7 +53,7 @@ pub struct CatchUp {
     pub shutdown: CancellationToken,
 }
 
-/// A part of what is owed, and accounting's rows about it.
+/// A part of what is due, and accounting's rows about it.
 struct BacklogPart {
     /// Where the next one begins; `None` for the last.
     next: Option<i64>,
@@ -85,14 +85,14 @@ impl BacklogParts<'_> {
 }
 
 impl CatchUp {
-    /// Catches up whenever something is owed.
+    /// Catches up whenever something is due.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
     pub async fn run(self) -> Result<(), Error> {
         loop {
-            while let Some(debt) = self.collector.debt().await {
-                self.pay(debt).await?;
+            while let Some(backlog) = self.collector.backlog().await {
+                self.pay(backlog).await?;
             }
             // After what accounting lists by time, so that only the others are asked for by id.
             if let Some(range) = self.collector.unseen().await {
@@ -101,22 +101,26 @@ impl CatchUp {
             }
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
-                () = self.collector.owing() => {}
+                () = self.collector.backlog_changed() => {}
             }
         }
     }
 
-    async fn pay(&self, debt: BacklogWindow) -> Result<(), Error> {
+    async fn pay(&self, backlog: BacklogWindow) -> Result<(), Error> {
         let accounting = self.collector.config.accounting;
         let recovered = match accounting {
-            true => self.walk(&debt).await?,
+            true => self.walk(&backlog).await?,
             false => Some(0),
         };
-        // The clock was set back: what is owed is another time.
+        // The clock was set back: what is due is another time.
         let Some(recovered) = recovered else {
             return Ok(());
         };
-        tracing::info!(recovered, since = debt.from, "caught up");
+        tracing::info!(
+            recovered,
+            since = backlog.from,
+            "accounting catch-up completed"
+        );
         let (message, not_recoverable) = if accounting {
             ("caught up with accounting", "")
         } else {
@@ -128,22 +132,22 @@ impl CatchUp {
         let what = CaptureEvent {
             source: "slurmdbd".to_owned(),
             message: message.to_owned(),
-            from: DateTime::from_timestamp(debt.from, 0).map(timestamp),
+            from: DateTime::from_timestamp(backlog.from, 0).map(timestamp),
             to: Some(timestamp(Utc::now())),
             recovered,
             not_recoverable: not_recoverable.to_owned(),
         };
         // Stored together with the event.
-        self.collector.paid(&debt, None).await;
+        self.collector.record_caught_up(&backlog, None).await;
         self.collector
             .capture(EventType::CaptureCaughtUp, what)
             .await
     }
 
     /// Asks about all of it, part by part. Returns how many ends were news; `None` if the clock was set back before all was asked.
-    async fn walk(&self, debt: &BacklogWindow) -> Result<Option<u64>, Error> {
-        let since = self.since(debt).await;
-        let (mut start, mut stride, mut recovered) = (debt.from, WindowSize::new(), 0);
+    async fn walk(&self, backlog: &BacklogWindow) -> Result<Option<u64>, Error> {
+        let since = self.since(backlog).await;
+        let (mut start, mut stride, mut recovered) = (backlog.from, WindowSize::new(), 0);
         // A resize is two rows; the second may be in the next part.
         let mut resized: Vec<AccountingRecord> = Vec::new();
         loop {
@@ -157,7 +161,7 @@ impl CatchUp {
             rows.extend(part.rows);
             rows.sort_by_key(|row| (row.job_id, row.submit, row.db_index));
             rows.dedup_by_key(|row| (row.job_id, row.submit, row.db_index));
-            for some in parts_of_jobs(&rows, ROWS_AT_ONCE) {
+            for some in parts_of_jobs(&rows, MAX_ROWS_PER_BATCH) {
                 let ended = fold(&self.collector.cluster, some)
                     .into_iter()
                     .filter(|run| {
@@ -173,10 +177,10 @@ impl CatchUp {
             let Some(next) = part.next else {
                 return Ok(Some(recovered));
             };
-            self.collector.paid(debt, Some(next)).await;
-            // Each is remembered until it is told what it used, so that is waited for.
-            while self.collector.usage_owed().await > MOST_OWED {
-                self.pause(APART).await?;
+            self.collector.record_caught_up(backlog, Some(next)).await;
+            // Each is held until its usage is published, so wait for that.
+            while self.collector.usage_backlog_len().await > MAX_USAGE_BACKLOG {
+                self.pause(LOOKUP_INTERVAL).await?;
             }
             rows.retain(|row| row.state.has(JobFlag::Resizing));
             resized = rows;
@@ -194,12 +198,12 @@ impl CatchUp {
         }
     }
 
-    /// What ended before capture began is not told, unless history is asked for.
-    async fn since(&self, debt: &BacklogWindow) -> i64 {
+    /// What ended before capture began is not published, unless history is asked for.
+    async fn since(&self, backlog: &BacklogWindow) -> i64 {
         let history = self.collector.config.history_since().ok().flatten();
         let history = history.map_or(i64::MAX, |time| time.timestamp());
         let capture_since = self.collector.core().await.meta.capture_since;
-        capture_since.min(history).max(debt.from)
+        capture_since.min(history).max(backlog.from)
     }
 
     /// Asks accounting about the next part until it answers; `None` if that is in the future, about which it is not to be asked. The pauses are its own: a long answer that fails says nothing about
@@ -226,7 +230,7 @@ impl CatchUp {
                 Ok(_) if std::mem::take(&mut away) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     *stride = WindowSize::new();
-                    BACKLOG
+                    SLURMDBD_BACKLOG_WAIT
                 }
                 Ok(rows) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
@@ -245,7 +249,7 @@ impl CatchUp {
                     tracing::warn!(
                         seconds = stride.secs(),
                         error = &error as &dyn std::error::Error,
-                        "asking accounting about less time at once"
+                        "accounting window shortened"
                     );
                     Duration::ZERO
                 }
@@ -261,7 +265,7 @@ impl CatchUp {
     }
 
     /// Completes ends with what accounting has lost, as long as slurmctld or a doorbell may tell it, but not for ever. `again`: also those
-    /// that were told.
+    /// that were published.
     pub(crate) async fn with_codes(
         &self,
         ended: Vec<Observation>,
@@ -283,10 +287,10 @@ impl CatchUp {
         let until = Instant::now() + self.collector.config.proof_patience;
         let completed = codes.complete(ended).await?;
         let CompletedRuns { mut runs, mut open } = own_ends.complete(completed, &[]).await?;
-        let mut pause = APART;
+        let mut pause = LOOKUP_INTERVAL;
         while !open.is_empty() && Instant::now() < until {
             self.pause(pause).await?;
-            pause = (pause * 2).min(MOST_APART);
+            pause = (pause * 2).min(MAX_LOOKUP_INTERVAL);
             let completed = codes.complete(open).await?;
             let completed = own_ends.complete(completed, &[]).await?;
             runs.extend(completed.runs);

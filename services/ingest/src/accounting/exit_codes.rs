@@ -1,5 +1,5 @@
 //! Exit codes that accounting does not have: slurmrestd of 22.05 loses them. slurmctld knows a run for a while after its end, so it is asked
-//! before such an end is told; an end is told once, and what it lacks then it lacks for good.
+//! before such an end is published; an end is published once, and what it lacks then it lacks for good.
 
 use std::collections::BTreeSet;
 
@@ -13,25 +13,25 @@ use crate::collector::Collector;
 use crate::domain::Observation;
 use crate::sources::unless_stopped;
 
-/// Seconds after which slurmctld is not asked any more: it forgets a run `MinJobAge` (300 s unless set) after its end.
-const REMEMBERED: i64 = 3_600;
+/// Seconds after which slurmctld is not asked any more: it drops a run `MinJobAge` (300 s unless set) after its end.
+const CONTROLLER_RETENTION_SECS: i64 = 3_600;
 
 /// Asks the controller for what accounting lost.
 pub struct ExitCodeReader<'a> {
     /// Slurm.
     pub slurm: &'a Slurm,
-    /// The books.
+    /// The run store.
     pub collector: &'a Collector,
     /// Stop.
     pub shutdown: &'a CancellationToken,
-    /// Also of ends that were told: they are told again.
+    /// Also of ends that were published: they are republished.
     pub again: bool,
 }
 
 /// Runs as accounting tells them.
 #[derive(Default)]
 pub struct CompletedRuns {
-    /// What can be told: nobody has more to say of it.
+    /// What can be published: nobody has more to say of it.
     pub runs: Vec<Observation>,
     /// Of what somebody may still tell more.
     pub open: Vec<Observation>,
@@ -43,13 +43,17 @@ impl ExitCodeReader<'_> {
     /// # Errors
     /// If told to stop.
     pub async fn complete(&self, runs: Vec<Observation>) -> Result<CompletedRuns, Error> {
-        let oldest = Utc::now().timestamp() - REMEMBERED;
+        let oldest = Utc::now().timestamp() - CONTROLLER_RETENTION_SECS;
         let (lacking, mut told): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
             runs.into_iter().partition(|run| {
                 lacks_code(run)
                     && run.end.is_some_and(|end| end > oldest)
-                    && (self.again || !core.book.get(&run.run).is_some_and(|known| known.over()))
+                    && (self.again
+                        || !core
+                            .run_store
+                            .get(&run.run)
+                            .is_some_and(|known| known.over()))
             })
         };
         let ids: BTreeSet<JobId> = lacking
@@ -81,7 +85,7 @@ impl ExitCodeReader<'_> {
     }
 }
 
-/// Runs of one job are told in their order, and each after the one before: those after one that is open are so, too.
+/// Runs of one job are published in their order, and each after the one before: those after one that is open are so, too.
 pub fn in_order(told: Vec<Observation>, mut open: Vec<Observation>) -> CompletedRuns {
     let waiting: BTreeSet<u32> = open.iter().map(|run| run.raw_id).collect();
     let (later, mut runs): (Vec<Observation>, Vec<Observation>) = told

@@ -1,8 +1,8 @@
-//! A ledger has found that messages were gone from the public bus before it had them: what Slurm has recorded of that time is told again.
+//! A ledger has found that messages were gone from the public bus before it had them: what Slurm has recorded of that time is republished.
 //!
 //! The ledger's `capture.gap_opened` is answered only after everything is stored again, so whoever leads next does it if this one dies. It is
-//! told with the same ids, whatever is remembered of having told it: the ledger keeps what it lacks. The message ids differ, as JetStream
-//! remembers those of what was published within ten minutes although it has lost it.
+//! told with the same ids, whatever is stored of an earlier publication: the ledger keeps what it lacks. The message ids differ, as JetStream
+//! stores those of what was published within ten minutes although it has lost it.
 
 use chrono::{DateTime, Utc};
 use mesh_bus::{Bus, Handler, Message, Outcome};
@@ -12,30 +12,30 @@ use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, IdSou
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 use crate::Error;
-use crate::accounting::catch_up::{AT_ONCE, CatchUp, ROWS_AT_ONCE};
+use crate::accounting::catch_up::{CatchUp, MAX_IDS_PER_LOOKUP, MAX_ROWS_PER_BATCH};
 use crate::collector::{Window, without_usage};
 use crate::domain::{RunStore, fold, parts_of_jobs, usages};
 
 /// Facts are published soon after they happen. What was published later than that is not looked for.
-const MARGIN: i64 = 3_600;
+const PUBLISH_MARGIN_SECS: i64 = 3_600;
 /// After something went wrong.
-const AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
+const RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// While accounting has not heard yet of everything that has just ended.
-const SOON: std::time::Duration = std::time::Duration::from_secs(2);
+const SHORT_RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Whether everything is told again.
+/// Whether everything is republished.
 enum GapFillOutcome {
     Done,
-    /// Accounting lacks ends that were told.
+    /// Accounting lacks ends that were published.
     NotYet,
 }
 
 /// Answers the ledger's holes.
 pub struct GapFiller {
-    /// Accounting, and the books.
+    /// Accounting, and the run store.
     pub catch_up: CatchUp,
-    /// Where it is told.
+    /// Where it is published.
     pub bus: Bus,
 }
 
@@ -56,16 +56,18 @@ impl Handler for GapFiller {
         };
         match self.fill(&event, hole, opened).await {
             Ok(GapFillOutcome::Done) => Outcome::Done,
-            Ok(GapFillOutcome::NotYet) => Outcome::Retry { after: SOON },
+            Ok(GapFillOutcome::NotYet) => Outcome::Retry {
+                after: SHORT_RETRY_DELAY,
+            },
             Err(error) => {
                 if !error.is_shutdown() {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         event.id = event.id,
-                        "tell again what a ledger lacks, trying again"
+                        "gap fill failed, retrying"
                     );
                 }
-                Outcome::Retry { after: AGAIN }
+                Outcome::Retry { after: RETRY_DELAY }
             }
         }
     }
@@ -81,7 +83,7 @@ impl GapFiller {
         let seconds =
             |time: &Option<pbjson_types::Timestamp>| time.as_ref().map(|time| time.seconds);
         let now = Utc::now();
-        let from = seconds(&hole.from).unwrap_or_default() - MARGIN;
+        let from = seconds(&hole.from).unwrap_or_default() - PUBLISH_MARGIN_SECS;
         let window = Window {
             from: from.max(self.catch_up.collector.core().await.meta.capture_since),
             // Its second may have been a part of the hole.
@@ -93,40 +95,40 @@ impl GapFiller {
         let mut told = 0;
         let accounting = self.catch_up.collector.config.accounting;
         if accounting {
-            let mut book = RunStore::default();
+            let mut run_store = RunStore::default();
             let mut parts = self.catch_up.parts(window.from, window.to);
             let collector = &self.catch_up.collector;
             while let Some(rows) = parts.next().await? {
-                for some in parts_of_jobs(&rows, ROWS_AT_ONCE) {
+                for some in parts_of_jobs(&rows, MAX_ROWS_PER_BATCH) {
                     let runs = fold(&collector.cluster, some);
                     let runs = self.catch_up.with_codes(runs, true).await?;
-                    let events = collector.recorded_again(&mut book, &runs, window);
+                    let events = collector.republish_recorded(&mut run_store, &runs, window);
                     told += self.tell(&events, gap).await?;
                 }
             }
-            let mut ids = collector.ended_but_not_in(&book, window).await;
-            ids.extend(collector.alive_but_not_in(&book, window).await);
-            for some in ids.chunks(AT_ONCE) {
+            let mut ids = collector.ended_but_not_in(&run_store, window).await;
+            ids.extend(collector.alive_but_not_in(&run_store, window).await);
+            for some in ids.chunks(MAX_IDS_PER_LOOKUP) {
                 let rows = self.catch_up.rows_of(some).await?;
                 let runs = fold(&collector.cluster, &rows);
                 let runs = self.catch_up.with_codes(runs, true).await?;
-                let events = collector.recorded_again(&mut book, &runs, window);
+                let events = collector.republish_recorded(&mut run_store, &runs, window);
                 told += self.tell(&events, gap).await?;
             }
-            let missing = collector.ended_but_not_in(&book, window).await.len();
+            let missing = collector.ended_but_not_in(&run_store, window).await.len();
             if missing > 0 && now.timestamp() < window.to + patience {
                 return Ok(GapFillOutcome::NotYet);
             }
-            for some in without_usage(&book, window).chunks(AT_ONCE) {
+            for some in without_usage(&run_store, window).chunks(MAX_IDS_PER_LOOKUP) {
                 let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
                 let runs = collector.told_of(used).await;
-                let events = collector.recorded_again(&mut book, &runs, window);
+                let events = collector.republish_recorded(&mut run_store, &runs, window);
                 told += self.tell(&events, gap).await?;
             }
         }
-        let living = self.catch_up.collector.living_again(window).await;
+        let living = self.catch_up.collector.republish_running(window).await;
         told += self.tell(&living, gap).await?;
-        tracing::info!(told, event.id = gap, "told again what a ledger lacks");
+        tracing::info!(told, event.id = gap, "gap filled");
         let closed = closed(event, hole, opened, told, accounting, now);
         self.bus.publish(&closed).await?;
         Ok(GapFillOutcome::Done)

@@ -6,9 +6,9 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep_until};
 
 /// From one question to the next.
-const APART: Duration = Duration::from_secs(1);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// At least this long without a question after an answer.
-const REST: Duration = Duration::from_millis(500);
+const MIN_REST: Duration = Duration::from_millis(500);
 
 /// Whose turn it is to ask accounting.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl AccountingRateLimit {
 
 impl Drop for AccountingPermit<'_> {
     fn drop(&mut self) {
-        *self.not_before = Some((self.began + APART).max(Instant::now() + REST));
+        *self.not_before = Some((self.began + REQUEST_INTERVAL).max(Instant::now() + MIN_REST));
     }
 }
 
@@ -52,10 +52,13 @@ mod tests {
         let began = Instant::now();
         drop(turns.next().await);
         let second = turns.next().await;
-        assert_eq!(began.elapsed(), APART);
+        assert_eq!(began.elapsed(), REQUEST_INTERVAL);
         tokio::time::sleep(Duration::from_secs(7)).await;
         drop(second);
         drop(turns.next().await);
-        assert_eq!(began.elapsed(), APART + Duration::from_secs(7) + REST);
+        assert_eq!(
+            began.elapsed(),
+            REQUEST_INTERVAL + Duration::from_secs(7) + MIN_REST
+        );
     }
 }

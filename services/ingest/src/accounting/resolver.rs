@@ -1,8 +1,8 @@
 //! Asks accounting for what the controller does not tell: the end of a run whose job is in another run already, or that
-//! the controller has forgotten.
+//! the controller has purged.
 //!
 //! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
-//! nor accounting has, is told as inferred in the end; but not of a run that no record of Slurm knows although accounting answers.
+//! nor accounting has, is published as inferred in the end; but not of a run that no record of Slurm knows although accounting answers.
 
 mod lookup_queue;
 mod verdict;
@@ -41,7 +41,7 @@ const NOBODY_KNOWS: &str = "no record of Slurm knows this run, neither slurmctld
 pub struct AccountingResolver {
     /// Slurm.
     pub slurm: Slurm,
-    /// The books.
+    /// The run store.
     pub collector: Collector,
     /// Accounting's health.
     pub slurmdbd: Arc<SlurmSource>,
@@ -109,7 +109,7 @@ impl AccountingResolver {
                 }
                 Err(error) => {
                     // Nothing is proven. Doorbells that wait would keep all others from being heard; unproven jobs are settled by
-                    // their deadline, and what is not known is owed by catching up.
+                    // their deadline, and what is not known is due by catching up.
                     for question in std::mem::take(open).into_values() {
                         postpone(question.rings, AWAY);
                     }
@@ -173,7 +173,7 @@ impl AccountingResolver {
         for job_id in answered {
             if let Some(question) = open.remove(&job_id) {
                 finish(question.rings, "answered");
-                // A newer run that waited for this proof can be told now.
+                // A newer run that waited for this proof can be published now.
                 if question.look && self.looks.try_send(JobReadRequest::look(job_id)).is_err() {
                     metrics::drift("look_dropped");
                 }
@@ -182,7 +182,7 @@ impl AccountingResolver {
         Ok(Duration::ZERO)
     }
 
-    /// What is to be told of the ends that doorbells brought along, as inferred. Those that may still be recorded stay.
+    /// What is to be published of the ends that doorbells brought along, as inferred. Those that may still be recorded stay.
     async fn judged(
         &self,
         job_id: u32,
@@ -193,8 +193,8 @@ impl AccountingResolver {
         let core = self.collector.core().await;
         let mut readings = Vec::new();
         for end in std::mem::take(&mut question.evidence) {
-            let run = run_of(&core.book, &end);
-            let known = core.book.get(&run);
+            let run = run_of(&core.run_store, &end);
+            let known = core.run_store.get(&run);
             let records = Records {
                 rows: self.collector.config.accounting.then_some(rows),
                 has_stand_in: stand_ins.contains(&job_id),
@@ -286,13 +286,13 @@ impl AccountingResolver {
         Ok(told)
     }
 
-    /// Runs that ended before capture began are not told.
+    /// Runs that ended before capture began are not published.
     async fn wanted(&self, runs: Vec<Observation>) -> Vec<TracedObservation> {
         let core = self.collector.core().await;
         let since = core.meta.capture_since;
         runs.into_iter()
             .filter(|run| {
-                core.book.get(&run.run).is_some() || run.end.is_some_and(|end| end >= since)
+                core.run_store.get(&run.run).is_some() || run.end.is_some_and(|end| end >= since)
             })
             .map(TracedObservation::new)
             .collect()

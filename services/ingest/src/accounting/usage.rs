@@ -14,17 +14,17 @@ use crate::domain::usages;
 use crate::sources::{RequestCost, SlurmSource};
 
 /// Between two looks at what is due.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Most runs in one question: who waits for a proof waits as long as the answer takes.
-const MOST_AT_ONCE: usize = 500;
+const MAX_RUNS_PER_LOOKUP: usize = 500;
 /// A question about so few runs that is not answered in time means that accounting is away, not that the answer is long.
-const FEW: usize = 8;
+const TIMEOUT_RUNS: usize = 8;
 
 /// Settles the use of ended runs.
 pub struct UsageReconciler {
     /// Slurm.
     pub slurm: Slurm,
-    /// The books.
+    /// The run store.
     pub collector: Collector,
     /// Accounting's health.
     pub slurmdbd: Arc<SlurmSource>,
@@ -43,7 +43,7 @@ impl UsageReconciler {
         if !self.collector.config.accounting {
             return Ok(());
         }
-        let (mut pause, mut at_once) = (EVERY, MOST_AT_ONCE);
+        let (mut pause, mut at_once) = (POLL_INTERVAL, MAX_RUNS_PER_LOOKUP);
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
@@ -60,14 +60,14 @@ impl UsageReconciler {
     async fn settle(&self, at_once: &mut usize) -> Result<Duration, Error> {
         let due = self.collector.usage_due(*at_once).await;
         if due.is_empty() {
-            return Ok(EVERY);
+            return Ok(POLL_INTERVAL);
         }
         let jobs: Vec<_> = due.iter().map(|due| due.job.clone()).collect();
         let ask = async {
             let _turn = self.turns.next().await;
             self.slurm.usage(&jobs).await
         };
-        // Only the question is given up half way: what the books have must be told.
+        // Only the question is given up half way: what the run store has must be published.
         let answer = tokio::select! {
             () = self.shutdown.cancelled() => return Err(Error::Stopped),
             answer = ask => answer,
@@ -75,19 +75,19 @@ impl UsageReconciler {
         match answer {
             Ok(records) => {
                 self.slurmdbd.up(RequestCost::Light).await?;
-                *at_once = (*at_once * 2).min(MOST_AT_ONCE);
+                *at_once = (*at_once * 2).min(MAX_RUNS_PER_LOOKUP);
                 let settled = usages(&self.collector.cluster, &records);
                 self.collector.usage_answered(&due, settled).await?;
-                Ok(EVERY)
+                Ok(POLL_INTERVAL)
             }
             // What is due stays so.
-            Err(slurm_client::Error::TimedOut { .. }) if due.len() > FEW => {
-                *at_once = (due.len() / 4).max(FEW);
+            Err(slurm_client::Error::TimedOut { .. }) if due.len() > TIMEOUT_RUNS => {
+                *at_once = (due.len() / 4).max(TIMEOUT_RUNS);
                 tracing::warn!(
                     runs = *at_once,
-                    "accounting takes too long, asking it about fewer runs at once"
+                    "accounting lookup timed out, batch size reduced"
                 );
-                Ok(EVERY)
+                Ok(POLL_INTERVAL)
             }
             Err(error) => self.slurmdbd.down(RequestCost::Light, &error).await,
         }

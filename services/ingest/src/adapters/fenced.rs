@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 
 /// Until it works, or until told to stop.
-pub const ENDLESS: Duration = Duration::MAX;
+pub const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// The first of growing pauses between two attempts.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ impl Health {
     fn works(&mut self, bucket: &str) {
         self.condition.ok();
         if std::mem::take(&mut self.failing) {
-            tracing::info!(bucket, "the state is read and written again");
+            tracing::info!(bucket, "state store available again");
         }
     }
 
@@ -55,7 +55,7 @@ impl Health {
             tracing::warn!(
                 bucket,
                 reason,
-                "the state cannot be read or written, so what it must remember is not told; trying again until it works"
+                "state store unavailable, events withheld, retrying"
             );
         }
         self.condition.fail(reason);

@@ -1,7 +1,7 @@
 //! The memory in bucket `mesh_ingest`: runs in shards, and one entry about the cluster.
 //!
 //! The first write of another ingest, whatever it is about, makes every write from here fail: this one stops leading before anything
-//! sampled is told twice.
+//! sampled is published twice.
 //! An event with a counted id is in the outbox of its shard before it is published: after a crash it is published again with the
 //! same id.
 
@@ -23,25 +23,25 @@ use crate::domain::{RunState, RunStore};
 /// Shards per cluster. By Slurm's id of the record, so that a large array spreads; 1 MiB each holds about half a million runs together.
 const SHARDS: u32 = 128;
 /// Shards of which the values are held at once: of half a million runs all would be 100 MB.
-const SHARDS_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_SHARDS: usize = 16;
 /// Form of the stored values.
 const VERSION: u32 = 1;
 
-/// What is remembered about a cluster as a whole.
+/// What is stored about a cluster as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Form of the value.
     pub version: u32,
-    /// When capture began, in Unix seconds. What ended before is not told.
+    /// When capture began, in Unix seconds. What ended before is not published.
     pub capture_since: i64,
-    /// Begin of the last sweep that was told completely.
+    /// Begin of the last sweep that was published completely.
     pub watermark: i64,
     /// The last sweep before the clock was set ahead, within a day: it may come back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead_from: Option<i64>,
     /// Number of that sweep.
     pub sweep: u64,
-    /// Whether the first sweep was told.
+    /// Whether the first sweep was published.
     pub baseline_done: bool,
     /// Begin of the time that accounting must still be asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,16 +52,16 @@ pub struct Meta {
     /// Ids that accounting must still be asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Unseen>,
-    /// Since when sources do not answer, in Unix seconds, as it was told.
+    /// Since when sources do not answer, in Unix seconds, as it was published.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub down_since: BTreeMap<String, i64>,
-    /// What a slurmctld runs again that lost its state, as long as that is not told completely.
+    /// What a slurmctld runs again that lost its state, as long as that is not published completely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_state: Option<LostState>,
-    /// Forms that this version does not know and that were told, with the day since 1970.
+    /// Forms that this version does not know and that were published, with the day since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drifts: BTreeMap<String, i64>,
-    /// How many of each capture event were told, by `<type> <source>`.
+    /// How many of each capture event were published, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events on their way.
     #[serde(default)]
@@ -79,7 +79,7 @@ struct Shard<T> {
 /// What was stored.
 pub struct Loaded {
     /// The runs.
-    pub book: RunStore,
+    pub run_store: RunStore,
     /// About the cluster; `None` at the very first start.
     pub meta: Option<Meta>,
     /// Events whose publishing was not confirmed.
@@ -108,7 +108,7 @@ impl Store {
             Fenced::load(bus, BUCKET_INGEST, &prefix, condition, shutdown).await?;
         let store = Self { bucket, prefix };
         let mut loaded = Loaded {
-            book: RunStore::default(),
+            run_store: RunStore::default(),
             meta: None,
             outbox: Vec::new(),
         };
@@ -133,7 +133,7 @@ impl Store {
                 .extend(unpack(&shard.outbox).map_err(damaged)?);
             for (key, tracked) in shard.runs {
                 let run = RunKey::parse(cluster, &key).map_err(|error| damaged(error.into()))?;
-                loaded.book.put(run, tracked);
+                loaded.run_store.put(run, tracked);
             }
         }
         Ok((store, loaded))
@@ -149,20 +149,20 @@ impl Store {
         raw_id % SHARDS
     }
 
-    /// Writes shards as the book has them, with the events that are on their way, trying again for so long. Returns whether all is stored.
+    /// Writes shards as the run store has them, with the events that are on their way, trying again for so long. Returns whether all is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if somebody else wrote one of them.
     pub async fn write(
         &mut self,
-        book: &RunStore,
+        run_store: &RunStore,
         shards: &BTreeSet<u32>,
         outbox: &[(u32, Event)],
         patience: Duration,
     ) -> Result<bool, Error> {
         let shards: Vec<u32> = shards.iter().copied().collect();
-        for some in shards.chunks(SHARDS_AT_ONCE) {
-            for (number, shard) in values(book, some, outbox) {
+        for some in shards.chunks(MAX_CONCURRENT_SHARDS) {
+            for (number, shard) in values(run_store, some, outbox) {
                 let key = format!("{}.{number}", self.prefix);
                 if !self.bucket.put(key, &shard, patience).await? {
                     return Ok(false);
@@ -185,7 +185,7 @@ impl Store {
         self.bucket.is_failing()
     }
 
-    /// Writes what is remembered about the cluster, with the events that are on their way, trying again for so long. Returns whether it is
+    /// Writes what is stored about the cluster, with the events that are on their way, trying again for so long. Returns whether it is
     /// stored.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Store {
 
 /// What is stored of some shards.
 fn values<'a>(
-    book: &'a RunStore,
+    run_store: &'a RunStore,
     shards: &[u32],
     outbox: &[(u32, Event)],
 ) -> BTreeMap<u32, Shard<&'a RunState>> {
@@ -223,7 +223,7 @@ fn values<'a>(
     };
     let mut values: BTreeMap<u32, Shard<&RunState>> =
         shards.iter().map(|shard| (*shard, empty())).collect();
-    for (run, tracked) in book.of_records(|id| shards.contains(&Store::shard_of_record(id))) {
+    for (run, tracked) in run_store.of_records(|id| shards.contains(&Store::shard_of_record(id))) {
         if let Some(shard) = values.get_mut(&Store::shard_of(tracked)) {
             shard.runs.insert(run.entity_key(), tracked);
         }

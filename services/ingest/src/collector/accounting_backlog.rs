@@ -1,4 +1,4 @@
-//! Time that accounting must still be asked about. It is stored with the watermark, so no restart forgets it.
+//! Time that accounting must still be asked about. It is stored with the watermark, so no restart drops it.
 //!
 //! A clock may run ahead and come back, and then what was stored lies in the future: nothing would be owed until that is reached, and
 //! accounting refuses to be asked about it. So a step back moves what was stored along, and after a restart what was stored while the clock
@@ -11,9 +11,9 @@ use crate::adapters::store::Meta;
 use crate::config::Config;
 
 /// Less is no step: clocks are slewed, and answers take their time.
-const STEP: i64 = 30;
+const MIN_CLOCK_STEP_SECS: i64 = 30;
 /// A clock that has run ahead for so long will not come back.
-const DAY: i64 = 86_400;
+const MAX_CLOCK_AHEAD_SECS: i64 = 86_400;
 
 /// The clock of the day, looked at beside one that is never set.
 #[derive(Clone, Copy, Debug)]
@@ -33,11 +33,15 @@ impl Clock {
         let passed = i64::try_from(passed.as_secs()).unwrap_or(i64::MAX);
         let step = shows.saturating_sub(self.showed).saturating_sub(passed);
         *self = Self::new(now, shows);
-        if step.abs() > STEP { step } else { 0 }
+        if step.abs() > MIN_CLOCK_STEP_SECS {
+            step
+        } else {
+            0
+        }
     }
 }
 
-/// Moves what is remembered along with a clock that was set. Returns whether it went back.
+/// Moves what is stored along with a clock that was set. Returns whether it went back.
 fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
     if step > 0 {
         let before = meta.watermark;
@@ -49,12 +53,12 @@ fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
         meta.capture_since = meta.capture_since.min(now);
         meta.ahead_from = None;
     }
-    let is_past = |from: &mut i64| now.saturating_sub(*from) > DAY;
+    let is_past = |from: &mut i64| now.saturating_sub(*from) > MAX_CLOCK_AHEAD_SECS;
     meta.ahead_from.take_if(is_past);
     step < 0
 }
 
-/// Time that is owed.
+/// Time that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogWindow {
     /// Its begin, in Unix seconds.
@@ -63,7 +67,7 @@ pub struct BacklogWindow {
     number: u64,
 }
 
-/// What a process owes when it begins: the time since the last sweep that was told, at a first start the history that is asked for, and
+/// What a process owes when it begins: the time since the last sweep that was published, at a first start the history that is asked for, and
 /// what the process before could not catch up with.
 ///
 /// `newest` is the newest time of a run that is not in the future.
@@ -79,7 +83,7 @@ pub(super) fn at_start(
         tracing::warn!(
             now,
             since = meta.watermark,
-            "the clock was ahead when the last sweep was noted, accounting is asked about the time since the newest record"
+            "clock was ahead at the last poll, reading accounting since the newest record"
         );
     }
     if let Some(from) = meta.ahead_from.take() {
@@ -91,24 +95,25 @@ pub(super) fn at_start(
         let history = config.history_since().ok().flatten();
         history.map(|time| time.timestamp())
     };
-    let owed = meta.owed_from.into_iter().chain(absence).min();
-    owed.map(|from| from.min(now))
+    let backlog_start = meta.owed_from.into_iter().chain(absence).min();
+    backlog_start.map(|from| from.min(now))
 }
 
-/// What is owed after a sweep. A job that began and ended between two sweeps is seen only if Slurm still had it in memory.
+/// What is due after a sweep. A job that began and ended between two sweeps is seen only if Slurm still had it in memory.
 fn after_sweep(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
     let limit = i64::try_from(config.absent_after.as_secs()).unwrap_or(i64::MAX);
     (now.saturating_sub(meta.watermark) > limit).then(|| {
         let from = meta.watermark.saturating_sub(config.overlap_secs());
-        meta.owed_from.map_or(from, |owed| owed.min(from))
+        meta.owed_from
+            .map_or(from, |backlog_start| backlog_start.min(from))
     })
 }
 
 impl Collector {
-    /// What is owed.
-    pub async fn debt(&self) -> Option<BacklogWindow> {
+    /// What is due.
+    pub async fn backlog(&self) -> Option<BacklogWindow> {
         let core = self.core.lock().await;
-        let (number, now) = (core.debts, chrono::Utc::now().timestamp());
+        let (number, now) = (core.backlog_generation, chrono::Utc::now().timestamp());
         let from = core.meta.owed_from?.min(now);
         Some(BacklogWindow { from, number })
     }
@@ -123,22 +128,22 @@ impl Collector {
         let now = chrono::Utc::now().timestamp();
         let seconds = core.clock.step(Instant::now(), now);
         if step(&mut core.meta, seconds, now) {
-            tracing::warn!(seconds, "the clock was set back");
-            core.debts += 1;
-            self.owing.notify_one();
+            tracing::warn!(seconds, "clock was set back");
+            core.backlog_generation += 1;
+            self.backlog_changed.notify_one();
         }
         now
     }
 
-    /// Waits until more is owed.
-    pub async fn owing(&self) {
-        self.owing.notified().await;
+    /// Waits until more is due.
+    pub async fn backlog_changed(&self) {
+        self.backlog_changed.notified().await;
     }
 
-    /// Notes a sweep that was told completely.
-    pub async fn swept(&self, number: u64, began: Instant) {
+    /// Notes a sweep that was published completely.
+    pub async fn record_poll(&self, number: u64, began: Instant) {
         let mut core = self.core.lock().await;
-        // By the clock as it is now: it may have been set while the sweep was told.
+        // By the clock as it is now: it may have been set while the sweep was published.
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
         let now = self.look_at_clock(&mut core);
         let began = now.saturating_sub(took);
@@ -146,14 +151,14 @@ impl Collector {
             tracing::info!(
                 last = core.meta.watermark,
                 now = began,
-                "nobody looked for a while, accounting is asked about it"
+                "no poll since last, reading accounting from last to now"
             );
             core.meta.owed_from = Some(from);
-            core.debts += 1;
-            self.owing.notify_one();
+            core.backlog_generation += 1;
+            self.backlog_changed.notify_one();
         }
         if core.note_unseen(self.config.accounting, now) {
-            self.owing.notify_one();
+            self.backlog_changed.notify_one();
         }
         core.meta.sweep = number;
         core.meta.watermark = began;
@@ -161,9 +166,9 @@ impl Collector {
     }
 
     /// Notes that accounting has told everything until then, or until now. Nothing is noted if more was added meanwhile.
-    pub async fn paid(&self, debt: &BacklogWindow, until: Option<i64>) {
+    pub async fn record_caught_up(&self, backlog: &BacklogWindow, until: Option<i64>) {
         let mut core = self.core.lock().await;
-        if core.debts == debt.number {
+        if core.backlog_generation == backlog.number {
             core.meta.owed_from = until;
         }
     }
@@ -187,32 +192,35 @@ mod tests {
     #[test]
     fn a_restart_owes_the_absence_and_what_was_owed_before() {
         let config = Config::default();
-        let owed = |mut meta: Meta| at_start(&mut meta, &config, 20_000, None);
-        assert_eq!(owed(meta(10_000, None)), Some(9_400));
-        assert_eq!(owed(meta(10_000, Some(500))), Some(500));
-        assert_eq!(owed(meta(10_000, Some(9_900))), Some(9_400));
+        let backlog_start = |mut meta: Meta| at_start(&mut meta, &config, 20_000, None);
+        assert_eq!(backlog_start(meta(10_000, None)), Some(9_400));
+        assert_eq!(backlog_start(meta(10_000, Some(500))), Some(500));
+        assert_eq!(backlog_start(meta(10_000, Some(9_900))), Some(9_400));
     }
 
     #[test]
     fn what_was_stored_while_the_clock_was_ahead_does_not_keep_a_restart_from_asking() {
         let config = Config::default();
-        let owed = |stored: &Meta, newest| {
+        let backlog_start = |stored: &Meta, newest| {
             let mut meta = stored.clone();
-            let owed = at_start(&mut meta, &config, 20_000, newest);
+            let backlog_start = at_start(&mut meta, &config, 20_000, newest);
             assert!(meta.watermark <= 20_000 && meta.ahead_from.is_none());
             // Told from the first sweep on.
-            assert_eq!(after_sweep(&meta, &config, meta.watermark + 121), owed);
-            owed
+            assert_eq!(
+                after_sweep(&meta, &config, meta.watermark + 121),
+                backlog_start
+            );
+            backlog_start
         };
         let mut stored = meta(23_600, None);
         stored.capture_since = 1_000;
-        assert_eq!(owed(&stored, Some(19_990)), Some(19_390));
-        assert_eq!(owed(&stored, None), Some(400));
+        assert_eq!(backlog_start(&stored, Some(19_990)), Some(19_390));
+        assert_eq!(backlog_start(&stored, None), Some(400));
         stored.ahead_from = Some(15_000);
-        assert_eq!(owed(&stored, Some(19_990)), Some(14_400));
+        assert_eq!(backlog_start(&stored, Some(19_990)), Some(14_400));
         // It was reached meanwhile.
         stored.watermark = 18_600;
-        assert_eq!(owed(&stored, None), Some(14_400));
+        assert_eq!(backlog_start(&stored, None), Some(14_400));
     }
 
     #[test]
@@ -248,11 +256,12 @@ mod tests {
             history_since: "1970-01-01T00:01:40Z".into(),
             ..Config::default()
         };
-        let owed = |mut meta: Meta, config: &Config| at_start(&mut meta, config, 20_000, None);
-        assert_eq!(owed(first(), &Config::default()), None);
-        assert_eq!(owed(first(), &history), Some(100));
+        let backlog_start =
+            |mut meta: Meta, config: &Config| at_start(&mut meta, config, 20_000, None);
+        assert_eq!(backlog_start(first(), &Config::default()), None);
+        assert_eq!(backlog_start(first(), &history), Some(100));
         // Told once; a later start owes the absence only.
-        assert_eq!(owed(meta(10_000, None), &history), Some(9_400));
+        assert_eq!(backlog_start(meta(10_000, None), &history), Some(9_400));
     }
 
     #[test]

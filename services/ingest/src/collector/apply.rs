@@ -1,4 +1,4 @@
-//! From readings to facts: what is new by the books, what must be asked, what is remembered.
+//! From readings to facts: what is new by the run store, what must be asked, what is stored.
 
 use std::collections::HashMap;
 
@@ -19,15 +19,15 @@ use crate::envelope::{Cause, EventContext, other_run};
 use crate::{Error, metrics};
 
 /// An outbox must fit into a value of a bucket, together with the runs of its shard: 1 MiB.
-const MOST_IN_OUTBOX: usize = 256 * 1_024;
+const MAX_OUTBOX_BYTES: usize = 256 * 1_024;
 /// All outboxes together, as long as they are in memory only.
-const MOST_IN_OUTBOXES: usize = 16 << 20;
+const MAX_OUTBOXES_BYTES: usize = 16 << 20;
 
 /// What readings told, before it is published.
 #[derive(Default)]
 struct EventBatch {
-    told: Vec<OutboxEvent>,
-    /// What the books had of runs of which something is told that must be stored first.
+    events: Vec<OutboxEvent>,
+    /// What the run store had of runs of which something is published that must be stored first.
     before: PreviousRunStates,
     /// What goes through outboxes, by shard.
     outbox_bytes: HashMap<u32, usize>,
@@ -38,14 +38,14 @@ struct EventBatch {
 }
 
 impl EventBatch {
-    /// Whether it must be told before more is taken in.
+    /// Whether it must be published before more is taken in.
     const fn is_full(&self) -> bool {
-        self.outboxes_bytes > MOST_IN_OUTBOXES || self.fullest_bytes > MOST_IN_OUTBOX
+        self.outboxes_bytes > MAX_OUTBOXES_BYTES || self.fullest_bytes > MAX_OUTBOX_BYTES
     }
 }
 
 impl Collector {
-    /// Takes readings in: decides, publishes, remembers. Returns when all facts are stored by JetStream.
+    /// Takes readings in: decides, publishes, stores. Returns when all facts are stored by JetStream.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
@@ -64,18 +64,18 @@ impl Collector {
         }
         let mut core = self.core.lock().await;
         let now = Utc::now();
-        let mut asks = FollowUpLookups::default();
+        let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();
         for reading in readings {
-            self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
+            self.take_in(&mut core, cause, now, reading, &mut follow_ups, &mut batch);
             if batch.is_full() {
                 let full = std::mem::take(&mut batch);
-                self.publish(&mut core, full.told, full.before).await?;
+                self.publish(&mut core, full.events, full.before).await?;
             }
         }
         metrics::unproven(core.questions.len() + core.task_questions.len());
-        self.publish(&mut core, batch.told, batch.before).await?;
-        Ok(asks)
+        self.publish(&mut core, batch.events, batch.before).await?;
+        Ok(follow_ups)
     }
 
     /// What all events of a reading have in common.
@@ -96,7 +96,7 @@ impl Collector {
         cause: &Cause,
         now: DateTime<Utc>,
         reading: TracedObservation,
-        asks: &mut FollowUpLookups,
+        follow_ups: &mut FollowUpLookups,
         batch: &mut EventBatch,
     ) {
         let TracedObservation {
@@ -105,7 +105,7 @@ impl Collector {
             inferred,
             links,
         } = reading;
-        let run = run_of(&core.book, &observation);
+        let run = run_of(&core.run_store, &observation);
         if let Some((last, owner)) = core.last.get(&run) {
             // The controller's record is complete while the job runs; what the others leave open was seen before.
             if observation.record != Record::Controller {
@@ -117,11 +117,11 @@ impl Collector {
                 snapshot::keep_allocation(&mut observation, &last);
             }
         }
-        if let Some(told) = core.book.get(&run)
+        if let Some(events) = core.run_store.get(&run)
             && observation.end_kind().is_some()
         {
-            // Also where what was seen last is not remembered any more.
-            let code = told
+            // Also where what was seen last is not stored any more.
+            let code = events
                 .exit_code
                 .map(|(code, signal)| ExitCode { code, signal });
             observation.job.exit_code = observation.job.exit_code.or(code);
@@ -139,7 +139,7 @@ impl Collector {
         let look = ObservationContext {
             now: now.timestamp(),
             sweep,
-            // What was submitted since then is told in full, also by the very first sweep.
+            // What was submitted since then is published in full, also by the very first sweep.
             first_start: !core.meta.baseline_done
                 && sweep.is_some()
                 && observation.run.submit_time < core.meta.capture_since,
@@ -149,9 +149,9 @@ impl Collector {
             ),
             inferred,
         };
-        let decision = observe(&core.book, &observation, &look);
-        if decision.asks.contains(&LookupTarget::Accounting) {
-            asks.accounting.insert(observation.raw_id);
+        let decision = observe(&core.run_store, &observation, &look);
+        if decision.follow_ups.contains(&LookupTarget::Accounting) {
+            follow_ups.accounting.insert(observation.raw_id);
             core.questions
                 .entry(observation.raw_id)
                 .or_insert_with(OpenLookup::now);
@@ -159,19 +159,19 @@ impl Collector {
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
             core.questions.remove(&observation.raw_id);
         }
-        if decision.asks.contains(&LookupTarget::Again) {
-            asks.again.insert(observation.raw_id);
+        if decision.follow_ups.contains(&LookupTarget::Again) {
+            follow_ups.again.insert(observation.raw_id);
         }
         let frame = self.frame(now, cause);
-        let before = batch.told.len();
+        let before = batch.events.len();
         for run in &decision.again {
             // In one write with the run.
             if let Some(gap) = self.runs_again(core, run, &observation) {
-                batch.told.push(OutboxEvent::capture(run.clone(), gap));
+                batch.events.push(OutboxEvent::capture(run.clone(), gap));
             }
         }
         let started = |fact: &&domain::Fact| fact.kind == EventType::JobStarted;
-        asks.starts += decision.facts.iter().filter(started).count();
+        follow_ups.starts += decision.facts.iter().filter(started).count();
         for fact in &decision.facts {
             let own = fact.run == observation.run
                 || (fact.run.attempt > 0 && fact.run.submit_time == observation.run.submit_time);
@@ -181,7 +181,7 @@ impl Collector {
                 let last = core.last.get(&fact.run);
                 last.unwrap_or_else(|| (other_run(fact, &observation), observation.owner.clone()))
             };
-            batch.told.push(OutboxEvent::new(
+            batch.events.push(OutboxEvent::new(
                 fact,
                 frame.event(fact, &observation, job, &owner),
                 observation.raw_id,
@@ -193,11 +193,11 @@ impl Collector {
                 "{} is over, its id belongs to another job, and {accounting}",
                 run.entity_key()
             );
-            // In one write with the run, which the books have as over.
+            // In one write with the run, which the run store have as over.
             let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
-            batch.told.push(OutboxEvent::capture(run.clone(), gap));
+            batch.events.push(OutboxEvent::capture(run.clone(), gap));
         }
-        let new = &batch.told[before..];
+        let new = &batch.events[before..];
         if new.iter().any(OutboxEvent::is_stored_first) {
             let bytes = new.iter().map(OutboxEvent::outbox_bytes).sum::<usize>();
             batch.outboxes_bytes += bytes;
@@ -210,7 +210,7 @@ impl Collector {
             batch
                 .before
                 .entry(changed.clone())
-                .or_insert_with(|| core.book.get(&changed).cloned());
+                .or_insert_with(|| core.run_store.get(&changed).cloned());
             if let Some(digest) = digest.filter(|_| {
                 changed.job_id == observation.run.job_id
                     && changed.task_id == observation.run.task_id
@@ -237,13 +237,13 @@ impl Collector {
             }
             core.dirty.insert(Store::shard_of(&tracked));
             if self.config.accounting {
-                core.owing
+                core.usage_backlog
                     .note(&changed, &tracked, now.timestamp(), &self.config);
             }
             if self.config.accounting {
-                core.unasked.note(&changed, &tracked);
+                core.array_submission_backlog.note(&changed, &tracked);
             }
-            core.book.put(changed, tracked);
+            core.run_store.put(changed, tracked);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What no reading shows: tasks that vanished from an array, and what may be forgotten.
+//! What no reading shows: tasks that vanished from an array, and what may be purged.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::{OutboxEvent, PreviousRunStates};
 use super::{Collector, TracedObservation};
 use crate::adapters::store::Store;
-use crate::domain::{self, DepartedTasks, EndLookup, Resolution, settle_remainder};
+use crate::domain::{self, DepartedTasks, EndLookup, Resolution, resolve_departed_tasks};
 use crate::envelope::Cause;
 use crate::{Error, metrics};
 
@@ -20,7 +20,7 @@ impl Collector {
         let core = self.core.lock().await;
         let new = readings.iter().filter(|reading| {
             !core
-                .book
+                .run_store
                 .get(&reading.observation.run)
                 .is_some_and(domain::RunState::over)
         });
@@ -31,7 +31,7 @@ impl Collector {
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
-    pub async fn settle_array(
+    pub async fn reconcile_array(
         &self,
         cause: &Cause,
         array: &RunKey,
@@ -47,14 +47,14 @@ impl Collector {
             .filter(|_| !matches!(settlement, Resolution::Open { .. }))
             .map(|waiting| waiting.tasks.clone());
         let now = Utc::now();
-        let settled = settle_remainder(
-            &core.book,
+        let settled = resolve_departed_tasks(
+            &core.run_store,
             array,
             record_gone,
             given_up.as_ref(),
             now.timestamp(),
         );
-        let before = (array.clone(), core.book.get(array).cloned());
+        let before = (array.clone(), core.run_store.get(array).cloned());
         let (mut next, fact) = match settled {
             None => {
                 core.task_questions.remove(array);
@@ -71,7 +71,7 @@ impl Collector {
                         .insert(array.clone(), OpenTaskLookup { open, tasks });
                 }
                 core.dirty.insert(Store::shard_of(&next));
-                core.book.put(array.clone(), *next);
+                core.run_store.put(array.clone(), *next);
                 core.store_task_question(array);
                 return Ok(of_others || settlement == Resolution::Open { ask: true });
             }
@@ -80,19 +80,19 @@ impl Collector {
         core.task_questions.remove(array);
         next.question = None;
         core.dirty.insert(Store::shard_of(&next));
-        core.book.put(array.clone(), next);
+        core.run_store.put(array.clone(), next);
         let Some(fact) = fact else { return Ok(false) };
         let last = core.last.get(array);
         match last.filter(|_| settlement == Resolution::Absent) {
             Some((job, owner)) => {
                 let frame = self.frame(now, cause);
                 let event = frame.event_without_reading(&fact, job, &owner);
-                let told = vec![OutboxEvent::new(&fact, event, array.job_id, &[])];
-                self.publish(&mut core, told, PreviousRunStates::from([before]))
+                let events = vec![OutboxEvent::new(&fact, event, array.job_id, &[])];
+                self.publish(&mut core, events, PreviousRunStates::from([before]))
                     .await?;
                 Ok(false)
             }
-            // What was seen of it is not remembered, or Slurm contradicts itself.
+            // What was seen of it is not stored, or Slurm contradicts itself.
             None => {
                 let owner = core.owner_then(array).unwrap_or_default();
                 let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
@@ -111,24 +111,24 @@ impl Collector {
     /// Notes that Slurm still knows these records.
     pub async fn touch(&self, raw_ids: &BTreeSet<u32>, now: i64) {
         let mut core = self.core.lock().await;
-        core.book.touch(raw_ids, now);
+        core.run_store.touch(raw_ids, now);
     }
 
-    /// Forgets runs that ended long ago and that Slurm has forgotten, too.
-    pub async fn forget(&self) {
+    /// Drops runs that ended long ago and that Slurm has purged, too.
+    pub async fn expire(&self) {
         let mut core = self.core.lock().await;
-        // What accounting will be asked about must be known to have been told.
-        let told = core.meta.watermark;
-        let oldest = core.meta.owed_from.map_or(told, |owed| owed.min(told))
+        // What accounting will be asked about must be known to have been published.
+        let events = core.meta.watermark;
+        let oldest = core.meta.owed_from.map_or(events, |owed| owed.min(events))
             - i64::try_from(self.config.forget_after.as_secs()).unwrap_or(i64::MAX);
         let live_arrays: BTreeSet<u32> = core
-            .book
+            .run_store
             .iter()
             .filter(|(_, tracked)| !tracked.over() && tracked.is_task)
             .map(|(run, _)| run.job_id)
             .collect();
         let old: Vec<RunKey> = core
-            .book
+            .run_store
             .iter()
             .filter(|(run, tracked)| {
                 let ended = match &tracked.end {
@@ -148,11 +148,11 @@ impl Collector {
             .map(|(run, _)| run.clone())
             .collect();
         for run in old {
-            if let Some(tracked) = core.book.remove(&run) {
+            if let Some(tracked) = core.run_store.remove(&run) {
                 core.dirty.insert(Store::shard_of(&tracked));
                 core.last.remove(&run);
             }
         }
-        metrics::runs(core.book.len());
+        metrics::runs(core.run_store.len());
     }
 }

@@ -14,9 +14,9 @@ use crate::adapters::store::Store;
 use crate::domain::{RunState, RunStore, compare_submitted};
 
 /// slurmctld tells slurmdbd of an array within some seconds.
-const FIRST: Duration = Duration::from_secs(5);
+const INITIAL_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause between two questions about one array.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 struct PendingArrayLookup {
@@ -31,15 +31,15 @@ pub(super) struct ArraySubmissionBacklog(HashMap<RunKey, PendingArrayLookup>);
 
 impl ArraySubmissionBacklog {
     /// Of the stored runs.
-    pub(super) fn of(book: &RunStore) -> Self {
-        let mut unasked = Self::default();
-        for (run, tracked) in book.iter() {
-            unasked.note(&run, tracked);
+    pub(super) fn of(run_store: &RunStore) -> Self {
+        let mut array_submission_backlog = Self::default();
+        for (run, tracked) in run_store.iter() {
+            array_submission_backlog.note(&run, tracked);
         }
-        unasked
+        array_submission_backlog
     }
 
-    /// Notes what is remembered of a run now.
+    /// Notes what is stored of a run now.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState) {
         if !tracked.ask_submitted {
             self.0.remove(run);
@@ -47,9 +47,9 @@ impl ArraySubmissionBacklog {
         }
         let now = Instant::now();
         self.0.entry(run.clone()).or_insert(PendingArrayLookup {
-            due: now + FIRST,
+            due: now + INITIAL_PAUSE,
             since: now,
-            pause: FIRST,
+            pause: INITIAL_PAUSE,
         });
     }
 }
@@ -59,7 +59,11 @@ impl Collector {
     pub async fn arrays_due(&self, most: usize) -> Vec<RunKey> {
         let core = self.core.lock().await;
         let now = Instant::now();
-        let due = core.unasked.0.iter().filter(|(_, asked)| asked.due <= now);
+        let due = core
+            .array_submission_backlog
+            .0
+            .iter()
+            .filter(|(_, asked)| asked.due <= now);
         due.map(|(run, _)| run.clone()).take(most).collect()
     }
 
@@ -76,21 +80,22 @@ impl Collector {
                 JobId::new(run.job_id) == Some(array.array)
                     && array.submit.as_secs() == run.submit_time
             });
-            let next = found.and_then(|found| compare_submitted(&core.book, run, found, is_last));
+            let next =
+                found.and_then(|found| compare_submitted(&core.run_store, run, found, is_last));
             let next = next.or_else(|| {
-                let mut known = core.book.get(run)?.clone();
+                let mut known = core.run_store.get(run)?.clone();
                 known.ask_submitted = !is_last;
                 Some(known)
             });
             let Some(next) = next.filter(|next| !next.ask_submitted) else {
                 continue;
             };
-            core.unasked.0.remove(run);
+            core.array_submission_backlog.0.remove(run);
             if next.closed() {
                 core.last.remove(run);
             }
             core.dirty.insert(Store::shard_of(&next));
-            core.book.put(run.clone(), next);
+            core.run_store.put(run.clone(), next);
         }
         drop(core);
         self.flush().await
@@ -101,10 +106,10 @@ impl Core {
     /// Notes a question about an array. Returns whether it was the last one.
     fn postpone(&mut self, run: &RunKey, within: Duration) -> bool {
         let now = Instant::now();
-        let Some(asked) = self.unasked.0.get_mut(run) else {
+        let Some(asked) = self.array_submission_backlog.0.get_mut(run) else {
             return true;
         };
-        asked.pause = (asked.pause * 2).min(LONGEST);
+        asked.pause = (asked.pause * 2).min(MAX_PAUSE);
         asked.due = now + asked.pause;
         now - asked.since >= within
     }

@@ -8,14 +8,14 @@ use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source, 
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 use tracing::Span;
 
-use super::outbox::PATIENCE;
+use super::outbox::BLOCKING_WRITE_TIMEOUT;
 use super::{Collector, Core};
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
 use crate::adapters::store::Meta;
 use crate::{Error, metrics};
 
 impl Collector {
-    /// Tells something about capture itself. As long as it cannot be stored others have their turn in between: an end that a hook rings for
+    /// Publishes something about capture itself. As long as it cannot be stored others have their turn in between: an end that a hook rings for
     /// need not wait for it.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Collector {
         }
     }
 
-    /// The same for who has the books already, once. With a shard, it is stored in one write with the runs of that shard. Returns whether it was
+    /// The same for a caller that holds the lock, tried once. With a shard, it is stored in one write with the runs of that shard. Returns whether it was
     /// told: what cannot be stored is not.
     pub(super) async fn capture_locked(
         &self,
@@ -52,7 +52,7 @@ impl Collector {
         let Core {
             store,
             meta,
-            book,
+            run_store,
             dirty,
             ..
         } = &mut *core;
@@ -61,11 +61,15 @@ impl Collector {
             let shards = BTreeSet::from([shard]);
             // Its outbox is emptied with the next write.
             dirty.insert(shard);
-            store.write(book, &shards, &outbox, PATIENCE).await?
-                && store.write_meta(meta, &[], PATIENCE).await?
+            store
+                .write(run_store, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
+                .await?
+                && store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?
         } else {
             let outbox = std::slice::from_ref(&event);
-            store.write_meta(meta, outbox, PATIENCE).await?
+            store
+                .write_meta(meta, outbox, BLOCKING_WRITE_TIMEOUT)
+                .await?
         };
         if stored {
             metrics::fact(kind);

@@ -13,7 +13,7 @@ use crate::{Error, metrics};
 const SECONDS_PER_DAY: i64 = 86_400;
 
 impl Collector {
-    /// Counts what is not known, and tells each form once a day. What cannot be stored now is told when it is seen next.
+    /// Counts what is not known, and reports each form once a day. What cannot be stored now is published when it is seen next.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
@@ -38,13 +38,13 @@ impl Collector {
                 "{}",
                 drift.message
             );
-            let told = CaptureEvent {
+            let emitted = CaptureEvent {
                 source: drift.source.to_owned(),
                 message: drift.message.clone(),
                 ..CaptureEvent::default()
             };
             let kind = EventType::CaptureSchemaDrift;
-            if !self.capture_locked(&mut core, kind, told, None).await? {
+            if !self.capture_locked(&mut core, kind, emitted, None).await? {
                 core.meta.drifts.remove(&drift.message);
             }
         }

@@ -28,10 +28,10 @@ impl Collector {
         }
         let accounting = self.accounting_says(Some(open));
         let now = Utc::now().timestamp();
-        for run in core.book.by_raw_id(raw_id) {
+        for run in core.run_store.by_raw_id(raw_id) {
             let owner = core.owner_then(&run).unwrap_or_default();
             let Some(tracked) = core
-                .book
+                .run_store
                 .get_mut(&run)
                 .filter(|tracked| !tracked.over() && !tracked.is_array)
             else {
@@ -58,7 +58,7 @@ impl Collector {
         Ok(false)
     }
 
-    /// Tells a gap together with what the books say of the run. Returns whether it was: what cannot be stored is taken back.
+    /// Publishes a gap together with what the run store says of the run. Returns whether it was: what cannot be stored is taken back.
     pub(super) async fn gap(
         &self,
         core: &mut Core,
@@ -66,15 +66,15 @@ impl Collector {
         what: CaptureEvent,
         before: PreviousRunStates,
     ) -> Result<bool, Error> {
-        let shard = core.book.get(run).map(Store::shard_of);
-        let told = self
+        let shard = core.run_store.get(run).map(Store::shard_of);
+        let emitted = self
             .capture_locked(core, EventType::CaptureGapClosed, what, shard)
             .await?;
-        if !told {
+        if !emitted {
             let runs: BTreeSet<RunKey> = before.keys().cloned().collect();
             core.take_back(&runs.iter().collect(), before);
         }
-        Ok(told)
+        Ok(emitted)
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEven
     }
 }
 
-/// The end of a run that the books have as over is in no record.
+/// The end of a run that the run store have as over is in no record.
 pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
     note_lost(run);
     not_shown(message, how_it_ended(run))
@@ -108,7 +108,7 @@ fn note_lost(run: &RunKey) {
     metrics::lost();
     tracing::warn!(
         run = run.entity_key(),
-        "the end of this run is in no record of Slurm"
+        "run end unknown: no record of Slurm has it"
     );
 }
 

@@ -1,5 +1,5 @@
 //! A slurmctld that was started with an older state runs jobs again that had ended, under the same ids and submit times (22.05 to 26.05).
-//! What it runs again is told as a run of its own, between `capture.gap_opened` and `capture.gap_closed`.
+//! What it runs again is published as a run of its own, between `capture.gap_opened` and `capture.gap_closed`.
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{Event, EventType, RunKey, timestamp};
@@ -20,7 +20,7 @@ pub struct LostState {
     pub from: i64,
     /// How many runs.
     pub runs: u64,
-    /// Number of the sweep before which the last of them was told.
+    /// Number of the sweep before which the last of them was published.
     pub sweep: u64,
 }
 
@@ -32,7 +32,7 @@ impl Collector {
         run: &RunKey,
         observation: &Observation,
     ) -> Option<Event> {
-        let ends = core.book.runs_of(run).rev();
+        let ends = core.run_store.runs_of(run).rev();
         let end = ends
             .filter_map(|(_, tracked)| Some(tracked.end.as_ref()?.at))
             .next()
@@ -51,7 +51,7 @@ impl Collector {
         });
         tracing::warn!(
             run = run.entity_key(),
-            "slurmctld runs a job again that had ended: it was started with an older state"
+            "ended run is running again: slurmctld restarted with an older state"
         );
         let what = CaptureEvent {
             source: "slurmctld".to_owned(),
@@ -70,7 +70,7 @@ impl Collector {
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
-    pub async fn told_again(&self, sweep: u64) -> Result<(), Error> {
+    pub async fn republished_message(&self, sweep: u64) -> Result<(), Error> {
         let mut core = self.core.lock().await;
         let Some(lost) = core.meta.lost_state.take_if(|lost| lost.sweep < sweep) else {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::domain::{
 };
 
 /// How much longer a question is open before that is stored again: a restart begins the wait anew by so much at most.
-const STORED_EVERY: Duration = Duration::from_secs(30);
+const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A question that is open.
 pub(super) struct OpenLookup {
@@ -112,11 +112,13 @@ impl Collector {
             }
         }
         let Core {
-            book, questions, ..
+            run_store,
+            questions,
+            ..
         } = &mut *core;
         for id in ids {
             if let Some(open) = questions.get_mut(id) {
-                open.answered(book.by_raw_id(*id).iter().any(|known| {
+                open.answered(run_store.by_raw_id(*id).iter().any(|known| {
                     alive.iter().any(|run| {
                         (run.job_id, run.task_id, run.submit_time)
                             == (known.job_id, known.task_id, known.submit_time)
@@ -130,7 +132,7 @@ impl Collector {
 impl Core {
     /// Goes on with the questions that were open when the last ingest ended.
     pub(super) fn ask_on(&mut self) {
-        for (run, tracked) in self.book.iter() {
+        for (run, tracked) in self.run_store.iter() {
             let Some(stored) = &tracked.question else {
                 continue;
             };
@@ -153,9 +155,9 @@ impl Core {
         let Some(stored) = self.questions.get(&raw_id).map(OpenLookup::stored) else {
             return;
         };
-        for run in self.book.by_raw_id(raw_id) {
+        for run in self.run_store.by_raw_id(raw_id) {
             let owner = self.owner_of(&run);
-            let Some(tracked) = self.book.get_mut(&run) else {
+            let Some(tracked) = self.run_store.get_mut(&run) else {
                 continue;
             };
             if tracked.over() || tracked.is_array || !is_news(tracked.question.as_deref(), &stored)
@@ -181,7 +183,7 @@ impl Core {
             ..question.open.stored()
         };
         let last = self.last.get(array);
-        let Some(tracked) = self.book.get_mut(array) else {
+        let Some(tracked) = self.run_store.get_mut(array) else {
             return;
         };
         if is_news(tracked.question.as_deref(), &stored) {
@@ -197,7 +199,7 @@ impl Core {
 
     /// Whose a run is: as it was seen, or as it was stored with a question about it.
     pub(super) fn owner_then(&self, run: &RunKey) -> Option<Owner> {
-        let stored = || Some(self.book.get(run)?.question.as_ref()?.owner.clone());
+        let stored = || Some(self.run_store.get(run)?.question.as_ref()?.owner.clone());
         self.owner_of(run).or_else(stored)
     }
 }
@@ -206,7 +208,7 @@ fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
     known.is_none_or(|known| {
         known.tasks != stored.tasks
             || stored.waited < known.waited
-            || stored.waited - known.waited >= STORED_EVERY.as_secs()
+            || stored.waited - known.waited >= WAIT_STORE_INTERVAL.as_secs()
     })
 }
 

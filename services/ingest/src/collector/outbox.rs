@@ -14,9 +14,9 @@ use crate::domain::{Fact, FactId, RunState};
 use crate::{Error, metrics};
 
 /// How long a write is tried that everybody else waits for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const BLOCKING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What was remembered of runs before something was decided about them.
+/// What was stored of runs before something was decided about them.
 pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
 
 impl Collector {
@@ -25,25 +25,25 @@ impl Collector {
     pub(super) async fn publish(
         &self,
         core: &mut Core,
-        told: Vec<OutboxEvent>,
+        events: Vec<OutboxEvent>,
         before: PreviousRunStates,
     ) -> Result<(), Error> {
         core.must_not_be_ahead()?;
-        if told.is_empty() {
+        if events.is_empty() {
             return Ok(());
         }
         // Of a run with such a fact everything goes through the outbox, so that its events stay in order.
-        let counted: BTreeSet<RunKey> = told
+        let counted: BTreeSet<RunKey> = events
             .iter()
-            .filter(|told| told.stored_first)
-            .map(|told| told.run.clone())
+            .filter(|events| events.stored_first)
+            .map(|events| events.run.clone())
             .collect();
-        let (counted, plain): (Vec<OutboxEvent>, Vec<OutboxEvent>) = told
+        let (counted, plain): (Vec<OutboxEvent>, Vec<OutboxEvent>) = events
             .into_iter()
-            .partition(|told| counted.contains(&told.run));
+            .partition(|events| counted.contains(&events.run));
         core.ahead = true;
-        for told in &plain {
-            told.count();
+        for events in &plain {
+            events.count();
         }
         self.bus
             .publish_all_traced(
@@ -54,41 +54,46 @@ impl Collector {
         if !counted.is_empty() {
             let shards: BTreeSet<u32> = counted
                 .iter()
-                .filter_map(|told| core.book.get(&told.run))
+                .filter_map(|events| core.run_store.get(&events.run))
                 .map(Store::shard_of)
                 .collect();
             let outbox: Vec<(u32, Event)> = counted
                 .iter()
-                .filter_map(|told| {
+                .filter_map(|events| {
                     Some((
-                        Store::shard_of(core.book.get(&told.run)?),
-                        told.event.clone(),
+                        Store::shard_of(core.run_store.get(&events.run)?),
+                        events.event.clone(),
                     ))
                 })
                 .collect();
             let Core {
-                store, book, meta, ..
+                store,
+                run_store,
+                meta,
+                ..
             } = core;
-            let mut stored = store.write(book, &shards, &outbox, PATIENCE).await?;
+            let mut stored = store
+                .write(run_store, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
+                .await?;
             if stored && counted.iter().any(OutboxEvent::is_capture) {
-                stored = store.write_meta(meta, &[], PATIENCE).await?;
+                stored = store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
             }
             // Their outboxes are emptied with the next write.
             core.dirty.extend(shards);
             if !stored {
-                let runs = counted.iter().map(|told| &told.run);
+                let runs = counted.iter().map(|events| &events.run);
                 core.take_back(&runs.collect(), before);
                 core.ahead = false;
                 return Ok(());
             }
-            for told in &counted {
-                told.count();
+            for events in &counted {
+                events.count();
             }
             // A gap is open before anything is published of the runs in it.
             let (gaps, facts): (Vec<OutboxEvent>, Vec<OutboxEvent>) =
                 counted.into_iter().partition(OutboxEvent::is_capture);
-            for told in [gaps, facts] {
-                let events = told.into_iter().map(OutboxEvent::into_parts).collect();
+            for events in [gaps, facts] {
+                let events = events.into_iter().map(OutboxEvent::into_parts).collect();
                 self.bus.publish_all_traced(events, &self.shutdown).await?;
             }
         }
@@ -96,7 +101,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Whether what is remembered could not be written the last time, nor now.
+    /// Whether what is stored could not be written the last time, nor now.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
@@ -123,7 +128,7 @@ impl Collector {
         let mut core = self.core.lock().await;
         let Core {
             store,
-            book,
+            run_store,
             meta,
             dirty,
             ahead,
@@ -132,30 +137,33 @@ impl Collector {
         if *ahead {
             return Ok(());
         }
-        if store.write(book, dirty, &[], PATIENCE).await? {
+        if store
+            .write(run_store, dirty, &[], BLOCKING_WRITE_TIMEOUT)
+            .await?
+        {
             dirty.clear();
-            store.write_meta(meta, &[], PATIENCE).await?;
+            store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
         }
         Ok(())
     }
 }
 
 impl Core {
-    /// Remembers of these runs what was remembered before.
+    /// Records what was stored of these runs before.
     pub(super) fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: PreviousRunStates) {
         for (run, tracked) in before {
             if !runs.contains(&run) {
                 continue;
             }
-            self.book.remove(&run);
+            self.run_store.remove(&run);
             if let Some(tracked) = tracked {
-                self.book.put(run, tracked);
+                self.run_store.put(run, tracked);
             }
         }
     }
 
-    /// Refuses when something was decided and its publishing was given up. What is stored from here on would say that it was told;
-    /// after a restart it is told again.
+    /// Refuses when something was decided and its publishing was given up. What is stored from here on would say that it was published;
+    /// after a restart it is republished.
     pub(super) const fn must_not_be_ahead(&self) -> Result<(), Error> {
         if self.ahead {
             return Err(Error::Stopped);
@@ -164,7 +172,7 @@ impl Core {
     }
 }
 
-/// Whether a record of Slurm shows the fact as long as it shows the run, so that after a crash it is told again with the same id and
+/// Whether a record of Slurm shows the fact as long as it shows the run, so that after a crash it is republished with the same id and
 /// count. Not so for what is sampled, for cancelled tasks (the time in the id is ours), and for what Slurm keeps only the last of: after
 /// a crash it may be another one.
 pub(super) const fn is_found_again(id: FactId) -> bool {
@@ -209,7 +217,7 @@ impl OutboxEvent {
         }
     }
 
-    /// Something about capture that is told of a run, stored in one write with it.
+    /// Something about capture that is published of a run, stored in one write with it.
     pub(super) fn capture(run: RunKey, event: Event) -> Self {
         let span = capture::span(&event);
         Self {

@@ -1,4 +1,4 @@
-//! What Slurm has recorded, told again whatever was told before: for who has lost it. The ids are the same, so it harms nobody else.
+//! What Slurm has recorded, republished whatever was published before: for who has lost it. The ids are the same, so it harms nobody else.
 
 use chrono::Utc;
 use mesh_events::proto::mesh::job::v1::Job;
@@ -39,10 +39,10 @@ impl Window {
 }
 
 impl Collector {
-    /// The recorded facts of a time that accounting's runs show, oldest run of each job first. The book is one of its own: nothing was told.
-    pub fn recorded_again(
+    /// The recorded facts of a time that accounting's runs show, oldest run of each job first. The run store is a temporary one: nothing was published.
+    pub fn republish_recorded(
         &self,
-        book: &mut RunStore,
+        run_store: &mut RunStore,
         runs: &[Observation],
         window: Window,
     ) -> Vec<Event> {
@@ -55,9 +55,9 @@ impl Collector {
         };
         let mut events = Vec::new();
         for observation in runs {
-            let decision = observe(book, observation, &look);
+            let decision = observe(run_store, observation, &look);
             for (run, tracked) in decision.changes {
-                book.put(run, tracked);
+                run_store.put(run, tracked);
             }
             for fact in decision.facts.iter().filter(|fact| window.has(fact)) {
                 let own = fact.run.submit_time == observation.run.submit_time
@@ -74,13 +74,13 @@ impl Collector {
     }
 
     /// The recorded facts of a time about runs that are not over, of which accounting may not know.
-    pub async fn living_again(&self, window: Window) -> Vec<Event> {
+    pub async fn republish_running(&self, window: Window) -> Vec<Event> {
         let core = self.core.lock().await;
         let now = Utc::now();
         let cause = Cause::ObservationContext;
         let frame = self.frame_at(now, &cause);
         let mut events = Vec::new();
-        for (run, tracked) in core.book.iter().filter(|(_, tracked)| !tracked.over()) {
+        for (run, tracked) in core.run_store.iter().filter(|(_, tracked)| !tracked.over()) {
             let facts = facts_of(&run, tracked);
             let mut facts = facts.into_iter().filter(|fact| window.has(fact)).peekable();
             if facts.peek().is_none() {
@@ -97,43 +97,43 @@ impl Collector {
 
     /// Runs that ended within a time and whose end a book does not have, by Slurm's ids: accounting does not list by time what never became
     /// eligible, and hears of an end some seconds after the controller told it.
-    pub async fn ended_but_not_in(&self, book: &RunStore, window: Window) -> Vec<u32> {
+    pub async fn ended_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
         let core = self.core.lock().await;
         let ended = |tracked: &&RunState| {
             let end = tracked.end.as_ref();
             end.is_some_and(|end| window.has_time(end.at))
         };
-        let runs = core.book.iter().map(|(_, tracked)| tracked);
+        let runs = core.run_store.iter().map(|(_, tracked)| tracked);
         runs.filter(ended)
             .map(|tracked| tracked.raw_id)
             .filter(|raw_id| {
-                let runs = book.by_raw_id(*raw_id);
+                let runs = run_store.by_raw_id(*raw_id);
                 !runs
                     .iter()
-                    .any(|run| book.get(run).is_some_and(RunState::over))
+                    .any(|run| run_store.get(run).is_some_and(RunState::over))
             })
             .collect()
     }
 
     /// Runs that are not over, have facts of a time, and were not read since this ingest leads, by Slurm's ids; but for those that a book has.
     /// Accounting does not list by time what never became eligible.
-    pub async fn alive_but_not_in(&self, book: &RunStore, window: Window) -> Vec<u32> {
+    pub async fn alive_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
         let core = self.core.lock().await;
-        let runs = core.book.iter().filter(|(run, tracked)| {
-            !tracked.over() && !core.last.has(run) && book.get(run).is_none()
+        let runs = core.run_store.iter().filter(|(run, tracked)| {
+            !tracked.over() && !core.last.has(run) && run_store.get(run).is_none()
         });
         runs.filter(|(run, tracked)| facts_of(run, tracked).iter().any(|fact| window.has(fact)))
             .map(|(_, tracked)| tracked.raw_id)
             .collect()
     }
 
-    /// Of what runs used, as accounting tells it, what was told already: the rest is told when it is settled.
+    /// Of what runs used, as accounting tells it, what was published already: the rest is published when it is settled.
     pub async fn told_of(&self, used: Vec<RunUsage>) -> Vec<Observation> {
         let core = self.core.lock().await;
         let observations = used.into_iter().map(|settled| settled.observation);
         observations
             .filter(|observation| {
-                let tracked = core.book.get(&run_of(&core.book, observation));
+                let tracked = core.run_store.get(&run_of(&core.run_store, observation));
                 tracked.is_none_or(|tracked| !tracked.owes_usage)
             })
             .collect()
@@ -141,7 +141,7 @@ impl Collector {
 
     fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
         EventContext {
-            // It is not told for the first time.
+            // It is not published for the first time.
             late_after: -1,
             usage_after: 0,
             ..self.frame(now, cause)
@@ -150,12 +150,12 @@ impl Collector {
 }
 
 /// Jobs of a book with runs that ended within a time and used something, which its readings did not tell.
-pub fn without_usage(book: &RunStore, window: Window) -> Vec<JobRef> {
+pub fn without_usage(run_store: &RunStore, window: Window) -> Vec<JobRef> {
     let owes = |tracked: &RunState| {
         let end = tracked.end.as_ref();
         tracked.owes_usage && end.is_some_and(|end| window.has_time(end.at))
     };
-    let runs = book.iter().filter(|(_, tracked)| owes(tracked));
+    let runs = run_store.iter().filter(|(_, tracked)| owes(tracked));
     runs.filter_map(|(run, tracked)| job_of(&run, tracked))
         .collect()
 }

@@ -13,9 +13,9 @@ use prost::Message as _;
 use crate::domain::{LocalRunKey, Owner};
 
 /// Snapshots in a dictionary.
-const SAMPLES: usize = 8;
+const DICTIONARY_SAMPLES: usize = 8;
 /// Snapshots that are compressed with one dictionary, at most: a queue changes, and so does what its jobs have in common.
-const MOST_WITH_ONE: usize = 4_096;
+const MAX_SNAPSHOTS_PER_DICTIONARY: usize = 4_096;
 
 /// Snapshots by run.
 #[derive(Default)]
@@ -69,18 +69,19 @@ impl SnapshotCache {
     /// Takes a sample now and then, and makes a dictionary of enough of them: soon at first, then more and more seldom.
     fn learn(&mut self, bytes: Vec<u8>) {
         self.inserted += 1;
-        let apart = (self.inserted / SAMPLES).clamp(1, MOST_WITH_ONE / SAMPLES);
+        let apart = (self.inserted / DICTIONARY_SAMPLES)
+            .clamp(1, MAX_SNAPSHOTS_PER_DICTIONARY / DICTIONARY_SAMPLES);
         if self.inserted - self.sampled < apart {
             return;
         }
         self.sampled = self.inserted;
         self.samples.push(bytes);
-        if self.samples.len() == SAMPLES {
+        if self.samples.len() == DICTIONARY_SAMPLES {
             self.dictionary = Arc::new(std::mem::take(&mut self.samples).concat());
         }
     }
 
-    /// Forgets a run.
+    /// Drops a run.
     pub(super) fn remove(&mut self, run: &RunKey) {
         self.runs.remove(&run.into());
     }

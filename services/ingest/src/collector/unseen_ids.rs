@@ -6,11 +6,11 @@ use super::{Collector, Core};
 use crate::domain::{EntityKind, Observation, Record};
 
 /// More ids between two jobs are no jobs that were missed: numbers of another cluster of a federation, or a restart of the count.
-const MOST: u32 = 100_000;
+const MAX_UNSEEN_IDS: u32 = 100_000;
 /// Slurm's clock may be so many seconds ahead of ours: munge allows no more.
-pub(crate) const SKEW: i64 = 300;
-/// Ranges kept apart while accounting is away: they are stored in one value.
-const MOST_RANGES: usize = 1_000;
+pub(crate) const MAX_CLOCK_SKEW_SECS: i64 = 300;
+/// Ranges stored separately while accounting is away: they are stored in one value.
+const MAX_UNSEEN_RANGES: usize = 1_000;
 
 /// The job that was submitted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Unseen {
 /// The ids between what was the newest job and what is it now. None where the count has begun again.
 fn between(before: Newest, now: Newest) -> Option<Unseen> {
     let distance = now.id.checked_sub(before.id)?;
-    (1 < distance && distance <= MOST).then(|| Unseen {
+    (1 < distance && distance <= MAX_UNSEEN_IDS).then(|| Unseen {
         first: before.id + 1,
         last: now.id - 1,
     })
@@ -41,7 +41,7 @@ fn between(before: Newest, now: Newest) -> Option<Unseen> {
 
 /// Adds a range. Of too many the newest grows: of what is between, the known ids are not asked for.
 fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
-    let full = ranges.len() >= MOST_RANGES;
+    let full = ranges.len() >= MAX_UNSEEN_RANGES;
     match ranges.last_mut() {
         Some(newest) if full && newest.last < range.first => newest.last = range.last,
         _ => ranges.push(range),
@@ -69,7 +69,7 @@ impl Core {
     pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> bool {
         // One that was submitted while a clock was ahead would be the newest for as long as that was.
         for newest in [&mut self.meta.newest, &mut self.newest] {
-            newest.take_if(|newest| newest.submit > now.saturating_add(SKEW));
+            newest.take_if(|newest| newest.submit > now.saturating_add(MAX_CLOCK_SKEW_SECS));
         }
         let before = self.meta.newest.filter(|_| accounting);
         self.meta.newest = self.meta.newest.max(self.newest);
@@ -77,7 +77,7 @@ impl Core {
             return false;
         };
         let unseen = between(before, now).filter(|range| {
-            (range.first..=range.last).any(|id| self.book.by_raw_id(id).is_empty())
+            (range.first..=range.last).any(|id| self.run_store.by_raw_id(id).is_empty())
         });
         if let Some(range) = unseen {
             add(&mut self.meta.unseen, range);
@@ -96,7 +96,7 @@ impl Collector {
     pub async fn unknown_of(&self, range: Unseen) -> Vec<u32> {
         let core = self.core.lock().await;
         let ids = range.first..=range.last;
-        ids.filter(|id| core.book.by_raw_id(*id).is_empty())
+        ids.filter(|id| core.run_store.by_raw_id(*id).is_empty())
             .collect()
     }
 
@@ -132,11 +132,11 @@ mod tests {
             let (first, last) = (n * 10 + 1, n * 10 + 4);
             add(&mut ranges, Unseen { first, last });
         }
-        assert_eq!(ranges.len(), MOST_RANGES);
-        let newest = ranges[MOST_RANGES - 1];
+        assert_eq!(ranges.len(), MAX_UNSEEN_RANGES);
+        let newest = ranges[MAX_UNSEEN_RANGES - 1];
         assert_eq!((newest.first, newest.last), (9_991, 29_994));
         // The count began again.
         add(&mut ranges, Unseen { first: 5, last: 6 });
-        assert_eq!(ranges.len(), MOST_RANGES + 1);
+        assert_eq!(ranges.len(), MAX_UNSEEN_RANGES + 1);
     }
 }

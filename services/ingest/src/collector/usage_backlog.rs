@@ -1,4 +1,4 @@
-//! Ended runs of which accounting has not told yet what they used: when to ask, and when to stop asking.
+//! Ended runs of which accounting has not reported yet what they used: when to ask, and when to stop asking.
 //!
 //! The debt itself is in the runs' stored memory; this is when it is due.
 
@@ -20,13 +20,13 @@ use crate::envelope::Cause;
 use crate::{Error, metrics};
 
 /// Shortest pause between two questions about one run.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
+const MIN_PAUSE: Duration = Duration::from_secs(2);
 /// Longest pause between two questions about one run.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// How much longer is waited before that is stored again: a restart begins the wait anew by so much at most.
-const STORED_EVERY: Duration = Duration::from_secs(10);
+const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(10);
 /// Runs named in a message.
-const NAMED: usize = 5;
+const MAX_NAMED_RUNS: usize = 5;
 
 /// A run to be asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ struct UsageBacklogEntry {
     answers: u32,
 }
 
-/// What is owed, by when it is due.
+/// What is due, by when it is due.
 #[derive(Debug, Default)]
 pub(super) struct UsageBacklog {
     runs: HashMap<RunKey, UsageBacklogEntry>,
@@ -56,41 +56,41 @@ pub(super) struct UsageBacklog {
 
 impl UsageBacklog {
     /// What the stored runs owe.
-    pub(super) fn of(book: &RunStore, now: i64, config: &Config) -> Self {
-        let mut owing = Self::default();
+    pub(super) fn of(run_store: &RunStore, now: i64, config: &Config) -> Self {
+        let mut usage_backlog = Self::default();
         if config.accounting {
-            for (run, tracked) in book.iter() {
-                owing.note(&run, tracked, now, config);
+            for (run, tracked) in run_store.iter() {
+                usage_backlog.note(&run, tracked, now, config);
             }
         }
-        owing
+        usage_backlog
     }
 
     /// Notes what a run owes now.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState, now: i64, config: &Config) {
         if !tracked.owes_accounting() {
-            if let Some(owed) = self.runs.remove(run) {
-                self.by_due.remove(&(owed.due, run.clone()));
+            if let Some(entry) = self.runs.remove(run) {
+                self.by_due.remove(&(entry.due, run.clone()));
             }
         } else if !self.runs.contains_key(run) {
             // Slurm's clock and ours may differ: never sooner than now, never later than from now on.
             let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
             let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
-            let owed = UsageBacklogEntry {
+            let entry = UsageBacklogEntry {
                 due: Instant::now() + config.usage_after.saturating_sub(since),
                 answered: None,
                 before: Duration::from_secs(tracked.waited_for_accounting),
                 answers: 0,
             };
-            self.put(run.clone(), owed);
+            self.put(run.clone(), entry);
         }
     }
 
-    fn put(&mut self, run: RunKey, owed: UsageBacklogEntry) {
-        if let Some(before) = self.runs.insert(run.clone(), owed) {
+    fn put(&mut self, run: RunKey, entry: UsageBacklogEntry) {
+        if let Some(before) = self.runs.insert(run.clone(), entry) {
             self.by_due.remove(&(before.due, run.clone()));
         }
-        self.by_due.insert((owed.due, run));
+        self.by_due.insert((entry.due, run));
     }
 
     fn due(&self, now: Instant) -> impl Iterator<Item = &RunKey> {
@@ -98,42 +98,42 @@ impl UsageBacklog {
         due.map(|(_, run)| run)
     }
 
-    /// How long a run's use was waited for since accounting answered first; `None` if nothing is owed.
+    /// How long a run's use was waited for since accounting answered first; `None` if nothing is due.
     fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
-        let owed = self.runs.get(run)?;
-        let since = owed.answered.map_or(Duration::ZERO, |since| now - since);
-        Some(owed.before + since)
+        let entry = self.runs.get(run)?;
+        let since = entry.answered.map_or(Duration::ZERO, |since| now - since);
+        Some(entry.before + since)
     }
 
     /// Notes an answer without the use. It is not waited longer than `within`.
     fn postpone(&mut self, run: &RunKey, now: Instant, within: Duration) {
         let left = within.saturating_sub(self.waited(run, now).unwrap_or_default());
-        if let Some(owed) = self.runs.get(run).copied() {
-            let pause = Duration::from_secs(2 << owed.answers.min(5)).min(LONGEST_PAUSE);
-            let pause = pause.min(left.max(SHORTEST_PAUSE));
-            let owed = UsageBacklogEntry {
+        if let Some(entry) = self.runs.get(run).copied() {
+            let pause = Duration::from_secs(2 << entry.answers.min(5)).min(MAX_PAUSE);
+            let pause = pause.min(left.max(MIN_PAUSE));
+            let entry = UsageBacklogEntry {
                 due: now + pause,
-                answered: Some(owed.answered.unwrap_or(now)),
-                before: owed.before,
-                answers: owed.answers.saturating_add(1),
+                answered: Some(entry.answered.unwrap_or(now)),
+                before: entry.before,
+                answers: entry.answers.saturating_add(1),
             };
-            self.put(run.clone(), owed);
+            self.put(run.clone(), entry);
         }
     }
 }
 
 impl Collector {
     /// How many runs accounting must still be asked about.
-    pub async fn usage_owed(&self) -> usize {
-        self.core.lock().await.owing.runs.len()
+    pub async fn usage_backlog_len(&self) -> usize {
+        self.core.lock().await.usage_backlog.runs.len()
     }
 
     /// Runs to ask accounting about now.
     pub async fn usage_due(&self, most: usize) -> Vec<DueUsageLookup> {
         let core = self.core.lock().await;
-        let due = core.owing.due(Instant::now()).take(most);
+        let due = core.usage_backlog.due(Instant::now()).take(most);
         due.filter_map(|run| {
-            let job = job_of(run, core.book.get(run)?)?;
+            let job = job_of(run, core.run_store.get(run)?)?;
             let run = run.clone();
             Some(DueUsageLookup { run, job })
         })
@@ -152,10 +152,10 @@ impl Collector {
         let readings = {
             let (core, now) = (self.core.lock().await, Instant::now());
             let usable = |settled: &RunUsage| {
-                let runs = core.book.runs_of(&settled.observation.run);
+                let runs = core.run_store.runs_of(&settled.observation.run);
                 let waited = runs
                     .filter(|(run, _)| run.submit_time == settled.observation.run.submit_time)
-                    .filter_map(|(run, _)| core.owing.waited(&run, now))
+                    .filter_map(|(run, _)| core.usage_backlog.waited(&run, now))
                     .max();
                 waited
                     .is_some_and(|waited| settled.complete || waited >= self.config.proof_patience)
@@ -172,10 +172,11 @@ impl Collector {
         let now = Instant::now();
         let mut given_up = Vec::new();
         for DueUsageLookup { run, .. } in due {
-            match core.owing.waited(run, now) {
+            match core.usage_backlog.waited(run, now) {
                 Some(waited) if waited >= self.config.settle_within => given_up.push(run.clone()),
                 Some(waited) => {
-                    core.owing.postpone(run, now, self.config.settle_within);
+                    core.usage_backlog
+                        .postpone(run, now, self.config.settle_within);
                     core.store_wait(run, waited);
                 }
                 None => {}
@@ -186,13 +187,13 @@ impl Collector {
         self.flush().await
     }
 
-    /// Tells that accounting does not have the use of these runs.
+    /// Publishes that accounting does not have the use of these runs.
     async fn without_usage(&self, core: &mut Core, runs: &[RunKey]) -> Result<(), Error> {
         // Who cancelled a run that never started is no use that is lost: the event says that Slurm does not say it.
         let now = Utc::now().timestamp();
         let mut lost = Vec::new();
         for run in runs {
-            let Some(tracked) = core.book.get_mut(run) else {
+            let Some(tracked) = core.run_store.get_mut(run) else {
                 continue;
             };
             core.dirty.insert(Store::shard_of(tracked));
@@ -201,7 +202,7 @@ impl Collector {
                 lost.push(run.clone());
             } else {
                 let tracked = tracked.clone();
-                core.owing.note(run, &tracked, now, &self.config);
+                core.usage_backlog.note(run, &tracked, now, &self.config);
                 core.last.remove(run);
             }
         }
@@ -211,31 +212,35 @@ impl Collector {
         };
         let mut before = PreviousRunStates::new();
         for run in runs {
-            if let Some(tracked) = core.book.get_mut(run) {
+            if let Some(tracked) = core.run_store.get_mut(run) {
                 before.insert(run.clone(), Some(tracked.clone()));
                 tracked.owes_usage = false;
                 core.dirty.insert(Store::shard_of(tracked));
             }
         }
-        let mut named: Vec<String> = runs.iter().take(NAMED).map(RunKey::entity_key).collect();
-        if runs.len() > NAMED {
-            named.push(format!("{} more", runs.len() - NAMED));
+        let mut named: Vec<String> = runs
+            .iter()
+            .take(MAX_NAMED_RUNS)
+            .map(RunKey::entity_key)
+            .collect();
+        if runs.len() > MAX_NAMED_RUNS {
+            named.push(format!("{} more", runs.len() - MAX_NAMED_RUNS));
         }
         let named = named.join(", ");
         let message = format!("accounting has no ended record of {named}");
         let not_recoverable = format!("what {named} used");
         let what = not_shown(message, not_recoverable);
-        let told = self.gap(core, first, what, before).await?;
+        let emitted = self.gap(core, first, what, before).await?;
         for run in runs {
-            if !told {
-                core.owing
+            if !emitted {
+                core.usage_backlog
                     .postpone(run, Instant::now(), self.config.settle_within);
-            } else if let Some(tracked) = core.book.get(run) {
-                core.owing.note(run, tracked, now, &self.config);
+            } else if let Some(tracked) = core.run_store.get(run) {
+                core.usage_backlog.note(run, tracked, now, &self.config);
                 core.last.remove(run);
             }
         }
-        if told {
+        if emitted {
             metrics::usage_lost(runs.len());
         }
         Ok(())
@@ -245,11 +250,11 @@ impl Collector {
 impl Core {
     /// Keeps with a run how long accounting was waited for.
     fn store_wait(&mut self, run: &RunKey, waited: Duration) {
-        let Some(tracked) = self.book.get_mut(run) else {
+        let Some(tracked) = self.run_store.get_mut(run) else {
             return;
         };
         let stored = Duration::from_secs(tracked.waited_for_accounting);
-        if waited >= stored + STORED_EVERY {
+        if waited >= stored + WAIT_STORE_INTERVAL {
             tracked.waited_for_accounting = waited.as_secs();
             self.dirty.insert(Store::shard_of(tracked));
         }
@@ -296,54 +301,61 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_owed_is_due_a_while_after_the_end_and_then_less_and_less_often() {
         let config = Config::default();
-        let (began, mut owing) = (Instant::now(), UsageBacklog::default());
+        let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);
-        owing.note(&run(1), &ended(1_000), 1_000, &config);
+        usage_backlog.note(&run(1), &ended(1_000), 1_000, &config);
         // Long ago, and in the future by a clock that is wrong.
-        owing.note(&run(2), &ended(5), 1_000, &config);
-        owing.note(&run(3), &ended(9_000), 1_000, &config);
-        let due =
-            |owing: &UsageBacklog, seconds| owing.due(at(seconds)).cloned().collect::<Vec<_>>();
-        assert_eq!(due(&owing, 0), [run(2)]);
-        assert_eq!(due(&owing, 10), [run(2), run(1), run(3)]);
+        usage_backlog.note(&run(2), &ended(5), 1_000, &config);
+        usage_backlog.note(&run(3), &ended(9_000), 1_000, &config);
+        let due = |usage_backlog: &UsageBacklog, seconds| {
+            usage_backlog.due(at(seconds)).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(due(&usage_backlog, 0), [run(2)]);
+        assert_eq!(due(&usage_backlog, 10), [run(2), run(1), run(3)]);
         let within = config.settle_within;
-        owing.postpone(&run(2), at(10), within);
-        owing.postpone(&run(2), at(12), within);
-        assert_eq!(due(&owing, 15), [run(1), run(3)]);
-        assert_eq!(owing.waited(&run(2), at(16)), Some(Duration::from_secs(6)));
-        let told = RunState {
+        usage_backlog.postpone(&run(2), at(10), within);
+        usage_backlog.postpone(&run(2), at(12), within);
+        assert_eq!(due(&usage_backlog, 15), [run(1), run(3)]);
+        assert_eq!(
+            usage_backlog.waited(&run(2), at(16)),
+            Some(Duration::from_secs(6))
+        );
+        let emitted = RunState {
             owes_usage: false,
             ..ended(1_000)
         };
-        owing.note(&run(1), &told, 1_000, &config);
-        owing.note(&run(3), &told, 1_000, &config);
+        usage_backlog.note(&run(1), &emitted, 1_000, &config);
+        usage_backlog.note(&run(3), &emitted, 1_000, &config);
         // Nothing is asked for the second time because of another reading.
-        owing.note(&run(2), &ended(5), 1_000, &config);
-        assert_eq!(due(&owing, 16), [run(2)]);
-        assert_eq!((owing.runs.len(), owing.by_due.len()), (1, 1));
+        usage_backlog.note(&run(2), &ended(5), 1_000, &config);
+        assert_eq!(due(&usage_backlog, 16), [run(2)]);
+        assert_eq!(
+            (usage_backlog.runs.len(), usage_backlog.by_due.len()),
+            (1, 1)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_restart_goes_on_with_the_wait() {
         let config = Config::default();
-        let (began, mut owing) = (Instant::now(), UsageBacklog::default());
+        let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);
         let waited = RunState {
             waited_for_accounting: 590,
             ..ended(5)
         };
-        owing.note(&run(1), &waited, 1_000, &config);
+        usage_backlog.note(&run(1), &waited, 1_000, &config);
         assert_eq!(
-            owing.waited(&run(1), at(100)),
+            usage_backlog.waited(&run(1), at(100)),
             Some(Duration::from_secs(590))
         );
-        owing.postpone(&run(1), at(100), config.settle_within);
-        owing.postpone(&run(1), at(107), config.settle_within);
+        usage_backlog.postpone(&run(1), at(100), config.settle_within);
+        usage_backlog.postpone(&run(1), at(107), config.settle_within);
         // Not later than it is given up.
-        assert_eq!(owing.due(at(109)).next(), None);
-        assert_eq!(owing.due(at(110)).next(), Some(&run(1)));
+        assert_eq!(usage_backlog.due(at(109)).next(), None);
+        assert_eq!(usage_backlog.due(at(110)).next(), Some(&run(1)));
         assert_eq!(
-            owing.waited(&run(1), at(110)),
+            usage_backlog.waited(&run(1), at(110)),
             Some(Duration::from_secs(600))
         );
     }

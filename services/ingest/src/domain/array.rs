@@ -15,21 +15,21 @@ use super::run_state::RunState;
 use super::run_store::RunStore;
 
 /// Notes which tasks left the array's record since the last look.
-pub(super) fn remember_remainder(next: &mut RunState, observation: &Observation) {
+pub(super) fn store_departed_tasks(next: &mut RunState, observation: &Observation) {
     let Some(tasks) = observation.tasks.as_ref().filter(|tasks| !tasks.truncated) else {
         return;
     };
     if let Some(before) = next.remaining_tasks() {
         let gone = before.difference(tasks);
-        note_left(next, gone);
+        record_departed(next, gone);
     }
-    turned_up(next, tasks);
+    tasks_reappeared(next, tasks);
     next.remaining = Some(TaskSet::new(tasks.iter()).to_string());
 }
 
-/// Notes that these tasks are in the array's record, or were told with its end: they have not left it. A controller that had lost its
+/// Notes that these tasks are in the array's record, or were published with its end: they have not left it. A controller that had lost its
 /// memory, or handed over to a backup with an older state, may have shown no record at all.
-pub(super) fn turned_up(next: &mut RunState, tasks: &TaskSet) {
+pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
     if let Some(left) = next.left_tasks() {
         let left = left.difference(tasks);
         next.left = (!left.is_empty()).then(|| left.to_string());
@@ -37,7 +37,7 @@ pub(super) fn turned_up(next: &mut RunState, tasks: &TaskSet) {
 }
 
 /// Notes that these tasks are not in the array's record any more.
-fn note_left(next: &mut RunState, gone: TaskSet) {
+fn record_departed(next: &mut RunState, gone: TaskSet) {
     let left = next.left_tasks().unwrap_or_default();
     let all = TaskSet::new(left.iter().chain(gone.iter()));
     next.left = (!all.is_empty()).then(|| all.to_string());
@@ -46,12 +46,12 @@ fn note_left(next: &mut RunState, gone: TaskSet) {
 /// Notes which tasks left an array's record before that was seen for the first time, from what accounting has of its submission. `None` if
 /// the record has to be read first.
 pub fn compare_submitted(
-    book: &RunStore,
+    run_store: &RunStore,
     array: &RunKey,
     submitted: &ArraySubmission,
     is_last: bool,
 ) -> Option<RunState> {
-    let mut next = book.get(array)?.clone();
+    let mut next = run_store.get(array)?.clone();
     let remaining = match next.remaining_tasks() {
         Some(remaining) => remaining,
         // Told with its end, as accounting has it.
@@ -59,7 +59,7 @@ pub fn compare_submitted(
         None if submitted.rest.is_empty() || is_last => TaskSet::default(),
         None => return None,
     };
-    let jobs = TaskSet::new(seen(book, array).iter().chain(submitted.jobs.iter()));
+    let jobs = TaskSet::new(seen(run_store, array).iter().chain(submitted.jobs.iter()));
     // A line that does not have what is there was changed afterwards, as by job_submit.lua.
     let ordered = submitted.ordered.as_ref().filter(|ordered| {
         [&remaining, &jobs]
@@ -68,15 +68,16 @@ pub fn compare_submitted(
     });
     let ordered = ordered.into_iter().flat_map(TaskSet::iter);
     let all = TaskSet::new(submitted.rest.iter().chain(ordered));
-    note_left(&mut next, all.difference(&remaining).difference(&jobs));
+    record_departed(&mut next, all.difference(&remaining).difference(&jobs));
     next.ask_submitted = false;
     Some(next)
 }
 
 /// Tasks that became jobs.
-fn seen(book: &RunStore, array: &RunKey) -> TaskSet {
+fn seen(run_store: &RunStore, array: &RunKey) -> TaskSet {
     TaskSet::new(
-        book.tasks_of(array)
+        run_store
+            .tasks_of(array)
             .filter(|(run, _)| run.submit_time >= array.submit_time)
             .filter_map(|(run, _)| run.task_id),
     )
@@ -95,25 +96,25 @@ pub enum DepartedTasks {
 
 /// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more, `given_up` has
 /// the tasks that were waited for long enough.
-pub fn settle_remainder(
-    book: &RunStore,
+pub fn resolve_departed_tasks(
+    run_store: &RunStore,
     array: &RunKey,
     record_gone: bool,
     given_up: Option<&TaskSet>,
     now: i64,
 ) -> Option<DepartedTasks> {
-    let before = book.get(array).filter(|tracked| tracked.is_array)?;
+    let before = run_store.get(array).filter(|tracked| tracked.is_array)?;
     let mut next = before.clone();
-    // The tasks that it still had at its end were told with that.
+    // The tasks that it still had at its end were published with that.
     if record_gone
         && !next.over()
         && let Some(rest) = next.remaining_tasks()
     {
         next.remaining = None;
-        note_left(&mut next, rest);
+        record_departed(&mut next, rest);
     }
     let left = next.left_tasks()?;
-    let missing = left.difference(&seen(book, array));
+    let missing = left.difference(&seen(run_store, array));
     if missing.is_empty() {
         next.left = None;
         return Some(DepartedTasks::RunUsage(Box::new(next)));
@@ -129,14 +130,14 @@ pub fn settle_remainder(
     }
     next.left = (!waiting.is_empty()).then(|| waiting.to_string());
     let mut facts = Vec::new();
-    let mut teller = Emitter {
+    let mut emitter = Emitter {
         run: array,
         next: &mut next,
         facts: &mut facts,
         inferred: true,
     };
-    teller
-        .tell(
+    emitter
+        .emit(
             EventType::JobCancelled,
             FactId::Recorded(Slot::TasksCancelled(now)),
             None,

@@ -11,9 +11,9 @@ use super::run_store::RunStore;
 
 /// Which attempt of a run a reading tells of.
 enum Attempt<'a> {
-    /// The first: the books have none.
+    /// The first: the run store have none.
     First,
-    /// One that the books have.
+    /// One that the run store have.
     Known(RunKey),
     /// The one after the newest that they have.
     After(RunKey, &'a RunState),
@@ -30,16 +30,16 @@ impl Attempt<'_> {
     }
 }
 
-/// The run a reading tells of, which the books need not have.
-pub fn run_of(book: &RunStore, observation: &Observation) -> RunKey {
-    attempt_of(book, observation).run(observation)
+/// The run a reading tells of, which the run store need not have.
+pub fn run_of(run_store: &RunStore, observation: &Observation) -> RunKey {
+    attempt_of(run_store, observation).run(observation)
 }
 
 /// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
 /// second of its submission: then the restart count has grown and the job waits, or has another start. And a slurmctld that was started with
 /// an older state runs a job again that had ended, with the same submit time and count (22.05 to 26.05).
-fn attempt_of<'a>(book: &'a RunStore, observation: &Observation) -> Attempt<'a> {
-    let mut attempts: Vec<(RunKey, &RunState)> = book
+fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt<'a> {
+    let mut attempts: Vec<(RunKey, &RunState)> = run_store
         .runs_of(&observation.run)
         .filter(|(run, _)| run.submit_time == observation.run.submit_time)
         .collect();
@@ -80,12 +80,12 @@ fn attempt_of<'a>(book: &'a RunStore, observation: &Observation) -> Attempt<'a> 
 
 /// The run a reading tells of, once the attempt before it is over.
 pub(super) fn resolve_attempt(
-    book: &RunStore,
+    run_store: &RunStore,
     observation: &Observation,
     decision: &mut Decision,
     look: &ObservationContext,
 ) -> RunKey {
-    let attempt = attempt_of(book, observation);
+    let attempt = attempt_of(run_store, observation);
     if let Attempt::After(_, tracked) = &attempt
         && is_over_and_again(tracked, observation)
     {
@@ -107,7 +107,7 @@ pub(super) fn resolve_attempt(
             facts: &mut decision.facts,
             inferred: true,
         }
-        .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
+        .emit(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
         decision.changes.push((run.clone(), closed));
     }
     attempt.run(observation)

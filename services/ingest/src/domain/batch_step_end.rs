@@ -11,7 +11,7 @@ use super::snapshot;
 /// slurmctld may note the end of a batch step and that of its run in two seconds.
 const ROUNDING_SECONDS: i64 = 1;
 /// What sacct of 22.05 takes from exit codes above 127.
-const LOST_OF_CODES: u8 = 128;
+const SACCT_EXIT_CODE_LOSS: u8 = 128;
 
 /// How a run ended by its batch step, if its row says only that it was requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl BatchStepEnd {
     }
 
     /// Whether row and step bear out the end that jobcomp tells of the run.
-    pub fn bears_out(&self, row: &Observation, end: &Observation) -> bool {
+    pub fn is_confirmed_by(&self, row: &Observation, end: &Observation) -> bool {
         let same_run = (&end.run, end.start) == (&row.run, row.start);
         let same_user =
             end.owner.uid.is_none() || row.owner.uid.is_none() || end.owner.uid == row.owner.uid;
@@ -65,7 +65,7 @@ impl BatchStepEnd {
         };
         let codes = row.job.exit_code.as_ref().zip(end.exit_code);
         let same_code = codes.is_none_or(|(row, end)| {
-            let lost = end.exit.checked_sub(LOST_OF_CODES);
+            let lost = end.exit.checked_sub(SACCT_EXIT_CODE_LOSS);
             [Some(end.exit), lost].contains(&u8::try_from(row.code).ok())
         });
         let in_time = end
@@ -77,7 +77,7 @@ impl BatchStepEnd {
 }
 
 impl Observation {
-    /// The run with the end that its batch step shows, if its row has lost it. How it ended the step may not say: then it is told as
+    /// The run with the end that its batch step shows, if its row has lost it. How it ended the step may not say: then it is published as
     /// requeued, at the time at which it was over.
     pub fn with_own_end(mut self) -> Self {
         let Some(own) = self.own_end.take() else {
@@ -147,7 +147,7 @@ mod tests {
     fn a_run_that_was_over_before_it_was_requeued_has_the_end_of_its_step() {
         let row = row("REQUEUED", 130);
         let observation = Observation::from_accounting("c", &row).unwrap();
-        for (state, told) in [
+        for (state, previous) in [
             (JobBaseState::Failed, "job.failed"),
             (JobBaseState::Completed, "job.completed"),
             (JobBaseState::Cancelled, "job.requeued"),
@@ -159,7 +159,7 @@ mod tests {
                 ..observation.clone()
             };
             let ended = ended.with_own_end();
-            assert_eq!(ended.end_kind().unwrap().to_string(), told);
+            assert_eq!(ended.end_kind().unwrap().to_string(), previous);
             assert_eq!((ended.end, ended.end_is_inferred), (Some(120), true));
         }
         assert_eq!(
@@ -180,7 +180,7 @@ mod tests {
             exit_code: "200:0".parse().ok(),
             ..observation.clone()
         };
-        assert!(own.bears_out(&observation, &end));
+        assert!(own.is_confirmed_by(&observation, &end));
         type Change = fn(&mut Observation);
         let lies: [Change; 6] = [
             |end| end.base = Some(JobBaseState::Completed),
@@ -193,7 +193,7 @@ mod tests {
         for (number, lie) in lies.into_iter().enumerate() {
             let mut end = end.clone();
             lie(&mut end);
-            assert!(!own.bears_out(&observation, &end), "lie {number}");
+            assert!(!own.is_confirmed_by(&observation, &end), "lie {number}");
         }
     }
 }

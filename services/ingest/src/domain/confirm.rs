@@ -23,7 +23,7 @@ const ROUNDING_SECONDS: i64 = 2;
 pub enum Confirmation {
     /// A record knows the run: this is its end.
     Confirmed(Box<Observation>),
-    /// The end is known from a record, or was told.
+    /// The end is known from a record, or was published.
     Known,
     /// The run's record is about to change, and does not bear it out so far.
     Open,
@@ -33,10 +33,10 @@ pub enum Confirmation {
     Contradicted,
 }
 
-/// Compares an end with the controller's records of the same job, and with what is remembered from records. `owner` is whose the run is, if
+/// Compares an end with the controller's records of the same job, and with what is stored from records. `owner` is whose the run is, if
 /// it was seen since ingest leads.
 pub fn confirm(
-    book: &RunStore,
+    run_store: &RunStore,
     found: &[Observation],
     owner: impl FnOnce(&RunKey) -> Option<Owner>,
     end: &Observation,
@@ -44,8 +44,8 @@ pub fn confirm(
     if !is_possible(end) {
         return Confirmation::Contradicted;
     }
-    let run = run_of(book, end);
-    let known = book.get(&run).filter(|known| !known.hook_only);
+    let run = run_of(run_store, end);
+    let known = run_store.get(&run).filter(|known| !known.hook_only);
     let Some(record) = found.iter().find(|record| record.run == end.run) else {
         if known.is_some_and(RunState::over) {
             return Confirmation::Known;
@@ -183,12 +183,12 @@ fn nodes_agree(record: &Observation, end: &Observation) -> bool {
         return true;
     }
     let names = |nodes: &str| HostList::expand(nodes).map(BTreeSet::from_iter);
-    let (Ok(left), Ok(told)) = (names(&record.job.nodes), names(&end.job.nodes)) else {
+    let (Ok(left), Ok(previous)) = (names(&record.job.nodes), names(&end.job.nodes)) else {
         return false;
     };
     let allocated: Option<Tres> = record.job.alloc_tres.parse().ok();
     let count = allocated.map_or(0, |tres| tres.nodes());
-    told.is_superset(&left) && (count == 0 || u64::try_from(told.len()) == Ok(count))
+    previous.is_superset(&left) && (count == 0 || u64::try_from(previous.len()) == Ok(count))
 }
 
 fn restarted_since(run: &RunState, record: &Observation) -> bool {
@@ -213,11 +213,14 @@ mod tests {
         }
     }
 
-    /// What is remembered after some readings, what the controller says now, and what jobcomp tells.
+    /// What is stored after some readings, what the controller says now, and what jobcomp tells.
     fn check(before: &str, found: &str, end: &str) -> String {
-        let mut book = RunStore::default();
+        let mut run_store = RunStore::default();
         for (sweep, text) in before.split(';').enumerate() {
-            apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
+            apply(
+                &mut run_store,
+                step(text.trim(), u64::try_from(sweep).unwrap()),
+            );
         }
         let owner = |_: &RunKey| {
             Some(Owner {
@@ -228,7 +231,7 @@ mod tests {
         };
         let mut end = observation(&format!("jobcomp: {end}"));
         end.owner.user = "bob".to_owned();
-        match confirm(&book, &[observation(found)], owner, &end) {
+        match confirm(&run_store, &[observation(found)], owner, &end) {
             Confirmation::Confirmed(confirmed) => {
                 assert!(confirmed.owner.user != "bob", "{end:?}");
                 let kind = confirmed.end_kind().map(EventType::event);
@@ -388,15 +391,15 @@ mod tests {
         let mut end = observation("jobcomp: FAILED n1 end=20");
         record.job.nodes = "n[2-3]".to_owned();
         record.job.alloc_tres = "cpu=3,node=3".to_owned();
-        for (told, expected) in [
+        for (previous, expected) in [
             ("n[1-3]", "n[1-3]"),
             ("n[1-2]", "n[2-3]"),
             ("n[1-4]", "n[2-3]"),
             ("n[1-", "n[2-3]"),
         ] {
-            end.job.nodes = told.to_owned();
+            end.job.nodes = previous.to_owned();
             let completed = completed(&record, None, &end).unwrap();
-            assert_eq!(completed.job.nodes, expected, "{told}");
+            assert_eq!(completed.job.nodes, expected, "{previous}");
         }
         (record.owner.uid, end.owner.uid) = (Some(7), Some(8));
         assert!(completed(&record, None, &end).is_none());
@@ -405,10 +408,10 @@ mod tests {
         assert!(completed(&record, None, &end).is_none());
     }
 
-    /// Once a hook has told of a run, what it told says nothing about others.
+    /// Once a hook has told of a run, what it published says nothing about others.
     #[test]
     fn a_run_that_only_a_hook_tells_of_is_continued_by_none() {
-        let mut book = RunStore::default();
+        let mut run_store = RunStore::default();
         let Step::See(ends, look) = step("jobcomp: FAILED n1 end=20", 1) else {
             panic!("a reading");
         };
@@ -416,10 +419,10 @@ mod tests {
             inferred: true,
             ..look
         };
-        let told = apply(&mut book, Step::See(ends, inferred));
-        assert!(told.len() == 3 && told.iter().all(|fact| fact.inferred));
+        let previous = apply(&mut run_store, Step::See(ends, inferred));
+        assert!(previous.len() == 3 && previous.iter().all(|fact| fact.inferred));
         let next = apply(
-            &mut book,
+            &mut run_store,
             step("RUNNING n1 submit=100 start=110 given-up restarts=1", 2),
         );
         assert!(!next.is_empty());

@@ -1,4 +1,4 @@
-//! One run: from what is remembered and one more reading to the facts that are new.
+//! One run: from what is stored and one more reading to the facts that are new.
 //!
 //! The order within one reading is the order of a life: submitted, released, started, suspended, resumed, resized, end. A reading
 //! that comes late or twice finds the facts told already and adds nothing.
@@ -33,7 +33,7 @@ pub struct Continuation {
     pub cause: String,
 }
 
-/// Something that is to be told.
+/// Something that is to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// The run it is about.
@@ -89,7 +89,7 @@ pub(super) struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    pub(super) fn tell(&mut self, kind: EventType, id: FactId, at: Option<i64>) -> &mut Fact {
+    pub(super) fn emit(&mut self, kind: EventType, id: FactId, at: Option<i64>) -> &mut Fact {
         self.next.seq += 1;
         self.facts.push(Fact {
             run: self.run.clone(),
@@ -108,7 +108,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn recorded(&mut self, kind: EventType, slot: Slot, at: Option<i64>) -> &mut Fact {
-        self.tell(kind, FactId::Recorded(slot), at)
+        self.emit(kind, FactId::Recorded(slot), at)
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Origin {
     pub covered_by_array: bool,
 }
 
-/// The new facts of a run, and what is to be remembered of it.
+/// The new facts of a run, and what is to be stored of it.
 pub(super) fn derive(
     run: &RunKey,
     previous: Option<&RunState>,
@@ -145,13 +145,13 @@ pub(super) fn derive(
     if next.over() {
         correct(run, &mut next, observation, inferred, &mut facts);
         // Accounting has the time of every resize, the controller of the last one only.
-        let mut teller = Emitter {
+        let mut emitter = Emitter {
             run,
             next: &mut next,
             facts: &mut facts,
             inferred,
         };
-        resizes(&mut teller, observation);
+        resizes(&mut emitter, observation);
         usage(run, &mut next, observation, &mut facts);
         canceller(run, &mut next, observation, &mut facts);
         if !next.owes_accounting() {
@@ -165,20 +165,20 @@ pub(super) fn derive(
         next.ask_submitted = next.is_array && !look.first_start && !inferred;
         if look.first_start {
             baseline(run, &mut next, observation, &mut facts);
-            remember(&mut next, observation);
+            record_observation(&mut next, observation);
             return (next, facts);
         }
     }
-    let mut teller = Emitter {
+    let mut emitter = Emitter {
         run,
         next: &mut next,
         facts: &mut facts,
         inferred,
     };
-    if !teller.next.submitted {
-        teller.next.submitted = true;
+    if !emitter.next.submitted {
+        emitter.next.submitted = true;
         if !origin.covered_by_array {
-            teller
+            emitter
                 .recorded(
                     EventType::JobSubmitted,
                     Slot::Submitted,
@@ -187,12 +187,12 @@ pub(super) fn derive(
                 .continues = origin.continues;
         }
     }
-    pending_reason::tell(&mut teller, observation, look, first_sight);
-    start(&mut teller, observation);
-    suspensions(&mut teller, observation);
-    resizes(&mut teller, observation);
-    end(&mut teller, observation, look);
-    remember(&mut next, observation);
+    pending_reason::emit(&mut emitter, observation, look, first_sight);
+    start(&mut emitter, observation);
+    suspensions(&mut emitter, observation);
+    resizes(&mut emitter, observation);
+    end(&mut emitter, observation, look);
+    record_observation(&mut next, observation);
     usage(run, &mut next, observation, &mut facts);
     (next, facts)
 }
@@ -208,7 +208,7 @@ fn count_restarts(next: &mut RunState, observation: &Observation) {
     }
 }
 
-/// What lives at the first start is told as such, once, and nothing else of it.
+/// What lives at the first start is published as such, once, and nothing else of it.
 fn baseline(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     next.submitted = true;
     if observation.started() {
@@ -232,44 +232,44 @@ fn baseline(run: &RunKey, next: &mut RunState, observation: &Observation, facts:
     };
     next.ran = observation.pre_suspend;
     pending_reason::accept(next, observation);
-    let mut teller = Emitter {
+    let mut emitter = Emitter {
         run,
         next,
         facts,
         inferred: false,
     };
-    teller.recorded(EventType::JobBaseline, Slot::Baseline, None);
+    emitter.recorded(EventType::JobBaseline, Slot::Baseline, None);
 }
 
-fn end(teller: &mut Emitter<'_>, observation: &Observation, look: &ObservationContext) {
+fn end(emitter: &mut Emitter<'_>, observation: &Observation, look: &ObservationContext) {
     let Some(kind) = observation.end_kind() else {
         return;
     };
-    let inferred = teller.inferred;
-    teller.next.end = Some(End {
+    let inferred = emitter.inferred;
+    emitter.next.end = Some(End {
         event: kind.event().to_owned(),
         at: observation.end.unwrap_or(look.now),
         inferred: inferred || observation.end_is_inferred,
     });
     // Of a run that was over in the second of its start accounting may have nodes and no start (seen on 22.05).
     let ran = observation.record == Record::Accounting && observation.allocated;
-    teller.next.owes_usage = teller.next.started.is_some() || ran;
+    emitter.next.owes_usage = emitter.next.started.is_some() || ran;
     let code = observation
         .job
         .exit_code
         .map(|code| (code.code, code.signal));
-    teller.next.exit_code = code.filter(|_| teller.next.owes_usage && !inferred);
-    teller.next.ended_by_hook = observation.ended_by_hook && !inferred;
-    teller.next.owes_canceller = kind == EventType::JobCancelled
+    emitter.next.exit_code = code.filter(|_| emitter.next.owes_usage && !inferred);
+    emitter.next.ended_by_hook = observation.ended_by_hook && !inferred;
+    emitter.next.owes_canceller = kind == EventType::JobCancelled
         && observation.cancelled_by.is_none()
         && observation.record != Record::Accounting;
     let tasks = (observation.entity == EntityKind::Array)
-        .then(|| cancelled_tasks(teller.next, observation))
+        .then(|| cancelled_tasks(emitter.next, observation))
         .flatten();
-    if let Some(told) = tasks.as_deref().and_then(|tasks| tasks.parse().ok()) {
-        super::array::turned_up(teller.next, &told);
+    if let Some(previous) = tasks.as_deref().and_then(|tasks| tasks.parse().ok()) {
+        super::array::tasks_reappeared(emitter.next, &previous);
     }
-    let fact = teller.recorded(kind, Slot::End, observation.end);
+    let fact = emitter.recorded(kind, Slot::End, observation.end);
     fact.array_tasks = tasks.unwrap_or_default();
     fact.inferred |= observation.end_is_inferred;
 }
@@ -328,16 +328,16 @@ fn correct(
         inferred: false,
     });
     if event.is_empty() {
-        // Was settled as a gap: the end itself was never told.
-        let mut teller = Emitter {
+        // Was settled as a gap: the end itself was never published.
+        let mut emitter = Emitter {
             run,
             next,
             facts,
             inferred: false,
         };
-        start(&mut teller, observation);
-        teller.next.owes_usage = teller.next.started.is_some();
-        teller.recorded(kind, Slot::End, observation.end);
+        start(&mut emitter, observation);
+        emitter.next.owes_usage = emitter.next.started.is_some();
+        emitter.recorded(kind, Slot::End, observation.end);
     } else if event != kind.event() {
         next.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
@@ -347,7 +347,7 @@ fn correct(
             facts,
             inferred: false,
         }
-        .tell(
+        .emit(
             EventType::JobCorrected,
             FactId::Correction(first, n),
             observation.end,
@@ -355,7 +355,7 @@ fn correct(
     }
 }
 
-/// Who cancelled is told once, when accounting says it. Without an actor, the row has none either.
+/// Who cancelled is published once, when accounting says it. Without an actor, the row has none either.
 fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     let is_answer = observation.record == Record::Accounting && observation.end_kind().is_some();
     if !next.owes_canceller || !is_answer {
@@ -378,36 +378,36 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
         facts,
         inferred: false,
     }
-    .tell(
+    .emit(
         EventType::JobCorrected,
         FactId::Correction(first, n),
         observation.end,
     );
 }
 
-/// What an ended run used is told once, when accounting has it.
+/// What an ended run used is published once, when accounting has it.
 fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     if !next.owes_usage || observation.job.usage.is_none() {
         return;
     }
     (next.owes_usage, next.exit_code) = (false, None);
-    let mut teller = Emitter {
+    let mut emitter = Emitter {
         run,
         next,
         facts,
         inferred: false,
     };
-    teller.recorded(EventType::JobUpdated, Slot::Updated, observation.end);
+    emitter.recorded(EventType::JobUpdated, Slot::Updated, observation.end);
 }
 
 /// What the next reading is compared with.
-fn remember(next: &mut RunState, observation: &Observation) {
+fn record_observation(next: &mut RunState, observation: &Observation) {
     next.state = observation.state_word().to_owned();
     // While an old run is cleaned up, its record already counts the next restart (22.05).
     if observation.restarts.is_some() && !observation.completing && observation.base.is_some() {
         next.restarts = observation.restarts;
     }
     if observation.entity == EntityKind::Array && observation.record == Record::Controller {
-        super::array::remember_remainder(next, observation);
+        super::array::store_departed_tasks(next, observation);
     }
 }

@@ -58,21 +58,21 @@ impl Evidence {
     ///
     /// # Errors
     /// If it names no job, or another cluster.
-    pub fn read(cluster: &str, bell: &Doorbell) -> Result<Self, EvidenceError> {
-        let hook = bell.hook.clone();
-        if bell.cluster != cluster {
+    pub fn read(cluster: &str, doorbell: &Doorbell) -> Result<Self, EvidenceError> {
+        let hook = doorbell.hook.clone();
+        if doorbell.cluster != cluster {
             return Err(EvidenceError::OtherCluster {
                 hook,
-                found: bell.cluster.clone(),
+                found: doorbell.cluster.clone(),
                 expected: cluster.to_owned(),
             });
         }
-        let job_id = JobId::new(bell.job_id)
+        let job_id = JobId::new(doorbell.job_id)
             .ok_or_else(|| EvidenceError::NoJob { hook: hook.clone() })?
             .get();
         let mut end = None;
         if is_jobcomp(&hook) {
-            let record = CompletionRecord::from_env(&bell.environment).map_err(|source| {
+            let record = CompletionRecord::from_env(&doorbell.environment).map_err(|source| {
                 EvidenceError::Unreadable {
                     hook: hook.clone(),
                     source,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::observation::Owner;
 
 /// Answers of accounting after which what it does not have does not exist.
-const ENOUGH: u32 = 3;
+const ANSWERS_TO_PROVE_ABSENCE: u32 = 3;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub fn settle(
             Resolution::Absent
         };
     }
-    let asked = !limits.accounting || answers.count >= ENOUGH;
+    let asked = !limits.accounting || answers.count >= ANSWERS_TO_PROVE_ABSENCE;
     match question {
         EndLookup::End => Resolution::Open { ask: true },
         _ if asked && !contradicted && waited >= limits.patience => Resolution::Absent,

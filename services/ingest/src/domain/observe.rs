@@ -23,7 +23,7 @@ pub struct ObservationContext {
     pub inferred: bool,
 }
 
-/// What has to be asked before everything can be told.
+/// What has to be asked before everything can be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LookupTarget {
     /// The controller, again, soon: the state is about to change.
@@ -40,7 +40,7 @@ pub struct Decision {
     /// Facts to tell, in order.
     pub facts: Vec<Fact>,
     /// What has to be asked.
-    pub asks: Vec<LookupTarget>,
+    pub follow_ups: Vec<LookupTarget>,
     /// Runs whose end will never be known.
     pub lost: Vec<RunKey>,
     /// Second executions of runs that had ended, by a slurmctld that does not know that.
@@ -48,37 +48,41 @@ pub struct Decision {
 }
 
 /// Decides what a reading tells.
-pub fn observe(book: &RunStore, observation: &Observation, look: &ObservationContext) -> Decision {
-    let requeued_task = requeued_last_task(book, observation);
+pub fn observe(
+    run_store: &RunStore,
+    observation: &Observation,
+    look: &ObservationContext,
+) -> Decision {
+    let requeued_task = requeued_last_task(run_store, observation);
     let observation = requeued_task.as_ref().unwrap_or(observation);
     let mut decision = Decision::default();
-    let run = resolve_attempt(book, observation, &mut decision, look);
-    let known = book.get(&run);
+    let run = resolve_attempt(run_store, observation, &mut decision, look);
+    let known = run_store.get(&run);
     let mut origin = Origin::default();
     if known.is_none() {
-        if leaves_it_to_the_controller(book, &run, observation)
-            || is_a_part(book, &run, observation)
+        if leaves_it_to_the_controller(run_store, &run, observation)
+            || is_a_part(run_store, &run, observation)
         {
             return decision;
         }
-        match continued_run(book, &run, observation, look, &mut decision) {
+        match continued_run(run_store, &run, observation, look, &mut decision) {
             Some(continues) => origin.continues = continues,
             None => {
-                decision.asks.push(LookupTarget::Accounting);
+                decision.follow_ups.push(LookupTarget::Accounting);
                 return decision;
             }
         }
         if observation.entity == EntityKind::Task {
             origin.covered_by_array =
-                array_of(book, &run, observation, look, &origin, &mut decision);
+                array_of(run_store, &run, observation, look, &origin, &mut decision);
         }
     }
     let (next, facts) = derive(&run, known, observation, origin, look, look.inferred);
     if observation.in_flux() {
-        decision.asks.push(LookupTarget::Again);
+        decision.follow_ups.push(LookupTarget::Again);
         // Accounting has the end of a run while its epilogs run, and of a run whose job waits again already.
         if look.sweep.is_some() || observation.base.is_some() {
-            decision.asks.push(LookupTarget::Accounting);
+            decision.follow_ups.push(LookupTarget::Accounting);
         }
     }
     decision.changes.push((run, next));
@@ -87,15 +91,15 @@ pub fn observe(book: &RunStore, observation: &Observation, look: &ObservationCon
 }
 
 /// The last task of an array has the array's id. Requeued and cancelled while waiting, only the controller's restart count tells it from
-/// the array; for other sources the book does.
-fn requeued_last_task(book: &RunStore, observation: &Observation) -> Option<Observation> {
+/// the array; for other sources the run store does.
+fn requeued_last_task(run_store: &RunStore, observation: &Observation) -> Option<Observation> {
     if observation.entity != EntityKind::Array
         || observation.record == Record::Controller
-        || book.get(&observation.run).is_some()
+        || run_store.get(&observation.run).is_some()
     {
         return None;
     }
-    let runs = book.by_raw_id(observation.raw_id);
+    let runs = run_store.by_raw_id(observation.raw_id);
     let run = runs
         .into_iter()
         .find(|run| run.task_id.is_some() && run.submit_time == observation.run.submit_time)?;
@@ -114,14 +118,18 @@ fn requeued_last_task(book: &RunStore, observation: &Observation) -> Option<Obse
 
 /// A run that is not over is in the controller's memory, and the controller counts restarts: it can tell the next run of a scrontab job,
 /// whose last one ended like any other, from a job that got a used id. Accounting cannot (22.05).
-fn leaves_it_to_the_controller(book: &RunStore, run: &RunKey, observation: &Observation) -> bool {
-    let has_earlier = || book.runs_of(run).any(|(other, _)| other < *run);
+fn leaves_it_to_the_controller(
+    run_store: &RunStore,
+    run: &RunKey,
+    observation: &Observation,
+) -> bool {
+    let has_earlier = || run_store.runs_of(run).any(|(other, _)| other < *run);
     observation.record == Record::Accounting && observation.end_kind().is_none() && has_earlier()
 }
 
 /// Nobody is submitted while he runs: such a row of accounting is a part that a resize made of a run, of which slurmdbd, killed then, has
 /// lost that it was one (seen on 22.05).
-fn is_a_part(book: &RunStore, run: &RunKey, observation: &Observation) -> bool {
+fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> bool {
     let is_within = |(other, tracked): (RunKey, &RunState)| {
         other.submit_time < run.submit_time
             && tracked.started.is_some_and(|at| at < run.submit_time)
@@ -130,19 +138,19 @@ fn is_a_part(book: &RunStore, run: &RunKey, observation: &Observation) -> bool {
                 .as_ref()
                 .is_some_and(|end| !end.inferred && end.at > run.submit_time)
     };
-    observation.record == Record::Accounting && book.runs_of(run).any(is_within)
+    observation.record == Record::Accounting && run_store.runs_of(run).any(is_within)
 }
 
 /// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.
 fn continued_run(
-    book: &RunStore,
+    run_store: &RunStore,
     run: &RunKey,
     observation: &Observation,
     look: &ObservationContext,
     decision: &mut Decision,
 ) -> Option<Option<Continuation>> {
     let is_earlier = |(other, tracked): &(RunKey, &RunState)| other < run && !tracked.hook_only;
-    let earlier = book.runs_of(run).rev().find(is_earlier);
+    let earlier = run_store.runs_of(run).rev().find(is_earlier);
     let Some((earlier, tracked)) = earlier else {
         let missed = observation.restarts.is_some_and(|restarts| restarts > 0)
             && !look.first_start
@@ -191,13 +199,13 @@ fn continued_run(
     });
     closed.owes_usage = restarted && closed.started.is_some();
     if restarted {
-        let mut teller = Emitter {
+        let mut emitter = Emitter {
             run: &earlier,
             next: &mut closed,
             facts: &mut decision.facts,
             inferred: true,
         };
-        teller.tell(kind, FactId::Recorded(Slot::End), Some(run.submit_time));
+        emitter.emit(kind, FactId::Recorded(Slot::End), Some(run.submit_time));
     } else {
         decision.lost.push(earlier.clone());
     }
@@ -210,7 +218,7 @@ fn continued_run(
 
 /// Whether the array's own `submitted` covers this first sight of a task. If the array was not seen yet, it is told from the task.
 fn array_of(
-    book: &RunStore,
+    run_store: &RunStore,
     run: &RunKey,
     observation: &Observation,
     look: &ObservationContext,
@@ -221,7 +229,7 @@ fn array_of(
         task_id: None,
         ..run.clone()
     };
-    let known = book
+    let known = run_store
         .runs_of(&own)
         .rev()
         .find(|(array, _)| array.submit_time <= run.submit_time);
@@ -247,13 +255,13 @@ fn array_of(
             ..RunState::default()
         };
         if !look.first_start {
-            let mut teller = Emitter {
+            let mut emitter = Emitter {
                 run: &own,
                 next: &mut array,
                 facts: &mut decision.facts,
                 inferred: false,
             };
-            teller.tell(
+            emitter.emit(
                 EventType::JobSubmitted,
                 FactId::Recorded(Slot::Submitted),
                 Some(own.submit_time),

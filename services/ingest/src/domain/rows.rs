@@ -10,7 +10,7 @@ use slurm_types::JobFlag;
 
 use super::observation::Observation;
 
-/// Jobs that have a stand-in row: slurmdbd knows too little of them yet, so nothing of it is believed and accounting is asked again.
+/// Jobs that have a stand-in row: slurmdbd knows too little of them yet, so nothing of it is accepted and accounting is asked again.
 pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
     let rows = rows.iter().filter(|row| row.provisional);
     rows.filter_map(|row| Some(row.job_id?.get())).collect()

@@ -1,4 +1,4 @@
-//! What is remembered of a run: what was told, and what two sweeps have to agree on before it is told.
+//! What is stored of a run: what was published, and what two sweeps have to agree on before it is published.
 
 use mesh_events::EventType;
 use serde::{Deserialize, Serialize};
@@ -48,47 +48,47 @@ pub struct RunState {
     /// Events told of this run.
     #[serde(rename = "q")]
     pub seq: u64,
-    /// `submitted` was told, or must not be (baseline; first run of an array's task).
+    /// `submitted` was published, or must not be (baseline; first run of an array's task).
     #[serde(rename = "s", default, skip_serializing_if = "is_false")]
     pub submitted: bool,
-    /// Whether this run is told as one of its own while it waits: not so for the first run of an array's task.
+    /// Whether this run is published as one of its own while it waits: not so for the first run of an array's task.
     #[serde(rename = "w", default, skip_serializing_if = "is_false")]
     pub waits: bool,
-    /// When it started, once that was told.
+    /// When it started, once that was published.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub started: Option<i64>,
-    /// Its end, once that was told.
+    /// Its end, once that was published.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// How it ended is the word of jobcomp, or of its batch step, about a run that a record knows. A record that says otherwise corrects it,
     /// but not one that a requeue has written over.
     #[serde(rename = "eh", default, skip_serializing_if = "is_false")]
     pub ended_by_hook: bool,
-    /// No record of Slurm has shown this run: it is told as inferred, and says nothing about other runs.
+    /// No record of Slurm has shown this run: it is published as inferred, and says nothing about other runs.
     #[serde(rename = "ho", default, skip_serializing_if = "is_false")]
     pub hook_only: bool,
-    /// It ran and is over, and accounting has not told yet what it used.
+    /// It ran and is over, and accounting has not reported yet what it used.
     #[serde(rename = "u", default, skip_serializing_if = "is_false")]
     pub owes_usage: bool,
-    /// It was told as cancelled, and not by whom: the controller does not say it, accounting does.
+    /// It was published as cancelled, and not by whom: the controller does not say it, accounting does.
     #[serde(rename = "ca", default, skip_serializing_if = "is_false")]
     pub owes_canceller: bool,
     /// How many seconds what it used, or who cancelled it, was waited for since accounting answered first.
     #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
     pub waited_for_accounting: u64,
-    /// Exit code and signal of the end, as long as what it used is owed: accounting of 22.05 has no codes over REST.
+    /// Exit code and signal of the end, as long as what it used is due: accounting of 22.05 has no codes over REST.
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<(u32, u32)>,
-    /// Time of the last suspend that was told.
+    /// Time of the last suspend that was published.
     #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<i64>,
-    /// Time of the last resume that was told.
+    /// Time of the last resume that was published.
     #[serde(rename = "rs", default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<i64>,
     /// Seconds it had run when it was suspended last, as far as that was seen.
     #[serde(rename = "ps", default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<i64>,
-    /// Times of resizes that were told.
+    /// Times of resizes that were published.
     #[serde(rename = "rz", default, skip_serializing_if = "Vec::is_empty")]
     pub resized: Vec<i64>,
     /// Last base state, in Slurm's words.
@@ -103,16 +103,16 @@ pub struct RunState {
     /// Told as held.
     #[serde(rename = "h", default, skip_serializing_if = "is_false")]
     pub held: bool,
-    /// Class of the reason that was told last.
+    /// Class of the reason that was published last.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ReasonClass>,
     /// What the next sweep must confirm.
     #[serde(rename = "cd", default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Candidate>,
-    /// Until when what was told of the class counts, in Unix seconds: the further ahead, the quieter the run is to be.
+    /// Until when what was published of the class counts, in Unix seconds: the further ahead, the quieter the run is to be.
     #[serde(rename = "y", default, skip_serializing_if = "is_zero")]
     pub quiet_from: i64,
-    /// How many `held`, `released`, `pending` were told.
+    /// How many `held`, `released`, `pending` were published.
     #[serde(rename = "n", default)]
     pub counts: [u64; 3],
     /// Corrections told.
@@ -154,7 +154,7 @@ impl RunState {
         self.end.is_some()
     }
 
-    /// Whether what became of it is told in full: what it used, and of an array the tasks that left it before its end.
+    /// Whether what became of it is published in full: what it used, and of an array the tasks that left it before its end.
     pub const fn closed(&self) -> bool {
         self.over() && !self.owes_accounting() && self.left.is_none() && !self.ask_submitted
     }
@@ -180,12 +180,12 @@ impl RunState {
         self.left.is_some() || !self.over() && (is_awaited || self.state == "COMPLETING")
     }
 
-    /// Whether the class has changed so often lately that a further change is not told yet.
+    /// Whether the class has changed so often lately that a further change is not published yet.
     pub fn is_quiet(&self, now: i64) -> bool {
         let ahead = self.quiet_from.saturating_sub(now);
-        ahead > (pending_reason::AT_ONCE - 1) * pending_reason::APART
+        ahead > (pending_reason::MAX_BURST - 1) * pending_reason::MIN_INTERVAL_SECS
             // Further ahead than it can be set: the clock was wrong.
-            && ahead <= pending_reason::AT_ONCE * pending_reason::APART
+            && ahead <= pending_reason::MAX_BURST * pending_reason::MIN_INTERVAL_SECS
     }
 
     /// The tasks an array's own record still had.

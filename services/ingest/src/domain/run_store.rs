@@ -1,4 +1,4 @@
-//! Every run that is remembered.
+//! Every run that is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use mesh_events::RunKey;
 
 use super::run_state::RunState;
 
-/// A run's key without its cluster, which is the same for all: of 100,000 runs the name would take as much as what is told of them.
+/// A run's key without its cluster, which is the same for all: of 100,000 runs the name would take as much as what is published of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalRunKey {
     job_id: u32,
@@ -77,7 +77,7 @@ impl RunStore {
         self.runs.insert(key, Box::new(tracked));
     }
 
-    /// Forgets a run.
+    /// Drops a run.
     pub fn remove(&mut self, run: &RunKey) -> Option<RunState> {
         let key = LocalRunKey::from(run);
         let tracked = self.runs.remove(&key)?;
@@ -143,7 +143,7 @@ impl RunStore {
         times.flatten().filter(|at| *at <= now).max()
     }
 
-    /// How many runs are remembered.
+    /// How many runs are stored.
     pub fn len(&self) -> usize {
         self.runs.len()
     }

@@ -7,10 +7,10 @@ use super::derive::Emitter;
 use super::observation::Observation;
 use super::run_state::RunState;
 
-pub(super) fn start(teller: &mut Emitter<'_>, observation: &Observation) {
-    if teller.next.started.is_none() && observation.started() {
-        teller.next.started = observation.start;
-        teller.recorded(EventType::JobStarted, Slot::Started, observation.start);
+pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
+    if emitter.next.started.is_none() && observation.started() {
+        emitter.next.started = observation.start;
+        emitter.recorded(EventType::JobStarted, Slot::Started, observation.start);
     }
 }
 
@@ -48,46 +48,46 @@ impl SuspendChange {
 
 /// Slurm keeps one `SuspendTime`: of the suspend while suspended, of the resume afterwards, and the seconds it ran before the
 /// last suspend (job_mgr.c and `suspend_job`, 22.05). A suspension that nobody looked at is computed from them and marked as inferred.
-pub(super) fn suspensions(teller: &mut Emitter<'_>, observation: &Observation) {
-    let (Some(at), Some(started)) = (observation.suspend_time, teller.next.started) else {
+pub(super) fn suspensions(emitter: &mut Emitter<'_>, observation: &Observation) {
+    let (Some(at), Some(started)) = (observation.suspend_time, emitter.next.started) else {
         return;
     };
-    let known = teller.next.suspended.max(teller.next.resumed);
-    if known.is_some_and(|known| known > at) || teller.next.resumed == Some(at) {
+    let known = emitter.next.suspended.max(emitter.next.resumed);
+    if known.is_some_and(|known| known > at) || emitter.next.resumed == Some(at) {
         return;
     }
-    let Some(change) = change_at(teller.next, started, observation, at) else {
+    let Some(change) = change_at(emitter.next, started, observation, at) else {
         return;
     };
-    teller.next.ran = observation.pre_suspend.or(teller.next.ran);
+    emitter.next.ran = observation.pre_suspend.or(emitter.next.ran);
     if let Some(proof) = change.suspended
-        && teller.next.suspended != Some(at)
+        && emitter.next.suspended != Some(at)
     {
-        suspended(teller, at, proof);
+        suspended(emitter, at, proof);
     }
     let Some(proof) = change.resumed else { return };
-    let never_suspended = teller.next.suspended.is_none() && teller.next.resumed.is_none();
+    let never_suspended = emitter.next.suspended.is_none() && emitter.next.resumed.is_none();
     if never_suspended {
         let Some(ran) = observation.pre_suspend else {
             return;
         };
-        suspended(teller, (started + ran).min(at), ChangeEvidence::Inferred);
+        suspended(emitter, (started + ran).min(at), ChangeEvidence::Inferred);
     }
-    teller.next.resumed = Some(at);
-    let fact = teller.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
+    emitter.next.resumed = Some(at);
+    let fact = emitter.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
     fact.inferred |= proof == ChangeEvidence::Inferred;
 }
 
-fn suspended(teller: &mut Emitter<'_>, at: i64, proof: ChangeEvidence) {
-    teller.next.suspended = Some(at);
-    let fact = teller.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
+fn suspended(emitter: &mut Emitter<'_>, at: i64, proof: ChangeEvidence) {
+    emitter.next.suspended = Some(at);
+    let fact = emitter.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
     fact.inferred |= proof == ChangeEvidence::Inferred;
 }
 
 /// What happened at `SuspendTime`; `None` if a later reading says more. A run that ends while suspended ends at its suspend (22.05), so
 /// the record of one that was over in that second does not say whether it was suspended or resumed then.
 fn change_at(
-    told: &RunState,
+    previous: &RunState,
     started: i64,
     observation: &Observation,
     at: i64,
@@ -100,8 +100,10 @@ fn change_at(
     if !is_over || observation.end != Some(at) {
         return Some(SuspendChange::resumed(ChangeEvidence::Observed));
     }
-    let open = told.suspended.filter(|_| told.suspended > told.resumed);
-    let has_not_run = told.ran.is_some() && observation.pre_suspend == told.ran;
+    let open = previous
+        .suspended
+        .filter(|_| previous.suspended > previous.resumed);
+    let has_not_run = previous.ran.is_some() && observation.pre_suspend == previous.ran;
     if has_not_run && open.is_some_and(|suspended| suspended < at) {
         return Some(SuspendChange::resumed(ChangeEvidence::Observed));
     }
@@ -109,7 +111,7 @@ fn change_at(
         return None;
     }
     let ended_by_itself = ended_by_itself(observation.base);
-    let stopped = stopped_before(told, started, observation.pre_suspend, at);
+    let stopped = stopped_before(previous, started, observation.pre_suspend, at);
     Some(match (stopped == Some(0), ended_by_itself) {
         (true, _) => SuspendChange {
             suspended: Some(ChangeEvidence::Observed),
@@ -123,13 +125,13 @@ fn change_at(
     })
 }
 
-/// How many seconds of those since the last change that was told, or since its start, the run was stopped before its last suspend and
+/// How many seconds of those since the last change that was published, or since its start, the run was stopped before its last suspend and
 /// up to `at`, if the record tells. `ran` are the seconds it ran before its last suspend, all stopped ones left out.
-fn stopped_before(told: &RunState, started: i64, ran: Option<i64>, at: i64) -> Option<i64> {
+fn stopped_before(previous: &RunState, started: i64, ran: Option<i64>, at: i64) -> Option<i64> {
     let ran = ran?;
-    let known = told.suspended.max(told.resumed);
+    let known = previous.suspended.max(previous.resumed);
     let (since, before) = match known {
-        Some(known) => (known, told.ran?),
+        Some(known) => (known, previous.ran?),
         None => (started, 0),
     };
     Some(at - since - (ran - before))
@@ -148,14 +150,14 @@ const fn ended_by_itself(base: Option<JobBaseState>) -> bool {
     )
 }
 
-pub(super) fn resizes(teller: &mut Emitter<'_>, observation: &Observation) {
-    if teller.next.started.is_none() {
+pub(super) fn resizes(emitter: &mut Emitter<'_>, observation: &Observation) {
+    if emitter.next.started.is_none() {
         return;
     }
     for at in &observation.resizes {
-        if !teller.next.resized.contains(at) {
-            teller.next.resized.push(*at);
-            teller.recorded(EventType::JobResized, Slot::Resized(*at), Some(*at));
+        if !emitter.next.resized.contains(at) {
+            emitter.next.resized.push(*at);
+            emitter.recorded(EventType::JobResized, Slot::Resized(*at), Some(*at));
         }
     }
 }

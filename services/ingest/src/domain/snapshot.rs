@@ -174,7 +174,7 @@ pub(super) fn display_id(job: &Job) -> String {
 }
 
 /// Longest text of users that an event carries; a message on the bus has at most 1 MiB, and Slurm takes longer comments.
-const LONGEST_TEXT: usize = 16 << 10;
+const MAX_TEXT_BYTES: usize = 16 << 10;
 
 /// Cuts what users may make as long as they like, so that every event fits on the bus.
 pub fn limit(job: &mut Job) {
@@ -192,8 +192,8 @@ pub fn limit(job: &mut Job) {
         &mut job.reason_description,
     ];
     for text in texts {
-        if text.len() > LONGEST_TEXT {
-            let end = (0..=LONGEST_TEXT)
+        if text.len() > MAX_TEXT_BYTES {
+            let end = (0..=MAX_TEXT_BYTES)
                 .rev()
                 .find(|end| text.is_char_boundary(*end))
                 .unwrap_or(0);

@@ -22,22 +22,22 @@ use crate::sweep::HookHealth;
 use crate::{Error, metrics};
 
 /// More jobs that nobody has heard of than this are not asked for by their ids if a list of all jobs leaves them out.
-const FEW: usize = 4;
+const MAX_UNLISTED_LOOKUPS: usize = 4;
 /// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
-const LOOKS: u32 = 8;
+const MAX_READS: u32 = 8;
 
 /// Reads jobs from the controller on demand.
 pub struct JobReader {
     /// Slurm.
     pub slurm: Slurm,
-    /// The books.
+    /// The run store.
     pub collector: Collector,
     /// The controller's health.
     pub slurmctld: Arc<SlurmSource>,
     /// Questions for accounting.
     pub questions: LookupQueue,
     /// Bounds the jobs that nobody has heard of.
-    pub strangers: UnknownJobLimiter,
+    pub unknown_jobs: UnknownJobLimiter,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
     /// Asks for a sweep, soon.
@@ -104,7 +104,7 @@ impl JobReader {
             let Some(job) = waiting.get_mut(&id) else {
                 continue;
             };
-            if is_settled(job, &core.book) {
+            if is_settled(job, &core.run_store) {
                 if let Some(job) = waiting.remove(&id) {
                     finish(job.rings, "answered");
                 }
@@ -112,15 +112,17 @@ impl JobReader {
             }
             // Once for every wait, however often it is looked at.
             let is_admitted = job.stranger.is_some();
-            let stranger = *job.stranger.get_or_insert_with(|| !core.book.knows(id));
+            let stranger = *job
+                .stranger
+                .get_or_insert_with(|| !core.run_store.knows(id));
             if stranger && !is_admitted {
                 let mut arrays = job.rings.iter().filter_map(|ring| ring.array);
                 job.vouched_by = arrays
-                    .find(|array| core.book.knows(*array))
-                    .filter(|array| self.strangers.vouched(*array, now));
+                    .find(|array| core.run_store.knows(*array))
+                    .filter(|array| self.unknown_jobs.array_admits(*array, now));
             }
             let is_welcome = is_admitted || !stranger || job.vouched_by.is_some();
-            if is_welcome || self.strangers.admit(now) {
+            if is_welcome || self.unknown_jobs.admit(now) {
                 admitted.push(id);
             } else if let Some(job) = waiting.remove(&id) {
                 refused = true;
@@ -146,7 +148,7 @@ impl JobReader {
                 .is_some_and(|job| job.stranger == Some(true))
         };
         let began = Instant::now();
-        let crowd = ids.iter().filter(is_stranger).count() > FEW;
+        let crowd = ids.iter().filter(is_stranger).count() > MAX_UNLISTED_LOOKUPS;
         let question = async {
             match crowd {
                 true => self.slurm.jobs_from_list(&jobs).await,
@@ -195,8 +197,8 @@ impl JobReader {
                 let is_its_own = found
                     .iter()
                     .any(|observation| observation.run.job_id == array);
-                // Slurm may have forgotten a task that is over.
-                let may_be_gone = found.is_empty() && self.strangers.admit(Instant::now());
+                // Slurm may have purged a task that is over.
+                let may_be_gone = found.is_empty() && self.unknown_jobs.admit(Instant::now());
                 self.judge(array, is_its_own || may_be_gone);
             }
             if found.is_empty() {
@@ -222,14 +224,14 @@ impl JobReader {
         drop(core);
         self.hooks.rang(rang);
         let cause = hook.map_or(Cause::ObservationContext, Cause::Hook);
-        let asks = self.collector.absorb(&cause, readings).await?;
-        tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "looked at jobs that rang");
-        again.extend(asks.again);
-        for id in &asks.accounting {
+        let follow_ups = self.collector.absorb(&cause, readings).await?;
+        tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
+        again.extend(follow_ups.again);
+        for id in &follow_ups.accounting {
             self.questions.ask(*id).await;
         }
         for id in missing {
-            // Slurm has forgotten it: accounting knows, or else the evidence is all there is.
+            // Slurm has purged it: accounting knows, or else the evidence is all there is.
             if let Some(job) = waiting.remove(&id.get()) {
                 // Unless nobody rang: accounting has just been asked then, and its answer led here.
                 if job.rings.iter().all(|ring| ring.hook.is_none()) {
@@ -245,7 +247,7 @@ impl JobReader {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
             };
-            if again.contains(id) && job.looks < LOOKS {
+            if again.contains(id) && job.looks < MAX_READS {
                 job.due = Instant::now() + Duration::from_millis(50 << job.looks);
                 job.looks += 1;
             } else if let Some(job) = waiting.remove(id) {
@@ -266,17 +268,17 @@ impl JobReader {
     async fn ask_accounting(&mut self, job_id: u32, rings: Vec<JobReadRequest>) {
         let is_unheard_of: Vec<bool> = {
             let core = self.collector.core().await;
-            let shown = |run: &RunKey| core.book.get(run).is_some_and(|run| !run.hook_only);
+            let shown = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
             // Who rings for a job that nobody has heard of was let in already.
             let is_limited =
                 |ring: &JobReadRequest| ring.ended_run.as_ref().is_some_and(|run| !shown(run));
-            let known = core.book.knows(job_id);
+            let known = core.run_store.knows(job_id);
             rings.iter().map(|ring| known && is_limited(ring)).collect()
         };
         let now = Instant::now();
         let (mut admitted, mut limited) = (Vec::new(), Vec::new());
         for (ring, is_unheard_of) in rings.into_iter().zip(is_unheard_of) {
-            match is_unheard_of && !self.strangers.admit(now) {
+            match is_unheard_of && !self.unknown_jobs.admit(now) {
                 true => limited.push(ring),
                 false => admitted.push(ring),
             }
@@ -292,10 +294,13 @@ impl JobReader {
         if !is_its_own {
             metrics::doorbell("contradicted");
         }
-        if self.strangers.looked_at(array, is_its_own, Instant::now()) {
+        if self
+            .unknown_jobs
+            .looked_at(array, is_its_own, Instant::now())
+        {
             tracing::warn!(
                 job.id = array,
-                "a hook rings for tasks of this array that Slurm does not have; its tasks are asked for like jobs that nobody knows"
+                "array limited: doorbells name tasks that Slurm does not have"
             );
         }
     }

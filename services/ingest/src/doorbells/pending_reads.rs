@@ -21,20 +21,20 @@ pub(super) struct PendingRead {
 }
 
 /// Jobs per question; more wait for the next one.
-const MOST_AT_ONCE: usize = 2_000;
-/// Of these, jobs that nothing is urgent about: what starts meanwhile waits until all of them are told.
-const ENDS_AT_ONCE: usize = 500;
+const MAX_JOBS_PER_READ: usize = 2_000;
+/// Of these, jobs that nothing is urgent about: what starts meanwhile waits until all of them are published.
+const MAX_ENDS_PER_READ: usize = 500;
 
 impl PendingRead {
     /// Whether somebody rings for something else than an end.
     fn is_urgent(&self) -> bool {
         let hooks = self.rings.iter().filter_map(|ring| ring.hook.as_deref());
-        hooks.into_iter().any(|hook| !ENDS.contains(&hook))
+        hooks.into_iter().any(|hook| !END_HOOKS.contains(&hook))
     }
 }
 
 /// Hooks that ring when a run is over. Nobody waits for that as for a start.
-const ENDS: [&str; 5] = [
+const END_HOOKS: [&str; 5] = [
     "JobComp",
     "EpilogSlurmctld",
     "Epilog",
@@ -53,15 +53,15 @@ pub(super) fn next(
     let (starts, ends): (Vec<_>, Vec<_>) = due.partition(|(_, job)| job.is_urgent());
     let alone = !starts.is_empty() && !ends.is_empty() && !*ends_have_waited;
     *ends_have_waited = alone;
-    let most = if alone { 0 } else { ENDS_AT_ONCE };
+    let most = if alone { 0 } else { MAX_ENDS_PER_READ };
     let ends = ends.into_iter().take(most);
     let all = starts.into_iter().chain(ends).map(|(id, _)| *id);
-    all.take(MOST_AT_ONCE).collect()
+    all.take(MAX_JOBS_PER_READ).collect()
 }
 
-/// Whether all who ring came again with an end that was told meanwhile.
-pub(super) fn is_settled(job: &PendingRead, book: &RunStore) -> bool {
-    let is_told = |end: &Observation| book.get(&end.run).is_some_and(RunState::over);
+/// Whether all who ring came again with an end that was published meanwhile.
+pub(super) fn is_settled(job: &PendingRead, run_store: &RunStore) -> bool {
+    let is_told = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
     let settled =
         |ring: &JobReadRequest| ring.comes_again && ring.end.as_deref().is_some_and(is_told);
     !job.rings.is_empty() && job.rings.iter().all(settled)
@@ -91,7 +91,7 @@ pub(super) struct MergedRecords {
     pub(super) unknown: Vec<JobReadRequest>,
 }
 
-/// Adds to the controller's records what jobcomp tells of ends, as far as they bear it out. What they leave open is kept for the next look.
+/// Adds to the controller's records what jobcomp tells of ends, as far as they bear it out. What they leave open is retained for the next look.
 pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
     let mut merged = MergedRecords::default();
     let mut observations = found;
@@ -108,7 +108,7 @@ pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core)
             continue;
         };
         let owner = |run: &RunKey| core.owner_of(run);
-        match confirm(&core.book, &observations, owner, &end) {
+        match confirm(&core.run_store, &observations, owner, &end) {
             Confirmation::Confirmed(_) if disputed.contains(&end.run) => ring.end = Some(end),
             Confirmation::Confirmed(observation) => {
                 let is_completed = |seen: &Observation| seen.run == end.run && seen.in_flux();
@@ -175,14 +175,14 @@ mod tests {
         waiting.retain(|id, _| !first.contains(id));
         rung([3_003], "PrologSlurmctld", &mut waiting);
         let second = next(&waiting, now, &mut waited);
-        assert_eq!((second[0], second.len()), (3_003, 1 + ENDS_AT_ONCE));
+        assert_eq!((second[0], second.len()), (3_003, 1 + MAX_ENDS_PER_READ));
         waiting.retain(|id, _| !second.contains(id));
         rung([3_004], "PrologSlurmctld", &mut waiting);
         assert_eq!(next(&waiting, now, &mut waited), [3_004]);
         waiting.remove(&3_004);
         while !waiting.is_empty() {
             let ends = next(&waiting, now, &mut waited);
-            assert!((1..=ENDS_AT_ONCE).contains(&ends.len()));
+            assert!((1..=MAX_ENDS_PER_READ).contains(&ends.len()));
             waiting.retain(|id, _| !ends.contains(id));
         }
     }

@@ -1,7 +1,7 @@
 //! How many jobs that nobody has heard of may be asked for. Such a doorbell is of a job submitted since the last sweep, or forged.
 //!
 //! The tasks of an array that is known are let in beside: many may begin at once. That a doorbell is of one only its own word says, so
-//! an array whose tasks are not there, or are another's, vouches for nobody for a while.
+//! an array whose tasks are not there, or are another's, admits no unknown tasks for a while.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long an array vouches for nobody.
-const DOUBTED_FOR: Duration = Duration::from_secs(60);
+/// How long an array admits no unknown tasks.
+const DISTRUST_DURATION: Duration = Duration::from_secs(60);
 /// Most tasks of one array that are let in on its word before it is known whether that is true.
-const ON_ITS_WORD: u32 = 2_000;
+const MAX_UNPROVEN_TASKS: u32 = 2_000;
 
 /// What is known of an array's word.
 #[derive(Debug)]
 struct ArrayAdmission {
     /// Tasks let in on it that were not looked at yet.
     open: u32,
-    /// Since when it is doubted.
+    /// Since when it is suspected.
     doubted: Option<Instant>,
 }
 
 /// A bucket that holds a minute's worth.
 #[derive(Debug)]
 pub struct UnknownJobLimiter {
-    words: HashMap<u32, ArrayAdmission>,
+    admissions: HashMap<u32, ArrayAdmission>,
     per_minute: NonZeroU32,
     left: u32,
     /// When one more is let in.
@@ -37,7 +37,7 @@ impl UnknownJobLimiter {
     /// Full.
     pub fn new(per_minute: NonZeroU32) -> Self {
         Self {
-            words: HashMap::new(),
+            admissions: HashMap::new(),
             per_minute,
             left: per_minute.get(),
             refilled: None,
@@ -45,36 +45,38 @@ impl UnknownJobLimiter {
     }
 
     /// Whether one more may be asked for as a task of an array that is known.
-    pub fn vouched(&mut self, array: u32, now: Instant) -> bool {
-        let word = self.words.entry(array).or_insert(ArrayAdmission {
+    pub fn array_admits(&mut self, array: u32, now: Instant) -> bool {
+        let admission = self.admissions.entry(array).or_insert(ArrayAdmission {
             open: 0,
             doubted: None,
         });
-        let is_doubted = |since: Instant| now.saturating_duration_since(since) < DOUBTED_FOR;
-        if word.doubted.is_some_and(is_doubted) || word.open >= ON_ITS_WORD {
+        let is_doubted = |since: Instant| now.saturating_duration_since(since) < DISTRUST_DURATION;
+        if admission.doubted.is_some_and(is_doubted) || admission.open >= MAX_UNPROVEN_TASKS {
             return false;
         }
-        word.doubted = None;
-        word.open += 1;
+        admission.doubted = None;
+        admission.open += 1;
         true
     }
 
-    /// Who was let in on an array's word was looked at: whether the word was true. Returns whether it is doubted from now on.
+    /// Who was let in on an array's word was looked at: whether the word was true. Returns whether it is suspected from now on.
     pub fn looked_at(&mut self, array: u32, was_true: bool, now: Instant) -> bool {
-        let Some(word) = self.words.get_mut(&array) else {
+        let Some(admission) = self.admissions.get_mut(&array) else {
             return false;
         };
-        word.open = word.open.saturating_sub(1);
-        let news = !was_true && word.doubted.is_none();
+        admission.open = admission.open.saturating_sub(1);
+        let news = !was_true && admission.doubted.is_none();
         if !was_true {
-            word.doubted = Some(now);
+            admission.doubted = Some(now);
         }
-        // Only what says something is kept.
-        let says = |word: &ArrayAdmission| {
-            let doubted = word.doubted.map(|at| now.saturating_duration_since(at));
-            word.open > 0 || doubted.is_some_and(|since| since < DOUBTED_FOR)
+        // Only what says something is retained.
+        let says = |admission: &ArrayAdmission| {
+            let doubted = admission
+                .doubted
+                .map(|at| now.saturating_duration_since(at));
+            admission.open > 0 || doubted.is_some_and(|since| since < DISTRUST_DURATION)
         };
-        self.words.retain(|_, word| says(word));
+        self.admissions.retain(|_, admission| says(admission));
         news
     }
 
@@ -111,13 +113,13 @@ mod tests {
             per_minute in 1_u32..500,
             pauses in proptest::collection::vec(0_u64..2_000, 1..1_000),
         ) {
-            let mut strangers = UnknownJobLimiter::new(NonZeroU32::new(per_minute).unwrap());
+            let mut unknown_jobs = UnknownJobLimiter::new(NonZeroU32::new(per_minute).unwrap());
             let begin = Instant::now();
             let mut now = begin;
             let mut admitted = Vec::new();
             for pause in pauses {
                 now += Duration::from_millis(pause);
-                if strangers.admit(now) {
+                if unknown_jobs.admit(now) {
                     admitted.push(now);
                 }
             }
@@ -131,39 +133,41 @@ mod tests {
 
     #[test]
     fn an_array_vouches_for_its_tasks_until_one_is_not_its_own() {
-        let mut strangers = UnknownJobLimiter::new(NonZeroU32::MIN);
+        let mut unknown_jobs = UnknownJobLimiter::new(NonZeroU32::MIN);
         let now = Instant::now();
         for _ in 0..10_000 {
-            assert!(strangers.vouched(7, now));
-            assert!(!strangers.looked_at(7, true, now));
+            assert!(unknown_jobs.array_admits(7, now));
+            assert!(!unknown_jobs.looked_at(7, true, now));
         }
-        let on_its_word = (0..10_000).filter(|_| strangers.vouched(7, now)).count();
-        assert_eq!(on_its_word, ON_ITS_WORD as usize);
-        assert!(strangers.vouched(8, now));
-        let news = (0..10).filter(|_| strangers.looked_at(7, false, now));
+        let on_its_word = (0..10_000)
+            .filter(|_| unknown_jobs.array_admits(7, now))
+            .count();
+        assert_eq!(on_its_word, MAX_UNPROVEN_TASKS as usize);
+        assert!(unknown_jobs.array_admits(8, now));
+        let news = (0..10).filter(|_| unknown_jobs.looked_at(7, false, now));
         assert_eq!(news.count(), 1);
-        assert!(!strangers.vouched(7, now) && strangers.vouched(8, now));
-        let later = now + DOUBTED_FOR;
-        for _ in 10..ON_ITS_WORD {
-            strangers.looked_at(7, true, later);
+        assert!(!unknown_jobs.array_admits(7, now) && unknown_jobs.array_admits(8, now));
+        let later = now + DISTRUST_DURATION;
+        for _ in 10..MAX_UNPROVEN_TASKS {
+            unknown_jobs.looked_at(7, true, later);
         }
-        assert!(strangers.vouched(7, later));
-        strangers.looked_at(7, true, later);
+        assert!(unknown_jobs.array_admits(7, later));
+        unknown_jobs.looked_at(7, true, later);
         for _ in 0..2 {
-            strangers.looked_at(8, true, later);
+            unknown_jobs.looked_at(8, true, later);
         }
-        assert!(strangers.words.is_empty());
+        assert!(unknown_jobs.admissions.is_empty());
     }
 
     #[test]
     fn a_flood_uses_up_the_minute_and_time_gives_it_back() {
-        let mut strangers = UnknownJobLimiter::new(NonZeroU32::new(60).unwrap());
+        let mut unknown_jobs = UnknownJobLimiter::new(NonZeroU32::new(60).unwrap());
         let now = Instant::now();
-        let flood = (0..10_000).filter(|_| strangers.admit(now)).count();
+        let flood = (0..10_000).filter(|_| unknown_jobs.admit(now)).count();
         assert_eq!(flood, 60);
         let later = now + Duration::from_millis(2_500);
-        let admitted: Vec<bool> = (0..3).map(|_| strangers.admit(later)).collect();
+        let admitted: Vec<bool> = (0..3).map(|_| unknown_jobs.admit(later)).collect();
         assert_eq!(admitted, [true, true, false]);
-        assert!(strangers.admit(now + Duration::from_millis(3_100)));
+        assert!(unknown_jobs.admit(now + Duration::from_millis(3_100)));
     }
 }

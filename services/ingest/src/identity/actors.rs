@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How long the user database may take to name a uid. After that the uid stands for itself.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Uids that are remembered; more than act on other people's jobs anywhere.
+/// Uids that are stored; more than act on other people's jobs anywhere.
 const MAX_NAMES: usize = 10_000;
 
 /// Who acts on jobs.
@@ -34,8 +34,8 @@ impl Actors {
                 }
             }
             Ok(Ok(None)) => {}
-            Ok(Err(error)) => tracing::debug!(uid, %error, "look up the name of a user"),
-            Err(_) => tracing::debug!(uid, "the user database does not name a user in time"),
+            Ok(Err(error)) => tracing::debug!(uid, %error, "user lookup failed"),
+            Err(_) => tracing::debug!(uid, "user lookup timed out"),
         }
     }
 

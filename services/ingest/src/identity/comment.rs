@@ -53,7 +53,7 @@ impl Comments {
                 if subject.is_none() {
                     tracing::warn!(
                         user,
-                        "comments of associations name several people, none is believed"
+                        "identity ignored: comments of associations name several people"
                     );
                 }
                 Some((user, person(subject?)))

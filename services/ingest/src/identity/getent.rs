@@ -16,11 +16,11 @@ use super::{Config, NotKnown, Person};
 /// How events say that they know it from here.
 const PROVENANCE: &str = "getent";
 /// Look-ups per refresh: with the refresh every few seconds, a directory of thousands is not stormed.
-const AT_A_TIME: usize = 16;
-/// Users that are remembered; more than any cluster has.
-const MOST: usize = 200_000;
-/// Who was not asked for this long, nor for three times as long as an answer counts, is forgotten.
-const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_CONCURRENT_LOOKUPS: usize = 16;
+/// Users that are stored; more than any cluster has.
+const MAX_ENTRIES: usize = 200_000;
+/// Who was not asked for this long, nor for three times as long as an answer counts, is purged.
+const CACHE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Status of getent if the database answers that there is no such user.
 const NO_SUCH_USER: i32 = 2;
 
@@ -76,7 +76,7 @@ pub struct Getent {
     field: Field,
     timeout: Duration,
     cache: Duration,
-    kept: Duration,
+    ttl: Duration,
     state: Mutex<BTreeMap<String, Entry>>,
 }
 
@@ -110,7 +110,7 @@ impl Getent {
             field,
             timeout: config.getent_timeout,
             cache: config.getent_cache,
-            kept: KEPT.max(config.getent_cache.saturating_mul(3)),
+            ttl: CACHE_TTL.max(config.getent_cache.saturating_mul(3)),
             state: Mutex::default(),
         })
     }
@@ -130,13 +130,13 @@ impl Getent {
             entry.asked = Instant::now();
             return entry.answer.clone().ok_or(NotKnown);
         }
-        if state.len() < MOST {
+        if state.len() < MAX_ENTRIES {
             state.insert(user.to_owned(), Entry::new());
         }
         Err(NotKnown)
     }
 
-    /// The same without asking: nobody is looked up, and nobody is remembered for longer.
+    /// The same without asking: nobody is looked up, and nobody is stored for longer.
     pub fn peek(&self, user: &str) -> Result<Option<Person>, NotKnown> {
         if !is_name(user) {
             return Ok(None);
@@ -156,10 +156,10 @@ impl Getent {
         self.lock().values().all(|entry| entry.tried.is_some())
     }
 
-    /// Looks up some of those who are due, new ones first, and forgets whom nobody asks for.
+    /// Looks up some of those who are due, new ones first, and drops whom nobody asks for.
     pub async fn refresh(&self) {
-        let kept = self.kept;
-        self.lock().retain(|_, entry| entry.asked.elapsed() <= kept);
+        let ttl = self.ttl;
+        self.lock().retain(|_, entry| entry.asked.elapsed() <= ttl);
         for user in self.due() {
             let found = self.look_up(&user).await;
             let mut state = self.lock();
@@ -182,7 +182,7 @@ impl Getent {
             .collect();
         due.sort();
         due.into_iter()
-            .take(AT_A_TIME)
+            .take(MAX_CONCURRENT_LOOKUPS)
             .map(|(_, user)| user.clone())
             .collect()
     }
@@ -198,11 +198,11 @@ impl Getent {
         let output = match tokio::time::timeout(self.timeout, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "run getent");
+                tracing::warn!(%error, "getent could not be run");
                 return None;
             }
             Err(_) => {
-                tracing::warn!(after = ?self.timeout, "getent gave no answer and was stopped");
+                tracing::warn!(after = ?self.timeout, "getent timed out and was stopped");
                 return None;
             }
         };
@@ -304,15 +304,15 @@ mod tests {
         assert!(getent.peek("daemon").unwrap().is_some());
         assert!(getent.get("root").is_some());
         assert!(asked(&getent, "daemon") == daemon && asked(&getent, "root") > root);
-        let later = Instant::now() + KEPT;
+        let later = Instant::now() + CACHE_TTL;
         getent.lock().get_mut("root").unwrap().asked = later;
-        getent.kept = Duration::ZERO;
+        getent.ttl = Duration::ZERO;
         getent.refresh().await;
         assert_eq!(getent.users(), ["root"]);
         assert_eq!(getent.peek("daemon"), Err(NotKnown));
         assert_eq!(getent.users(), ["root"]);
         // Who comes back is looked up again.
-        getent.kept = KEPT;
+        getent.ttl = CACHE_TTL;
         assert_eq!(getent.ask("daemon"), Err(NotKnown));
         getent.refresh().await;
         assert_eq!(getent.get("daemon").unwrap().subject, "1");

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::metrics;
 
 /// Starts before anything is concluded; beyond it the past counts half.
-const ENOUGH: u32 = 8;
+const MIN_STARTS: u32 = 8;
 
 /// How well hooks ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl HookHealth {
                 "jobs start, and no hook rings: starts and ends are found by sweeps, later; \
                  `smesh hooks print` has the lines for slurm.conf, `smesh doctor` finds what is wrong with them"
             ),
-            (HookStatus::Silent, _) => tracing::info!("hooks ring again"),
+            (HookStatus::Silent, _) => tracing::info!("hooks available again"),
             _ => tracing::debug!(?before, ?after, "hooks"),
         }
     }
@@ -78,16 +78,20 @@ impl HookHealth {
 
 impl HookCounts {
     fn note(&mut self, rang: usize, found: usize) {
-        // One array must not make everything before it forgotten.
-        let count = |number| u32::try_from(number).unwrap_or(u32::MAX).min(4 * ENOUGH);
+        // One array must not push out everything before it.
+        let count = |number| {
+            u32::try_from(number)
+                .unwrap_or(u32::MAX)
+                .min(4 * MIN_STARTS)
+        };
         self.rang = self.rang.saturating_add(count(rang));
         self.found = self.found.saturating_add(count(found));
-        while self.rang.saturating_add(self.found) > 8 * ENOUGH {
+        while self.rang.saturating_add(self.found) > 8 * MIN_STARTS {
             self.rang /= 2;
             self.found /= 2;
         }
         self.state = match (self.rang, self.found) {
-            (rang, found) if rang.saturating_add(found) < ENOUGH => self.state,
+            (rang, found) if rang.saturating_add(found) < MIN_STARTS => self.state,
             (0, _) => HookStatus::Silent,
             (rang, found) if rang >= found.saturating_mul(3) => HookStatus::Well,
             _ => HookStatus::Partly,

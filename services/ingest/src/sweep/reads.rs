@@ -8,7 +8,7 @@ use slurm_client::{ArrayTasks, Drift, JobLookup, JobRecord, SweepRow};
 use slurm_types::JobId;
 
 use super::Sweeper;
-use super::selection::{ArrayRecord, MISSING_AT_ONCE, OpenArray};
+use super::selection::{ArrayRecord, MAX_MISSING_PER_POLL, OpenArray};
 use crate::Error;
 use crate::collector::TracedObservation;
 use crate::domain::Observation;
@@ -16,7 +16,7 @@ use crate::envelope::Cause;
 use crate::sources::unless_stopped;
 
 /// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
-const READ_AT_ONCE: usize = 500;
+const MAX_RECORDS_PER_BATCH: usize = 500;
 
 /// Digests of rows, by Slurm's id of the record and its submit time.
 struct Digests(Vec<(u32, i64, u64)>);
@@ -62,11 +62,11 @@ impl Sweeper {
             tracing::debug!(
                 job.id = id.get(),
                 problem,
-                "no clear answer, read again at the next sweep"
+                "job record unclear, retried at the next poll"
             );
         }
         loop {
-            let records = match answer.next(READ_AT_ONCE) {
+            let records = match answer.next(MAX_RECORDS_PER_BATCH) {
                 Ok(records) if records.is_empty() => return Ok(None),
                 Ok(records) => records,
                 Err(error) => return self.away(&error).await.map(Some),
@@ -77,18 +77,18 @@ impl Sweeper {
             let readings = records
                 .iter()
                 .filter_map(|record| self.reading(record, &digests));
-            let asks = self.collector.absorb(cause, readings.collect()).await?;
+            let follow_ups = self.collector.absorb(cause, readings.collect()).await?;
             // What happened before this process began tells nothing about hooks.
             if self.live {
-                self.hooks.found_by_sweep(asks.starts);
+                self.hooks.found_by_sweep(follow_ups.starts);
             }
-            for id in asks.accounting {
+            for id in follow_ups.accounting {
                 self.questions.ask(id).await;
             }
         }
     }
 
-    /// A record on its way into the books, with the digest of its row.
+    /// A record on its way into the run store, with the digest of its row.
     fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<TracedObservation> {
         let observation = Observation::from_controller(&self.collector.cluster, record)?;
         Some(TracedObservation {
@@ -143,7 +143,7 @@ impl Sweeper {
             .filter(|array| array.record == ArrayRecord::Absent);
         let absent: Vec<JobId> = absent
             .filter_map(|array| JobId::new(array.run.job_id))
-            .take(MISSING_AT_ONCE)
+            .take(MAX_MISSING_PER_POLL)
             .collect();
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
             Ok(answer) => answer,
@@ -157,7 +157,7 @@ impl Sweeper {
             };
             // What is not clear is asked again at the next sweep.
             if let Some(gone) = gone
-                && self.collector.settle_array(cause, &run, gone).await?
+                && self.collector.reconcile_array(cause, &run, gone).await?
             {
                 self.questions.ask(run.job_id).await;
             }

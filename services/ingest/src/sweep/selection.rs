@@ -6,20 +6,20 @@ use mesh_events::RunKey;
 use slurm_client::{Sweep, SweepRow};
 use slurm_types::JobId;
 
-use crate::collector::SKEW;
+use crate::collector::MAX_CLOCK_SKEW_SECS;
 use crate::domain::RunStore;
 
 /// Missing jobs asked for by id per sweep; the others wait for the next one.
-pub(super) const MISSING_AT_ONCE: usize = 1_000;
+pub(super) const MAX_MISSING_PER_POLL: usize = 1_000;
 
 /// Rows whose full record is worth reading.
-pub(super) fn changed<'a>(book: &RunStore, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
+pub(super) fn changed<'a>(run_store: &RunStore, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
     let unchanged = |row: &SweepRow| {
         let Some(submit) = row.submit.map(slurm_types::UnixTime::as_secs) else {
             return false;
         };
         let mut known = false;
-        for (_, tracked) in book.submitted_as(row.job_id.get(), submit) {
+        for (_, tracked) in run_store.submitted_as(row.job_id.get(), submit) {
             if tracked.unsettled(sweep.started_at.as_secs()) {
                 return false;
             }
@@ -32,7 +32,7 @@ pub(super) fn changed<'a>(book: &RunStore, sweep: &'a Sweep) -> Vec<&'a SweepRow
 
 /// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
 pub(super) fn missing(
-    book: &RunStore,
+    run_store: &RunStore,
     sweep: &Sweep,
     rows: &BTreeSet<u32>,
     asked: u32,
@@ -40,9 +40,12 @@ pub(super) fn missing(
     // Who was submitted after the sweep began may be missing; who was in the far future was so before the clock was set back.
     let (began, future) = (
         sweep.started_at.as_secs(),
-        sweep.started_at.as_secs().saturating_add(SKEW),
+        sweep
+            .started_at
+            .as_secs()
+            .saturating_add(MAX_CLOCK_SKEW_SECS),
     );
-    let alive = book.iter().filter(|(run, tracked)| {
+    let alive = run_store.iter().filter(|(run, tracked)| {
         !tracked.over()
             && !tracked.is_array
             && (run.submit_time < began || run.submit_time > future)
@@ -60,7 +63,7 @@ fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
     after
         .into_iter()
         .chain(before)
-        .take(MISSING_AT_ONCE)
+        .take(MAX_MISSING_PER_POLL)
         .collect()
 }
 
@@ -82,8 +85,8 @@ pub(super) enum ArrayRecord {
 }
 
 /// Arrays with tasks to settle.
-pub(super) fn arrays(book: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
-    let open: Vec<RunKey> = book
+pub(super) fn arrays(run_store: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
+    let open: Vec<RunKey> = run_store
         .iter()
         .filter(|(_, tracked)| {
             // What left it before it was cancelled is to be settled afterwards, too.
@@ -111,7 +114,11 @@ pub(super) fn arrays(book: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
         let shown = shown.get(&(run.job_id, run.submit_time));
         shown.copied().unwrap_or(ArrayRecord::Absent)
     };
-    let left = |run: &RunKey| book.get(run).is_some_and(|tracked| tracked.left.is_some());
+    let left = |run: &RunKey| {
+        run_store
+            .get(run)
+            .is_some_and(|tracked| tracked.left.is_some())
+    };
     let open = open.into_iter().map(|run| OpenArray {
         record: record(&run),
         run,
@@ -131,7 +138,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for _ in 0..3 {
             let turn = turn(&ids, asked);
-            assert_eq!(turn.len(), MISSING_AT_ONCE);
+            assert_eq!(turn.len(), MAX_MISSING_PER_POLL);
             asked = turn.last().map_or(0, |id| id.get());
             seen.extend(turn);
         }

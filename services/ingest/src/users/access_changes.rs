@@ -1,4 +1,4 @@
-//! A reading that differs from what was told: what changed and why, and what is told of it with one write.
+//! A reading that differs from what was published: what changed and why, and what is published of it with one write.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::diff::{Change, Kind, diff};
 /// A change, and the entry of the log that explains it.
 pub(super) type AttributedChange<'a> = (Change, Option<&'a Transaction>);
 
-/// A reading that differs from what was told.
+/// A reading that differs from what was published.
 pub(super) struct AccessDiff<'a> {
     pub(super) now: AccessByEntity,
     pub(super) changes: Vec<AttributedChange<'a>>,
@@ -22,15 +22,15 @@ pub(super) struct AccessDiff<'a> {
 
 impl<'a> AccessDiff<'a> {
     /// The changes with their explanation: from the log before the readings, else from the one after them. At the first start there are
-    /// none: what everybody has by then is not told.
+    /// none: what everybody has by then is not published.
     pub(super) fn of(
-        memory: &AccessStore,
+        access_store: &AccessStore,
         now: AccessByEntity,
         log: &'a [Transaction],
         later: &'a [Transaction],
     ) -> Self {
-        let changes = if memory.meta.access_known {
-            diff(&memory.told(), &now)
+        let changes = if access_store.meta.access_known {
+            diff(&access_store.published(), &now)
         } else {
             Vec::new()
         };
@@ -45,18 +45,18 @@ impl<'a> AccessDiff<'a> {
     }
 
     /// Who is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
-    pub(super) fn doubtful(&self) -> BTreeSet<Entity> {
+    pub(super) fn suspected(&self) -> BTreeSet<Entity> {
         let logged = ["Account", "AdminLevel", "Coordinator"];
-        let doubtful = self.changes.iter().filter(|(change, by)| {
+        let suspected = self.changes.iter().filter(|(change, by)| {
             by.is_none()
                 && change.kind == Kind::Revoked
                 && logged.contains(&change.attribute.as_str())
         });
-        doubtful.map(|(change, _)| change.entity.clone()).collect()
+        suspected.map(|(change, _)| change.entity.clone()).collect()
     }
 }
 
-/// What is told with one write.
+/// What is published with one write.
 #[derive(Default)]
 pub(super) struct AccessEventBatch {
     pub(super) entities: BTreeSet<Entity>,

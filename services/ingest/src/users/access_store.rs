@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, AccessByEntity, Entity};
 use crate::Error;
-use crate::adapters::fenced::{ENDLESS, Fenced, pack, unpack};
+use crate::adapters::fenced::{Fenced, NO_TIMEOUT, pack, unpack};
 use crate::identity::Person;
 
 /// Shards per cluster: 1 MiB each holds the access of some hundred thousand users together.
@@ -22,13 +22,13 @@ const SHARDS: u32 = 64;
 /// Form of the stored values.
 const VERSION: u32 = 1;
 
-/// What is remembered about a user or an account.
+/// What is stored about a user or an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredAccess {
-    /// How many events were told.
+    /// How many events were published.
     #[serde(default)]
     pub seq: u64,
-    /// What they had when it was told last.
+    /// What they had when it was published last.
     #[serde(default)]
     pub access: Access,
     /// Who they were.
@@ -36,18 +36,19 @@ pub struct StoredAccess {
     pub person: Option<Person>,
 }
 
-/// What is remembered about the cluster.
+/// What is stored about the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     version: u32,
-    /// Whether access was read once: what was there by then is not told.
+    /// Whether access was read once: what was there by then is not published.
     pub access_known: bool,
     /// The same for who people are.
     pub people_known: bool,
-    /// Time of the newest entry of slurmdbd's log that is told, in Unix seconds.
+    /// Time of the newest entry of slurmdbd's log that is published, in Unix seconds.
     pub log_time: i64,
-    /// Entries of about that time that are told, with their times.
-    pub log_told: BTreeMap<u64, i64>,
+    /// Entries of about that time that are published, with their times.
+    #[serde(rename = "log_told")]
+    pub log_published: BTreeMap<u64, i64>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -62,7 +63,7 @@ struct Shard {
 pub struct AccessStore {
     bucket: Fenced,
     prefix: String,
-    /// Everybody there is something to remember about.
+    /// Everybody there is something to store about.
     pub known: BTreeMap<Entity, StoredAccess>,
     /// About the cluster.
     pub meta: Meta,
@@ -113,8 +114,8 @@ impl AccessStore {
         Ok((memory, outbox))
     }
 
-    /// What everybody had when it was told last.
-    pub fn told(&self) -> AccessByEntity {
+    /// What everybody had when it was published last.
+    pub fn published(&self) -> AccessByEntity {
         self.known
             .iter()
             .filter(|(_, known)| known.access != Access::default())
@@ -148,7 +149,7 @@ impl AccessStore {
         for (number, mut shard) in shards {
             shard.version = VERSION;
             let key = format!("{}.{number}", self.prefix);
-            self.bucket.put(key, &shard, ENDLESS).await?;
+            self.bucket.put(key, &shard, NO_TIMEOUT).await?;
         }
         Ok(())
     }
@@ -161,14 +162,14 @@ impl AccessStore {
         self.bucket.check().await
     }
 
-    /// Writes what is remembered about the cluster.
+    /// Writes what is stored about the cluster.
     ///
     /// # Errors
     /// [`Error::Fenced`] if somebody else wrote it.
     pub async fn write_meta(&mut self) -> Result<(), Error> {
         self.meta.version = VERSION;
         let key = self.meta_key();
-        self.bucket.put(key, &self.meta, ENDLESS).await?;
+        self.bucket.put(key, &self.meta, NO_TIMEOUT).await?;
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Coordinators {
                     });
                 }
                 Err(error) => {
-                    tracing::debug!(error = chain(&error), "take over who coordinates accounts");
+                    tracing::debug!(error = chain(&error), "coordinators takeover failed");
                     pause(shutdown, &mut delay).await?;
                 }
             }
@@ -85,7 +85,7 @@ impl Coordinators {
                 key,
             }),
             Err(PutError::Bus(error)) => {
-                tracing::debug!(error = chain(&error), "write who coordinates accounts");
+                tracing::debug!(error = chain(&error), "coordinators not written");
                 Ok(())
             }
         }
@@ -113,7 +113,7 @@ impl Coordinators {
             };
             match serde_json::to_vec(&value) {
                 Ok(value) => self.state.put(&key, value.into()).await?,
-                Err(error) => tracing::warn!(%error, user, "write who coordinates accounts"),
+                Err(error) => tracing::warn!(%error, user, "coordinators not written"),
             }
             self.written.insert(key, Some(accounts.clone()));
         }

@@ -3,8 +3,8 @@
 //! - A new association is one grant of its account; QOS and limits it begins with are in the event, not events of their own.
 //!   One that is gone is one revocation.
 //! - Each QOS that came or went, each account that is coordinated or not any more, and each setting that changed is a change.
-//! - What a user only inherits from the account is told once, at the account, where it was changed. Otherwise a limit at the root
-//!   account would be told for every user of the cluster.
+//! - What a user only inherits from the account is published once, at the account, where it was changed. Otherwise a limit at the root
+//!   account would be published for every user of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Logins: the one event that a doorbell itself is, since Slurm knows nothing of them.
 //!
 //! What stands behind it is a message of the NATS user `hook`, which mesh-hook has; so it is marked as inferred, and bounded per user and
-//! minute of the login: those that were spooled while NATS was away are all told. Its id comes from the doorbell's id: delivered twice, it is told twice with the same id.
+//! minute of the login: those that were spooled while NATS was away are all told. Its id comes from the doorbell's id: delivered twice, it is published twice with the same id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,16 @@ use crate::identity::IdentityMap;
 use crate::metrics;
 
 /// The hook's name.
-pub const HOOK: &str = "Pam";
+pub const HOOK_NAME: &str = "Pam";
 /// Longest name of a user or a host, and of the rest.
-const LONGEST: usize = 256;
-/// Users and minutes that are told of within one minute; what is more waits.
-const MOST: usize = 10_000;
+const MAX_NAME_BYTES: usize = 256;
+/// Users and minutes that are published of within one minute; what is more waits.
+const MAX_LOGINS_PER_MINUTE: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
 /// How far another host's clock may be ahead.
-const AHEAD: i64 = 60;
+const MAX_CLOCK_SKEW_SECS: i64 = 60;
 
-/// Tells logins.
+/// Publishes logins.
 pub struct Logins {
     cluster: String,
     bus: Bus,
@@ -61,8 +61,8 @@ impl Logins {
     }
 
     /// Answers a doorbell of the PAM hook.
-    pub async fn ring(&self, bell: &Doorbell) -> Outcome {
-        let event = match self.event(bell) {
+    pub async fn ring(&self, doorbell: &Doorbell) -> Outcome {
+        let event = match self.event(doorbell) {
             Ok(event) => event,
             Err(problem) => {
                 metrics::doorbell("unusable");
@@ -71,8 +71,8 @@ impl Logins {
                 };
             }
         };
-        let user = bell.login.as_ref().map_or("", |login| &login.user);
-        let minute = bell.called_at.as_ref().map_or(0, |at| at.seconds / 60);
+        let user = doorbell.login.as_ref().map_or("", |login| &login.user);
+        let minute = doorbell.called_at.as_ref().map_or(0, |at| at.seconds / 60);
         let verdict = self
             .budget
             .lock()
@@ -104,7 +104,7 @@ impl Logins {
             Err(error) => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
-                    "publish login, trying again"
+                    "login not published, retrying"
                 );
                 Outcome::Retry {
                     after: Duration::from_secs(1),
@@ -113,10 +113,10 @@ impl Logins {
         }
     }
 
-    fn event(&self, bell: &Doorbell) -> Result<Event, &'static str> {
-        let id = EventId::rung(&bell.id, EventType::UserLogin).ok_or("its id is no UUID")?;
-        let login = bell.login.as_ref().ok_or("it names no login")?;
-        if bell.cluster != self.cluster {
+    fn event(&self, doorbell: &Doorbell) -> Result<Event, &'static str> {
+        let id = EventId::rung(&doorbell.id, EventType::UserLogin).ok_or("its id is no UUID")?;
+        let login = doorbell.login.as_ref().ok_or("it names no login")?;
+        if doorbell.cluster != self.cluster {
             return Err("it is of another cluster");
         }
         if login.user.is_empty() {
@@ -127,30 +127,30 @@ impl Logins {
             &login.remote_host,
             &login.service,
             &login.tty,
-            &bell.host,
+            &doorbell.host,
         ];
         if texts
             .iter()
-            .any(|text| text.len() > LONGEST || text.contains(char::is_control))
+            .any(|text| text.len() > MAX_NAME_BYTES || text.contains(char::is_control))
         {
             return Err("a name is longer than 256 bytes or holds control characters");
         }
         let now = Utc::now();
-        let called = bell.called_at.as_ref().and_then(from_timestamp);
+        let called = doorbell.called_at.as_ref().and_then(from_timestamp);
         let called = called.ok_or("it has no time")?;
-        if (called - now).num_seconds() > AHEAD {
+        if (called - now).num_seconds() > MAX_CLOCK_SKEW_SECS {
             return Err("its time is in the future; are the clocks right?");
         }
         let identity = self.identities.get(&login.user);
         Ok(Event {
             id: id.to_string(),
-            id_source: IdSource::rung(&bell.id),
+            id_source: IdSource::rung(&doorbell.id),
             cluster: self.cluster.clone(),
             r#type: EventType::UserLogin.to_string(),
             occurred_at: Some(timestamp(called)),
             observed_at: Some(timestamp(now)),
             source: Source::Hook.into(),
-            source_detail: HOOK.to_owned(),
+            source_detail: HOOK_NAME.to_owned(),
             confidence: Confidence::Inferred.into(),
             late: (now - called).num_seconds() > self.late_after,
             owner: Some(Owner {
@@ -166,14 +166,14 @@ impl Logins {
             }),
             entity: Some(Entity {
                 kind: "login".to_owned(),
-                key: format!("login/{}", bell.id.to_ascii_lowercase()),
+                key: format!("login/{}", doorbell.id.to_ascii_lowercase()),
             }),
             run_seq: 1,
             schema_version: SCHEMA_VERSION,
             payload: Some(Payload::User(UserEvent {
                 user: login.user.clone(),
                 login: Some(LoginSession {
-                    host: bell.host.clone(),
+                    host: doorbell.host.clone(),
                     remote_host: login.remote_host.clone(),
                     service: login.service.clone(),
                     tty: login.tty.clone(),
@@ -188,7 +188,7 @@ impl Logins {
 /// What becomes of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoginVerdict {
-    /// It is told.
+    /// It is published.
     Tell,
     /// Its user logs in too often.
     Drop,
@@ -196,7 +196,7 @@ enum LoginVerdict {
     Later,
 }
 
-/// How many logins were told in this minute, by user and the minute in which they happened.
+/// How many logins were published in this minute, by user and the minute in which they happened.
 struct LoginLimiter {
     per_minute: u32,
     began: Option<Instant>,
@@ -221,7 +221,7 @@ impl LoginLimiter {
             self.used.clear();
         }
         let key = (user.to_owned(), minute);
-        if self.used.len() >= MOST && !self.used.contains_key(&key) {
+        if self.used.len() >= MAX_LOGINS_PER_MINUTE && !self.used.contains_key(&key) {
             return LoginVerdict::Later;
         }
         let used = self.used.entry(key).or_default();
@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn invented_users_are_bounded_together() {
         let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
-        let told = (0..MOST).all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Tell);
-        assert!(told && budget.take("one more", 7, now) == LoginVerdict::Later);
+        let emitted = (0..MAX_LOGINS_PER_MINUTE)
+            .all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Tell);
+        assert!(emitted && budget.take("one more", 7, now) == LoginVerdict::Later);
     }
 }

@@ -1,4 +1,4 @@
-//! Tells what the watcher has found, and remembers it: changes of access, and who people are.
+//! Publishes what the watcher has found, and stores it: changes of access, and who people are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,23 +11,23 @@ use super::access::{Access, Entity};
 use super::access_changes::{AccessDiff, AccessEventBatch, AttributedChange};
 use super::access_events::AccessEventContext;
 use super::access_store::AccessStore;
-use super::watch::OVERLAP;
+use super::watch::LOG_OVERLAP_SECS;
 use crate::identity::Person;
 use crate::{Error, metrics};
 
-/// Events per write: an outbox must fit into a value of a bucket (1 MiB), together with what is remembered.
-const MOST_IN_OUTBOX: usize = 256 * 1_024;
+/// Events per write: an outbox must fit into a value of a bucket (1 MiB), together with what is stored.
+const MAX_OUTBOX_BYTES: usize = 256 * 1_024;
 
 impl AccessWatcher {
-    /// Tells what changed, and remembers it.
+    /// Publishes what changed, and stores it.
     pub(super) async fn changed(
         &self,
-        memory: &mut AccessStore,
-        news: AccessDiff<'_>,
+        access_store: &mut AccessStore,
+        access_diff: AccessDiff<'_>,
     ) -> Result<(), Error> {
-        let AccessDiff { now, changes } = news;
-        let before = memory.told();
-        let is_baseline = !memory.meta.access_known;
+        let AccessDiff { now, changes } = access_diff;
+        let before = access_store.published();
+        let is_baseline = !access_store.meta.access_known;
         let mut of_entity: BTreeMap<Entity, Vec<AttributedChange<'_>>> = BTreeMap::new();
         for explained in changes {
             let entity = explained.0.entity.clone();
@@ -41,62 +41,59 @@ impl AccessWatcher {
             if before.get(entity) == Some(&access) {
                 continue;
             }
-            let known = memory.known.entry(entity.clone()).or_default();
+            let known = access_store.known.entry(entity.clone()).or_default();
             known.access = access;
             for (change, by) in of_entity.remove(entity).unwrap_or_default() {
                 known.seq += 1;
                 batch.add(entity, frame.access(&change, by, known.seq));
             }
             batch.entities.insert(entity.clone());
-            if batch.bytes > MOST_IN_OUTBOX {
-                self.tell(memory, std::mem::take(&mut batch)).await?;
+            if batch.bytes > MAX_OUTBOX_BYTES {
+                self.emit(access_store, std::mem::take(&mut batch)).await?;
             }
         }
-        self.tell(memory, batch).await?;
+        self.emit(access_store, batch).await?;
         if is_baseline {
-            tracing::info!(
-                known = memory.known.len(),
-                "access of everybody is known; from now on changes are told"
-            );
-            memory.meta.access_known = true;
+            tracing::info!(known = access_store.known.len(), "access baseline stored");
+            access_store.meta.access_known = true;
         }
         Ok(())
     }
 
-    /// Remembers which entries of the log are told.
+    /// Remembers which entries of the log are published.
     pub(super) async fn settle(
         &self,
-        memory: &mut AccessStore,
+        access_store: &mut AccessStore,
         log: Vec<Transaction>,
     ) -> Result<(), Error> {
-        let before = memory.meta.clone();
-        let meta = &mut memory.meta;
+        let before = access_store.meta.clone();
+        let meta = &mut access_store.meta;
         for entry in log {
             let time = entry.time.as_secs();
             meta.log_time = meta.log_time.max(time);
-            meta.log_told.insert(entry.id, time);
+            meta.log_published.insert(entry.id, time);
         }
-        let oldest = meta.log_time - OVERLAP;
-        meta.log_told.retain(|_, time| *time >= oldest);
+        let oldest = meta.log_time - LOG_OVERLAP_SECS;
+        meta.log_published.retain(|_, time| *time >= oldest);
         if *meta == before && meta.access_known {
             return Ok(());
         }
-        memory.write_meta().await
+        access_store.write_meta().await
     }
 
-    /// Tells whose person became known or changed.
-    pub(super) async fn link(&self, memory: &mut AccessStore) -> Result<(), Error> {
-        if self.config.accounting && !memory.meta.access_known {
+    /// Publishes whose person became known or changed.
+    pub(super) async fn link(&self, access_store: &mut AccessStore) -> Result<(), Error> {
+        if self.config.accounting && !access_store.meta.access_known {
             return Ok(());
         }
-        // Who may use the cluster, or was known, is looked up; of others is told what jobs and logins made known.
+        // Who may use the cluster, or was known, is looked up; of others is published what jobs and logins made known.
         let mut users: BTreeMap<String, bool> = self
             .identities
             .users()
             .into_iter()
             .map(|user| (user, false))
             .collect();
-        for (entity, known) in &memory.known {
+        for (entity, known) in &access_store.known {
             let matters = known.access != Access::default() || known.person.is_some();
             if let Entity::User(user) = entity
                 && matters
@@ -114,7 +111,7 @@ impl AccessWatcher {
                 Some((user, person.ok()?))
             })
             .collect();
-        let is_baseline = !memory.meta.people_known;
+        let is_baseline = !access_store.meta.people_known;
         if is_baseline && !self.identities.settled() {
             return Ok(());
         }
@@ -122,14 +119,14 @@ impl AccessWatcher {
         let mut batch = AccessEventBatch::default();
         for (user, person) in found {
             let entity = Entity::User(user);
-            let before = memory
+            let before = access_store
                 .known
                 .get(&entity)
                 .and_then(|known| known.person.clone());
             if before == person {
                 continue;
             }
-            let known = memory.known.entry(entity.clone()).or_default();
+            let known = access_store.known.entry(entity.clone()).or_default();
             known.person.clone_from(&person);
             if !is_baseline {
                 known.seq += 1;
@@ -138,24 +135,28 @@ impl AccessWatcher {
                 batch.add(&entity, event);
             }
             batch.entities.insert(entity);
-            if batch.bytes > MOST_IN_OUTBOX {
-                self.tell(memory, std::mem::take(&mut batch)).await?;
+            if batch.bytes > MAX_OUTBOX_BYTES {
+                self.emit(access_store, std::mem::take(&mut batch)).await?;
             }
         }
-        self.tell(memory, batch).await?;
+        self.emit(access_store, batch).await?;
         if is_baseline {
-            memory.meta.people_known = true;
-            memory.write_meta().await?;
+            access_store.meta.people_known = true;
+            access_store.write_meta().await?;
         }
         Ok(())
     }
 
     /// Stores, publishes, and stores again that it is published.
-    async fn tell(&self, memory: &mut AccessStore, batch: AccessEventBatch) -> Result<(), Error> {
+    async fn emit(
+        &self,
+        access_store: &mut AccessStore,
+        batch: AccessEventBatch,
+    ) -> Result<(), Error> {
         if batch.entities.is_empty() {
             return Ok(());
         }
-        memory.write(&batch.entities, &batch.events).await?;
+        access_store.write(&batch.entities, &batch.events).await?;
         if batch.events.is_empty() {
             return Ok(());
         }
@@ -169,7 +170,7 @@ impl AccessWatcher {
         self.bus
             .publish_all_traced(traced.collect(), &self.shutdown)
             .await?;
-        memory.write(&batch.entities, &[]).await
+        access_store.write(&batch.entities, &[]).await
     }
 
     fn frame(&self) -> AccessEventContext<'_> {

@@ -2,7 +2,7 @@
 //!
 //! slurmdbd's log of changes is asked first: one cheap question, and as long as it has nothing new, nothing else is asked. Where there is
 //! no such question (slurmrestd), everything is read each time, so a look is an answer's twentieth of the time at most. Everything
-//! is read twice: only what two readings agree on is told. A reading that fails says nothing about anybody; one in which somebody is
+//! is read twice: only what two readings agree on is published. A reading that fails says nothing about anybody; one in which somebody is
 //! missing whom, by the log, nobody has removed says nothing about them, unless it stays so ([`super::suspected_removals`]).
 
 use std::collections::BTreeSet;
@@ -29,13 +29,13 @@ use crate::identity::IdentityMap;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
 /// Until the next try if two readings, which are a turn apart, did not agree.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The log is asked from this many seconds before its newest entry that was told: sacctmgr without `-i` waits half a minute for a yes, and an
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The log is asked from this many seconds before its newest entry that was published: sacctmgr without `-i` waits half a minute for a yes, and an
 /// entry has the time of its question.
-pub(super) const OVERLAP: i64 = 600;
+pub(super) const LOG_OVERLAP_SECS: i64 = 600;
 
 /// Where everything is read at every look, a pause is so many times as long as the answer took at least.
-const PAUSES: u32 = 20;
+const PAUSE_FACTOR: u32 = 20;
 
 /// Watches users.
 pub struct AccessWatcher {
@@ -53,7 +53,7 @@ pub struct AccessWatcher {
     pub config: Arc<Config>,
     /// Who people are.
     pub identities: Arc<IdentityMap>,
-    /// Whether what is remembered can be read and written.
+    /// Whether what is stored can be read and written.
     pub state_health: Condition,
     /// Stop.
     pub shutdown: CancellationToken,
@@ -61,13 +61,13 @@ pub struct AccessWatcher {
 
 /// What one run of the watcher knows.
 struct WatchState {
-    memory: AccessStore,
+    access_store: AccessStore,
     /// When everything was read last.
     read: Option<Instant>,
     /// How long the answer took then.
     took: Duration,
     /// Who lost something, and the log does not say why.
-    doubts: SuspectedRemovals,
+    suspected_removals: SuspectedRemovals,
     /// The last problem that was logged, so that each is logged once.
     problem: Option<String>,
 }
@@ -88,7 +88,7 @@ impl AccessWatcher {
     }
 
     async fn watch(&self) -> Result<(), Error> {
-        let (memory, outbox) = AccessStore::load(
+        let (access_store, outbox) = AccessStore::load(
             &self.bus,
             &self.cluster,
             self.state_health.clone(),
@@ -99,24 +99,24 @@ impl AccessWatcher {
         let mut coordinators =
             Coordinators::take_over(&self.bus, &self.cluster, &self.shutdown).await?;
         let mut state = WatchState {
-            memory,
+            access_store,
             read: None,
             took: Duration::ZERO,
-            doubts: SuspectedRemovals::default(),
+            suspected_removals: SuspectedRemovals::default(),
             problem: None,
         };
         let mut due = Instant::now();
         loop {
-            state.memory.check().await?;
+            state.access_store.check().await?;
             if self.config.accounting && due <= Instant::now() {
                 due = Instant::now() + self.look(&mut state).await?;
             }
-            if state.memory.meta.access_known {
-                coordinators.publish(&state.memory.known).await?;
-                let acting = coordinators::who_act(&state.memory.known);
+            if state.access_store.meta.access_known {
+                coordinators.publish(&state.access_store.known).await?;
+                let acting = coordinators::who_act(&state.access_store.known);
                 self.identities.actors().set_coordinators(acting);
             }
-            self.link(&mut state.memory).await?;
+            self.link(&mut state.access_store).await?;
             self.pause(self.config.identity_poll).await?;
         }
     }
@@ -135,10 +135,10 @@ impl AccessWatcher {
             Ok(log) => log,
             Err(pause) => return Ok(pause),
         };
-        let told = &state.memory.meta.log_told;
+        let published = &state.access_store.meta.log_published;
         let is_new = log
             .as_ref()
-            .is_none_or(|log| log.iter().any(|entry| !told.contains_key(&entry.id)));
+            .is_none_or(|log| log.iter().any(|entry| !published.contains_key(&entry.id)));
         let is_due = state
             .read
             .is_none_or(|at| at.elapsed() >= settings.full_interval);
@@ -150,41 +150,41 @@ impl AccessWatcher {
             Ok(everybody) => everybody,
             Err(pause) => return Ok(pause),
         };
-        let told = state.memory.told();
+        let published = state.access_store.published();
         let mut still_needed = BTreeSet::new();
-        if first != told || !state.memory.meta.access_known {
+        if first != published || !state.access_store.meta.access_known {
             match self.read(state).await? {
                 Ok(second) if second == first => {}
                 // Somebody is at it: what it comes to will be seen.
-                Ok(_) => return Ok(AGAIN),
+                Ok(_) => return Ok(RETRY_DELAY),
                 Err(pause) => return Ok(pause),
             }
             let later = match self.log(state).await? {
                 Ok(log) => log,
                 Err(pause) => return Ok(pause),
             };
-            let log_told = &state.memory.meta.log_told;
+            let log_published = &state.access_store.meta.log_published;
             let [log, later] = [&log, &later].map(|log| {
                 let entries = log
                     .iter()
                     .flatten()
-                    .filter(|entry| !log_told.contains_key(&entry.id));
+                    .filter(|entry| !log_published.contains_key(&entry.id));
                 entries.cloned().collect::<Vec<_>>()
             });
-            let mut news = AccessDiff::of(&state.memory, first, &log, &later);
-            still_needed = state.doubts.withhold(&told, &mut news);
-            self.changed(&mut state.memory, news).await?;
+            let mut diff = AccessDiff::of(&state.access_store, first, &log, &later);
+            still_needed = state.suspected_removals.withhold(&published, &mut diff);
+            self.changed(&mut state.access_store, diff).await?;
         } else {
-            state.doubts = SuspectedRemovals::default();
+            state.suspected_removals = SuspectedRemovals::default();
         }
-        // Who is doubted is looked at again, whatever the log says.
-        state.read = state.doubts.is_empty().then(Instant::now);
+        // Who is suspected is looked at again, whatever the log says.
+        state.read = state.suspected_removals.is_empty().then(Instant::now);
         let mut log = log.unwrap_or_default();
         log.retain(|entry| !still_needed.contains(&entry.id));
-        self.settle(&mut state.memory, log).await?;
+        self.settle(&mut state.access_store, log).await?;
         Ok(match has_log {
             true => settings.interval,
-            false => settings.interval.max(state.took * PAUSES),
+            false => settings.interval.max(state.took * PAUSE_FACTOR),
         })
     }
 
@@ -197,14 +197,14 @@ impl AccessWatcher {
             return Ok(Ok(None));
         }
         let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
-        let newest = match state.memory.meta.log_time {
+        let newest = match state.access_store.meta.log_time {
             0 => Utc::now().timestamp(),
             // The clock may have been set back.
             time => time.min(Utc::now().timestamp()),
         };
         let log = self
             .slurm
-            .transactions(UnixTime::from_secs(newest - OVERLAP));
+            .transactions(UnixTime::from_secs(newest - LOG_OVERLAP_SECS));
         match unless_stopped(&self.shutdown, log).await? {
             Ok(log) => {
                 self.slurmdbd.up(RequestCost::Light).await?;
@@ -256,10 +256,7 @@ impl AccessWatcher {
         }
         let problem = chain(error);
         if state.problem.as_ref() != Some(&problem) {
-            tracing::warn!(
-                problem,
-                "associations cannot be read; nothing is told about access until they can"
-            );
+            tracing::warn!(problem, "associations unavailable, access events withheld");
             state.problem = Some(problem);
         }
         Ok(None)

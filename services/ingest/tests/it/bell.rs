@@ -17,7 +17,7 @@ const SLOW: &str = "sweep_interval = \"1h\"";
 pub async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]) {
     static RINGS: AtomicU32 = AtomicU32::new(0);
     let n = RINGS.fetch_add(1, Ordering::Relaxed);
-    let bell = Doorbell {
+    let doorbell = Doorbell {
         id: format!("{hook}-{job_id}-{n}"),
         hook: hook.to_owned(),
         cluster: NAME.to_owned(),
@@ -32,8 +32,8 @@ pub async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &s
     mesh.bus
         .publish_raw(
             subject::doorbell(NAME, hook),
-            &bell.id,
-            bell.encode_to_vec(),
+            &doorbell.id,
+            doorbell.encode_to_vec(),
         )
         .await
         .unwrap();

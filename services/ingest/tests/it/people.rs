@@ -63,11 +63,11 @@ async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
     let mesh = Mesh::start().await;
     let settings = "[ingest.users]\nlogins_per_minute = 5";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let ring = async |bell: &Doorbell, delivery: &str| {
-        let id = format!("{}{delivery}", bell.id);
+    let ring = async |doorbell: &Doorbell, delivery: &str| {
+        let id = format!("{}{delivery}", doorbell.id);
         let subject = subject::doorbell(NAME, "Pam");
         mesh.bus
-            .publish_raw(subject, &id, bell.encode_to_vec())
+            .publish_raw(subject, &id, doorbell.encode_to_vec())
             .await
             .unwrap();
     };

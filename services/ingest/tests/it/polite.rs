@@ -34,10 +34,13 @@ async fn ring_all(mesh: &Mesh, occasion: &str, jobs: impl IntoIterator<Item = u3
 
 /// Publishes doorbells, many at a time.
 async fn ring_each(mesh: &Mesh, bells: impl IntoIterator<Item = Doorbell>) {
-    let rings = bells.into_iter().map(|bell| async move {
-        let subject = subject::doorbell(NAME, &bell.hook);
-        let body = bell.encode_to_vec();
-        mesh.bus.publish_raw(subject, &bell.id, body).await.unwrap();
+    let rings = bells.into_iter().map(|doorbell| async move {
+        let subject = subject::doorbell(NAME, &doorbell.hook);
+        let body = doorbell.encode_to_vec();
+        mesh.bus
+            .publish_raw(subject, &doorbell.id, body)
+            .await
+            .unwrap();
     });
     futures_util::stream::iter(rings)
         .buffer_unordered(256)

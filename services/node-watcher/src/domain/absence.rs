@@ -24,9 +24,9 @@ pub const MISSED_POLLS_IF_MOST_MISSING: u32 = 5;
 /// One node after a look.
 #[derive(Clone, Debug)]
 pub struct ObservedNode {
-    /// Slurm's record; for a node that is missing, what is remembered of it.
+    /// Slurm's record; for a node that is missing, what is stored of it.
     pub record: NodeRecord,
-    /// What to remember; its number counts the changes.
+    /// What to store; its number counts the changes.
     pub after: TrackedNode,
     /// What happened, oldest first.
     pub changes: Vec<NodeChange>,

@@ -28,7 +28,7 @@ use super::cause::{self, Cause};
 /// different seconds for one boot), and clocks are corrected.
 const BOOT_TIME_TOLERANCE_SECS: i64 = 120;
 
-/// What is remembered of a node between two looks, and over restarts.
+/// What is stored of a node between two looks, and over restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrackedNode {
     /// Number of its newest event; also the event's `run_seq`.
@@ -59,7 +59,7 @@ pub struct TrackedNode {
     pub partitions: Vec<String>,
     /// It is a cloud node: it may vanish from Slurm's list while it is switched off.
     pub cloud: bool,
-    /// It was removed; remembered so that its numbers go on should it come back.
+    /// It was removed; stored so that its numbers go on should it come back.
     pub gone: bool,
     /// In how many answers in a row it was missing. Not stored: a restart counts anew.
     #[serde(skip)]
@@ -163,7 +163,7 @@ pub fn diff(
 
 /// The event for having come into a stage.
 fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause) -> EventType {
-    // Once the loss is told, what follows (switched off, booted again) is told as usual.
+    // Once the loss is published, what follows (switched off, booted again) is published as usual.
     let told = before.is_some_and(|before| before.cause == cause.word);
     match after.lifecycle {
         Lifecycle::Provisioning if after.rebooting => EventType::NodeReboot,
@@ -194,7 +194,7 @@ fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
 }
 
 impl TrackedNode {
-    /// What to remember after a look. The number of events is the caller's to count.
+    /// What to store after a look. The number of events is the caller's to count.
     pub fn after(previous: Option<&Self>, current: &NodeRecord) -> Self {
         let seen = current.lifecycle();
         // Silence alone changes no stage, and neither does a controller that has not heard of the node since its own start.

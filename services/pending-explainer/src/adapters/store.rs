@@ -1,6 +1,6 @@
 //! State in the key-value bucket: what was said about each run, in shards, and what is still to be published.
 //!
-//! Every write names the revision it was read at, so two instances never both believe they spoke. What a change says is written
+//! Every write names the revision it was read at, so two instances never both accept they spoke. What a change says is written
 //! with it *before* it is published (the outbox): after a crash it is published again with the same id. Changes that come while a
 //! write is under way share the next one.
 
@@ -153,7 +153,7 @@ impl Store {
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
                             key = shard.key,
-                            "write state again until it is stored"
+                            "state not written, retrying"
                         );
                     }
                     tokio::select! {

@@ -5,7 +5,7 @@
 //! - A snapshot of the queue is worth an event when the expected start first appears, or moves by more than a fifth of the remaining wait,
 //!   at most once per [`MIN_ESTIMATE_EVENT_INTERVAL`] and job.
 //! - An event older than the newest seen of its run changes nothing: messages of one run may be handled out of order.
-//! - Jobs that left the queue are remembered for [`RUN_RETENTION`], so that a message delivered twice says nothing new.
+//! - Jobs that left the queue are stored for [`RUN_RETENTION`], so that a message delivered twice says nothing new.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,9 +25,9 @@ use super::queue::QueuePosition;
 
 /// Least time between two events about the same job's expected start.
 pub const MIN_ESTIMATE_EVENT_INTERVAL: TimeDelta = TimeDelta::minutes(10);
-/// How long a job that left the queue is remembered.
+/// How long a job that left the queue is stored.
 pub const RUN_RETENTION: TimeDelta = TimeDelta::days(1);
-/// How many explanations of a job are kept.
+/// How many explanations of a job are retained.
 const MAX_TIMELINE_ENTRIES: usize = 20;
 
 /// What is known of one run that waits or waited.
@@ -309,7 +309,7 @@ fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
     (start - said).abs() * 5 > left
 }
 
-/// Forgets runs that left the queue long ago. True if there were any.
+/// Drops runs that left the queue long ago. True if there were any.
 pub fn forget(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
     runs.retain(|_, run| {

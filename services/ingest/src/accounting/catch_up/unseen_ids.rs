@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use slurm_client::{AccountingQuery, AccountingRecord, Drift, UsageRecord};
 use slurm_types::{JobId, JobRef};
 
-use super::{APART, BACKLOG, CatchUp};
+use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
 use crate::collector::{TracedObservation, Unseen};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
@@ -17,20 +17,20 @@ use crate::sources::{RequestCost, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Ids in one question.
-pub(crate) const AT_ONCE: usize = 1_000;
+pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
 /// How often it is asked about an id that no sweep has shown and that by accounting is not over: its end may be on its way.
-const ASKED: u32 = 4;
+const MAX_LOOKUPS_PER_ID: u32 = 4;
 
 impl CatchUp {
     /// Asks accounting about every id of the range that is still not known.
     pub(super) async fn look_up(&self, range: Unseen) -> Result<(), Error> {
         let ids: Vec<u32> = self.collector.unknown_of(range).await;
         let (mut found, mut open) = self.look_up_once(&ids).await?;
-        for _ in 1..ASKED {
+        for _ in 1..MAX_LOOKUPS_PER_ID {
             if open.is_empty() {
                 break;
             }
-            self.pause(BACKLOG).await?;
+            self.pause(SLURMDBD_BACKLOG_WAIT).await?;
             let mut unknown = self.collector.unknown_of(range).await;
             unknown.retain(|id| open.contains(id));
             let more;
@@ -41,7 +41,7 @@ impl CatchUp {
             tracing::info!(
                 ids = ids.len(),
                 found,
-                "ids that no sweep has shown were looked up"
+                "unseen job ids looked up in accounting"
             );
             metrics::unseen(ids.len());
         }
@@ -53,7 +53,7 @@ impl CatchUp {
     async fn look_up_once(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
         let (mut found, mut open) = (0, BTreeSet::new());
         let capture_since = self.collector.core().await.meta.capture_since;
-        for some in ids.chunks(AT_ONCE) {
+        for some in ids.chunks(MAX_IDS_PER_LOOKUP) {
             let rows = self.rows_of(some).await?;
             for job_id in provisional(&rows) {
                 self.questions.ask(job_id).await;
@@ -69,7 +69,7 @@ impl CatchUp {
             let ended = self.with_codes(ended.collect(), false).await?;
             let readings = ended.into_iter().map(TracedObservation::new).collect();
             self.collector.absorb(&Cause::Accounting, readings).await?;
-            self.pause(APART).await?;
+            self.pause(LOOKUP_INTERVAL).await?;
         }
         Ok((found, open))
     }
@@ -103,7 +103,7 @@ impl CatchUp {
             match unless_stopped(&self.shutdown, ask()).await? {
                 Ok(_) if std::mem::take(&mut away) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
-                    self.pause(BACKLOG).await?;
+                    self.pause(SLURMDBD_BACKLOG_WAIT).await?;
                 }
                 Ok(answer) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;

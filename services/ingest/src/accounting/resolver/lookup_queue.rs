@@ -1,4 +1,4 @@
-//! What accounting is to be asked: who waits for an answer, and who is told to come again.
+//! What accounting is to be asked: which lookups wait for an answer, and which doorbells are redelivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::domain::{Observation, contradict};
 use crate::doorbells::{JobReadRequest, postpone};
 
 /// Room for questions; who finds it full waits.
-const CHANNEL: usize = 4_096;
+const CHANNEL_CAPACITY: usize = 4_096;
 
-/// Jobs whose doorbells may wait for answers at the same time. What others tell is kept, but they come again: who waits keeps all those
+/// Jobs whose doorbells may wait for answers at the same time. What others tell is retained, but they come again: who waits keeps all those
 /// from being handled that ring after it.
-const MOST_WAITING: usize = 128;
+const MAX_WAITING_DOORBELLS: usize = 128;
 
 /// What became of doorbells that found too many others waiting.
-const BUSY: &str = "accounting_busy";
+const BUSY_DELAY: &str = "accounting_busy";
 
 /// A question for accounting.
 pub struct LookupRequest {
@@ -45,8 +45,8 @@ pub struct LookupQueue {
 impl LookupQueue {
     /// What takes questions, and where they come out.
     pub fn new() -> (Self, mpsc::Receiver<LookupRequest>) {
-        let (sender, receiver) = mpsc::channel(CHANNEL);
-        let places = Arc::new(Semaphore::new(MOST_WAITING));
+        let (sender, receiver) = mpsc::channel(CHANNEL_CAPACITY);
+        let places = Arc::new(Semaphore::new(MAX_WAITING_DOORBELLS));
         (Self { sender, places }, receiver)
     }
 
@@ -60,7 +60,7 @@ impl LookupQueue {
             place: None,
         };
         if self.sender.send(question).await.is_err() {
-            tracing::debug!("stopping, the question is asked again at the next start");
+            tracing::debug!("accounting lookup deferred: shutting down");
         }
     }
 
@@ -71,7 +71,7 @@ impl LookupQueue {
         let evidence = evidence.map(|end| *end).collect();
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         if place.is_none() {
-            postpone(std::mem::take(&mut rings), BUSY);
+            postpone(std::mem::take(&mut rings), BUSY_DELAY);
         }
         let question = LookupRequest {
             job_id,
@@ -82,7 +82,7 @@ impl LookupQueue {
         };
         if let Err(error) = self.sender.try_send(question) {
             // Who comes again brings the same along.
-            postpone(error.into_inner().rings, BUSY);
+            postpone(error.into_inner().rings, BUSY_DELAY);
         }
     }
 }
@@ -176,11 +176,11 @@ mod tests {
         assert!(
             sent_away
                 .by_ref()
-                .take(MOST_WAITING)
+                .take(MAX_WAITING_DOORBELLS)
                 .all(|answer| answer.is_err())
         );
         assert!(sent_away.all(|answer| answer == Ok(DoorbellOutcome::Later)));
-        // What they tell is kept, and an answer makes room.
+        // What they tell is retained, and an answer makes room.
         let mut open = BTreeMap::new();
         while let Ok(question) = receiver.try_recv() {
             note(&mut open, question);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn who_finds_the_questions_full_is_sent_away_too() {
         let (questions, _receiver) = LookupQueue::new();
-        for job_id in 0..u32::try_from(CHANNEL).unwrap() {
+        for job_id in 0..u32::try_from(CHANNEL_CAPACITY).unwrap() {
             questions.ask_for(job_id, Vec::new());
         }
         let (rings, mut answer) = end_of(7);

@@ -11,11 +11,11 @@ const CLOCK_SKEW_SECONDS: i64 = 60;
 /// What the records say of it.
 #[derive(Debug)]
 pub(super) enum EndVerdict {
-    /// Accounting has an end of this run: that one is told.
+    /// Accounting has an end of this run: that one is published.
     Recorded,
     /// Accounting may have it soon.
     Open,
-    /// A record knows the run, and none has its end; or there is no accounting to ask. To be told as inferred.
+    /// A record knows the run, and none has its end; or there is no accounting to ask. To be published as inferred.
     Inferred(Box<Observation>),
     /// No record knows the run.
     Refused,
@@ -59,7 +59,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
             snapshot::fill(&mut end.job, &row.job);
             EndVerdict::Inferred(Box::new(end))
         }
-        // What is told of a run that no record has shown must not be taken for one that comes.
+        // What is published of a run that no record has shown must not be taken for one that comes.
         None if end
             .end
             .is_some_and(|at| at > records.now + CLOCK_SKEW_SECONDS) =>
@@ -116,15 +116,15 @@ mod tests {
             ("ACCOUNT", "ml"),
         ];
         let environment = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let bell = Doorbell {
+        let doorbell = Doorbell {
             hook: "JobComp".to_owned(),
             cluster: "c".to_owned(),
             job_id: 7,
             environment: environment.into(),
             ..Doorbell::default()
         };
-        assert!(CompletionRecord::from_env(&bell.environment).is_ok());
-        *Evidence::read("c", &bell).unwrap().end.unwrap()
+        assert!(CompletionRecord::from_env(&doorbell.environment).is_ok());
+        *Evidence::read("c", &doorbell).unwrap().end.unwrap()
     }
 
     /// The verdict, and whom an inferred end names.

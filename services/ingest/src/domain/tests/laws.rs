@@ -148,16 +148,16 @@ impl History {
     }
 }
 
-/// What is told when these readings are made in this order; panics if anything recorded is told twice, if a run ends twice, or if its
+/// What is published when these readings are made in this order; panics if anything recorded is published twice, if a run ends twice, or if its
 /// events are not counted upwards.
-fn told(readings: &[String]) -> BTreeSet<EventId> {
-    let mut book = RunStore::default();
+fn previous(readings: &[String]) -> BTreeSet<EventId> {
+    let mut run_store = RunStore::default();
     let mut ids = BTreeSet::new();
     let mut counts: HashMap<RunKey, u64> = HashMap::new();
     let mut restarts: HashMap<RunKey, Option<u32>> = HashMap::new();
     let mut ends = BTreeSet::new();
     for (sweep, text) in readings.iter().enumerate() {
-        for fact in apply(&mut book, step(text, u64::try_from(sweep).unwrap())) {
+        for fact in apply(&mut run_store, step(text, u64::try_from(sweep).unwrap())) {
             let count = counts.insert(fact.run.clone(), fact.seq).unwrap_or(0);
             assert_eq!(fact.seq, count + 1, "{:?} in {readings:?}", fact.kind);
             let runs_before = u32::try_from((fact.run.submit_time - EPOCH) / 1000).unwrap();
@@ -186,32 +186,32 @@ fn told(readings: &[String]) -> BTreeSet<EventId> {
     ids
 }
 
-/// What a process tells that ends after each of these readings, or goes on: what it told is on the bus, what it remembers is stored
+/// What a process tells that ends after each of these readings, or goes on: what it published is on the bus, what it stores is stored
 /// only now and then.
 fn told_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> {
-    let mut book = RunStore::default();
+    let mut run_store = RunStore::default();
     let mut disk = Vec::new();
     let mut ids = BTreeSet::new();
     for (at, text) in readings.iter().enumerate() {
-        let facts = apply(&mut book, step(text, u64::try_from(at).unwrap()));
+        let facts = apply(&mut run_store, step(text, u64::try_from(at).unwrap()));
         let recorded = facts
             .iter()
             .filter(|fact| matches!(fact.id, FactId::Recorded(_)));
         ids.extend(recorded.map(Fact::event_id));
         if stored[at % stored.len()] {
-            let runs = book
+            let runs = run_store
                 .iter()
                 .map(|(run, tracked)| (run.entity_key(), tracked));
             disk = serde_json::to_vec(&runs.collect::<Vec<_>>()).unwrap();
         }
         // Every process begins with what the one before has stored.
-        book = RunStore::default();
+        run_store = RunStore::default();
         let runs: Vec<(String, RunState)> = match &disk[..] {
             [] => Vec::new(),
             disk => serde_json::from_slice(disk).unwrap(),
         };
         for (run, tracked) in runs {
-            book.put(RunKey::parse("c", &run).unwrap(), tracked);
+            run_store.put(RunKey::parse("c", &run).unwrap(), tracked);
         }
     }
     ids
@@ -244,7 +244,7 @@ proptest! {
         readings.push(history.accounting());
         readings.push(all[all.len() - 1].clone());
         readings.push(history.settled());
-        prop_assert_eq!(told(&readings), history.facts());
+        prop_assert_eq!(previous(&readings), history.facts());
     }
 
     #[test]
@@ -263,7 +263,7 @@ proptest! {
         }
         let newest = history.controller().pop().unwrap();
         readings.extend([newest, history.settled()]);
-        prop_assert_eq!(told(&readings), history.facts());
+        prop_assert_eq!(previous(&readings), history.facts());
     }
 
     #[test]
@@ -278,7 +278,7 @@ proptest! {
         readings.push(history.settled());
         readings.push(history.controller().pop().unwrap());
         readings.push(history.settled());
-        prop_assert_eq!(told(&readings), history.facts());
+        prop_assert_eq!(previous(&readings), history.facts());
     }
 
     #[test]

@@ -256,32 +256,37 @@ pub fn word(fact: &Fact) -> String {
 }
 
 /// Applies a step and returns its facts.
-pub fn apply(book: &mut RunStore, step: Step) -> Vec<Fact> {
+pub fn apply(run_store: &mut RunStore, step: Step) -> Vec<Fact> {
     let mut facts = Vec::new();
     match step {
         Step::See(observations, look) => {
             for observation in observations {
-                let decision = super::super::observe(book, &observation, &look);
+                let decision = super::super::observe(run_store, &observation, &look);
                 for (run, tracked) in decision.changes {
-                    book.put(run, tracked);
+                    run_store.put(run, tracked);
                 }
                 facts.extend(decision.facts);
             }
         }
         Step::Settle { gone, given_up } => {
-            let array = book
+            let array = run_store
                 .iter()
                 .find(|(_, tracked)| tracked.is_array)
                 .map(|(run, _)| run.clone())
                 .unwrap();
             use super::super::DepartedTasks;
-            match super::super::settle_remainder(book, &array, gone, given_up.as_ref(), EPOCH + 999)
-            {
+            match super::super::resolve_departed_tasks(
+                run_store,
+                &array,
+                gone,
+                given_up.as_ref(),
+                EPOCH + 999,
+            ) {
                 Some(DepartedTasks::RunUsage(next) | DepartedTasks::Missing(next)) => {
-                    book.put(array, *next)
+                    run_store.put(array, *next)
                 }
                 Some(DepartedTasks::Cancelled(next, fact)) => {
-                    book.put(array, *next);
+                    run_store.put(array, *next);
                     facts.push(*fact);
                 }
                 None => {}

@@ -33,10 +33,13 @@ fn rows() -> Vec<[String; 3]> {
 }
 
 fn events(readings: &str) -> String {
-    let mut book = RunStore::default();
+    let mut run_store = RunStore::default();
     let mut words = Vec::new();
     for (sweep, text) in readings.split(';').enumerate() {
-        let facts = apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
+        let facts = apply(
+            &mut run_store,
+            step(text.trim(), u64::try_from(sweep).unwrap()),
+        );
         words.extend(facts.iter().map(word));
     }
     if words.is_empty() {
@@ -68,10 +71,13 @@ fn every_row_of_the_table_holds() {
 #[test]
 fn events_of_a_run_are_counted_upwards_from_one() {
     for [what, readings, _] in rows() {
-        let mut book = RunStore::default();
+        let mut run_store = RunStore::default();
         let mut last = std::collections::HashMap::new();
         for (sweep, text) in readings.split(';').enumerate() {
-            for fact in apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap())) {
+            for fact in apply(
+                &mut run_store,
+                step(text.trim(), u64::try_from(sweep).unwrap()),
+            ) {
                 let before = last.insert(fact.run.clone(), fact.seq).unwrap_or(0);
                 assert_eq!(fact.seq, before + 1, "{what}: {:?}", fact.kind);
             }
@@ -82,7 +88,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
 /// What was seen of one attempt must not fill the record of another: exit codes would be another's.
 #[test]
 fn accounting_tells_of_the_attempt_that_began_then() {
-    let mut book = RunStore::default();
+    let mut run_store = RunStore::default();
     for (sweep, text) in [
         "sacct: NODE_FAIL n1 start=10 end=20",
         "RUNNING n2 start=30 restarts=1",
@@ -91,7 +97,7 @@ fn accounting_tells_of_the_attempt_that_began_then() {
     .into_iter()
     .enumerate()
     {
-        apply(&mut book, step(text, u64::try_from(sweep).unwrap()));
+        apply(&mut run_store, step(text, u64::try_from(sweep).unwrap()));
     }
     for (text, attempt) in [
         ("sacct: NODE_FAIL n1 start=10 end=20", 0),
@@ -100,6 +106,10 @@ fn accounting_tells_of_the_attempt_that_began_then() {
         let Step::See(observations, _) = step(text, 9) else {
             panic!("{text} is a reading");
         };
-        assert_eq!(run_of(&book, &observations[0]).attempt, attempt, "{text}");
+        assert_eq!(
+            run_of(&run_store, &observations[0]).attempt,
+            attempt,
+            "{text}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of which change, as data.
+//! What is published of which change, as data.
 
 use proptest::prelude::*;
 use slurm_client::{AccessRecords, AssociationRecord, UserRecord};
@@ -205,7 +205,7 @@ proptest! {
         prop_assert_eq!(diff(&one, &one), vec![]);
     }
 
-    /// Where memberships differ, each is told, in both directions.
+    /// Where memberships differ, each is published, in both directions.
     #[test]
     fn every_membership_that_differs_is_told(one in readings(), other in readings()) {
         let memberships = |of: &AccessByEntity| -> BTreeSet<(Entity, String)> {
@@ -214,13 +214,13 @@ proptest! {
             }).collect()
         };
         let (before, after) = (memberships(&one), memberships(&other));
-        let told = |kind| -> BTreeSet<(Entity, String)> {
+        let emitted = |kind| -> BTreeSet<(Entity, String)> {
             diff(&one, &other).into_iter()
                 .filter(|change| change.kind == kind && change.attribute == "Account")
                 .map(|change| (change.entity, change.account))
                 .collect()
         };
-        prop_assert_eq!(told(Kind::Granted), after.difference(&before).cloned().collect());
-        prop_assert_eq!(told(Kind::Revoked), before.difference(&after).cloned().collect());
+        prop_assert_eq!(emitted(Kind::Granted), after.difference(&before).cloned().collect());
+        prop_assert_eq!(emitted(Kind::Revoked), before.difference(&after).cloned().collect());
     }
 }

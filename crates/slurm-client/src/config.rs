@@ -17,7 +17,7 @@ pub struct Config {
     /// How long one command may take before it is killed, one request before it is given up.
     #[serde(with = "humantime_serde")]
     pub command_timeout: Duration,
-    /// At most so many commands per second on average, whatever rings.
+    /// At most so many commands per second on average, however many doorbells arrive.
     pub commands_per_second: NonZeroU32,
     /// Where slurmrestd listens.
     pub rest_url: RestUrl,

@@ -159,7 +159,7 @@ pub enum Error {
         excerpt: String,
     },
     /// The answer is empty or cut although the command reports success: it proves nothing.
-    #[error("doubt answer of {command}: {problem}")]
+    #[error("inconclusive answer of {command}: {problem}")]
     Suspicious {
         /// The command.
         command: &'static str,

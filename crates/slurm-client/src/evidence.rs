@@ -1,6 +1,6 @@
 //! What Slurm's hooks bring along in their environment. Pure.
 //!
-//! Evidence, not truth: an event is built from it only if Slurm itself has forgotten the job. A jobcomp/script record is as good
+//! Evidence, not truth: an event is built from it only if Slurm itself has purged the job. A jobcomp/script record is as good
 //! as Slurm's own, since slurmctld wrote it at the end of the run, with the state; the other hooks' environment has no state.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct ReadEvidenceError {
     expected: &'static str,
 }
 
-/// What jobcomp/script (`JobCompType=jobcomp/script`) tells about a run that ended.
+/// What jobcomp/script (`JobCompType=jobcomp/script`) reports about a run that ended.
 ///
 /// Seen on 22.05.8, 24.11.5 and 26.05.5. A requeued run has `JOBSTATE=PENDING` (plain requeue) or the state of its end
 /// (`PREEMPTED`, `NODE_FAIL`). A run that never started has `START` equal to `END` and no nodes.

@@ -1,4 +1,4 @@
-//! How often Slurm may be asked, whatever rings: so many commands per second, and no more than a second's worth at once.
+//! How often Slurm may be asked, however many doorbells arrive: so many commands per second, and no more than a second's worth at once.
 
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A bound on the rate of commands; who exceeds it waits for its turn.
+/// A bound on the rate of commands; a caller beyond it waits.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     bucket: Mutex<LeakyBucket>,
@@ -19,7 +19,7 @@ impl RateLimiter {
         }
     }
 
-    /// Waits for the next turn.
+    /// Waits for a permit.
     pub(crate) async fn acquire(&self) {
         let now = Instant::now();
         let wait = {
@@ -48,7 +48,7 @@ impl LeakyBucket {
         }
     }
 
-    /// Takes a turn. Returns how long to wait for it.
+    /// Takes a permit. Returns how long to wait for it.
     fn take(&mut self, now: Instant) -> Duration {
         let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.every;
         self.full_at = Some(full_at);

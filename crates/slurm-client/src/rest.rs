@@ -1,6 +1,6 @@
 //! The questions of [`Slurm`](crate::Slurm), asked by slurmrestd.
 //!
-//! Every answer is doubted: HTTP 200 with errors, a cut document, an empty list in answer to "what changed?", an answer older than the one
+//! No answer is trusted unchecked: HTTP 200 with errors, a cut document, an empty list in answer to "what changed?", an answer older than the one
 //! before are errors or "nothing changed", never "no such job". A job is missing only if Slurm says so by its number (2017).
 //! `update_time` is never sent to `/nodes/`: up to 25.11 that fails with HTTP 500 whenever nodes changed but partitions did not.
 
@@ -118,13 +118,13 @@ impl Rest {
         question: &str,
         argument: &str,
     ) -> Result<Response, Error> {
-        let told = self
+        let response = self
             .get_or_rediscover(command, family, question, argument)
             .await;
-        if let Err(error) = &told {
+        if let Err(error) = &response {
             metrics::failed(command, error.kind());
         }
-        told
+        response
     }
 
     async fn get_or_rediscover(
@@ -157,7 +157,7 @@ impl Rest {
                         self.invalidate_api();
                     }
                 }
-                told => return Ok(told),
+                response => return Ok(response),
             }
         }
         Err(Error::Failed {
@@ -197,8 +197,8 @@ impl Rest {
         argument: &str,
         read: fn(&Value) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let told = self.list(command, family, question, argument, read).await?;
-        let (records, _) = told.ok_or_else(|| nothing(command))?;
+        let response = self.list(command, family, question, argument, read).await?;
+        let (records, _) = response.ok_or_else(|| nothing(command))?;
         let count = records.len();
         let records: Vec<T> = records.into_iter().flatten().collect();
         complete(command, count - records.len())?;
@@ -222,7 +222,7 @@ impl Rest {
             return Ok(());
         };
         if this + ALLOWED < before {
-            // Once: should the controller's clock have been set back, the next answer is believed.
+            // Once: should the controller's clock have been set back, the next answer is accepted.
             self.newest.store(this, Ordering::Relaxed);
             let error = Error::Stale {
                 command,

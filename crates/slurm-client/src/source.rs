@@ -90,7 +90,7 @@ impl Slurm {
         matches!(self.0, Inner::Rest(_))
     }
 
-    /// Whether it tells who changed access: slurmrestd has no question for slurmdbd's log.
+    /// Whether it has the log of access changes: slurmrestd has no question for slurmdbd's log.
     pub const fn has_transaction_log(&self) -> bool {
         !self.over_rest()
     }
@@ -176,7 +176,7 @@ impl Slurm {
     }
 
     /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them, and
-    /// `AsOf`, its clock. Over REST only what slurmrestd tells: cluster, version, clock, whether there is accounting.
+    /// `AsOf`, its clock. Over REST only what slurmrestd has: cluster, version, clock, whether there is accounting.
     pub async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
         ask!(self.config())
     }

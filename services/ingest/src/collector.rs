@@ -138,7 +138,7 @@ impl Collector {
     /// Loads what is stored and publishes what was on its way.
     ///
     /// # Errors
-    /// If told to stop, or if what is stored cannot be read.
+    /// On shutdown, or if the stored state cannot be read.
     pub async fn load(
         bus: Bus,
         cluster: &str,

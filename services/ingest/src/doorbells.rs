@@ -2,10 +2,10 @@
 //!
 //! Rings of one job collapse; rings of many jobs become one question to Slurm; between two questions there is always a pause, whatever
 //! rings. A job that is about to change is read again at 50, 100, 200 … ms. A doorbell is acknowledged once its facts are stored, or
-//! once it is certain that there is nothing to tell, or that a sweep will.
+//! once it is certain that there is nothing to publish, or that a sweep will.
 //!
-//! Anybody who may publish doorbells may forge them. One is never an event by itself: [`reader`] asks Slurm, for so many jobs and runs per
-//! minute that nobody has heard of ([`unknown_jobs`]). What tells the end of a run that no record of Slurm knows is parked as a dead letter.
+//! Anybody who may publish doorbells may forge them. One is never an event by itself: [`job_reader`] asks Slurm, for so many jobs and runs per
+//! minute that no poll has shown ([`unknown_jobs`]). A doorbell with the end of a run that no record of Slurm knows is parked as a dead letter.
 
 mod job_reader;
 mod pending_reads;
@@ -40,9 +40,9 @@ pub struct JobReadRequest {
     pub job_id: u32,
     /// Which hook rang; `None` if it was no hook.
     pub hook: Option<String>,
-    /// The array whose task it is, if the hook tells.
+    /// The array whose task it is, if the hook says so.
     pub array: Option<u32>,
-    /// The end of a run that the hook tells.
+    /// the end of a run that the hook reports.
     pub end: Option<Box<Observation>>,
     /// The run of which it tells that; `end` is taken out once it is used.
     pub ended_run: Option<RunKey>,
@@ -73,11 +73,11 @@ impl JobReadRequest {
 /// What became of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DoorbellOutcome {
-    /// Its facts are stored, or there is nothing to tell, or a sweep will.
+    /// Its facts are stored, or there is nothing to publish, or a sweep will.
     Recorded,
-    /// It is to come again: what it tells can be neither confirmed nor refused yet.
+    /// Redelivered: what it reports can be neither confirmed nor refused yet.
     Later,
-    /// No record confirms what it tells, for this reason.
+    /// No record confirms what it reports, for this reason.
     Refused(String),
 }
 

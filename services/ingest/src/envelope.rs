@@ -1,4 +1,4 @@
-//! From a fact to the event that tells it.
+//! From a fact to its event.
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::{

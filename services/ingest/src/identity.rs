@@ -143,7 +143,7 @@ impl IdentityMap {
         }
     }
 
-    /// Keeps up with who people are, until told to stop.
+    /// Keeps up with who people are, until shutdown.
     pub async fn keep_up(&self, every: Duration, shutdown: CancellationToken) {
         loop {
             tokio::select! {

@@ -9,7 +9,7 @@ use metrics::{
 
 /// Publishes the recorder what the metrics mean.
 pub fn describe() {
-    describe_counter!("ingest_facts_total", "Facts told, by type.");
+    describe_counter!("ingest_facts_total", "Facts published, by type.");
     describe_counter!(
         "ingest_doorbells_total",
         "Doorbells, by outcome: answered, left_to_sweep, limited, unknown, unusable, contradicted, accounting_away, accounting_busy, probe."
@@ -29,7 +29,7 @@ pub fn describe() {
         "ingest_changed_rows_total",
         "Rows of sweeps that had changed."
     );
-    describe_gauge!("ingest_runs", "Runs that are remembered.");
+    describe_gauge!("ingest_runs", "Runs in the run store.");
     describe_gauge!(
         "ingest_unproven_jobs",
         "Jobs that Slurm no longer shows and whose end is not proven yet."
@@ -48,7 +48,7 @@ pub fn describe() {
     );
     describe_counter!(
         "ingest_provisional_rows_total",
-        "Jobs that accounting knew by a stand-in row only, and that it was asked for again."
+        "Jobs that accounting has only a provisional row of, and that were looked up again."
     );
     describe_counter!(
         "ingest_schema_drift_total",
@@ -61,7 +61,7 @@ pub fn fact(kind: EventType) {
     counter!("ingest_facts_total", "type" => kind.to_string()).increment(1);
 }
 
-/// Doorbells, by what became of them: `answered`, `left_to_sweep`, `limited` (too many of jobs that nobody has heard of), `unknown` (no
+/// Doorbells, by what became of them: `answered`, `left_to_sweep`, `limited` (too many of jobs that no poll has shown), `unknown` (no
 /// record of Slurm knows its job), `unusable`, `contradicted`, `accounting_away`, `accounting_busy` (it
 /// comes again, or a sweep tells), `probe`.
 pub fn doorbell(outcome: &'static str) {

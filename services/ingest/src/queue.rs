@@ -121,7 +121,7 @@ impl QueuePublisher {
     /// Takes over what is there: a former leader writes no snapshot any more.
     ///
     /// # Errors
-    /// If told to stop.
+    /// On shutdown.
     pub async fn take_over(
         bus: &Bus,
         cluster: &str,

@@ -76,9 +76,9 @@ impl SlurmSource {
         collector: Collector,
         condition: Option<Condition>,
     ) -> Self {
-        let told = collector.core().await.meta.down_since.get(name).copied();
+        let down_since = collector.core().await.meta.down_since.get(name).copied();
         let state = SourceState {
-            down_since: told.and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0)),
+            down_since: down_since.and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0)),
             ..SourceState::default()
         };
         Self {
@@ -92,7 +92,7 @@ impl SlurmSource {
     /// It has answered questions of this weight.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn up(&self, weight: RequestCost) -> Result<(), Error> {
         let was_down = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl SlurmSource {
     /// It has not answered a question of this weight. Returns how long to wait before the next attempt.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn down(
         &self,
         weight: RequestCost,
@@ -160,7 +160,7 @@ impl SlurmSource {
 /// Waits for an answer of Slurm, but not beyond the shutdown: one that hangs is given up only after its deadline, up to a minute.
 ///
 /// # Errors
-/// If told to stop.
+/// On shutdown.
 pub async fn unless_stopped<T>(
     shutdown: &CancellationToken,
     question: impl Future<Output = T>,

@@ -67,7 +67,7 @@ impl Sweeper {
     /// Sweeps until one succeeds: what lives is known afterwards.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn first(&mut self) -> Result<(), Error> {
         loop {
             let PollOutcome::Again(pause) = self.sweep().await? else {
@@ -81,7 +81,7 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps until told to stop.
+    /// Sweeps until shutdown.
     ///
     /// # Errors
     /// If another ingest took over.

@@ -53,7 +53,7 @@ impl Config {
             .clamp(Duration::from_millis(200), self.max_interval)
     }
 
-    /// The pause before the state is read again, after `wasted` looks in a row whose outcome could not be kept. Slurm is not asked more
+    /// The pause before the state is read again, after `wasted` looks in a row whose outcome could not be stored. Slurm is not asked more
     /// often because NATS cannot write; to NATS alone a second is enough.
     pub fn pause_after_session(&self, wasted: u32) -> Duration {
         let again = Duration::from_secs(1);

@@ -1,8 +1,8 @@
-//! The pure part: from two looks at the nodes to what happened in between. No IO, no clock.
+//! The pure part: from two polls of the nodes to the changes between them. No IO, no clock.
 //!
 //! - [`diff`]: one node, before and now.
 //! - [`cause`]: why, and who did it.
-//! - [`sweep`](mod@sweep): a whole answer of Slurm, which is suspected when nodes are missing from it.
+//! - [`absence`]: nodes that are missing from an answer, confirmed by further polls.
 //! - [`drift`]: what Slurm printed and nobody knows.
 //! - [`event`](mod@event): the envelope.
 

@@ -66,7 +66,7 @@ impl Watcher {
     }
 
     async fn watch(&self, mut rung: mpsc::Receiver<PollReply>, stop: &CancellationToken) {
-        // Looks in a row whose outcome could not be kept.
+        // Looks in a row whose outcome could not be stored.
         let mut wasted = 0;
         while !stop.is_cancelled() {
             match self.session(&mut wasted, &mut rung, stop).await {
@@ -131,7 +131,7 @@ impl Watcher {
                     failures += 1;
                     metrics::failed();
                     self.slurm_health.fail(mesh_runtime::chain(&error));
-                    // Once is enough; readiness tells the rest.
+                    // Once is enough; readiness shows the rest.
                     if failures == 1 {
                         tracing::warn!(
                             error = mesh_runtime::chain(&error),

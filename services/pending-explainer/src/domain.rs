@@ -1,7 +1,7 @@
 //! The pure part: what to say about a waiting job, and when to say it again. No IO, no clock.
 //!
 //! - [`explain`]: a job's record and its place in the queue become an [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
-//! - [`timeline`]: what was said so far about each job, and the rules that keep an explanation from becoming noise.
+//! - [`timeline`]: the explanations of each job so far, and the rules that keep an explanation from becoming noise.
 //! - [`queue`]: the newest snapshot of the queue, put together from its chunks.
 
 mod dependency;

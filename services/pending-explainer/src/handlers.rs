@@ -42,7 +42,7 @@ pub struct Explainer {
 }
 
 impl BatchHandler for Explainer {
-    /// Events are taken in one after the other, since those of one run tell a story; their shards are then written at the same time.
+    /// Events are taken in one after the other, since those of one run depend on each other; their shards are then written at the same time.
     async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
         let now = Utc::now();
         let mut outcomes = vec![Outcome::Done; messages.len()];
@@ -188,7 +188,7 @@ impl Explainer {
         }
     }
 
-    /// Looks at the queue again and again until told to stop; then notes that everything is published.
+    /// Looks at the queue again and again until shutdown; then notes that everything is published.
     pub async fn follow_queue(&self, every: Duration, health: &Condition) {
         loop {
             match self.tick().await {
@@ -230,7 +230,7 @@ impl Explainer {
                 self.look(cluster, &queue, &shards).await?;
             }
         }
-        self.forget(&shards).await?;
+        self.expire(&shards).await?;
         metrics::waiting(
             shards
                 .iter()
@@ -293,10 +293,10 @@ impl Explainer {
         Ok(())
     }
 
-    async fn forget(&self, shards: &[Arc<Shard>]) -> Result<(), Error> {
+    async fn expire(&self, shards: &[Arc<Shard>]) -> Result<(), Error> {
         let now = Utc::now();
         for shard in shards {
-            if shard.change(|runs| (timeline::forget(runs, now), Vec::new())) {
+            if shard.change(|runs| (timeline::expire(runs, now), Vec::new())) {
                 self.store.commit(shard, &self.shutdown).await?;
             }
         }

@@ -111,7 +111,7 @@ async fn run(
     Ok(())
 }
 
-/// Loads the state, trying again while NATS is away; `None` when told to stop.
+/// Loads the state, trying again while NATS is away; `None` on shutdown.
 async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store> {
     loop {
         let loaded = async {

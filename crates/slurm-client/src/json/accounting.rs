@@ -11,7 +11,7 @@ use slurm_types::{ExitCode, JobBaseState, JobFlag, JobState, TaskSet, TimeLimit}
 use super::{Fields, job::id};
 use crate::record::{AccountingRecord, ArrayPosition, ArrayTasks};
 
-/// Whether exit codes of the answer are to be believed.
+/// Whether the answer has the exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCodes {
     /// As they are.
@@ -110,12 +110,12 @@ pub(crate) fn accounting(
 }
 
 fn exit_code(fields: &mut Fields, codes: ExitCodes, state: &JobState) -> Option<ExitCode> {
-    let told = fields.exit_code("exit_code");
+    let printed = fields.exit_code("exit_code");
     match codes {
-        ExitCodes::Reported => told,
+        ExitCodes::Reported => printed,
         // "Job has terminated all processes on all nodes with an exit code of zero" (sacct's manual, JOB STATE CODES).
         ExitCodes::Lost if state.is(JobBaseState::Completed) => Some(ExitCode::SUCCESS),
-        ExitCodes::Lost => told.filter(|code| code.signal != 0),
+        ExitCodes::Lost => printed.filter(|code| code.signal != 0),
     }
 }
 

@@ -16,7 +16,7 @@ pub struct ArrayPosition {
 
 /// One row of `sacct -D -X`: one run of a job, or one part of a run that was resized.
 ///
-/// What accounting does not keep as it was (seen on 22.05.8 unless said otherwise): exit codes above 127 lose 128 (200 reads
+/// What accounting changes (seen on 22.05.8 unless said otherwise): exit codes above 127 lose 128 (200 reads
 /// 72:0, 128 reads 0:0); requeueing an ended job overwrites its row; characters outside latin1 in names become `?` and `"`
 /// becomes a back quote; a pending array task that is cancelled leaves no row at all; on 26.05 components of a heterogeneous job
 /// cancelled while pending lose leader and offset.
@@ -99,7 +99,7 @@ pub struct AccountingRecord {
     /// Comment of Slurm's plugins.
     pub system_comment: String,
     /// The row is a stand-in: slurmdbd got the end of a very short job before its start and knows neither owner, name nor
-    /// request yet (uid 0, name `allocation`). Seen on 22.05.8 for up to 2 s. Ask again; do not believe it.
+    /// request yet (uid 0, name `allocation`). Seen on 22.05.8 for up to 2 s. Ask again; do not rely on it.
     pub provisional: bool,
     /// How often parsing had to leave something out.
     pub oddities: u32,

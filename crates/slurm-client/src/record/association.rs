@@ -10,7 +10,7 @@ use crate::{Error, metrics};
 /// An account of a cluster, or a user in one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssociationRecord {
-    /// Slurm's id of it; 0 over REST before 26.05, which does not tell it.
+    /// Slurm's id of it; 0 over REST before 26.05, which does not print it.
     pub id: u32,
     /// Account.
     pub account: String,

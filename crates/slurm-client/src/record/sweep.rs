@@ -1,4 +1,4 @@
-//! The cheap look at the whole queue.
+//! The cheap poll of the whole queue.
 
 use std::sync::Arc;
 

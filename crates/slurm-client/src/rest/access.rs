@@ -54,7 +54,7 @@ impl Rest {
             record.comment = record.comment.filter(|_| comments);
             associations.push(record);
         }
-        // 22.05 refuses what it does not know, and tells who coordinates unasked.
+        // 22.05 refuses what it does not know, and lists coordinators unasked.
         let coordinators = match version {
             Some(40..) => "with_coords=true",
             _ => "",

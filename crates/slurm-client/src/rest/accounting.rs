@@ -87,7 +87,7 @@ impl Rest {
     where
         R: FnMut(&Value) -> Option<T> + Send + 'static,
     {
-        // 22.05 always tells every attempt.
+        // 22.05 always lists every attempt.
         let flags = match codes {
             ExitCodes::Lost => "",
             ExitCodes::Reported => "&show_duplicates=true&disable_truncate_usage_time=true",
@@ -95,10 +95,10 @@ impl Rest {
         let mut rows = Vec::new();
         for question in questions {
             let argument = format!("{question}{flags}");
-            let told = self
+            let response = self
                 .list(ACCOUNTING, Family::Accounting, "jobs", &argument, reader())
                 .await?;
-            let (records, _) = told.ok_or_else(|| nothing(ACCOUNTING))?;
+            let (records, _) = response.ok_or_else(|| nothing(ACCOUNTING))?;
             let before = rows.len();
             let count = records.len();
             rows.extend(records.into_iter().flatten());

@@ -49,7 +49,7 @@ impl Rest {
         }
     }
 
-    /// What slurmrestd tells of the configuration: v0.0.45 nearly all, older ones the cluster, the version and the clock.
+    /// What slurmrestd has of the configuration: v0.0.45 nearly all, older ones the cluster, the version and the clock.
     pub(crate) async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
         let api = self.api().await?;
         let mut config = BTreeMap::new();

@@ -15,7 +15,7 @@ use slurm_types::UnixTime;
 use super::{DIAG, Family, JOBS, Response, Rest, envelope};
 use crate::{Error, Sweep, SweepRow, cli::now, json, metrics, parse::StringInterner};
 
-/// The queue as it was last told.
+/// The queue as of the last answer.
 #[derive(Debug, Default)]
 pub(super) struct CachedQueue {
     /// Its rows; `None` before the first answer.
@@ -47,8 +47,8 @@ impl Rest {
             let since = known.clock.map(|time| time.as_secs() - 1);
             (since, known.rows.clone().map(|rows| (rows, known.unread)))
         };
-        // 22.05 does not tell its clock with the jobs.
-        let clock = match self.tells_clock().await? {
+        // 22.05 does not send its clock with the jobs.
+        let clock = match self.sends_clock().await? {
             true => None,
             false => self.clock().await,
         };
@@ -57,10 +57,10 @@ impl Rest {
             let mut words = StringInterner::default();
             // A record is a row at once: records of a long queue are not held.
             let read = move |job: &Value| json::sweep_row(&json::job(job).ok()?, &mut words);
-            let told = self
+            let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
                 .await?;
-            let unchanged = match &told {
+            let unchanged = match &response {
                 None => true,
                 Some((_, envelope)) => envelope.nothing_changed(),
             };
@@ -72,8 +72,8 @@ impl Rest {
                 });
             }
             // An empty list in answer to "what changed?" may mean that nothing did: asked again without.
-            let Some((records, envelope)) =
-                told.filter(|(records, _)| !unchanged && (since.is_none() || !records.is_empty()))
+            let Some((records, envelope)) = response
+                .filter(|(records, _)| !unchanged && (since.is_none() || !records.is_empty()))
             else {
                 if since.is_some() {
                     continue;
@@ -98,7 +98,7 @@ impl Rest {
         Err(super::nothing(JOBS))
     }
 
-    async fn tells_clock(&self) -> Result<bool, Error> {
+    async fn sends_clock(&self) -> Result<bool, Error> {
         let version = self.api().await?.version(Family::Controller);
         Ok(version.is_none_or(|version| version >= 40))
     }

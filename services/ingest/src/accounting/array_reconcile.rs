@@ -35,7 +35,7 @@ pub struct ArrayReconciler {
 }
 
 impl ArrayReconciler {
-    /// Compares until told to stop.
+    /// Compares until shutdown.
     ///
     /// # Errors
     /// If another ingest took over.

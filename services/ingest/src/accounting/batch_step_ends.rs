@@ -32,7 +32,7 @@ impl BatchStepEnds<'_> {
     /// Completes runs with their own ends. `told` are ends that doorbells told. Whose doorbell may come yet is open, with what its steps show.
     ///
     /// # Errors
-    /// If told to stop.
+    /// On shutdown.
     pub async fn complete(
         &self,
         completed: CompletedRuns,

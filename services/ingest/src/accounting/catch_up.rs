@@ -88,7 +88,7 @@ impl CatchUp {
     /// Catches up whenever something is due.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn run(self) -> Result<(), Error> {
         loop {
             while let Some(backlog) = self.collector.backlog().await {

@@ -28,7 +28,7 @@ pub struct ExitCodeReader<'a> {
     pub again: bool,
 }
 
-/// Runs as accounting tells them.
+/// Runs as accounting reports them.
 #[derive(Default)]
 pub struct CompletedRuns {
     /// What can be published: nobody has more to say of it.
@@ -41,10 +41,10 @@ impl ExitCodeReader<'_> {
     /// Completes runs of accounting with what the controller knows.
     ///
     /// # Errors
-    /// If told to stop.
+    /// On shutdown.
     pub async fn complete(&self, runs: Vec<Observation>) -> Result<CompletedRuns, Error> {
         let oldest = Utc::now().timestamp() - CONTROLLER_RETENTION_SECS;
-        let (lacking, mut told): (Vec<Observation>, Vec<Observation>) = {
+        let (lacking, mut runs): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
             runs.into_iter().partition(|run| {
                 lacks_code(run)
@@ -62,7 +62,7 @@ impl ExitCodeReader<'_> {
             .collect();
         if ids.is_empty() {
             let open = Vec::new();
-            return Ok(CompletedRuns { runs: told, open });
+            return Ok(CompletedRuns { runs, open });
         }
         let ids: Vec<JobId> = ids.into_iter().collect();
         let answer = unless_stopped(self.shutdown, self.slurm.jobs(&ids)).await?;
@@ -75,20 +75,20 @@ impl ExitCodeReader<'_> {
             match known {
                 ControllerExitCode::Ended(seen) => {
                     run.take_code(&seen);
-                    told.push(run);
+                    runs.push(run);
                 }
-                ControllerExitCode::Gone => told.push(run),
+                ControllerExitCode::Gone => runs.push(run),
                 ControllerExitCode::Open => open.push(run),
             }
         }
-        Ok(in_order(told, open))
+        Ok(in_order(runs, open))
     }
 }
 
 /// Runs of one job are published in their order, and each after the one before: those after one that is open are so, too.
-pub fn in_order(told: Vec<Observation>, mut open: Vec<Observation>) -> CompletedRuns {
+pub fn in_order(runs: Vec<Observation>, mut open: Vec<Observation>) -> CompletedRuns {
     let waiting: BTreeSet<u32> = open.iter().map(|run| run.raw_id).collect();
-    let (later, mut runs): (Vec<Observation>, Vec<Observation>) = told
+    let (later, mut runs): (Vec<Observation>, Vec<Observation>) = runs
         .into_iter()
         .partition(|run| waiting.contains(&run.raw_id));
     open.extend(later);
@@ -98,7 +98,7 @@ pub fn in_order(told: Vec<Observation>, mut open: Vec<Observation>) -> Completed
     CompletedRuns { runs, open }
 }
 
-/// Whether accounting tells an end that had an exit code. A requeued run is not the controller's any more.
+/// Whether accounting reports an end that had an exit code. A requeued run is not the controller's any more.
 fn lacks_code(run: &Observation) -> bool {
     run.end_kind().is_some() && run.allocated && !run.requeued && run.job.exit_code.is_none()
 }

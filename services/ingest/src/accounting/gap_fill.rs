@@ -92,7 +92,7 @@ impl GapFiller {
         let patience = self.catch_up.collector.config.settle_within;
         let patience = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX / 2);
         let gap = event.id.as_str();
-        let mut told = 0;
+        let mut filled = 0;
         let accounting = self.catch_up.collector.config.accounting;
         if accounting {
             let mut run_store = RunStore::default();
@@ -103,7 +103,7 @@ impl GapFiller {
                     let runs = fold(&collector.cluster, some);
                     let runs = self.catch_up.with_codes(runs, true).await?;
                     let events = collector.republish_recorded(&mut run_store, &runs, window);
-                    told += self.tell(&events, gap).await?;
+                    filled += self.tell(&events, gap).await?;
                 }
             }
             let mut ids = collector.ended_but_not_in(&run_store, window).await;
@@ -113,7 +113,7 @@ impl GapFiller {
                 let runs = fold(&collector.cluster, &rows);
                 let runs = self.catch_up.with_codes(runs, true).await?;
                 let events = collector.republish_recorded(&mut run_store, &runs, window);
-                told += self.tell(&events, gap).await?;
+                filled += self.tell(&events, gap).await?;
             }
             let missing = collector.ended_but_not_in(&run_store, window).await.len();
             if missing > 0 && now.timestamp() < window.to + patience {
@@ -123,13 +123,13 @@ impl GapFiller {
                 let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
                 let runs = collector.told_of(used).await;
                 let events = collector.republish_recorded(&mut run_store, &runs, window);
-                told += self.tell(&events, gap).await?;
+                filled += self.tell(&events, gap).await?;
             }
         }
         let living = self.catch_up.collector.republish_running(window).await;
-        told += self.tell(&living, gap).await?;
-        tracing::info!(told, event.id = gap, "gap filled");
-        let closed = closed(event, hole, opened, told, accounting, now);
+        filled += self.tell(&living, gap).await?;
+        tracing::info!(filled, event.id = gap, "gap filled");
+        let closed = closed(event, hole, opened, filled, accounting, now);
         self.bus.publish(&closed).await?;
         Ok(GapFillOutcome::Done)
     }
@@ -150,7 +150,7 @@ fn closed(
     event: &Event,
     hole: &CaptureEvent,
     opened: EventId,
-    told: u64,
+    filled: u64,
     accounting: bool,
     now: DateTime<Utc>,
 ) -> Event {
@@ -164,9 +164,9 @@ fn closed(
     };
     let what = CaptureEvent {
         message: format!(
-            "told again what Slurm has recorded: {told} facts, of which those that were lost are kept"
+            "filled again what Slurm has recorded: {filled} facts, of which those that were lost are kept"
         ),
-        recovered: told,
+        recovered: filled,
         not_recoverable: lost,
         ..hole.clone()
     };

@@ -54,7 +54,7 @@ pub struct AccountingResolver {
 }
 
 impl AccountingResolver {
-    /// Answers questions until told to stop.
+    /// Answers questions until shutdown.
     ///
     /// # Errors
     /// If another ingest took over.

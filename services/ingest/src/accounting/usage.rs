@@ -35,7 +35,7 @@ pub struct UsageReconciler {
 }
 
 impl UsageReconciler {
-    /// Settles until told to stop.
+    /// Settles until shutdown.
     ///
     /// # Errors
     /// If another ingest took over.

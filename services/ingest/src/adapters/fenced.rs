@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 
-/// Until it works, or until told to stop.
+/// Until it works, or until shutdown.
 pub const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// The first of growing pauses between two attempts.
@@ -66,7 +66,7 @@ impl Fenced {
     /// Takes over what a bucket has under a prefix, the cluster's token, and reads it, until it works.
     ///
     /// # Errors
-    /// If told to stop.
+    /// On shutdown.
     pub async fn load(
         bus: &Bus,
         name: &'static str,
@@ -157,7 +157,7 @@ impl Fenced {
 /// Waits between two attempts, longer each time.
 ///
 /// # Errors
-/// If told to stop.
+/// On shutdown.
 pub async fn pause(shutdown: &CancellationToken, delay: &mut Duration) -> Result<(), Error> {
     tokio::select! {
         () = shutdown.cancelled() => return Err(Error::Stopped),

@@ -96,7 +96,7 @@ impl Store {
     /// Opens the bucket and reads everything of this cluster.
     ///
     /// # Errors
-    /// If told to stop, or if what is stored cannot be read.
+    /// On shutdown, or if the stored state cannot be read.
     pub async fn load(
         bus: &Bus,
         cluster: &str,

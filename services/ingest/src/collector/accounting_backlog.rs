@@ -165,7 +165,7 @@ impl Collector {
         core.meta.baseline_done = true;
     }
 
-    /// Notes that accounting has told everything until then, or until now. Nothing is noted if more was added meanwhile.
+    /// Notes that accounting has reported everything until then, or until now. Nothing is noted if more was added meanwhile.
     pub async fn record_caught_up(&self, backlog: &BacklogWindow, until: Option<i64>) {
         let mut core = self.core.lock().await;
         if core.backlog_generation == backlog.number {

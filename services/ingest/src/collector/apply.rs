@@ -23,7 +23,7 @@ const MAX_OUTBOX_BYTES: usize = 256 * 1_024;
 /// All outboxes together, as long as they are in memory only.
 const MAX_OUTBOXES_BYTES: usize = 16 << 20;
 
-/// What readings told, before it is published.
+/// Facts of the observations, before it is published.
 #[derive(Default)]
 struct EventBatch {
     events: Vec<OutboxEvent>,
@@ -48,7 +48,7 @@ impl Collector {
     /// Takes readings in: decides, publishes, stores. Returns when all facts are stored by JetStream.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn absorb(
         &self,
         cause: &Cause,
@@ -248,7 +248,7 @@ impl Collector {
     }
 }
 
-/// Whether accounting, which has told the end of a run, will tell what it used no less completely than all that was seen of it.
+/// Whether accounting, which has the end of a run, will report its usage no less completely than all that was seen of it.
 fn is_known_to_accounting_only(core: &Core, run: &RunKey, observation: &Observation) -> bool {
     let over = observation.record == Record::Accounting && observation.end_kind().is_some();
     over && !core.last.has(run)

@@ -30,7 +30,7 @@ impl Collector {
     /// Settles the tasks that left an array's record without turning up. Returns whether the array must be asked for.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn reconcile_array(
         &self,
         cause: &Cause,

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::adapters::store::Store;
 use crate::domain::{RunState, RunStore, compare_submitted};
 
-/// slurmctld tells slurmdbd of an array within some seconds.
+/// slurmctld reports slurmdbd of an array within some seconds.
 const INITIAL_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause between two questions about one array.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ impl Collector {
     /// Takes in what accounting has of arrays that were due. What it does not have is asked for again, for as long as anything is waited for.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn submitted(&self, due: &[RunKey], answer: &[ArraySubmission]) -> Result<(), Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;

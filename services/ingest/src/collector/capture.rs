@@ -19,7 +19,7 @@ impl Collector {
     /// need not wait for it.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn capture(&self, kind: EventType, what: CaptureEvent) -> Result<(), Error> {
         let mut delay = FIRST_PAUSE;
         loop {
@@ -36,7 +36,7 @@ impl Collector {
     }
 
     /// The same for a caller that holds the lock, tried once. With a shard, it is stored in one write with the runs of that shard. Returns whether it was
-    /// told: what cannot be stored is not.
+    /// published: what cannot be stored is not.
     pub(super) async fn capture_locked(
         &self,
         core: &mut Core,
@@ -121,7 +121,7 @@ pub(super) fn span(event: &Event) -> Span {
     tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type)
 }
 
-/// Remembers since when a source does not answer, in the write that tells it: whoever comes next tells when it is back.
+/// Records since when a source does not answer, in the write of that event: the next leader publishes when it is back.
 fn note_absence(meta: &mut Meta, kind: EventType, what: &CaptureEvent) {
     match (kind, &what.from) {
         (EventType::CaptureSourceDown, Some(from)) => {

@@ -1,4 +1,4 @@
-//! What Slurm printed and this version does not know: told once per form and day.
+//! What Slurm printed and this version does not know: published once per form and day.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ impl Collector {
     /// Counts what is not known, and reports each form once a day. What cannot be stored now is published when it is seen next.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn drifted(&self, drifts: impl IntoIterator<Item = Drift>) -> Result<(), Error> {
         let mut forms = BTreeSet::new();
         for drift in drifts {

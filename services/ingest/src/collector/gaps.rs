@@ -1,4 +1,4 @@
-//! What no source knows: told as `capture.gap_closed`, never passed over in silence.
+//! What no source knows: published as `capture.gap_closed`, never passed over in silence.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ impl Collector {
     /// A run that no source knows: asked for again until it is settled as a gap. Returns whether it must still be asked for.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;

@@ -69,7 +69,7 @@ impl Collector {
     /// Closes the gap once a sweep has found no more that runs again.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn republished_message(&self, sweep: u64) -> Result<(), Error> {
         let mut core = self.core.lock().await;
         let Some(lost) = core.meta.lost_state.take_if(|lost| lost.sweep < sweep) else {

@@ -104,7 +104,7 @@ impl Collector {
     /// Whether what is stored could not be written the last time, nor now.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn is_stuck(&self) -> Result<bool, Error> {
         if self.core.lock().await.store.is_failing() {
             self.flush().await?;
@@ -123,7 +123,7 @@ impl Collector {
     /// Stores what has changed. What cannot be stored now is stored with a later flush.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn flush(&self) -> Result<(), Error> {
         let mut core = self.core.lock().await;
         let Core {

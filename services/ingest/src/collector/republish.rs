@@ -96,7 +96,7 @@ impl Collector {
     }
 
     /// Runs that ended within a time and whose end a book does not have, by Slurm's ids: accounting does not list by time what never became
-    /// eligible, and hears of an end some seconds after the controller told it.
+    /// eligible, and hears of an end some seconds after the controller reported it.
     pub async fn ended_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
         let core = self.core.lock().await;
         let ended = |tracked: &&RunState| {
@@ -127,7 +127,7 @@ impl Collector {
             .collect()
     }
 
-    /// Of what runs used, as accounting tells it, what was published already: the rest is published when it is settled.
+    /// Of what runs used, as accounting reports it, what was published already: the rest is published when it is settled.
     pub async fn told_of(&self, used: Vec<RunUsage>) -> Vec<Observation> {
         let core = self.core.lock().await;
         let observations = used.into_iter().map(|settled| settled.observation);
@@ -149,7 +149,7 @@ impl Collector {
     }
 }
 
-/// Jobs of a book with runs that ended within a time and used something, which its readings did not tell.
+/// Jobs of a run store with runs that ended within a time and used something, which its observations did not show.
 pub fn without_usage(run_store: &RunStore, window: Window) -> Vec<JobRef> {
     let owes = |tracked: &RunState| {
         let end = tracked.end.as_ref();

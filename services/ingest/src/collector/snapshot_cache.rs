@@ -49,7 +49,7 @@ impl SnapshotCache {
         self.runs.contains_key(&run.into())
     }
 
-    /// Remembers what was seen of a run.
+    /// Records what was seen of a run.
     pub(super) fn insert(&mut self, run: &RunKey, job: &Job, owner: &Owner) {
         let owner = serde_json::to_vec(owner).unwrap_or_default();
         let length = u32::try_from(owner.len()).unwrap_or_default();

@@ -143,7 +143,7 @@ impl Collector {
     /// Takes in what accounting says of runs that were due.
     ///
     /// # Errors
-    /// If told to stop, or if another ingest took over.
+    /// On shutdown, or if another ingest has taken over.
     pub async fn usage_answered(
         &self,
         due: &[DueUsageLookup],
@@ -264,7 +264,7 @@ impl Core {
 /// The job of a run, as accounting is asked what it used.
 pub(super) fn job_of(run: &RunKey, tracked: &RunState) -> Option<JobRef> {
     let id = JobId::new(tracked.raw_id)?;
-    // The last task has the array's own id, by which accounting would tell of every task.
+    // The last task has the array's own id, by which accounting would report every task.
     Some(match run.task_id {
         Some(task) if tracked.raw_id == run.job_id => JobRef::ArrayTask { array: id, task },
         _ => JobRef::Job(id),

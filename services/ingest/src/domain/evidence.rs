@@ -17,7 +17,7 @@ pub struct Evidence {
     pub job_id: u32,
     /// Which hook rang.
     pub hook: String,
-    /// The end of a run, if the hook tells one.
+    /// The end of a run, if the hook says so one.
     pub end: Option<Box<Observation>>,
 }
 

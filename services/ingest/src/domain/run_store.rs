@@ -69,7 +69,7 @@ impl RunStore {
         self.runs.get(&run.into()).map(|tracked| &**tracked)
     }
 
-    /// Remembers a run.
+    /// Records a run.
     pub fn put(&mut self, run: RunKey, tracked: RunState) {
         let key = LocalRunKey::from(&run);
         self.cluster = run.cluster;

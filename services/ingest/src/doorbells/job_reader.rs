@@ -21,7 +21,7 @@ use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::sweep::HookHealth;
 use crate::{Error, metrics};
 
-/// More jobs that nobody has heard of than this are not asked for by their ids if a list of all jobs leaves them out.
+/// More jobs that no poll has shown than this are not asked for by their ids if a list of all jobs leaves them out.
 const MAX_UNLISTED_LOOKUPS: usize = 4;
 /// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
 const MAX_READS: u32 = 8;
@@ -36,7 +36,7 @@ pub struct JobReader {
     pub slurmctld: Arc<SlurmSource>,
     /// Questions for accounting.
     pub questions: LookupQueue,
-    /// Bounds the jobs that nobody has heard of.
+    /// Bounds the jobs that no poll has shown.
     pub unknown_jobs: UnknownJobLimiter,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
@@ -47,7 +47,7 @@ pub struct JobReader {
 }
 
 impl JobReader {
-    /// Answers rings until told to stop.
+    /// Answers rings until shutdown.
     ///
     /// # Errors
     /// If another ingest took over.
@@ -87,7 +87,7 @@ impl JobReader {
         }
     }
 
-    /// Sends away who rings for a job that nobody has heard of, if there are too many of those. The sweep finds what is true of it.
+    /// Sends away who rings for a job that no poll has shown, if there are too many of those. The sweep finds what is true of it.
     async fn admit(&mut self, ids: Vec<u32>, waiting: &mut HashMap<u32, PendingRead>) -> Vec<u32> {
         let core = self.collector.core().await;
         let now = Instant::now();
@@ -168,7 +168,7 @@ impl JobReader {
                 let job = waiting.get(&id.get());
                 job.is_some_and(|job| job.stranger == Some(true))
             };
-            // Of a job that nobody has heard of nothing follows from its absence, so that needs no second question.
+            // Of a job that no poll has shown nothing follows from its absence, so that needs no second question.
             let (mut missing, unlisted) = answer.unlisted.iter().partition(|id| stranger(id));
             Vec::extend(&mut missing, &answer.missing);
             (missing, unlisted)
@@ -269,7 +269,7 @@ impl JobReader {
         let is_unheard_of: Vec<bool> = {
             let core = self.collector.core().await;
             let shown = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
-            // Who rings for a job that nobody has heard of was let in already.
+            // Who rings for a job that no poll has shown was let in already.
             let is_limited =
                 |ring: &JobReadRequest| ring.ended_run.as_ref().is_some_and(|run| !shown(run));
             let known = core.run_store.knows(job_id);

@@ -1,4 +1,4 @@
-//! How many jobs that nobody has heard of may be asked for. Such a doorbell is of a job submitted since the last sweep, or forged.
+//! How many jobs that no poll has shown may be asked for. Such a doorbell is of a job submitted since the last sweep, or forged.
 //!
 //! The tasks of an array that is known are let in beside: many may begin at once. That a doorbell is of one only its own word says, so
 //! an array whose tasks are not there, or are another's, admits no unknown tasks for a while.

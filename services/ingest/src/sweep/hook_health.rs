@@ -1,4 +1,4 @@
-//! Whether hooks ring, from what they could have told: sweeps that find starts nobody rang for are all that sees them.
+//! Whether hooks ring, from the starts they could have reported: sweeps that find starts nobody rang for are all that sees them.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -45,7 +45,7 @@ impl HookHealth {
         self.note(0, starts);
     }
 
-    /// Whether nearly everything is told by hooks, so that sweeps are a safety net only.
+    /// Whether nearly everything is reported by hooks, so that sweeps are a safety net only.
     pub fn ring_well(&self) -> bool {
         let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         heard.state == HookStatus::Well

@@ -78,7 +78,7 @@ impl Sweeper {
                 .iter()
                 .filter_map(|record| self.reading(record, &digests));
             let follow_ups = self.collector.absorb(cause, readings.collect()).await?;
-            // What happened before this process began tells nothing about hooks.
+            // What happened before this process began says nothing about hooks.
             if self.live {
                 self.hooks.found_by_sweep(follow_ups.starts);
             }

@@ -1,4 +1,4 @@
-//! From a change to the event that tells it.
+//! From a change to its event.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct AccessEventContext<'a> {
     pub now: DateTime<Utc>,
     /// Facts older than this many seconds could have been seen earlier.
     pub late_after: i64,
-    /// What told of access: `sacctmgr` or `slurmrestd`.
+    /// Source of the access: `sacctmgr` or `slurmrestd`.
     pub asked: &'static str,
     /// Who people are.
     pub identities: &'a IdentityMap,

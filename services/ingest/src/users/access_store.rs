@@ -1,7 +1,7 @@
-//! What was told about users, in bucket `mesh_users`: shards of users and accounts, and one entry about the cluster.
+//! What was published about users, in bucket `mesh_users`: shards of users and accounts, and one entry about the cluster.
 //!
 //! The same promises as for jobs: every write names the revision it replaces, and an event is in the outbox of its shard before it is
-//! published. Whoever was ever told about stays, so that no id is used again.
+//! published. An entity that was ever published stays, so that no id is used again.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl AccessStore {
     /// Reads everything of this cluster, and the events whose publishing was not confirmed.
     ///
     /// # Errors
-    /// If told to stop, or if what is stored cannot be read.
+    /// On shutdown, or if the stored state cannot be read.
     pub async fn load(
         bus: &Bus,
         cluster: &str,

@@ -42,7 +42,7 @@ impl Coordinators {
     /// Takes over what is there.
     ///
     /// # Errors
-    /// If told to stop.
+    /// On shutdown.
     pub async fn take_over(
         bus: &Bus,
         cluster: &str,

@@ -1,7 +1,7 @@
 //! Logins: the one event that a doorbell itself is, since Slurm knows nothing of them.
 //!
 //! What stands behind it is a message of the NATS user `hook`, which mesh-hook has; so it is marked as inferred, and bounded per user and
-//! minute of the login: those that were spooled while NATS was away are all told. Its id comes from the doorbell's id: delivered twice, it is published twice with the same id.
+//! minute of the login: those that were spooled while NATS was away are all published. Its id comes from the doorbell's id: delivered twice, it is published twice with the same id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

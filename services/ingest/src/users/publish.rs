@@ -60,7 +60,7 @@ impl AccessWatcher {
         Ok(())
     }
 
-    /// Remembers which entries of the log are published.
+    /// Records which entries of the log are published.
     pub(super) async fn settle(
         &self,
         access_store: &mut AccessStore,

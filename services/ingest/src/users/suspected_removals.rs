@@ -1,5 +1,5 @@
 //! Who lost something although slurmdbd's log does not say so: an answer may leave somebody out. They are accepted to have lost it if it
-//! stays so; of everybody else is published meanwhile what there is to tell.
+//! stays so; of everybody else is published meanwhile what can be published.
 
 use std::collections::{BTreeMap, BTreeSet};
 

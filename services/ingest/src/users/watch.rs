@@ -1,4 +1,4 @@
-//! Looks at who may do what, and tells what changed.
+//! Looks at who may do what, and publishes what changed.
 //!
 //! slurmdbd's log of changes is asked first: one cheap question, and as long as it has nothing new, nothing else is asked. Where there is
 //! no such question (slurmrestd), everything is read each time, so a look is an answer's twentieth of the time at most. Everything
@@ -76,7 +76,7 @@ struct WatchState {
 type OrPause<T> = Result<T, Duration>;
 
 impl AccessWatcher {
-    /// Watches until told to stop.
+    /// Watches until shutdown.
     ///
     /// # Errors
     /// If another ingest took over, or if what is stored cannot be read.

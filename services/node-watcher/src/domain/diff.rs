@@ -49,7 +49,7 @@ pub struct TrackedNode {
     pub boot_time: Option<i64>,
     /// Cloud instance, if known.
     pub instance_id: String,
-    /// CPUs jobs can use, memory in MiB, generic resources and partitions: what an event can still tell once the record is gone.
+    /// CPUs jobs can use, memory in MiB, generic resources and partitions: what an event can still say once the record is gone.
     pub cpus: u32,
     /// See [`Self::cpus`].
     pub memory_mib: u64,
@@ -164,7 +164,7 @@ pub fn diff(
 /// The event for having come into a stage.
 fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause) -> EventType {
     // Once the loss is published, what follows (switched off, booted again) is published as usual.
-    let told = before.is_some_and(|before| before.cause == cause.word);
+    let published = before.is_some_and(|before| before.cause == cause.word);
     match after.lifecycle {
         Lifecycle::Provisioning if after.rebooting => EventType::NodeReboot,
         Lifecycle::Provisioning => EventType::NodeProvisioning,
@@ -173,7 +173,7 @@ fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause)
         Lifecycle::Draining => EventType::NodeDraining,
         Lifecycle::Drained => EventType::NodeDrained,
         Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
-            if cause::is_preemption(cause) && !told =>
+            if cause::is_preemption(cause) && !published =>
         {
             EventType::NodePreempted
         }
@@ -211,7 +211,7 @@ impl TrackedNode {
                 previous.is_some_and(|previous| previous.impaired)
             }
         };
-        let kept = |now: Option<i64>, before: fn(&Self) -> Option<i64>| {
+        let retained = |now: Option<i64>, before: fn(&Self) -> Option<i64>| {
             now.or_else(|| previous.and_then(before))
         };
         let instance =
@@ -225,7 +225,7 @@ impl TrackedNode {
                 && cause::in_maintenance_only(current),
             rebooting: cause::rebooting(current),
             cause: cause::of(current, lifecycle).word,
-            boot_time: kept(current.boot_time.map(|time| time.as_secs()), |previous| {
+            boot_time: retained(current.boot_time.map(|time| time.as_secs()), |previous| {
                 previous.boot_time
             }),
             instance_id: if current.instance_id.is_empty() {

@@ -34,12 +34,12 @@ fn record(text: &str) -> NodeRecord {
 /// The events of a node that goes through these states, after the first.
 fn events(states: &[&str]) -> Vec<String> {
     let mut tracked: Option<TrackedNode> = None;
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for state in states {
         let current = record(state);
         if tracked.is_some() {
             let changes = diff(tracked.as_ref(), &current, now());
-            told.extend(changes.into_iter().map(|change| {
+            events.extend(changes.into_iter().map(|change| {
                 format!("{} {}", change.kind.event(), change.cause.word)
                     .trim_end()
                     .to_owned()
@@ -47,7 +47,7 @@ fn events(states: &[&str]) -> Vec<String> {
         }
         tracked = Some(TrackedNode::after(tracked.as_ref(), &current));
     }
-    told
+    events
 }
 
 fn check(states: &[&str], expected: &[&str]) {
@@ -265,15 +265,15 @@ impl Cluster {
             }
         });
         let seen = confirm_absence(&self.0, first, answer.collect(), now());
-        let told = seen.iter().flat_map(|seen| {
+        let events = seen.iter().flat_map(|seen| {
             seen.changes
                 .iter()
                 .map(|change| format!("{} {}", seen.record.name, change.kind.event()))
         });
-        let told = told.collect();
+        let events = events.collect();
         self.0
             .extend(seen.into_iter().map(|seen| (seen.record.name, seen.after)));
-        told
+        events
     }
 }
 
@@ -426,7 +426,7 @@ proptest! {
     fn a_change_of_stage_is_told_unless_it_is_maintenance(first in states(), then in states()) {
         let before = TrackedNode::after(None, &record(&first));
         let after = TrackedNode::after(Some(&before), &record(&then));
-        let told = !diff(Some(&before), &record(&then), now()).is_empty();
-        prop_assert!(told || before.lifecycle == after.lifecycle || before.maintenance && after.maintenance);
+        let events = !diff(Some(&before), &record(&then), now()).is_empty();
+        prop_assert!(events || before.lifecycle == after.lifecycle || before.maintenance && after.maintenance);
     }
 }

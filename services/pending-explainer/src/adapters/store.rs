@@ -121,7 +121,7 @@ impl Store {
     pub async fn commit(&self, shard: &Shard, shutdown: &CancellationToken) -> Result<(), Error> {
         let wanted = shard.memory().changes;
         let mut writer = shard.writer.lock().await;
-        let mut told = false;
+        let mut logged = false;
         while writer.stored < wanted {
             let (value, changes, outbox) = shard.serialised()?;
             match self.bucket.put(&shard.key, value, writer.revision).await {
@@ -148,8 +148,8 @@ impl Store {
                 }
                 Err(PutError::Bus(error)) if shutdown.is_cancelled() => return Err(error.into()),
                 Err(PutError::Bus(error)) => {
-                    if !told {
-                        told = true;
+                    if !logged {
+                        logged = true;
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
                             key = shard.key,

@@ -258,7 +258,7 @@ impl Resource {
         Self { one, many, tres }
     }
 
-    /// What the job asks for of it, from its requested TRES; `None` if the record does not tell.
+    /// What the job asks for of it, from its requested TRES; `None` if the record does not say.
     fn asked(&self, job: &Job) -> Option<String> {
         let (tres, _) = Tres::parse_lossy(&job.req_tres);
         let amount = |name| tres.get(name).filter(|amount| *amount > 0);

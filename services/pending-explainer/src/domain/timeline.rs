@@ -310,7 +310,7 @@ fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
 }
 
 /// Drops runs that left the queue long ago. True if there were any.
-pub fn forget(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
+pub fn expire(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
     runs.retain(|_, run| {
         run.left_at

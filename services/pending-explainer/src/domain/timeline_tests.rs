@@ -159,8 +159,8 @@ fn a_job_that_left_is_remembered_for_a_day() {
         .is_none()
     );
     assert!(see(&mut runs, at(4_000), at(12)).is_none());
-    assert!(!forget(&mut runs, at(3_600)));
-    assert!(forget(&mut runs, at(100_000)) && runs.is_empty());
+    assert!(!expire(&mut runs, at(3_600)));
+    assert!(expire(&mut runs, at(100_000)) && runs.is_empty());
 }
 
 #[test]

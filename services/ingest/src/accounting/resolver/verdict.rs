@@ -2,7 +2,7 @@
 
 use crate::domain::{Observation, snapshot, without_names};
 
-/// Answers of accounting without a record before it is certain that it has none: slurmctld tells slurmdbd within a second or two.
+/// Answers of accounting without a record before it is certain that it has none: slurmctld reports slurmdbd within a second or two.
 pub(super) const MAX_ANSWERS: u32 = 4;
 
 /// How far the clock of slurmctld's host may be ahead of ours.

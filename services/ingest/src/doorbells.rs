@@ -44,7 +44,7 @@ pub struct JobReadRequest {
     pub array: Option<u32>,
     /// the end of a run that the hook reports.
     pub end: Option<Box<Observation>>,
-    /// The run of which it tells that; `end` is taken out once it is used.
+    /// The run that ended so; `end` is taken out once it is used.
     pub ended_run: Option<RunKey>,
     /// Whether it was sent away before.
     pub comes_again: bool,
@@ -136,7 +136,7 @@ impl Handler for Doorbells {
                 };
             }
         };
-        let (done, told) = oneshot::channel();
+        let (done, reply) = oneshot::channel();
         let ring = JobReadRequest {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
@@ -154,7 +154,7 @@ impl Handler for Doorbells {
         if self.rings.send(ring).await.is_err() {
             return again;
         }
-        match told.await {
+        match reply.await {
             Ok(DoorbellOutcome::Recorded) => {}
             Ok(DoorbellOutcome::Later) => {
                 let after = later(message.delivery);
@@ -188,7 +188,7 @@ pub fn finish(rings: Vec<JobReadRequest>, outcome: &'static str) {
 }
 
 /// Answers doorbells that must not be waited with. Those that bring the end of a job along come again; the others said only where to
-/// look, and a sweep or catching up tells what is there.
+/// look, and a sweep or catching up publishes what is there.
 pub fn postpone(rings: Vec<JobReadRequest>, outcome: &'static str) {
     for ring in rings {
         let later = if ring.ended_run.is_some() {

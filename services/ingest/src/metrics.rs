@@ -56,14 +56,14 @@ pub fn describe() {
     );
 }
 
-/// Facts told, by type.
+/// Facts published, by type.
 pub fn fact(kind: EventType) {
     counter!("ingest_facts_total", "type" => kind.to_string()).increment(1);
 }
 
 /// Doorbells, by what became of them: `answered`, `left_to_sweep`, `limited` (too many of jobs that no poll has shown), `unknown` (no
 /// record of Slurm knows its job), `unusable`, `contradicted`, `accounting_away`, `accounting_busy` (it
-/// comes again, or a sweep tells), `probe`.
+/// is redelivered, or a sweep publishes it), `probe`.
 pub fn doorbell(outcome: &'static str) {
     counter!("ingest_doorbells_total", "outcome" => outcome).increment(1);
 }

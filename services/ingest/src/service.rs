@@ -34,7 +34,7 @@ const MAX_CONCURRENT_DOORBELLS: usize = 4_096;
 /// Room for rings; who finds it full waits.
 const CHANNEL_CAPACITY: usize = 4_096;
 
-/// How long accounting may take to tell an hour at least, whatever short answers may take.
+/// How long accounting may take to list an hour at least, whatever short answers may take.
 const MIN_LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The service.
@@ -73,7 +73,7 @@ impl Service for IngestService {
             state: condition("state"),
             users_state: condition("users_state"),
         };
-        // They tell what goes wrong; that it goes well, the first sweep tells.
+        // They report failures; the first sweep reports success.
         conditions.state.ok();
         conditions.users_state.ok();
         let run = Ingest {
@@ -254,13 +254,13 @@ impl Ingest {
             turns,
             shutdown: shutdown.clone(),
         };
-        let holes = GapFiller {
+        let gap_filler = GapFiller {
             catch_up: catch_up.clone(),
             bus: self.bus.clone(),
         };
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
         tasks.spawn(prover.run(question_receiver));
-        // Before the first sweep nothing is known to live: a doorbell would tell a baseline job as new.
+        // Before the first sweep nothing is known to live: a doorbell would publish a baseline job as new.
         sweeper.first().await?;
         record_poll.ok();
         tasks.spawn(reader.run(ring_receiver));
@@ -273,7 +273,9 @@ impl Ingest {
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             // One at a time: each asks accounting.
-            Ok(bus.consume(SLURM_EVENTS, &durable, 1, holes, &stop).await?)
+            Ok(bus
+                .consume(SLURM_EVENTS, &durable, 1, gap_filler, &stop)
+                .await?)
         });
         let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
         let doorbells = Doorbells::new(collector.cluster.clone(), rings, logins);

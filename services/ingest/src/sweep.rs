@@ -200,7 +200,7 @@ impl Sweeper {
     }
 }
 
-/// A slow answer means a busy controller: never more than a tenth of the time is spent asking it, and a twentieth while hooks tell
+/// A slow answer means a busy controller: never more than a tenth of the time is spent asking it, and a twentieth while hooks report
 /// nearly everything.
 fn politeness(answer: Duration, hooks_ring: bool, config: &Config) -> Duration {
     let longest = config.sweep_interval_max.max(config.sweep_interval);

@@ -37,21 +37,21 @@ impl Handler for Doorbells {
             metrics::doorbell("unusable");
             Outcome::Reject { reason }
         };
-        let bell = match Doorbell::decode(message.body.clone()) {
-            Ok(bell) => bell,
+        let doorbell = match Doorbell::decode(message.body.clone()) {
+            Ok(doorbell) => doorbell,
             Err(error) => return reject(format!("decode doorbell: {error}")),
         };
-        if bell.cluster != self.cluster {
+        if doorbell.cluster != self.cluster {
             return reject(format!(
                 "doorbell of {} is from cluster {:?}, this is {:?}; give each cluster its own mesh.cluster",
-                bell.hook, bell.cluster, self.cluster
+                doorbell.hook, doorbell.cluster, self.cluster
             ));
         }
-        if bell.probe || bell.hook == hooks::DOCTOR {
+        if doorbell.probe || doorbell.hook == hooks::DOCTOR {
             metrics::doorbell("probe");
             return Outcome::Done;
         }
-        tracing::debug!(hook = bell.hook, nodes = bell.nodes, "doorbell");
+        tracing::debug!(hook = doorbell.hook, nodes = doorbell.nodes, "doorbell");
         let (ring, answer) = oneshot::channel();
         let rung = self.replies.send(ring).await.is_ok();
         match answer.await {

@@ -58,7 +58,7 @@ impl ArrayReconciler {
     }
 
     async fn compare(&self) -> Result<Duration, Error> {
-        // What it owes about the time before is asked first: that tells of tasks that are over.
+        // What it owes about the time before is asked first: that shows tasks that are over.
         if self.collector.backlog().await.is_some() {
             return Ok(POLL_INTERVAL);
         }

@@ -1,5 +1,5 @@
 //! Ends that accounting has written over: its row of a finished job that was requeued says REQUEUED (22.05 and 24.11). Whether a row is of
-//! such a run its steps show; how that ended its doorbell tells, which may be on its way: it is waited for, since an end is published once.
+//! such a run its steps show; how that ended its doorbell reports, which may be on its way: it is waited for, since an end is published once.
 
 use std::collections::HashSet;
 
@@ -29,17 +29,17 @@ pub struct BatchStepEnds<'a> {
 }
 
 impl BatchStepEnds<'_> {
-    /// Completes runs with their own ends. `told` are ends that doorbells told. Whose doorbell may come yet is open, with what its steps show.
+    /// Completes runs with their own ends. `reported` are ends that doorbells brought. Whose doorbell may come yet is open, with what its steps show.
     ///
     /// # Errors
     /// On shutdown.
     pub async fn complete(
         &self,
         completed: CompletedRuns,
-        told: &[Observation],
+        reported: &[Observation],
     ) -> Result<CompletedRuns, Error> {
         let CompletedRuns { runs, mut open } = completed;
-        let (doubtful, mut runs): (Vec<Observation>, Vec<Observation>) = {
+        let (unconfirmed, mut runs): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
             let is_told = |run: &Observation| {
                 let known = core.run_store.get(&run_of(&core.run_store, run));
@@ -49,9 +49,9 @@ impl BatchStepEnds<'_> {
                 run.requeued && run.base.is_none() && run.allocated && !is_told(run)
             })
         };
-        let jobs: HashSet<JobRef> = doubtful.iter().filter_map(job_of).collect();
+        let jobs: HashSet<JobRef> = unconfirmed.iter().filter_map(job_of).collect();
         if jobs.is_empty() {
-            runs.extend(doubtful);
+            runs.extend(unconfirmed);
             return Ok(in_order(runs, open));
         }
         let jobs: Vec<JobRef> = jobs.into_iter().collect();
@@ -62,18 +62,19 @@ impl BatchStepEnds<'_> {
             };
             self.slurm.usage(&jobs).await
         };
-        // Who does not answer is noticed, and told, by those who asked for the runs.
+        // Who does not answer is noticed and reported by those who asked for the runs.
         let Ok(records) = unless_stopped(self.shutdown, ask).await? else {
-            open.extend(doubtful);
+            open.extend(unconfirmed);
             return Ok(in_order(runs, open));
         };
         let steps = usages(&self.collector.cluster, &records);
-        for run in doubtful {
+        for run in unconfirmed {
             let shown = steps.iter().map(|settled| &settled.observation);
             let own = shown
                 .filter(|shown| shown.run == run.run)
                 .find_map(|shown| shown.own_end);
-            let end = own.and_then(|own| told.iter().find(|end| own.is_confirmed_by(&run, end)));
+            let end =
+                own.and_then(|own| reported.iter().find(|end| own.is_confirmed_by(&run, end)));
             match (own, end) {
                 (_, Some(end)) => runs.push(run.completed_by(end, false)),
                 (Some(own), None) if own.is_before_requeue(&run) => open.push(Observation {

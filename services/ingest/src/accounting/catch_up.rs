@@ -35,7 +35,7 @@ const MAX_USAGE_BACKLOG: usize = 20_000;
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two questions for what is lacking.
 const MAX_LOOKUP_INTERVAL: Duration = Duration::from_secs(8);
-/// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
+/// What slurmctld queued for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
 const SLURMDBD_BACKLOG_WAIT: Duration = Duration::from_secs(30);
 
 /// Reconciles the backlog.
@@ -264,7 +264,7 @@ impl CatchUp {
         }
     }
 
-    /// Completes ends with what accounting has lost, as long as slurmctld or a doorbell may tell it, but not for ever. `again`: also those
+    /// Completes ends with what accounting has lost, as long as slurmctld or a doorbell may report it, but not for ever. `again`: also those
     /// that were published.
     pub(crate) async fn with_codes(
         &self,

@@ -33,7 +33,7 @@ pub struct ExitCodeReader<'a> {
 pub struct CompletedRuns {
     /// What can be published: nobody has more to say of it.
     pub runs: Vec<Observation>,
-    /// Of what somebody may still tell more.
+    /// Of what somebody may still report more.
     pub open: Vec<Observation>,
 }
 
@@ -68,7 +68,7 @@ impl ExitCodeReader<'_> {
         let answer = unless_stopped(self.shutdown, self.slurm.jobs(&ids)).await?;
         let mut open = Vec::new();
         for mut run in lacking {
-            // Who does not answer is noticed, and told, by those who look at the queue.
+            // Who does not answer is noticed and reported by those who look at the queue.
             let known = answer
                 .as_ref()
                 .map_or(ControllerExitCode::Open, |answer| known(answer, &run));

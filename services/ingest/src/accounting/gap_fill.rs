@@ -1,7 +1,7 @@
 //! A ledger has found that messages were gone from the public bus before it had them: what Slurm has recorded of that time is republished.
 //!
 //! The ledger's `capture.gap_opened` is answered only after everything is stored again, so whoever leads next does it if this one dies. It is
-//! told with the same ids, whatever is stored of an earlier publication: the ledger keeps what it lacks. The message ids differ, as JetStream
+//! published with the same ids, whatever is stored of an earlier publication: the ledger keeps what it lacks. The message ids differ, as JetStream
 //! stores those of what was published within ten minutes although it has lost it.
 
 use chrono::{DateTime, Utc};
@@ -31,7 +31,7 @@ enum GapFillOutcome {
     NotYet,
 }
 
-/// Answers the ledger's holes.
+/// Answers the ledger's gaps.
 pub struct GapFiller {
     /// Accounting, and the run store.
     pub catch_up: CatchUp,
@@ -49,12 +49,13 @@ impl Handler for GapFiller {
                 };
             }
         };
-        let (Some(Payload::Capture(hole)), Ok(opened)) = (&event.payload, event.id.parse()) else {
+        let (Some(Payload::Capture(gap_event)), Ok(opened)) = (&event.payload, event.id.parse())
+        else {
             return Outcome::Reject {
                 reason: "not an event of a hole".to_owned(),
             };
         };
-        match self.fill(&event, hole, opened).await {
+        match self.fill(&event, gap_event, opened).await {
             Ok(GapFillOutcome::Done) => Outcome::Done,
             Ok(GapFillOutcome::NotYet) => Outcome::Retry {
                 after: SHORT_RETRY_DELAY,
@@ -77,17 +78,17 @@ impl GapFiller {
     async fn fill(
         &self,
         event: &Event,
-        hole: &CaptureEvent,
+        gap_event: &CaptureEvent,
         opened: EventId,
     ) -> Result<GapFillOutcome, Error> {
         let seconds =
             |time: &Option<pbjson_types::Timestamp>| time.as_ref().map(|time| time.seconds);
         let now = Utc::now();
-        let from = seconds(&hole.from).unwrap_or_default() - PUBLISH_MARGIN_SECS;
+        let from = seconds(&gap_event.from).unwrap_or_default() - PUBLISH_MARGIN_SECS;
         let window = Window {
             from: from.max(self.catch_up.collector.core().await.meta.capture_since),
-            // Its second may have been a part of the hole.
-            to: seconds(&hole.to).unwrap_or(now.timestamp()) + 1,
+            // Its second may have been a part of the gap.
+            to: seconds(&gap_event.to).unwrap_or(now.timestamp()) + 1,
         };
         let patience = self.catch_up.collector.config.settle_within;
         let patience = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX / 2);
@@ -103,7 +104,7 @@ impl GapFiller {
                     let runs = fold(&collector.cluster, some);
                     let runs = self.catch_up.with_codes(runs, true).await?;
                     let events = collector.republish_recorded(&mut run_store, &runs, window);
-                    filled += self.tell(&events, gap).await?;
+                    filled += self.republish(&events, gap).await?;
                 }
             }
             let mut ids = collector.ended_but_not_in(&run_store, window).await;
@@ -113,7 +114,7 @@ impl GapFiller {
                 let runs = fold(&collector.cluster, &rows);
                 let runs = self.catch_up.with_codes(runs, true).await?;
                 let events = collector.republish_recorded(&mut run_store, &runs, window);
-                filled += self.tell(&events, gap).await?;
+                filled += self.republish(&events, gap).await?;
             }
             let missing = collector.ended_but_not_in(&run_store, window).await.len();
             if missing > 0 && now.timestamp() < window.to + patience {
@@ -123,18 +124,18 @@ impl GapFiller {
                 let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
                 let runs = collector.told_of(used).await;
                 let events = collector.republish_recorded(&mut run_store, &runs, window);
-                filled += self.tell(&events, gap).await?;
+                filled += self.republish(&events, gap).await?;
             }
         }
         let living = self.catch_up.collector.republish_running(window).await;
-        filled += self.tell(&living, gap).await?;
+        filled += self.republish(&living, gap).await?;
         tracing::info!(filled, event.id = gap, "gap filled");
-        let closed = closed(event, hole, opened, filled, accounting, now);
+        let closed = closed(event, gap_event, opened, filled, accounting, now);
         self.bus.publish(&closed).await?;
         Ok(GapFillOutcome::Done)
     }
 
-    async fn tell(&self, events: &[Event], gap: &str) -> Result<u64, Error> {
+    async fn republish(&self, events: &[Event], gap: &str) -> Result<u64, Error> {
         for event in events {
             if self.catch_up.shutdown.is_cancelled() {
                 return Err(Error::Stopped);
@@ -145,10 +146,10 @@ impl GapFiller {
     }
 }
 
-/// Its id follows from that of the beginning: told twice it is one.
+/// Its id follows from that of the beginning: published twice it is one.
 fn closed(
     event: &Event,
-    hole: &CaptureEvent,
+    gap_event: &CaptureEvent,
     opened: EventId,
     filled: u64,
     accounting: bool,
@@ -164,11 +165,11 @@ fn closed(
     };
     let what = CaptureEvent {
         message: format!(
-            "filled again what Slurm has recorded: {filled} facts, of which those that were lost are kept"
+            "told again what Slurm has recorded: {filled} facts, of which those that were lost are kept"
         ),
         recovered: filled,
         not_recoverable: lost,
-        ..hole.clone()
+        ..gap_event.clone()
     };
     Event {
         id: EventId::derived(opened, EventType::CaptureGapClosed, 0).to_string(),

@@ -1,7 +1,7 @@
-//! Asks accounting for what the controller does not tell: the end of a run whose job is in another run already, or that
+//! Asks accounting for what the controller cannot answer: the end of a run whose job is in another run already, or that
 //! the controller has purged.
 //!
-//! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
+//! One question at a time, at most one per second, for all jobs together. The end that a doorbell reports, and that neither the controller
 //! nor accounting has, is published as inferred in the end; but not of a run that no record of Slurm knows although accounting answers.
 
 mod lookup_queue;
@@ -137,7 +137,7 @@ impl AccountingResolver {
             .map(|run| run.run.clone())
             .collect();
         self.collector.accounting_answered(&asked, &alive).await;
-        let told: Vec<Observation> = open
+        let ends: Vec<Observation> = open
             .values()
             .flat_map(|question| question.evidence.iter().cloned())
             .collect();
@@ -163,7 +163,7 @@ impl AccountingResolver {
         let known = observations
             .into_iter()
             .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
-        let known = self.complete(known.collect(), &told, open).await?;
+        let known = self.complete(known.collect(), &ends, open).await?;
         answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
         let known = self.wanted(known).await;
         self.collector.absorb(&Cause::Accounting, known).await?;
@@ -234,7 +234,7 @@ impl AccountingResolver {
         readings
     }
 
-    /// Completes ends with what accounting has lost. What slurmctld or a doorbell may still tell is waited for, for a while.
+    /// Completes ends with what accounting has lost. What slurmctld or a doorbell may still report is waited for, for a while.
     async fn complete(
         &self,
         known: Vec<Observation>,
@@ -255,7 +255,7 @@ impl AccountingResolver {
             again: false,
         };
         let CompletedRuns {
-            runs: mut told,
+            runs: mut ends,
             open: waiting,
         } = own_ends
             .complete(codes.complete(known).await?, told_by_hooks)
@@ -276,14 +276,14 @@ impl AccountingResolver {
                 let since = since.get(&run.raw_id);
                 since.is_some_and(|since| now - *since < patience(run))
             });
-        told.extend(give_up.into_iter().map(Observation::with_own_end));
-        told.sort_by_key(|run| (run.raw_id, run.run.submit_time));
+        ends.extend(give_up.into_iter().map(Observation::with_own_end));
+        ends.sort_by_key(|run| (run.raw_id, run.run.submit_time));
         let wait: BTreeSet<u32> = wait.iter().map(|run| run.raw_id).collect();
         for (job_id, question) in open {
             let waits = wait.contains(job_id);
             question.incomplete = since.get(job_id).copied().filter(|_| waits);
         }
-        Ok(told)
+        Ok(ends)
     }
 
     /// Runs that ended before capture began are not published.

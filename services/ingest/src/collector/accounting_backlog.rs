@@ -1,6 +1,6 @@
 //! Time that accounting must still be asked about. It is stored with the watermark, so no restart drops it.
 //!
-//! A clock may run ahead and come back, and then what was stored lies in the future: nothing would be owed until that is reached, and
+//! A clock may run ahead and come back, and then what was stored lies in the future: nothing would be due until that is reached, and
 //! accounting refuses to be asked about it. So a step back moves what was stored along, and after a restart what was stored while the clock
 //! was ahead counts for nothing.
 

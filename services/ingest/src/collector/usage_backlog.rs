@@ -1,6 +1,6 @@
 //! Ended runs of which accounting has not reported yet what they used: when to ask, and when to stop asking.
 //!
-//! The debt itself is in the runs' stored memory; this is when it is due.
+//! The backlog itself is in the stored run states; this is when each entry is due.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

@@ -9,7 +9,7 @@ use super::observe::{Decision, ObservationContext};
 use super::run_state::{End, RunState};
 use super::run_store::RunStore;
 
-/// Which attempt of a run a reading tells of.
+/// Which attempt of a run an observation belongs to.
 enum Attempt<'a> {
     /// The first: the run store have none.
     First,
@@ -30,7 +30,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The run a reading tells of, which the run store need not have.
+/// The run an observation belongs to, which the run store need not have.
 pub fn run_of(run_store: &RunStore, observation: &Observation) -> RunKey {
     attempt_of(run_store, observation).run(observation)
 }
@@ -52,7 +52,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     let (Some(started), Some(before), Some(restarts)) =
         (tracked.started, tracked.restarts, observation.restarts)
     else {
-        // Other sources do not count restarts: the start tells attempts apart.
+        // Other sources do not count restarts: the start distinguishes attempts.
         let same_start = attempts.into_iter().find(|(_, earlier)| {
             earlier.started == observation.start && observation.start.is_some()
         });
@@ -78,7 +78,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     Attempt::After(run, tracked)
 }
 
-/// The run a reading tells of, once the attempt before it is over.
+/// The run an observation belongs to, once the attempt before it is over.
 pub(super) fn resolve_attempt(
     run_store: &RunStore,
     observation: &Observation,

@@ -53,7 +53,7 @@ impl BatchStepEnd {
         u64::try_from(seconds.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Whether row and step bear out the end that jobcomp tells of the run.
+    /// Whether row and step confirm the end that jobcomp reports of the run.
     pub fn is_confirmed_by(&self, row: &Observation, end: &Observation) -> bool {
         let same_run = (&end.run, end.start) == (&row.run, row.start);
         let same_user =

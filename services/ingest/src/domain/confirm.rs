@@ -1,4 +1,4 @@
-//! Whether a record of Slurm stands behind the end of a run that `jobcomp/script` tells.
+//! Whether a record of Slurm stands behind the end of a run that `jobcomp/script` reports.
 //!
 //! Every node with a hook holds the credential that rings a doorbell. So jobcomp's word counts only about a run that a record knows, only for
 //! what that record hides, and only as far as it does not contradict it. slurmctld writes its own record before it calls jobcomp, and here
@@ -18,14 +18,14 @@ use super::run_store::RunStore;
 /// Slurm's times are whole seconds, and it moves the submit time of a requeued job by at least one.
 const ROUNDING_SECONDS: i64 = 2;
 
-/// What the records say of an end that jobcomp tells.
+/// What the records say of an end that jobcomp reports.
 #[derive(Debug)]
 pub enum Confirmation {
     /// A record knows the run: this is its end.
     Confirmed(Box<Observation>),
     /// The end is known from a record, or was published.
     Known,
-    /// The run's record is about to change, and does not bear it out so far.
+    /// The run's record is about to change, and does not confirm it so far.
     Open,
     /// No record at hand knows the run.
     UnknownRun,
@@ -71,7 +71,7 @@ pub fn confirm(
     }
 }
 
-/// The controller has the job in another run. Of an earlier one it proves that it is over; how, jobcomp tells of one that was seen to start.
+/// The controller has the job in another run. Of an earlier one it proves that it is over; how, jobcomp reports of one that was seen to start.
 fn of_earlier_run(
     found: &[Observation],
     known: Option<&RunState>,
@@ -99,7 +99,7 @@ fn of_earlier_run(
     }
 }
 
-/// The controller's record of a run whose epilogs run, with the end that jobcomp tells, if the record bears it out.
+/// The controller's record of a run whose epilogs run, with the end that jobcomp reports, if the record confirms it.
 fn completed(
     record: &Observation,
     known: Option<&RunState>,
@@ -160,7 +160,7 @@ pub fn without_names(mut end: Observation) -> Observation {
     end
 }
 
-/// Two that tell different ends of one run: one of them is wrong.
+/// Two that report different ends of one run: one of them is wrong.
 pub fn contradict(one: &Observation, other: &Observation) -> bool {
     let what = |end: &Observation| (end.end_kind(), end.end, end.exit_code);
     one.run == other.run && what(one) != what(other)
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// What is stored after some readings, what the controller says now, and what jobcomp tells.
+    /// What is stored after some readings, what the controller says now, and what jobcomp reports.
     fn check(before: &str, found: &str, end: &str) -> String {
         let mut run_store = RunStore::default();
         for (sweep, text) in before.split(';').enumerate() {
@@ -408,7 +408,7 @@ mod tests {
         assert!(completed(&record, None, &end).is_none());
     }
 
-    /// Once a hook has told of a run, what it published says nothing about others.
+    /// Once a hook has reported a run, that says nothing about others.
     #[test]
     fn a_run_that_only_a_hook_tells_of_is_continued_by_none() {
         let mut run_store = RunStore::default();

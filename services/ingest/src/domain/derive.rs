@@ -1,7 +1,7 @@
 //! One run: from what is stored and one more reading to the facts that are new.
 //!
 //! The order within one reading is the order of a life: submitted, released, started, suspended, resumed, resized, end. A reading
-//! that comes late or twice finds the facts told already and adds nothing.
+//! that comes late or twice finds the facts published already and adds nothing.
 
 use mesh_events::proto::mesh::event::v1::IdSource;
 use mesh_events::{EventId, EventType, RunKey, Slot};
@@ -287,7 +287,7 @@ fn cancelled_tasks(tracked: &RunState, observation: &Observation) -> Option<Stri
     }
 }
 
-/// A record that contradicts an end that was inferred, or told by a hook, corrects it; anything else about a run that is over says nothing new.
+/// A record that contradicts an end that was inferred, or reported by a hook, corrects it; anything else about a run that is over says nothing new.
 fn correct(
     run: &RunKey,
     next: &mut RunState,
@@ -362,7 +362,7 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
         return;
     }
     next.owes_canceller = false;
-    // A correction of how it ended has told it.
+    // A correction of how it ended has it.
     let is_told = facts
         .iter()
         .any(|fact| fact.kind == EventType::JobCorrected);

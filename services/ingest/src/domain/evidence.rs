@@ -89,7 +89,7 @@ fn is_jobcomp(hook: &str) -> bool {
     hook.eq_ignore_ascii_case("jobcomp") || hook.eq_ignore_ascii_case("jobcompscript")
 }
 
-/// The end of a run as slurmctld hands it to `jobcomp/script`; `None` if the record tells no end (a resize rings, too).
+/// The end of a run as slurmctld hands it to `jobcomp/script`; `None` if the record says so no end (a resize rings, too).
 fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Observation> {
     let requeued = record.requeued();
     let base = record

@@ -37,7 +37,7 @@ pub struct Owner {
     /// User name.
     #[serde(rename = "u")]
     pub user: String,
-    /// Uid, where the source tells it.
+    /// Uid, where the source has it.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Account.
@@ -58,7 +58,7 @@ pub struct Observation {
     pub tasks: Option<TaskSet>,
     /// Source.
     pub record: Record,
-    /// Base state, where the source tells it. 22.05 hides it behind `COMPLETING`.
+    /// Base state, where the source has it. 22.05 hides it behind `COMPLETING`.
     pub base: Option<JobBaseState>,
     /// Epilogs still run; of a pending job: of the run before.
     pub completing: bool,
@@ -88,13 +88,13 @@ pub struct Observation {
     pub pre_suspend: Option<i64>,
     /// When its size changed.
     pub resizes: Vec<i64>,
-    /// Count of restarts, where the source tells it.
+    /// Count of restarts, where the source has it.
     pub restarts: Option<u32>,
     /// Priority 0 while pending.
     pub held: bool,
     /// Class of the reason.
     pub class: ReasonClass,
-    /// Uid of who cancelled it, where the source tells it.
+    /// Uid of who cancelled it, where the source has it.
     pub cancelled_by: Option<u32>,
     /// Whom it belongs to.
     pub owner: Owner,
@@ -259,7 +259,7 @@ impl Observation {
         }
     }
 
-    /// Takes the exit code that another source tells of the same run's end, where this one has none.
+    /// Takes the exit code that another source has of the same run's end, where this one has none.
     pub fn take_code(&mut self, other: &Self) {
         if self.job.exit_code.is_none() && self.end_kind() == other.end_kind() {
             self.job.exit_code = other.job.exit_code;
@@ -267,7 +267,7 @@ impl Observation {
         }
     }
 
-    /// This reading of the controller with the end that jobcomp tells of the same run.
+    /// This reading of the controller with the end that jobcomp reports of the same run.
     pub fn completed_by(mut self, evidence: &Self, nodes_agree: bool) -> Self {
         self.base = evidence.base;
         self.requeued = evidence.requeued;

@@ -37,7 +37,7 @@ pub enum LookupTarget {
 pub struct Decision {
     /// Memory to keep, in the order of `facts`.
     pub changes: Vec<(RunKey, RunState)>,
-    /// Facts to tell, in order.
+    /// Facts to publish, in order.
     pub facts: Vec<Fact>,
     /// What has to be asked.
     pub follow_ups: Vec<LookupTarget>,
@@ -47,7 +47,7 @@ pub struct Decision {
     pub again: Vec<RunKey>,
 }
 
-/// Decides what a reading tells.
+/// Decides what follows from an observation.
 pub fn observe(
     run_store: &RunStore,
     observation: &Observation,

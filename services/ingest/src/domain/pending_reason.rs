@@ -14,7 +14,7 @@ use super::run_state::{Candidate, RunState};
 
 /// Changes of the class that are published of a run as they come.
 pub(super) const MAX_BURST: i64 = 3;
-/// Seconds from one further change to the next; a run at rest for so long may tell one more at once.
+/// Seconds from one further change to the next; a run at rest for so long may publish one more at once.
 pub(super) const MIN_INTERVAL_SECS: i64 = 600;
 
 const HELD: usize = 0;

@@ -45,7 +45,7 @@ pub struct RunState {
     /// True for an array's task.
     #[serde(rename = "t", default, skip_serializing_if = "is_false")]
     pub is_task: bool,
-    /// Events told of this run.
+    /// Events published of this run.
     #[serde(rename = "q")]
     pub seq: u64,
     /// `submitted` was published, or must not be (baseline; first run of an array's task).
@@ -94,7 +94,7 @@ pub struct RunState {
     /// Last base state, in Slurm's words.
     #[serde(rename = "st")]
     pub state: String,
-    /// How often the job was put back into the queue before this run, as every event of it tells.
+    /// How often the job was put back into the queue before this run, as every event of it says.
     #[serde(rename = "rc", default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<u32>,
     /// Slurm's count of restarts as it was read last: while an old run is cleaned up that is the next run's.
@@ -115,7 +115,7 @@ pub struct RunState {
     /// How many `held`, `released`, `pending` were published.
     #[serde(rename = "n", default)]
     pub counts: [u64; 3],
-    /// Corrections told.
+    /// Corrections published.
     #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
     pub corrections: u64,
     /// Tasks that an array's own record still has, as Slurm writes them.

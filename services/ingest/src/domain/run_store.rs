@@ -134,7 +134,7 @@ impl RunStore {
             .filter_map(|key| Some(self.named(self.runs.get_key_value(key)?)))
     }
 
-    /// The newest time that Slurm has told of a run and that is not after this one.
+    /// The newest time that Slurm has of a run and that is not after this one.
     pub fn newest_time(&self, now: i64) -> Option<i64> {
         let times = self.runs.iter().flat_map(|(key, tracked)| {
             let end = tracked.end.as_ref().map(|end| end.at);

@@ -126,7 +126,7 @@ fn change_at(
 }
 
 /// How many seconds of those since the last change that was published, or since its start, the run was stopped before its last suspend and
-/// up to `at`, if the record tells. `ran` are the seconds it ran before its last suspend, all stopped ones left out.
+/// up to `at`, if the record says so. `ran` are the seconds it ran before its last suspend, all stopped ones left out.
 fn stopped_before(previous: &RunState, started: i64, ran: Option<i64>, at: i64) -> Option<i64> {
     let ran = ran?;
     let known = previous.suspended.max(previous.resumed);

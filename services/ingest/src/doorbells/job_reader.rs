@@ -111,17 +111,17 @@ impl JobReader {
                 continue;
             }
             // Once for every wait, however often it is looked at.
-            let is_admitted = job.stranger.is_some();
-            let stranger = *job
-                .stranger
+            let is_admitted = job.is_unknown.is_some();
+            let is_unknown = *job
+                .is_unknown
                 .get_or_insert_with(|| !core.run_store.knows(id));
-            if stranger && !is_admitted {
+            if is_unknown && !is_admitted {
                 let mut arrays = job.rings.iter().filter_map(|ring| ring.array);
-                job.vouched_by = arrays
+                job.admitted_by = arrays
                     .find(|array| core.run_store.knows(*array))
                     .filter(|array| self.unknown_jobs.array_admits(*array, now));
             }
-            let is_welcome = is_admitted || !stranger || job.vouched_by.is_some();
+            let is_welcome = is_admitted || !is_unknown || job.admitted_by.is_some();
             if is_welcome || self.unknown_jobs.admit(now) {
                 admitted.push(id);
             } else if let Some(job) = waiting.remove(&id) {
@@ -145,7 +145,7 @@ impl JobReader {
         let is_stranger = |id: &&u32| {
             waiting
                 .get(id)
-                .is_some_and(|job| job.stranger == Some(true))
+                .is_some_and(|job| job.is_unknown == Some(true))
         };
         let began = Instant::now();
         let crowd = ids.iter().filter(is_stranger).count() > MAX_UNLISTED_LOOKUPS;
@@ -164,12 +164,12 @@ impl JobReader {
         };
         let asked = began.elapsed();
         let (missing, unlisted): (Vec<JobId>, Vec<JobId>) = {
-            let stranger = |id: &JobId| {
+            let is_unknown = |id: &JobId| {
                 let job = waiting.get(&id.get());
-                job.is_some_and(|job| job.stranger == Some(true))
+                job.is_some_and(|job| job.is_unknown == Some(true))
             };
             // Of a job that no poll has shown nothing follows from its absence, so that needs no second question.
-            let (mut missing, unlisted) = answer.unlisted.iter().partition(|id| stranger(id));
+            let (mut missing, unlisted) = answer.unlisted.iter().partition(|id| is_unknown(id));
             Vec::extend(&mut missing, &answer.missing);
             (missing, unlisted)
         };
@@ -192,7 +192,7 @@ impl JobReader {
             hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
             let found = self.observations_of(*id, &answer);
             if !unclear.contains(id)
-                && let Some(array) = job.vouched_by.take()
+                && let Some(array) = job.admitted_by.take()
             {
                 let is_its_own = found
                     .iter()

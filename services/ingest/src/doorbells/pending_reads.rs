@@ -15,9 +15,9 @@ pub(super) struct PendingRead {
     pub(super) due: Instant,
     pub(super) looks: u32,
     /// Whether nobody had heard of it; `None` until it is looked up.
-    pub(super) stranger: Option<bool>,
+    pub(super) is_unknown: Option<bool>,
     /// The array on whose word it is asked for, until it is known whether that is true.
-    pub(super) vouched_by: Option<u32>,
+    pub(super) admitted_by: Option<u32>,
 }
 
 /// Jobs per question; more wait for the next one.
@@ -72,8 +72,8 @@ pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, ring: JobReadRequest
         rings: Vec::new(),
         due: Instant::now(),
         looks: 0,
-        stranger: None,
-        vouched_by: None,
+        is_unknown: None,
+        admitted_by: None,
     });
     job.due = Instant::now();
     job.looks = 0;
@@ -91,7 +91,7 @@ pub(super) struct MergedRecords {
     pub(super) unknown: Vec<JobReadRequest>,
 }
 
-/// Adds to the controller's records what jobcomp tells of ends, as far as they bear it out. What they leave open is retained for the next look.
+/// Adds to the controller's records what jobcomp reports of ends, as far as they confirm it. What they leave open is retained for the next look.
 pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
     let mut merged = MergedRecords::default();
     let mut observations = found;

@@ -20,7 +20,7 @@ struct ArrayAdmission {
     /// Tasks let in on it that were not looked at yet.
     open: u32,
     /// Since when it is suspected.
-    doubted: Option<Instant>,
+    distrusted_since: Option<Instant>,
 }
 
 /// A bucket that holds a minute's worth.
@@ -48,13 +48,16 @@ impl UnknownJobLimiter {
     pub fn array_admits(&mut self, array: u32, now: Instant) -> bool {
         let admission = self.admissions.entry(array).or_insert(ArrayAdmission {
             open: 0,
-            doubted: None,
+            distrusted_since: None,
         });
-        let is_doubted = |since: Instant| now.saturating_duration_since(since) < DISTRUST_DURATION;
-        if admission.doubted.is_some_and(is_doubted) || admission.open >= MAX_UNPROVEN_TASKS {
+        let is_distrusted =
+            |since: Instant| now.saturating_duration_since(since) < DISTRUST_DURATION;
+        if admission.distrusted_since.is_some_and(is_distrusted)
+            || admission.open >= MAX_UNPROVEN_TASKS
+        {
             return false;
         }
-        admission.doubted = None;
+        admission.distrusted_since = None;
         admission.open += 1;
         true
     }
@@ -65,19 +68,19 @@ impl UnknownJobLimiter {
             return false;
         };
         admission.open = admission.open.saturating_sub(1);
-        let news = !was_true && admission.doubted.is_none();
+        let newly_distrusted = !was_true && admission.distrusted_since.is_none();
         if !was_true {
-            admission.doubted = Some(now);
+            admission.distrusted_since = Some(now);
         }
         // Only what says something is retained.
         let says = |admission: &ArrayAdmission| {
-            let doubted = admission
-                .doubted
+            let distrusted_since = admission
+                .distrusted_since
                 .map(|at| now.saturating_duration_since(at));
-            admission.open > 0 || doubted.is_some_and(|since| since < DISTRUST_DURATION)
+            admission.open > 0 || distrusted_since.is_some_and(|since| since < DISTRUST_DURATION)
         };
         self.admissions.retain(|_, admission| says(admission));
-        news
+        newly_distrusted
     }
 
     /// Whether one more may be asked for.
@@ -144,8 +147,8 @@ mod tests {
             .count();
         assert_eq!(on_its_word, MAX_UNPROVEN_TASKS as usize);
         assert!(unknown_jobs.array_admits(8, now));
-        let news = (0..10).filter(|_| unknown_jobs.looked_at(7, false, now));
-        assert_eq!(news.count(), 1);
+        let newly_distrusted = (0..10).filter(|_| unknown_jobs.looked_at(7, false, now));
+        assert_eq!(newly_distrusted.count(), 1);
         assert!(!unknown_jobs.array_admits(7, now) && unknown_jobs.array_admits(8, now));
         let later = now + DISTRUST_DURATION;
         for _ in 10..MAX_UNPROVEN_TASKS {

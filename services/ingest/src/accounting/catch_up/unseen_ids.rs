@@ -1,7 +1,7 @@
 //! Jobs that no sweep has shown: their ids are missing between two that were seen.
 //!
 //! A job that is held, or waits for another job, never becomes eligible, and accounting does not list what never became eligible by time
-//! (`sacct -S`, 22.05 to 26.05). Asked by its id it tells of it, once it has ended. An id without any record is no fault: a
+//! (`sacct -S`, 22.05 to 26.05). Looked up by its id it is shown, once it has ended. An id without any record is no fault: a
 //! submission that is only tested (`sbatch --test-only`) uses one up (22.05).
 
 use std::collections::BTreeSet;

@@ -13,7 +13,7 @@ use crate::doorbells::{JobReadRequest, postpone};
 /// Room for questions; who finds it full waits.
 const CHANNEL_CAPACITY: usize = 4_096;
 
-/// Jobs whose doorbells may wait for answers at the same time. What others tell is retained, but they come again: who waits keeps all those
+/// Jobs whose doorbells may wait for answers at the same time. What others report is retained, but they come again: who waits keeps all those
 /// from being handled that ring after it.
 const MAX_WAITING_DOORBELLS: usize = 128;
 
@@ -24,7 +24,7 @@ const BUSY_DELAY: &str = "accounting_busy";
 pub struct LookupRequest {
     /// Slurm's id of the record.
     pub(super) job_id: u32,
-    /// What jobcomp told of the job.
+    /// What jobcomp reported of the job.
     pub(super) evidence: Vec<Observation>,
     /// Doorbells that wait for the answer.
     pub(super) rings: Vec<JobReadRequest>,
@@ -91,7 +91,7 @@ impl LookupQueue {
 #[derive(Default)]
 pub(super) struct OpenRequest {
     pub(super) evidence: Vec<Observation>,
-    /// Runs of which doorbells told different ends.
+    /// Runs of which doorbells reported different ends.
     disputed: BTreeSet<RunKey>,
     pub(super) rings: Vec<JobReadRequest>,
     pub(super) asked: u32,
@@ -115,7 +115,7 @@ impl OpenRequest {
         taken
     }
 
-    /// Whether doorbells told different ends of a run.
+    /// Whether doorbells reported different ends of a run.
     pub(super) fn is_disputed(&self, run: &RunKey) -> bool {
         self.disputed.contains(run)
     }
@@ -180,7 +180,7 @@ mod tests {
                 .all(|answer| answer.is_err())
         );
         assert!(sent_away.all(|answer| answer == Ok(DoorbellOutcome::Later)));
-        // What they tell is retained, and an answer makes room.
+        // What they report is retained, and an answer makes room.
         let mut open = BTreeMap::new();
         while let Ok(question) = receiver.try_recv() {
             note(&mut open, question);

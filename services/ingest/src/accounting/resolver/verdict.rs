@@ -1,4 +1,4 @@
-//! What becomes of an end that only a doorbell tells, once accounting has answered.
+//! What becomes of an end that only a doorbell reports, once accounting has answered.
 
 use crate::domain::{Observation, snapshot, without_names};
 
@@ -21,7 +21,7 @@ pub(super) enum EndVerdict {
     Refused,
 }
 
-/// What is known of a run beside what its doorbell tells.
+/// What is known of a run beside what its doorbell reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Records<'a> {
     /// Accounting's rows; `None` if there is no accounting.
@@ -30,7 +30,7 @@ pub(super) struct Records<'a> {
     pub(super) has_stand_in: bool,
     /// Whether a record has shown the run.
     pub(super) was_shown: bool,
-    /// Whether other doorbells tell another end of it.
+    /// Whether other doorbells report another end of it.
     pub(super) is_disputed: bool,
     /// Answers of accounting so far.
     pub(super) answers: u32,
@@ -74,7 +74,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
     }
 }
 
-/// Whether a row is of the run that a doorbell tells of.
+/// Whether a row is of the run that a doorbell reports.
 pub(super) fn is_same_run(row: &Observation, end: &Observation) -> bool {
     let key = |run: &Observation| (run.run.job_id, run.run.task_id, run.run.submit_time);
     key(row) == key(end)
@@ -104,7 +104,7 @@ mod tests {
         Observation::from_accounting("c", &row).unwrap()
     }
 
-    fn told() -> Observation {
+    fn reported() -> Observation {
         let fields = [
             ("JOBID", "7"),
             ("JOBSTATE", "FAILED"),
@@ -129,7 +129,7 @@ mod tests {
 
     /// The verdict, and whom an inferred end names.
     fn check(records: Records<'_>) -> String {
-        match judge(&told(), records) {
+        match judge(&reported(), records) {
             EndVerdict::Inferred(end) => format!("inferred {}", end.owner.user),
             other => format!("{other:?}").to_lowercase(),
         }

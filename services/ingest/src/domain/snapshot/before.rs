@@ -4,7 +4,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 
 use crate::domain::observation::Observation;
 
-/// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp tells.
+/// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp reports.
 pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_agree: bool) {
     let end = &evidence.job;
     job.state.clone_from(&end.state);
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// The controller's record of a run whose epilogs run, and whose end jobcomp may have told.
+    /// The controller's record of a run whose epilogs run, and whose end jobcomp may have reported.
     fn completing(job: Job, is_told: bool) -> Observation {
         let record = slurm_client::JobRecord {
             job_id: slurm_types::JobId::new(7),

@@ -117,7 +117,7 @@ fn accounted(body: &str) -> Vec<Observation> {
     if !has_batch {
         return runs.collect();
     }
-    // Asked for how it ended, not for what it used, and nobody else has told it in time.
+    // Asked for how it ended, not for what it used, and nobody else has it in time.
     runs.map(|mut run| {
         run.job.usage = None;
         match run.own_end {

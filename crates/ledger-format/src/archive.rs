@@ -35,7 +35,7 @@ pub struct ArchivedRange<'a> {
     pub last: i64,
     /// Root of the tree that ends with it.
     pub root: Hash,
-    /// What [`IdHasher`] gives of them: without its content no leaf tells the id of an entry.
+    /// Hash by [`IdHasher`]: without the content no leaf proves the id of an entry.
     pub ids: &'a [u8],
     /// Where its content is; `None` if it was erased.
     pub file: Option<ArchivedFile<'a>>,

@@ -1,4 +1,4 @@
-//! An export that can be verified with nothing but a public key: JSON lines. The first tells what is exported and carries a signed
+//! An export that can be verified with nothing but a public key: JSON lines. The first describes the export and carries a signed
 //! checkpoint; each further line is an entry, in order, up to the one the checkpoint ends with. docs/reference/events.md §6 specifies it.
 
 use std::borrow::Cow;
@@ -250,7 +250,7 @@ pub struct StartState {
 }
 
 impl ExportVerifier {
-    /// Takes the first line. The checkpoint in it must be signed by one of the keys. The kept ones are compared if the export has their last
+    /// Takes the first line. The checkpoint in it must be signed by one of the keys. Trusted checkpoints are compared if the export has their last
     /// entry; those before it or after it are not.
     ///
     /// # Errors

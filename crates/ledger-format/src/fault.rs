@@ -41,7 +41,7 @@ pub enum Fault {
     /// The entries fit each other, but not a checkpoint of the ledger's own: from some entry after the last checkpoint that fits, this one or
     /// a later one, they were written anew.
     RewrittenUpTo(u64),
-    /// As [`Self::RewrittenUpTo`], by a checkpoint that was kept elsewhere.
+    /// As [`Self::RewrittenUpTo`], by a checkpoint stored elsewhere.
     ForkedUpTo(u64),
     /// The checkpoint that counts up to here is not signed by a trusted key, or its columns are not what was signed.
     CheckpointForged,

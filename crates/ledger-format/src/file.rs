@@ -105,11 +105,11 @@ pub enum FileError {
 pub struct VerifyOptions<'a> {
     /// Keys one of which must have signed its checkpoint.
     pub keys: &'a [PublicKey],
-    /// Checkpoints that were kept, to be compared with.
+    /// Trusted checkpoints to compare with.
     pub trusted: &'a [Checkpoint],
     /// Threads that hash.
     pub threads: usize,
-    /// Is told the first and the last sequence that was verified, and the last of all.
+    /// Called with the first and the last verified sequence, and the last of all.
     pub progress: &'a mut dyn FnMut(u64, u64, u64),
 }
 

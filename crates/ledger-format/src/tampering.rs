@@ -127,7 +127,7 @@ enum Act {
     Rewrite,
     RewriteAndForge,
     ForgeCheckpoint,
-    /// By the owner of the key: only a checkpoint that was kept shows it.
+    /// By the owner of the key: only a trusted checkpoint reveals it.
     Fork,
     /// In an export.
     ExportReader(LineAct, Index),

@@ -9,7 +9,7 @@
 //! - an entry or a payload that was taken out: its sequence is missing;
 //! - entries that were cut off the end or added there: the head names another end;
 //! - a history that was written anew from some entry on, so that it fits together: the first [`ExpectedCheckpoint`] behind that entry, a signed checkpoint,
-//!   has another root. Which of the entries since the last checkpoint that fits is the first to differ, no hash tells;
+//!   has another root. No hash shows which entry since the last matching checkpoint differs first;
 //! - a checkpoint that no trusted key has signed;
 //! - columns for queries that are missing or say something else than the body. They are no part of the chain, so a fault in the chain is
 //!   named before one in them.

@@ -128,7 +128,7 @@ fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
     }
 }
 
-/// A checkpoint that was kept: one of the keys must have signed it.
+/// A trusted checkpoint: one of the keys must have signed it.
 fn checkpoint(path: &Path, keys: &[PublicKey]) -> Result<TrustedCheckpoint, Failure> {
     let note = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
     let (checkpoint, signed_by) = Checkpoint::open(&note, keys)

@@ -9,7 +9,7 @@ use ledger_format::file::VerifiedExport;
 use ledger_format::verify::FirstFault;
 use serde_json::{Value, json};
 
-/// A checkpoint that was kept.
+/// A checkpoint stored by the auditor.
 pub struct TrustedCheckpoint {
     /// Its file.
     pub path: PathBuf,

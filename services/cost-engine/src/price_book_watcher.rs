@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_faulty_book_is_refused_and_the_last_good_one_stays() {
+    async fn a_faulty_book_is_refused_and_the_last_valid_one_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
             .await

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_split_evenly_unless_slurm_tells_each_node() {
+    fn totals_are_split_evenly_unless_slurm_reports_each_node() {
         let mut job = job();
         let half = ratio(3, 2).unwrap();
         assert_eq!(

@@ -22,7 +22,7 @@ const MAX_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a query may take.
 const MIN_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_QUERY_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long what a replay told stays; the stream keeps nothing longer.
+/// Limited by the maximum age of the stream.
 const MIN_REPLAY_RETENTION: Duration = Duration::from_secs(60);
 const MAX_REPLAY_RETENTION: Duration = Duration::from_secs(3 * 86_400);
 /// What is retained at all is retained for a day.
@@ -42,9 +42,9 @@ pub struct Config {
     pub db: Database,
     /// How it is signed.
     pub checkpoint: CheckpointConfig,
-    /// How long content is kept.
+    /// Retention of content.
     pub retention: RetentionConfig,
-    /// How events are told once more.
+    /// Replays.
     pub replay: ReplayConfig,
 }
 
@@ -58,7 +58,7 @@ pub struct ReplayConfig {
     pub max_rate: u32,
     /// Replays of one caller that may run at the same time.
     pub max_running: u32,
-    /// How long what was told stays in its stream after the replay has ended.
+    /// Retention of messages in the stream after the end of a replay.
     #[serde(with = "humantime_serde")]
     pub keep: Duration,
 }
@@ -89,7 +89,7 @@ impl ReplayConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
-    /// How long the content of entries is kept in the database; empty for ever.
+    /// Retention of content in the database; empty: permanent.
     pub keep: String,
     /// Where archives go; empty for `archive` in the data directory.
     pub archive_dir: PathBuf,
@@ -156,7 +156,7 @@ impl Default for Config {
 }
 
 impl RetentionConfig {
-    /// How long the content of entries is kept; `None` for ever.
+    /// Retention of content; `None`: permanent.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -24,14 +24,14 @@ use crate::error::Error;
 /// Entries of one file, unless the next checkpoint is farther.
 const MAX_ARCHIVE_ENTRIES: u64 = 1_000_000;
 
-/// What is wished for.
+/// A retention request.
 #[derive(Clone, Debug)]
 pub struct RetentionRequest {
     /// Only what was recorded before.
     pub before: DateTime<Utc>,
     /// Where files go; `None` to erase.
     pub folder: Option<PathBuf>,
-    /// Who wishes it; empty for the policy.
+    /// Requesting user; empty for the configured schedule.
     pub made_by: String,
 }
 
@@ -96,7 +96,7 @@ impl Retention {
     /// Archives or erases, after finishing what was begun before.
     ///
     /// # Errors
-    /// If something cannot be read, written or taken out. What is done stays done; run it again.
+    /// If something cannot be read, written or taken out. Finished ranges remain; run it again.
     pub async fn run(
         &self,
         request: &RetentionRequest,
@@ -156,7 +156,7 @@ impl Retention {
                 let checked = match self.write(&archive, &end, &keys, partial, progress).await {
                     Ok(checked) => checked,
                     Err(error) => {
-                        // A full disk is not kept full by half a file.
+                        // Remove the partial file, so that a full disk has room again.
                         remove(partial);
                         return Err(error);
                     }
@@ -249,7 +249,7 @@ impl Retention {
             dropped += some;
             progress.send_modify(|progress| progress.dropped += some);
         }
-        self.eraser.forget().await?;
+        self.eraser.purge_notes().await?;
         Ok(dropped)
     }
 

@@ -132,7 +132,7 @@ fn archives_must_follow_each_other() {
 }
 
 #[test]
-fn kept_checkpoints_show_another_history_of_the_same_key() {
+fn stored_checkpoints_reveal_another_history_of_the_same_key() {
     let auditor = Auditor::of(100);
     std::fs::write(auditor.path("kept.note"), auditor.ledger.note(60)).unwrap();
     let file = auditor.write("ledger.ndjson", &auditor.ledger.export(1, 100));

@@ -51,7 +51,7 @@ impl RatePeriod {
     }
 }
 
-/// The rates of one node type in one market, in order of time; they may leave holes but never overlap.
+/// The rates of one node type in one market, in order of time; they may leave gaps but never overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateSchedule {
     periods: Vec<RatePeriod>,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_named_by_its_first_second() {
+    fn a_gap_is_named_by_its_first_second() {
         let schedule =
             RateSchedule::new(&[period(Some(0), Some(10), 1), period(Some(20), Some(30), 1)])
                 .unwrap();

@@ -165,7 +165,7 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_question_is_told_what_is_wrong() {
+async fn an_invalid_query_names_the_fault() {
     let site = Site::new(EXAMPLE);
     let engine = site.start("url = \"nats://127.0.0.1:1\"").await.unwrap();
     for (path, word) in [

@@ -177,7 +177,7 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn suspensions_are_remembered_until_the_end() {
+async fn suspensions_are_stored_until_the_end() {
     let nats = NatsServer::start().await;
     let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
     let engine = site.start(&nats.toml()).await.unwrap();

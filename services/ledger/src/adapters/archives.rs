@@ -263,7 +263,7 @@ impl PayloadEraser {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn forget(&self) -> Result<(), Error> {
+    pub async fn purge_notes(&self) -> Result<(), Error> {
         match &self.pool {
             Pool::Sqlite(pool) => sqlite::empty_log(pool).await.map_err(Error::Retain),
             Pool::Postgres(_) => Ok(()),

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_in_the_blocks_from_the_first_to_the_last_that_have_something_of_it() {
+    fn a_time_range_maps_to_the_blocks_that_overlap_it() {
         let block_ranges = block_ranges();
         for (since, until, expected) in [
             (None, None, Some((1, 40))),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn few_entries_join_the_last_block_and_nothing_is_learnt_twice() {
+    fn small_ranges_join_the_last_block_and_nothing_is_added_twice() {
         let block_ranges = block_ranges();
         for (after, read) in [
             (40, of(41, 43, 50, 510)),

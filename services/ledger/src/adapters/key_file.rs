@@ -82,7 +82,7 @@ impl KeyFile {
         }
     }
 
-    /// Remembers a note as the newest, before anybody sees it.
+    /// Stores a note as the newest, before it is published.
     ///
     /// # Errors
     /// If that is not possible.
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_note_is_remembered() {
+    fn the_last_note_is_stored() {
         let folder = tempfile::tempdir().unwrap();
         let file = KeyFile::new(folder.path().join("ledger.key"));
         assert_eq!(file.last_note().unwrap(), None);

@@ -1,4 +1,4 @@
-//! The table of replays, and the entries that are told.
+//! The table of replays, and the entries to replay.
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
@@ -20,7 +20,7 @@ pub struct ReplayLease {
     pub fence: i64,
 }
 
-/// An entry that is told once more.
+/// An entry to replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedMessage {
     /// Sequence.
@@ -216,7 +216,7 @@ impl Store {
         self.write_replay(&sql).await
     }
 
-    /// Forgets replays that ended before a time.
+    /// Purges replays that ended before a time.
     ///
     /// # Errors
     /// If the database refuses.

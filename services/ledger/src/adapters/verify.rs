@@ -16,9 +16,9 @@ use mesh_db::sql::Sql;
 
 use self::archives::{ArchiveVerifier, ArchivedIdVerifier};
 use self::checkpoints::CheckpointVerifier;
-pub use self::data_class::{Class, PUBLISHED};
+pub use self::data_class::PUBLISHED;
 use self::database::Integrity;
-pub use self::outcome::{TrustAnchors, VerifyError, VerifyProgress, VerifyReport};
+pub use self::outcome::{Class, TrustAnchors, VerifyError, VerifyProgress, VerifyReport};
 use self::pages::{PAGE_ENTRIES, PageReader};
 pub(super) use self::rows::payload;
 use self::rows::{stored_archives, stored_keys, stray};

@@ -51,7 +51,7 @@ pub(super) struct JobHistoryJson {
     pub at: Option<String>,
     /// Runs, oldest first.
     pub runs: Vec<RunJson>,
-    /// True if there is more than one answer tells; `/v1/events?job=` has all of it.
+    /// True if truncated; `/v1/events?job=` has all of it.
     pub truncated: bool,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct NodeJson {
     pub state: NodeStateJson,
     /// Its newest events up to then, in order of time.
     pub timeline: Vec<EntryJson>,
-    /// True if it has more events than one answer tells.
+    /// True if truncated.
     pub truncated: bool,
 }
 

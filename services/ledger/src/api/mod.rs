@@ -66,7 +66,7 @@ pub trait EventsApi: Send + Sync + 'static {
     /// Sequence of the last entry, changing as entries are appended.
     fn appended(&self) -> watch::Receiver<u64>;
 
-    /// Tells a job's history; with `at` as it stood at that time.
+    /// A job's history; with `at` as of that time.
     fn job(
         &self,
         caller: &Caller,
@@ -75,7 +75,7 @@ pub trait EventsApi: Send + Sync + 'static {
         at: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<JobHistory, ApiError>> + Send;
 
-    /// Tells how a node stands and what happened to it; with `at` as it stood at that time.
+    /// A node's state and timeline; with `at` as of that time.
     fn node(
         &self,
         caller: &Caller,
@@ -92,7 +92,7 @@ pub trait EventsApi: Send + Sync + 'static {
         by: &[Group],
     ) -> impl Future<Output = Result<Vec<stats_domain::StatsRow>, ApiError>> + Send;
 
-    /// End of the chain. It tells nothing about anybody: everyone may note it and compare later.
+    /// End of the chain. It reveals nothing about anybody: every caller may store it and compare later.
     fn head(&self) -> impl Future<Output = Result<Head, ApiError>> + Send;
 }
 
@@ -128,7 +128,7 @@ pub enum EntryContent {
 pub struct JobHistory {
     /// Runs, oldest first.
     pub runs: Vec<Run>,
-    /// True if there is more than one answer tells; `/v1/events?job=` has all of it.
+    /// True if truncated; `/v1/events?job=` has all of it.
     pub truncated: bool,
 }
 
@@ -139,7 +139,7 @@ pub struct NodeTimeline {
     pub state: NodeState,
     /// Its newest events, in order of time.
     pub timeline: Vec<RecordedEvent>,
-    /// True if it has more events than one answer tells.
+    /// True if truncated.
     pub truncated: bool,
 }
 

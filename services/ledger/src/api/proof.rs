@@ -1,6 +1,6 @@
 //! Checkpoints and proofs: what REST and gRPC give.
 //!
-//! Hashes tell nothing about anybody, so everyone who may call may ask, for a proof by id those who may see the event. Exports hold
+//! Hashes reveal nothing about anybody, so everyone who may call may ask, for a proof by id those who may see the event. Exports hold
 //! everything and are for those who may see everything; a new key is made for administrators.
 
 mod grpc;

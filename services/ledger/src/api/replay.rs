@@ -1,6 +1,6 @@
 //! Replays: what REST and gRPC take and give.
 //!
-//! Whoever may read events may have them told once more, on the bus or to a webhook endpoint of theirs: what they may see is kept with
+//! Whoever may read events may replay them, on the bus or to a webhook endpoint of their own. Their visibility is stored with
 //! the replay. Callers see their own replays; administrators and auditors see all, administrators may cancel all.
 
 mod grpc;
@@ -28,7 +28,7 @@ use crate::replayer::Replayer;
 const DEFAULT_PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1000;
 
-/// Takes orders for replays, and tells how they stand.
+/// Starts, lists and cancels replays.
 #[derive(Clone)]
 pub struct Replays {
     store: Store,
@@ -38,7 +38,7 @@ pub struct Replays {
     beginning: Arc<Mutex<()>>,
 }
 
-/// Why a replay is not begun, told of or ended.
+/// A failed replay operation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReplayError {
     /// The request is wrong.

@@ -127,7 +127,7 @@ pub(super) struct HeadJson {
     chain: String,
 }
 
-/// End of the chain. It tells nothing about anybody: everyone may note it and compare later.
+/// End of the chain. It reveals nothing about anybody: every caller may store it and compare later.
 #[utoipa::path(
     get, path = "/v1/ledger/head", operation_id = "getLedgerHead", tag = "proof",
     responses((status = 200, description = "The head", body = HeadJson), (status = 401, response = openapi::Unauthorized))

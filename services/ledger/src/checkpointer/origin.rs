@@ -1,7 +1,7 @@
 //! A ledger whose history cannot be brought back goes on under another origin, and says so for ever.
 //!
 //! The first checkpoint of the new origin is signed by a key of each, and counts an entry of the audit that names the former origin and the
-//! newest checkpoint that is known of it. Whoever kept one of the former origin sees that it is not continued.
+//! newest checkpoint that is known of it. A holder of a checkpoint of the former origin sees that it is not continued.
 
 use bytes::Bytes;
 use chrono::Utc;
@@ -156,15 +156,15 @@ impl Checkpointer {
         }
     }
 
-    /// Tells that the bus has a checkpoint which the ledger contradicts.
+    /// Publishes that the bus has a checkpoint which the ledger contradicts.
     pub(super) async fn publish_contradiction(&self) {
-        if let Err(error) = self.try_tell_published().await {
+        if let Err(error) = self.try_publish_contradiction().await {
             let error = mesh_runtime::chain(&error);
             tracing::debug!(error, "contradiction not published");
         }
     }
 
-    async fn try_tell_published(&self) -> Result<(), Error> {
+    async fn try_publish_contradiction(&self) -> Result<(), Error> {
         let stored = self.store.checkpoint_keys().await?;
         let origin = keys::origin(&stored, &self.origin);
         let keys = self.known_keys(&stored)?;
@@ -182,7 +182,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// A checkpoint that somebody was given: whether the ledger contradicts it, and why. Then everybody is told.
+    /// Checks a reported checkpoint. A contradiction is published.
     ///
     /// # Errors
     /// [`Error::NotResumed`] if no key of the ledger has signed it.

@@ -1,4 +1,4 @@
-//! Telling others: checkpoints and the order of entries go to NATS, new keys to the audit.
+//! Publishes checkpoints and the order of entries to NATS, and new keys to the audit.
 
 use mesh_events::catalogue::MESH_ORDER;
 use mesh_events::subject;
@@ -87,7 +87,7 @@ impl Checkpointer {
     }
 
     /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm. A key that
-    /// the one before it has not signed for somebody wrote into the table: to tell it would make it one of the ledger's.
+    /// its predecessor has not signed was written into the table by someone else: publishing it would confirm it.
     async fn announce_keys(&self) -> Result<(), String> {
         let failed = |error: Error| mesh_runtime::chain(&error);
         let keys = self.store.checkpoint_keys().await.map_err(failed)?;

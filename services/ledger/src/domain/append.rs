@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batching_changes_nothing_and_every_id_is_kept_once(
+        fn batching_changes_nothing_and_every_id_is_stored_once(
             records in proptest::collection::vec((0u8..20, 0u8..3), 1..60),
             size in 1usize..20,
         ) {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_with_other_bytes_keeps_the_first() {
+    fn the_same_id_with_different_bytes_retains_the_first() {
         let appended = append(
             Head::default(),
             vec![record(1, 1), record(1, 1), record(1, 2)],

@@ -1,6 +1,6 @@
 //! Ranges of entries whose content was taken out of the database, and what the audit says about them.
 //!
-//! They follow each other from the first entry on, so that one number tells what is still there. Each ends where a signed checkpoint does: the
+//! They follow each other from the first entry on, so that one number says what is still there. Each ends where a signed checkpoint does: the
 //! file of a range is an export (see [`super::export`]), which anybody can verify by itself.
 
 use std::path::Path;
@@ -107,15 +107,16 @@ impl StoredArchive {
     }
 
     /// Whether the ledger did it. Its note must be signed by the key that was in charge when the audit got its entry; as long as it has none,
-    /// by the newest: a key that was replaced proves nothing new. Without a note an earlier version made it, which told the audit at once.
+    /// by the newest: a key that was replaced proves nothing new. Without a note an earlier version made it, which published the audit entry at once.
     pub fn is_authentic(&self, evidence: &Evidence) -> bool {
         let Some(root) = self.root(evidence) else {
             return false;
         };
         let audited = evidence.audited.as_ref();
         let Some(note) = &self.note else {
-            return audited
-                .is_some_and(|audited| audited.seq <= evidence.signed && self.is_told_by(audited));
+            return audited.is_some_and(|audited| {
+                audited.seq <= evidence.signed && self.matches_audit(audited)
+            });
         };
         let key = match audited {
             Some(audited) => in_charge(&evidence.keys, audited.seq),
@@ -126,13 +127,13 @@ impl StoredArchive {
     }
 
     /// Whether the audit says the same, as far as it is still there.
-    fn is_told_by(&self, audited: &Audited) -> bool {
+    fn matches_audit(&self, audited: &Audited) -> bool {
         let Some(body) = &audited.body else {
             return true;
         };
         let expected = self.audit_entry("");
         AuditEntry::decode(body.as_slice())
-            .is_ok_and(|told| (told.at, told.act) == (expected.at, expected.act))
+            .is_ok_and(|stored| (stored.at, stored.act) == (expected.at, expected.act))
     }
 
     /// How many entries it has.
@@ -140,7 +141,7 @@ impl StoredArchive {
         (self.last_seq - self.first_seq + 1).unsigned_abs()
     }
 
-    /// Id of its entry in the audit: the same however often it is told.
+    /// Deterministic id of its audit entry.
     pub fn audit_id(&self) -> String {
         let mut hash = Sha256::new();
         let sha256 = self.file.as_ref().map_or(&[][..], |file| &file.sha256);

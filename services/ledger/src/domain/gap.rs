@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_told_with_the_same_ids_every_time() {
+    fn event_ids_of_a_gap_are_deterministic() {
         let gap = Gap {
             number: 1,
             stream: SLURM_EVENTS.to_owned(),

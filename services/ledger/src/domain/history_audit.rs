@@ -68,7 +68,7 @@ pub fn contradicted(origin: &str, checkpoint: &str, cluster: &str, reason: &str)
     entry(cluster, act)
 }
 
-/// Its id follows from what it is about, so that it is told once, whoever tells it.
+/// The id is deterministic, so it is recorded once.
 fn entry(cluster: &str, act: LedgerHistory) -> AuditEntry {
     let entries = act.entries.to_string();
     let id = entry_id(&[

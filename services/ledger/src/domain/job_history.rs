@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_told_oldest_first_and_events_in_order_of_time() {
+    fn runs_are_sorted_by_age_and_events_by_time() {
         let runs = job_runs(
             vec![
                 event(1, "job/5/200", "PENDING", 200),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_later_is_not_told_of_a_time_before() {
+    fn later_events_are_not_part_of_an_earlier_state() {
         // Read when it had ended already.
         let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
         let read_late = |seq, kind: EventType, seconds| {

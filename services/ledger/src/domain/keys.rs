@@ -18,7 +18,7 @@ pub const KIND: &str = "key";
 pub enum Use {
     /// It signs.
     This,
-    /// It is the ledger's first: the ledger is told, and it signs.
+    /// The ledger's first key: it is registered and signs.
     Register,
     /// There is none, and the ledger knows none: one is made.
     Make,
@@ -111,7 +111,7 @@ pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
         .collect()
 }
 
-/// An id that follows from what the entry is about: told again, it is the same entry.
+/// A deterministic id: publishing again is the same entry.
 pub(super) fn entry_id(fields: &[&str]) -> String {
     let mut hash = Sha256::new();
     for field in fields {

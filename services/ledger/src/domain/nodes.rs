@@ -18,7 +18,7 @@ const MAX_NODES: usize = 4 * MAX_HOSTS;
 const MAX_BLOCKS: usize = 8192;
 
 /// Names that differ in a number: what is before it, its width if it begins with zeros (else 0), what is behind it.
-type NamePattern<'a> = (Cow<'a, str>, usize, Cow<'a, str>);
+type NumberedName<'a> = (Cow<'a, str>, usize, Cow<'a, str>);
 
 /// The blocks of the nodes that an event is about: of the node itself, or of those that a job ran on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub fn is_single_node(node: &str) -> bool {
 #[derive(Default)]
 struct BlockBuilder<'a> {
     plain: BTreeSet<String>,
-    families: BTreeMap<NamePattern<'a>, Vec<(u64, u64)>>,
+    families: BTreeMap<NumberedName<'a>, Vec<(u64, u64)>>,
     count: usize,
     unread: bool,
 }
@@ -159,7 +159,7 @@ impl<'a> BlockBuilder<'a> {
 }
 
 /// NumberRange of a family, from the first to the last.
-type NumberRange<'a> = (NamePattern<'a>, (u64, u64));
+type NumberRange<'a> = (NumberedName<'a>, (u64, u64));
 
 /// What `n[1-3,08-11]-ib` stands for, without writing out each name. `None` for everything else, and what `HostList` has to judge.
 fn numbers(item: &str) -> Option<Vec<NumberRange<'_>>> {
@@ -213,7 +213,7 @@ pub fn covering(node: &str) -> Vec<String> {
     }
 }
 
-fn numbered(name: &str) -> Option<(NamePattern<'_>, u64)> {
+fn numbered(name: &str) -> Option<(NumberedName<'_>, u64)> {
     let (before, digits, behind) = HostList::split_number(name)?;
     let width = match digits.starts_with('0') && digits.len() > 1 {
         true => digits.len(),
@@ -223,7 +223,7 @@ fn numbered(name: &str) -> Option<(NamePattern<'_>, u64)> {
     Some((family, digits.parse().ok()?))
 }
 
-fn written((before, width, behind): &NamePattern<'_>, from: u64, size: u32) -> String {
+fn written((before, width, behind): &NumberedName<'_>, from: u64, size: u32) -> String {
     match size {
         0 => format!("{before}{from:0width$}{behind}", width = *width),
         _ => {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_too_many_nodes_is_found_by_none() {
+    fn a_list_of_too_many_nodes_is_not_indexed() {
         let of = |nodes: String| {
             let mut job = build::job(1);
             job.nodes = nodes;

@@ -259,7 +259,7 @@ pub fn check_endpoint(
     match owner {
         Some(owner) if caller.may_write() || caller.is(owner) => Ok(()),
         Some(_) if caller.sees_everything() => Err(ReplayRefused::Forbidden(
-            "endpoint: auditors have nothing told to others' webhook endpoints; ask its owner or an administrator",
+            "endpoint: auditors may not replay to others' webhook endpoints; ask its owner or an administrator",
         )),
         Some(_) | None => Err(unknown_endpoint(endpoint).into()),
     }

@@ -86,7 +86,7 @@ pub struct StatsRow {
     pub costs: BTreeMap<String, i64>,
 }
 
-/// How long jobs waited from being eligible (or, where Slurm does not tell, submitted) to their start, in seconds.
+/// How long jobs waited from being eligible (or, where Slurm does not report that, submitted) to their start, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitStats {
     /// How many starts.
@@ -113,7 +113,7 @@ pub struct Aggregates {
 /// One row for each group, ordered by the group's values.
 ///
 /// # Errors
-/// If there are more groups than one answer tells.
+/// If there are too many groups.
 pub fn rows(sums: Aggregates) -> Result<Vec<StatsRow>, InvalidFilter> {
     let mut rows: BTreeMap<GroupKey, StatsRow> = BTreeMap::new();
     for (key, word, count) in sums.counts {

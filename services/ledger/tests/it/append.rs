@@ -14,16 +14,16 @@ use crate::support::{
 };
 
 on_both!(
-    every_fact_is_kept_once_and_what_is_no_fact_is_parked,
+    every_record_is_stored_once_and_others_become_dead_letters,
     a_fact_that_comes_again_is_not_appended,
-    any_text_of_an_event_can_be_kept,
+    any_text_of_an_event_can_be_stored,
     the_database_refuses_to_change_or_delete,
     what_was_signed_and_noted_about_the_ledger_stays_as_it_is,
     columns_for_queries_are_filled_again_from_the_payloads,
     a_database_that_cannot_be_written_delays_and_loses_nothing,
 );
 
-async fn every_fact_is_kept_once_and_what_is_no_fact_is_parked(database: Database) {
+async fn every_record_is_stored_once_and_others_become_dead_letters(database: Database) {
     let nats = NatsServer::start().await;
     let process = Process::start(&nats, &database).await;
     let bus = bus(&nats, "admin").await;
@@ -125,7 +125,7 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
     assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
 }
 
-async fn any_text_of_an_event_can_be_kept(database: Database) {
+async fn any_text_of_an_event_can_be_stored(database: Database) {
     let store = database.store().await;
     let mut job = build::job(1);
     job.partition = "p\0\u{1F980}' --\\".into();

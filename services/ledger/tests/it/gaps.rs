@@ -13,7 +13,7 @@ use prost::Message as _;
 use crate::support::{Database, Process, audit_entry, bus, on_both};
 
 on_both!(
-    what_was_purged_before_the_ledger_had_it_is_told_and_told_again,
+    purged_messages_are_reported_and_recovered,
     a_ledger_that_was_set_back_takes_in_what_was_answered_before,
     a_stream_that_was_made_anew_is_a_gap_of_unknown_size,
     a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so,
@@ -36,14 +36,14 @@ async fn stream(nats: &NatsServer, name: &str) -> async_nats::jetstream::stream:
     context.get_stream(name).await.unwrap()
 }
 
-async fn kept(database: &Database) -> HashSet<String> {
+async fn stored_ids(database: &Database) -> HashSet<String> {
     let mut outsider = database.outsider().await;
     let ids = outsider.texts("SELECT id FROM entries").await;
     HashSet::from_iter(ids)
 }
 
 /// The ledger's events about gaps, by type, with what they say.
-async fn told(process: &Process) -> Vec<(String, String, String)> {
+async fn reported(process: &Process) -> Vec<(String, String, String)> {
     let page = process.json("/v1/events?category=capture").await;
     let page = page.unwrap_or_default();
     let entries = page["entries"].as_array().cloned().unwrap_or_default();
@@ -61,21 +61,21 @@ async fn told(process: &Process) -> Vec<(String, String, String)> {
         .collect()
 }
 
-async fn until_told(process: &Process, kind: &str, part: &str) -> String {
+async fn until_reported(process: &Process, kind: &str, part: &str) -> String {
     process
         .until(&format!("{kind}: {part}"), async |process| {
-            let told = told(process).await;
+            let told = reported(process).await;
             told.iter().any(|(k, m, _)| k == kind && m.contains(part))
         })
         .await;
-    let told = told(process).await;
+    let told = reported(process).await;
     let found = told
         .into_iter()
         .find(|(k, m, _)| k == kind && m.contains(part));
     found.unwrap().2
 }
 
-async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(database: Database) {
+async fn purged_messages_are_reported_and_recovered(database: Database) {
     let nats = NatsServer::start().await;
     let mut process = Process::start(&nats, &database).await;
     let bus = bus(&nats, "admin").await;
@@ -102,15 +102,15 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
     stream(&nats, MESH_AUDIT).await.purge().await.unwrap();
     process.restart();
 
-    let gap = until_told(&process, "capture.gap_opened", "20 messages (21 to 40)").await;
-    until_told(&process, "capture.gap_opened", "1 messages (50 to 50)").await;
-    until_told(
+    let gap = until_reported(&process, "capture.gap_opened", "20 messages (21 to 40)").await;
+    until_reported(&process, "capture.gap_opened", "1 messages (50 to 50)").await;
+    until_reported(
         &process,
         "capture.gap_opened",
         "3 messages (1 to 3) of the stream MESH_AUDIT",
     )
     .await;
-    until_told(
+    until_reported(
         &process,
         "capture.gap_closed",
         "3 messages (1 to 3) of the stream MESH_AUDIT",
@@ -139,7 +139,7 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
     }
     let ids: BTreeSet<String> = all.iter().map(|event| event.id.clone()).collect();
     assert_eq!(
-        kept(&database)
+        stored_ids(&database)
             .await
             .iter()
             .filter(|id| ids.contains(*id))
@@ -155,7 +155,7 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
     }
     process
         .until("all of them", async |_| {
-            let kept = kept(&database).await;
+            let kept = stored_ids(&database).await;
             ids.iter().all(|id| kept.contains(id))
         })
         .await;
@@ -169,10 +169,10 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
     publish(&bus, &events(61..=61)).await;
     process
         .until("it goes on", async |_| {
-            kept(&database).await.len() == 61 + 4
+            stored_ids(&database).await.len() == 61 + 4
         })
         .await;
-    let told = told(&process).await;
+    let told = reported(&process).await;
     assert_eq!(told.len(), 4, "{told:?}");
     // Their ends, under the ids that ingest gives them.
     let store = database.store().await;
@@ -215,7 +215,7 @@ async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: 
         })
         .await;
     let ids: HashSet<String> = all.iter().map(|event| event.id.clone()).collect();
-    assert_eq!(kept(&database).await, ids);
+    assert_eq!(stored_ids(&database).await, ids);
     let metrics = process.get("/metrics").await.unwrap();
     assert!(
         metrics.contains("ledger_recovered_total{stream=\"SLURM_EVENTS\"} 300"),
@@ -238,11 +238,11 @@ async fn a_stream_that_was_made_anew_is_a_gap_of_unknown_size(database: Database
     let admin = bus(&nats, "admin").await;
     publish(&admin, &events(6..=9)).await;
     process.restart();
-    until_told(&process, "capture.gap_opened", "messages from 6 on").await;
+    until_reported(&process, "capture.gap_opened", "messages from 6 on").await;
     let ids: HashSet<String> = events(1..=9).into_iter().map(|event| event.id).collect();
     process
         .until("the new ones", async |_| {
-            let kept = kept(&database).await;
+            let kept = stored_ids(&database).await;
             ids.iter().all(|id| kept.contains(id))
         })
         .await;
@@ -272,7 +272,7 @@ async fn a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so(databa
         .until("9 entries", async |process| process.head().await == Some(9))
         .await;
     let ids: HashSet<String> = events(1..=9).into_iter().map(|event| event.id).collect();
-    assert_eq!(kept(&database).await, ids);
+    assert_eq!(stored_ids(&database).await, ids);
     process
         .until("the repair is told", async |process| {
             let ready = process.json("/readyz").await.unwrap_or_default();

@@ -17,7 +17,7 @@ on_both!(
     a_node_finds_itself_and_the_jobs_that_ran_on_it,
     an_export_is_the_whole_listing,
     sums_count_waits_and_costs_by_group,
-    a_job_and_a_node_are_told_as_they_were_at_a_time,
+    a_job_and_a_node_are_shown_as_of_a_time,
 );
 
 /// Jobs of a day: alice's array of two, bob's job that fails, and what they cost.
@@ -367,7 +367,7 @@ async fn sums_count_waits_and_costs_by_group(database: Database) {
     assert_eq!(own["rows"][0]["group"]["user"], "bob");
 }
 
-async fn a_job_and_a_node_are_told_as_they_were_at_a_time(database: Database) {
+async fn a_job_and_a_node_are_shown_as_of_a_time(database: Database) {
     let mut events = day();
     let mut back = node_event("n1", 2);
     if let Some(Payload::Node(payload)) = &mut back.payload {

@@ -13,10 +13,10 @@ use crate::api::{Api, get, later};
 use crate::support::{Database, node_event, of_user, on_both, serve, user};
 
 on_both!(
-    a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time,
-    a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile,
+    a_job_history_has_runs_by_age_and_events_by_time,
+    a_job_history_has_pending_reasons_and_node_events,
     arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms,
-    a_story_that_is_too_long_says_so,
+    a_history_that_is_too_long_is_truncated,
 );
 
 /// Submitted, started, cost estimated, completed, final cost: in the order in which they might arrive.
@@ -59,7 +59,7 @@ pub fn life(user: &str, job: &Job) -> Vec<Event> {
     ]
 }
 
-async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time(database: Database) {
+async fn a_job_history_has_runs_by_age_and_events_by_time(database: Database) {
     let mut events = life("alice", &later(5, 3600));
     events.extend(life("alice", &later(5, 0)));
     events.extend(life("alice", &later(6, 0)));
@@ -116,7 +116,7 @@ async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time(data
     );
 }
 
-async fn a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile(database: Database) {
+async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
     // It runs from 10 to 70.
     let job = Job {
         nodes: "n[1-2]".into(),
@@ -221,7 +221,7 @@ async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms(database: Da
     assert_eq!(history["runs"][0]["run"], build::job(201).run);
 }
 
-async fn a_story_that_is_too_long_says_so(database: Database) {
+async fn a_history_that_is_too_long_is_truncated(database: Database) {
     let events: Vec<Event> = (1..=150)
         .map(|n| build::job_event(EventType::JobStarted, task(100, 100 + n, n)))
         .collect();

@@ -172,7 +172,7 @@ async fn ended(process: &Process, of: &str, reader: &str, rows: &str, whose: Val
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_stream_tells_how_much_was_shown_and_whose() {
+async fn the_end_of_a_stream_is_audited_with_counts_and_users() {
     let nats = NatsServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let token = "the token of an auditor, which is long";

@@ -36,10 +36,10 @@ use crate::support::{
 };
 
 on_both!(
-    events_are_told_once_more_as_they_were_to_those_who_may_see_them,
+    events_are_replayed_unchanged_within_the_callers_visibility,
     a_replay_is_begun_once_seen_by_few_and_ended_by_fewer,
-    killed_in_the_middle_it_goes_on_and_tells_each_event_once,
-    what_was_told_long_ago_leaves_the_bus,
+    after_a_kill_it_resumes_and_publishes_each_event_once,
+    old_replay_messages_are_purged,
 );
 
 const LIMITS: ReplayLimits = ReplayLimits {
@@ -206,7 +206,7 @@ async fn audited_to_the_end(nats: &NatsServer, replay: &str, entries: usize) -> 
     found
 }
 
-async fn events_are_told_once_more_as_they_were_to_those_who_may_see_them(database: Database) {
+async fn events_are_replayed_unchanged_within_the_callers_visibility(database: Database) {
     let ledger = Ledger::start(database).await;
     let events = [
         of_user("alice", EventType::JobSubmitted, build::job(1)),
@@ -410,7 +410,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     drop(ledger.database);
 }
 
-async fn killed_in_the_middle_it_goes_on_and_tells_each_event_once(database: Database) {
+async fn after_a_kill_it_resumes_and_publishes_each_event_once(database: Database) {
     const EVENTS: u32 = 1200;
     let events: Vec<_> = (1..=EVENTS)
         .map(|id| build::job_event(EventType::JobStarted, build::job(id)))
@@ -464,7 +464,7 @@ async fn killed_in_the_middle_it_goes_on_and_tells_each_event_once(database: Dat
     assert_eq!(sent.len(), events.len(), "and nothing is there twice");
 }
 
-async fn what_was_told_long_ago_leaves_the_bus(database: Database) {
+async fn old_replay_messages_are_purged(database: Database) {
     let ledger = Ledger::start_with(database, Duration::from_secs(3600)).await;
     let event = of_user("alice", EventType::JobStarted, build::job(1));
     ledger.append(&[event]).await;

@@ -157,7 +157,7 @@ async fn each_role_does_its_work_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_error_tells_a_password() {
+async fn no_error_contains_a_password() {
     let server = Postgres::shared().await;
     let database = Database::of(server);
     for url in [

@@ -33,7 +33,7 @@ fn paths(selection: &Selection, sight: &Sight) -> Vec<String> {
 }
 
 #[test]
-fn every_condition_with_an_index_is_a_way() {
+fn every_indexed_condition_gives_a_path() {
     let asked = Selection {
         account: text("physics"),
         types: vec![exactly("job.failed"), TypePattern::Category("node".into())],
@@ -73,7 +73,7 @@ fn events_of_jobs_are_found_by_what_else_is_asked() {
 }
 
 #[test]
-fn what_somebody_may_see_is_a_way_and_nothing_is_one_too() {
+fn visibility_gives_a_path_even_if_empty() {
     let sight = Sight::Of {
         users: ["alice".to_owned()].into(),
         accounts: [(text("one"), ["art".to_owned()].into())].into(),
@@ -91,7 +91,7 @@ fn what_somebody_may_see_is_a_way_and_nothing_is_one_too() {
 }
 
 #[test]
-fn the_first_way_has_its_entries_in_order() {
+fn the_first_path_is_in_order() {
     let asked = Selection {
         until: Some(9),
         ..Selection::default()
@@ -111,7 +111,7 @@ fn what_is_narrow_is_the_choice_of_the_database() {
 }
 
 #[test]
-fn too_many_alternatives_are_no_way() {
+fn too_many_alternatives_give_no_path() {
     let asked = Selection {
         types: vec![exactly("job.failed"); MAX_SCANS + 1],
         partition: text("gpu"),
@@ -121,7 +121,7 @@ fn too_many_alternatives_are_no_way() {
 }
 
 #[test]
-fn counting_goes_on_until_a_way_has_ended() {
+fn counting_continues_until_a_path_has_ended() {
     assert_eq!(
         count_limits(20_000).collect::<Vec<_>>(),
         [500, 2_000, 8_000, 20_000]

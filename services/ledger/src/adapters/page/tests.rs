@@ -279,7 +279,7 @@ fn sights() -> [Sight; 3] {
     ]
 }
 
-async fn pages_are_what_a_look_at_every_entry_gives(location: &Location) {
+async fn pages_equal_a_full_scan(location: &Location) {
     let store = Store::open(location, 1).await.unwrap();
     let records: Vec<Record> = (1..=ENTRIES).map(record).collect();
     store.append("S", 1, records.clone()).await.unwrap();
@@ -318,12 +318,12 @@ async fn pages_are_what_a_look_at_every_entry_gives(location: &Location) {
                 if descending {
                     continue;
                 }
-                // What is told once more: some of it, in the same order.
-                let told = store.recorded(&selection, &sight, 90, 310, 20).await;
-                let told: Vec<i64> = told.unwrap().iter().map(|entry| entry.seq).collect();
+                // Replays read some of it, in the same order.
+                let replayed = store.recorded(&selection, &sight, 90, 310, 20).await;
+                let replayed: Vec<i64> = replayed.unwrap().iter().map(|entry| entry.seq).collect();
                 meant.retain(|seq| (91..=310).contains(seq));
                 meant.truncate(21);
-                assert_eq!(told, meant, "{selection:?} {sight:?}");
+                assert_eq!(replayed, meant, "{selection:?} {sight:?}");
             }
         }
     }
@@ -396,12 +396,12 @@ async fn a_ledger_that_opens_knows_when_its_entries_occurred() {
 async fn pages_of_a_file_are_right() {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Sqlite(folder.path().join("ledger.db"));
-    pages_are_what_a_look_at_every_entry_gives(&location).await;
+    pages_equal_a_full_scan(&location).await;
 }
 
 #[tokio::test]
 async fn pages_of_a_server_are_right() {
     let url = Postgres::shared().await.create_database();
     let location = Location::parse(&url, "".as_ref()).unwrap();
-    pages_are_what_a_look_at_every_entry_gives(&location).await;
+    pages_equal_a_full_scan(&location).await;
 }

@@ -1,16 +1,7 @@
-//! The classes of what is compared: each is named, whether it fits, lies, or could not be compared.
+//! Classes of verified data, and which of them a fault belongs to.
 
-use super::outcome::{TrustAnchors, VerifyError};
+use super::outcome::{Class, TrustAnchors, VerifyError};
 use crate::domain::verify::Fault;
-
-/// One class of what was compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class {
-    /// Its name.
-    pub name: &'static str,
-    /// Why nothing could be compared; `None` if it fits.
-    pub unchecked: Option<String>,
-}
 
 const ENTRIES: &str = "entries, chain and head";
 const INDEX: &str = "columns for queries";
@@ -25,7 +16,7 @@ const FILES: &str = "files of archives";
 const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
-/// What was compared, once all of it fits. `unread`: how many files of archives could not be; `unasked`: why the database did not check itself.
+/// All classes of a successful verification. `unread`: archive files that were not found; `unasked`: why the integrity check did not run.
 pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<String>) -> Vec<Class> {
     let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
     let none = is_missing.then(|| "none was given".to_owned());
@@ -52,7 +43,7 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<Strin
 }
 
 impl VerifyError {
-    /// In which class the lie is; `None` if it could not be read to its end.
+    /// Class of the fault; `None` if the ledger could not be read.
     pub const fn class(&self) -> Option<&'static str> {
         match self {
             Self::Invalid(bad) => Some(of(bad.what)),

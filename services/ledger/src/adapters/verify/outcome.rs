@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::data_class::Class;
 use crate::adapters::archive_file::ArchiveReadError;
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::note::PublicKey;
@@ -58,6 +57,15 @@ pub struct TrustAnchors {
     pub newest: Option<Checkpoint>,
     /// Folder of archive files, to verify their content too. None: files still at their path are compared by SHA-256.
     pub archives: Option<PathBuf>,
+}
+
+/// A class of verified data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Name of the class.
+    pub name: &'static str,
+    /// Why it was not compared; `None` if it was and matches.
+    pub unchecked: Option<String>,
 }
 
 /// Result of a successful verification.

@@ -1,4 +1,4 @@
-//! What is stored beside the entries and follows from them, or is told by them: subtrees and keys.
+//! Verifies records derived from the entries: subtrees and keys.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -94,7 +94,7 @@ fn differs(place: (i64, i64)) -> FirstFault {
 
 /// The first key that was not handed over to, or of which the audit says something else.
 pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
-    let told = async {
+    let check = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
         let keys = snapshot.conn().rows(&checkpoint_rows::keys()).await?;
         let keys: Vec<StoredKey> = keys
@@ -106,9 +106,9 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
                 Some(Audited {
                     body: Some(body), ..
                 }) => AuditEntry::decode(body.as_slice())
-                    .is_ok_and(|told| (told.at, told.act) == (entry.at, entry.act)),
+                    .is_ok_and(|stored| (stored.at, stored.act) == (entry.at, entry.act)),
                 Some(Audited { body: None, .. }) => true,
-                // Earlier versions replaced keys before there was an entry that both could sign for, and told the audit of it.
+                // Earlier versions replaced keys before there was an entry that both could sign for, and published an audit entry instead.
                 None => key.from_size > 0,
             };
             if !fits {
@@ -121,7 +121,7 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
         snapshot.commit().await?;
         Ok(None)
     };
-    told.await.map_err(Error::Read)
+    check.await.map_err(Error::Read)
 }
 
 /// The size of the smallest of these checkpoints that is not stored.

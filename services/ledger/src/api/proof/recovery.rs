@@ -93,7 +93,7 @@ pub(in crate::api) async fn resume(
     resumed.map(Json).map_err(problem)
 }
 
-/// Tells the ledger of a checkpoint that it contradicts. A signature by one of its keys is proof enough, whoever brings it.
+/// Reports a checkpoint that the ledger contradicts. A signature by one of its keys is proof, whoever submits it.
 #[utoipa::path(
     post, path = "/v1/ledger/contradictions", operation_id = "reportContradiction", tag = "proof", request_body = SeenJson,
     responses(
@@ -146,7 +146,7 @@ impl Proofs {
                 .checkpointer
                 .begin_origin(&origin, &reason, &caller.name)
                 .await
-                .map_err(stands_in_the_way)?;
+                .map_err(conflict)?;
             let size = begun.size.unsigned_abs();
             return Ok(ResumedJson {
                 origin,
@@ -163,7 +163,7 @@ impl Proofs {
             .checkpointer
             .resume(checkpoint.as_deref(), &caller.name)
             .await
-            .map_err(stands_in_the_way)?;
+            .map_err(conflict)?;
         Ok(ResumedJson {
             origin: resumed.origin,
             from: resumed.from,
@@ -180,7 +180,7 @@ impl Proofs {
     }
 }
 
-fn stands_in_the_way(error: Error) -> ProofError {
+fn conflict(error: Error) -> ProofError {
     match error {
         Error::NoKey(_)
         | Error::Inconsistent(_)

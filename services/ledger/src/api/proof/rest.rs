@@ -128,7 +128,7 @@ pub(in crate::api) struct RotatedJson {
     checkpoint: Option<CheckpointJson>,
 }
 
-/// The newest checkpoint: the note itself, to be kept as a file.
+/// The newest checkpoint: the signed note.
 #[utoipa::path(
     get, path = "/v1/ledger/checkpoint", operation_id = "getCheckpoint", tag = "proof",
     responses(

@@ -30,7 +30,7 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
         .with_state(replays)
 }
 
-/// What to tell once more, and to whom.
+/// A replay request.
 #[derive(ToSchema)]
 #[schema(as = ReplayRequest)]
 #[allow(dead_code, reason = "it describes domain::replay::ReplayRequest")]
@@ -110,9 +110,9 @@ pub(in crate::api) struct ReplayJson {
     from_seq: u64,
     /// Last sequence of the range.
     to_seq: u64,
-    /// Everything up to this sequence was told.
+    /// Last published sequence.
     cursor: u64,
-    /// Events that were told.
+    /// Published events.
     sent: u64,
     /// How much of the range is behind it, 0 to 1.
     progress: f64,
@@ -128,7 +128,7 @@ pub(in crate::api) struct ReplaysJson {
     replays: Vec<ReplayJson>,
 }
 
-/// Begins a replay: recorded events are told once more, with their ids, on `mesh.replay.<id>.>`. It goes on by itself, also after a crash.
+/// Starts a replay: recorded events are published again, with their ids, on `mesh.replay.<id>.>`. It resumes after a crash.
 #[utoipa::path(
     post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = WantedJson,
     params(
@@ -208,7 +208,7 @@ pub(in crate::api) async fn one(
     Ok(Json(shown(replay)))
 }
 
-/// Ends a replay before it is done. What was delivered stays delivered; what waits in the stream is taken away.
+/// Cancels a replay. Delivered messages remain delivered; undelivered ones are removed from the stream.
 #[utoipa::path(
     delete, path = "/v1/replays/{id}", operation_id = "cancelReplay", tag = "replays", params(("id" = String, Path, description = "Its id")),
     responses(

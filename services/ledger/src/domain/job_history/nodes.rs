@@ -8,9 +8,9 @@ use slurm_types::HostList;
 
 use super::{RecordedEvent, Run, in_order, occurred_at};
 
-/// That a node failed is noticed when it does not answer any more: so long after the end of a run it is still told with it.
+/// A node failure is noticed late: node events up to this time after a run's end belong to it.
 const NODE_EVENT_GRACE: TimeDelta = TimeDelta::minutes(1);
-/// Stories of more nodes are told without theirs.
+/// Histories of more nodes omit node events.
 const MAX_NODES: usize = 1024;
 
 /// Nodes, and since and until when.
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_of_its_nodes_while_it_was_there() {
+    fn a_run_has_the_events_of_its_nodes_during_its_window() {
         let mut runs = [run("n[1-2]", 100, Some(200)), run("n2", 300, None)];
         let all = node_windows(&runs).unwrap();
         assert_eq!(all.nodes.len(), 2);
@@ -136,12 +136,17 @@ mod tests {
             down(6, "n2", 400),
         ];
         add_node_events(&mut runs, &events);
-        let told = runs.map(|run| run.timeline.iter().map(|told| told.seq).collect::<Vec<_>>());
-        assert_eq!(told, [vec![2, 4], vec![6]]);
+        let timelines = runs.map(|run| {
+            run.timeline
+                .iter()
+                .map(|event| event.seq)
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(timelines, [vec![2, 4], vec![6]]);
     }
 
     #[test]
-    fn what_has_no_nodes_or_too_many_has_no_stay() {
+    fn runs_without_nodes_or_with_too_many_have_no_window() {
         assert_eq!(
             node_windows(&[run("", 100, None), run("n[1", 100, None)]),
             None

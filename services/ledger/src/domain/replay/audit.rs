@@ -1,4 +1,4 @@
-//! What the audit has of a replay: that it began, how it ended, and whose events of other people were told.
+//! Audit entries of a replay: its start, its end, and other users' events that were published.
 
 use chrono::DateTime;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -12,10 +12,10 @@ use crate::domain::keys::entry_id;
 const KIND: &str = "replay";
 const KIND_READ: &str = "read";
 /// Users in one entry.
-const MOST_NAMES: usize = 100;
+const MAX_NAMES: usize = 100;
 
 impl Replay {
-    /// The audit's entries about its beginning, or its end. Each has one id, however often it is told.
+    /// Audit entries of the start or the end, with deterministic ids.
     pub fn audit_entries(&self, at_the_end: bool, cluster: &str) -> Vec<AuditEntry> {
         let id =
             |kind: &str, phase: &str| entry_id(&["slurm-mesh/replay/1", &self.id, kind, phase]);
@@ -64,7 +64,7 @@ impl Replay {
                 ReplayState::Failed => self.problem.clone(),
                 ReplayState::Running | ReplayState::Done | ReplayState::Cancelled => String::new(),
             };
-            read.whose = self.shown.users.iter().take(MOST_NAMES).cloned().collect();
+            read.whose = self.shown.users.iter().take(MAX_NAMES).cloned().collect();
             read.whose_count = self.shown.users.len() as u64;
             read.rows = self.shown.rows;
             read.begun = id(KIND_READ, "begin");

@@ -92,7 +92,7 @@ fn an_endpoint_is_for_its_owner_and_administrators() {
     ] {
         assert_eq!(check_endpoint(caller, "ci", owner), Ok(()), "{owner:?}");
     }
-    // Others' and the operator's do not exist for users; who sees them is told that it is not allowed.
+    // Others' and the operator's do not exist for users; who sees them gets 403.
     let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
     for (caller, owner) in [
         (&alice(), Some("bob")),
@@ -113,7 +113,7 @@ fn an_endpoint_is_for_its_owner_and_administrators() {
 }
 
 #[test]
-fn the_audit_has_the_same_entries_however_often_they_are_told() {
+fn audit_entries_are_deterministic() {
     let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
     let request = check("{}", &carol).unwrap();
     let mut replay = Replay::new("r1".into(), request, now());
@@ -140,7 +140,7 @@ fn the_audit_has_the_same_entries_however_often_they_are_told() {
 
 proptest! {
     #[test]
-    fn the_rate_is_kept(rate in 1u32..20_000, took in 0u64..2_000) {
+    fn the_rate_is_respected(rate in 1u32..20_000, took in 0u64..2_000) {
         let sent = page(rate) as usize;
         prop_assert!((1..=500).contains(&sent));
         let took = Duration::from_millis(took);

@@ -15,7 +15,7 @@ use super::{Ledger, messages};
 use crate::support::{Database, admin, bus, of_user, on_both, user};
 
 on_both!(
-    a_webhook_endpoint_is_told_by_its_owner_and_administrators,
+    owner_and_administrators_may_replay_to_a_webhook_endpoint,
     a_name_alone_is_ones_own_or_the_operators,
 );
 
@@ -36,7 +36,7 @@ impl Ledger {
     }
 }
 
-async fn a_webhook_endpoint_is_told_by_its_owner_and_administrators(database: Database) {
+async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Database) {
     let mut ledger = Ledger::start(database).await;
     let events = [("alice", 1), ("bob", 2)]
         .map(|(owner, job)| of_user(owner, EventType::JobStarted, build::job(job)));

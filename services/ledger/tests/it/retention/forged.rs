@@ -10,7 +10,7 @@ use super::interrupted::of_long_ago;
 use crate::support::{Database, Process, audit_fact, on_both};
 
 on_both!(
-    what_nobody_signed_is_neither_told_nor_continued,
+    unsigned_archives_are_neither_published_nor_continued,
     a_range_of_an_earlier_version_counts_if_the_audit_has_it,
     a_key_is_replaced_once_the_audit_has_what_it_signed,
 );
@@ -25,7 +25,7 @@ impl Ledger {
     }
 
     /// The audit has its entries about all ranges.
-    async fn tell_audit(&self) {
+    async fn publish_audit(&self) {
         let archives = self.store.archives(0).await.unwrap();
         let told = archives
             .iter()
@@ -34,7 +34,7 @@ impl Ledger {
     }
 }
 
-async fn what_nobody_signed_is_neither_told_nor_continued(database: Database) {
+async fn unsigned_archives_are_neither_published_nor_continued(database: Database) {
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 40).await;
     ledger.append("alice", 20).await;
@@ -107,7 +107,7 @@ async fn a_range_of_an_earlier_version_counts_if_the_audit_has_it(database: Data
     outsider.put_guards(&guards).await;
     assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
     // Nor does it count before a checkpoint has what the audit says.
-    ledger.tell_audit().await;
+    ledger.publish_audit().await;
     assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
     ledger.checkpointer.sign_if_new().await.unwrap();
     let verified = ledger.verify(false).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_key_is_replaced_once_the_audit_has_what_it_signed(database: Database)
     let refused = ledger.checkpointer.rotate("root").await;
     assert!(matches!(refused, Err(Error::NoKey(why)) if why.contains("the audit")));
     ledger.checkpointer.sign_if_new().await.unwrap();
-    ledger.tell_audit().await;
+    ledger.publish_audit().await;
     ledger.checkpointer.rotate("root").await.unwrap();
     ledger.append("alice", 20).await;
     let done = ledger.archive_all().await.unwrap();

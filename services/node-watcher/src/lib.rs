@@ -1,6 +1,6 @@
 //! Turns what Slurm says about its nodes into `node.*` events, with cause and actor.
 //!
-//! - [`domain`]: pure: [`domain::diff`] compares a node with what was known of it, [`domain::sweep`] a whole answer.
+//! - [`domain`]: pure: [`domain::diff`] compares a node with what was known of it, [`domain::absence`] a whole answer.
 //! - [`watch`]: the loop: ask Slurm, compare, write, publish. [`doorbells`]: who asks it to hurry.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //!

@@ -7,6 +7,6 @@ fuzz_target!(|text: &str| {
     let bells = mesh_hook::lines::doorbells("mesh", "host", text);
     assert!(bells.len() <= text.lines().count());
     for bell in bells {
-        assert!(bell.user.len() <= 64 && mesh_events::hooks::known(&bell.hook).is_some());
+        assert!(bell.user.len() <= 64 && mesh_events::hooks::canonical_name(&bell.hook).is_some());
     }
 });

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use mesh_events::catalogue::{
     BUCKETS, CONSUMERS, MESH_REPLAY, ROLES, SLURM_EVENTS, STREAMS, permissions,
 };
-use mesh_events::{Category, EventType, Identity};
+use mesh_events::{Category, EventType, FactKind};
 
 /// Generated files and their content.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
@@ -57,9 +57,9 @@ fn event_types() -> String {
     let mut table = String::from("| type | identity | meaning |\n| --- | --- | --- |\n");
     for kind in EventType::produced() {
         let identity = match kind.identity() {
-            Identity::Recorded => "recorded",
-            Identity::Sampled => "sampled",
-            Identity::Derived => "derived",
+            FactKind::Recorded => "recorded",
+            FactKind::Sampled => "sampled",
+            FactKind::Derived => "derived",
         };
         row(
             &mut table,

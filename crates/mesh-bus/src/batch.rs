@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A message that is no event: an audit entry, a dead letter.
 #[derive(Clone, Debug)]
-pub struct Raw {
+pub struct RawMessage {
     /// Where it goes.
     pub subject: String,
     /// The same however often it is published.
@@ -45,7 +45,7 @@ impl Bus {
     /// in their order.
     ///
     /// They go in batches. Where the server takes none, or refuses one as it has some of its messages already, each goes by itself.
-    pub async fn publish_many(&self, messages: &[Raw]) -> Vec<Result<(), Error>> {
+    pub async fn publish_many(&self, messages: &[RawMessage]) -> Vec<Result<(), Error>> {
         let mut results = Vec::with_capacity(messages.len());
         for batch in batches(messages) {
             let subject = batch.first().map_or("", |message| message.subject.as_str());
@@ -61,7 +61,8 @@ impl Bus {
                 Err(Failure::Away) => {
                     self.status.failed(subject, &"no answer in time");
                     metrics::published("failed", batch.len() as u64);
-                    let away = |message: &Raw| Error::jetstream("publish to", &message.subject);
+                    let away =
+                        |message: &RawMessage| Error::jetstream("publish to", &message.subject);
                     let failed = |message| Err(away(message)("no answer in time".into()));
                     results.extend(batch.iter().map(failed));
                 }
@@ -75,12 +76,12 @@ impl Bus {
     }
 
     /// All of them or none.
-    async fn publish_batch(&self, messages: &[Raw]) -> Result<(), Failure> {
+    async fn publish_batch(&self, messages: &[RawMessage]) -> Result<(), Failure> {
         let (Some((last, others)), true) = (messages.split_last(), messages.len() > 1) else {
             return Err(Failure::Refused("nothing to put together".into()));
         };
         let batch = format!("{:032x}", rand::random::<u128>());
-        let headers = |n: usize, message: &Raw| {
+        let headers = |n: usize, message: &RawMessage| {
             let mut headers = HeaderMap::new();
             headers.insert(NATS_BATCH_ID, batch.as_str());
             headers.insert(NATS_BATCH_SEQUENCE, (n + 1).to_string());
@@ -115,9 +116,9 @@ impl Bus {
     }
 
     /// Sent one after the other, and acknowledged together.
-    async fn publish_each(&self, messages: &[Raw]) -> Vec<Result<(), Error>> {
+    async fn publish_each(&self, messages: &[RawMessage]) -> Vec<Result<(), Error>> {
         let mut sent = Vec::with_capacity(messages.len());
-        for Raw { subject, id, body } in messages {
+        for RawMessage { subject, id, body } in messages {
             let begun = self.begin(subject.clone(), id, HeaderMap::new(), body.clone());
             sent.push(begun.await);
         }
@@ -132,7 +133,7 @@ impl Bus {
 }
 
 /// In their order, each as large as one may be.
-fn batches(messages: &[Raw]) -> impl Iterator<Item = &[Raw]> {
+fn batches(messages: &[RawMessage]) -> impl Iterator<Item = &[RawMessage]> {
     let mut left = messages;
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -154,13 +155,13 @@ mod tests {
     #[test]
     fn batches_are_as_large_as_may_be_and_leave_nothing_out() {
         let lengths = |sizes: &[usize]| -> Vec<usize> {
-            let message = |size: &usize| Raw {
+            let message = |size: &usize| RawMessage {
                 subject: String::new(),
                 id: String::new(),
                 body: vec![0; *size].into(),
             };
-            let messages: Vec<Raw> = sizes.iter().map(message).collect();
-            batches(&messages).map(<[Raw]>::len).collect()
+            let messages: Vec<RawMessage> = sizes.iter().map(message).collect();
+            batches(&messages).map(<[RawMessage]>::len).collect()
         };
         assert_eq!(lengths(&[]), [0; 0]);
         assert_eq!(lengths(&[10; 1_100]), [512, 512, 76]);

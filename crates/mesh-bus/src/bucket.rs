@@ -6,7 +6,7 @@ use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKi
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 
-use crate::follow::Start;
+use crate::follow::StartPosition;
 use crate::state::MARK;
 use crate::{Bus, Error};
 
@@ -204,7 +204,7 @@ impl Bucket {
         let filter = format!("{keys}{prefix}.>");
         let changes = self
             .bus
-            .read_stream(&stream, vec![filter], Start::Sequence(1));
+            .read_stream(&stream, vec![filter], StartPosition::Sequence(1));
         Ok(changes.await?.map(move |change| {
             change.map(|message| BucketEntry {
                 key: message.subject.replacen(&keys, "", 1),

@@ -27,16 +27,16 @@ const STILL_AT_IT: Duration = Duration::from_secs(7);
 
 /// What a handler decided about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Disposition {
     /// Handled; never to be delivered again.
-    Done,
+    Ack,
     /// To be delivered again after this time. The message keeps a slot of its consumer meanwhile: for seconds, not for hours.
-    Retry {
+    Nak {
         /// How long to wait.
         after: Duration,
     },
     /// Cannot be processed: parked on the dead-letter subject with this reason.
-    Reject {
+    DeadLetter {
         /// Why.
         reason: String,
     },
@@ -45,13 +45,13 @@ pub enum Outcome {
 /// Handles messages one by one, several at the same time.
 pub trait Handler: Send + Sync + 'static {
     /// Handles a message. May be called again with the same one.
-    fn handle(&self, message: &Message) -> impl Future<Output = Outcome> + Send;
+    fn handle(&self, message: &Message) -> impl Future<Output = Disposition> + Send;
 }
 
 /// Handles messages in batches, one batch at a time.
 pub trait BatchHandler: Send + Sync + 'static {
     /// Handles a batch; returns one outcome per message, in the same order.
-    fn handle(&self, messages: &[Message]) -> impl Future<Output = Vec<Outcome>> + Send;
+    fn handle(&self, messages: &[Message]) -> impl Future<Output = Vec<Disposition>> + Send;
 }
 
 impl Bus {
@@ -102,7 +102,7 @@ impl Bus {
 
     /// What was pulled and not begun is handed to whoever goes on, now and not after the ack wait.
     async fn hand_back(&self, messages: &mut stream::BoxStream<'static, Message>) {
-        let now = Outcome::Retry {
+        let now = Disposition::Nak {
             after: Duration::ZERO,
         };
         while let Some(Some(message)) = messages.next().now_or_never() {
@@ -193,17 +193,17 @@ impl Bus {
         messages(consumer, most, Arc::clone(&self.declaring)).await
     }
 
-    async fn answer(&self, message: &Message, outcome: Outcome) {
+    async fn answer(&self, message: &Message, outcome: Disposition) {
         let (kind, name) = match outcome {
-            Outcome::Done => (AckKind::Ack, "done"),
-            Outcome::Retry { after } => (AckKind::Nak(Some(after)), "retry"),
-            Outcome::Reject { reason } => match self.park(message, &reason).await {
+            Disposition::Ack => (AckKind::Ack, "done"),
+            Disposition::Nak { after } => (AckKind::Nak(Some(after)), "retry"),
+            Disposition::DeadLetter { reason } => match self.park(message, &reason).await {
                 Ok(()) => (AckKind::Ack, "reject"),
                 Err(error) => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         subject = message.subject,
-                        "park message, trying again"
+                        "dead letter not stored, retrying"
                     );
                     (AckKind::Nak(Some(Duration::from_secs(5))), "retry")
                 }

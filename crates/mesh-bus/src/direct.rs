@@ -13,7 +13,7 @@ use futures_util::stream::{self, SelectAll};
 use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 
-use crate::follow::Start;
+use crate::follow::StartPosition;
 use crate::{Bus, Error, Message};
 
 /// Messages of one request.
@@ -100,20 +100,20 @@ impl Bus {
         &self,
         stream: &str,
         filters: Vec<String>,
-        start: Start,
+        start: StartPosition,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
         let filters = match filters.is_empty() {
             true => vec![">".to_owned()],
             false => filters,
         };
         let next = match start {
-            Start::Sequence(sequence) => Next::Sequence(sequence.max(1)),
-            Start::Since(time) => Next::Since(time),
-            Start::New => Next::Sequence(1),
+            StartPosition::Sequence(sequence) => Next::Sequence(sequence.max(1)),
+            StartPosition::Since(time) => Next::Since(time),
+            StartPosition::New => Next::Sequence(1),
         };
         let mut reader = self.direct_reader(stream, filters, next);
         let last = reader.look_at_stream().await?;
-        if matches!(start, Start::New) {
+        if matches!(start, StartPosition::New) {
             reader.next = Next::Sequence(last + 1);
         }
         reader.subscribe().await?;

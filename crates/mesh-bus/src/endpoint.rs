@@ -9,7 +9,7 @@ use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::{self, MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::webhook_name;
 
-use crate::follow::Start;
+use crate::follow::StartPosition;
 use crate::repair::is_absent;
 use crate::{Bus, Error};
 
@@ -47,7 +47,7 @@ impl Bus {
     /// # Errors
     /// If NATS refuses.
     pub async fn endpoint_consumer(&self, endpoint: &EndpointConsumer) -> Result<(), Error> {
-        let begin = Start::Since(endpoint.created_at).policy(SLURM_EVENTS)?;
+        let begin = StartPosition::Since(endpoint.created_at).policy(SLURM_EVENTS)?;
         self.declare_endpoint(SLURM_EVENTS, endpoint, begin).await
     }
 

@@ -14,7 +14,7 @@ use crate::{Bus, Error, Message};
 
 /// Where to begin.
 #[derive(Clone, Copy, Debug)]
-pub enum Start {
+pub enum StartPosition {
     /// With what comes from now on.
     New,
     /// With this stream sequence.
@@ -23,7 +23,7 @@ pub enum Start {
     Since(DateTime<Utc>),
 }
 
-impl Start {
+impl StartPosition {
     pub(crate) fn policy(self, stream: &str) -> Result<DeliverPolicy, Error> {
         Ok(match self {
             Self::New => DeliverPolicy::New,
@@ -49,7 +49,7 @@ impl Bus {
     pub async fn follow(
         &self,
         filters: Vec<String>,
-        start: Start,
+        start: StartPosition,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
         self.read_stream(SLURM_EVENTS, filters, start).await
     }
@@ -65,7 +65,7 @@ impl Bus {
         let config = pull::Config {
             // The right to make a consumer is one to make it under a name.
             name: Some(format!("{}-{:016x}", self.role(), rand::random::<u64>())),
-            filter_subject: subject::REPLAYS_FOR_ENDPOINTS.to_owned(),
+            filter_subject: subject::ENDPOINT_REPLAY_SUBJECTS.to_owned(),
             deliver_policy: DeliverPolicy::LastPerSubject,
             headers_only: true,
             ack_policy: AckPolicy::None,

@@ -31,7 +31,7 @@ const SLOW: Duration = Duration::from_secs(4);
 
 /// What a replica is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum LeadershipState {
     /// Not known: NATS has not answered yet, or the lease was given up.
     Starting,
     /// Another one leads.
@@ -42,7 +42,7 @@ pub enum Role {
     Unsure,
 }
 
-impl Role {
+impl LeadershipState {
     /// The role in a word.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ pub struct Candidate {
     bus: Bus,
     service: String,
     cluster: String,
-    role: watch::Sender<Role>,
+    role: watch::Sender<LeadershipState>,
 }
 
 /// A time of leading. Given up when dropped.
@@ -77,14 +77,14 @@ impl Bus {
             bus: self.clone(),
             service: self.role().to_owned(),
             cluster: cluster.to_owned(),
-            role: watch::Sender::new(Role::Starting),
+            role: watch::Sender::new(LeadershipState::Starting),
         }
     }
 }
 
 impl Candidate {
     /// What this replica is, as it changes.
-    pub fn role(&self) -> watch::Receiver<Role> {
+    pub fn role(&self) -> watch::Receiver<LeadershipState> {
         self.role.subscribe()
     }
 
@@ -103,7 +103,7 @@ impl Candidate {
                     Ok(None) => looked = Instant::now(),
                     Err(error) => {
                         if looked.elapsed() >= SLOW {
-                            self.now(Role::Unsure);
+                            self.now(LeadershipState::Unsure);
                         }
                         tracing::debug!(error = &error as &dyn std::error::Error, "look at the lease");
                     }
@@ -122,7 +122,7 @@ impl Candidate {
         let key = format!("{}.{}", subject::token(&self.cluster), self.service);
         let entry = bucket.get(&key).await?;
         if !watched.is_free(entry.as_ref(), began, Instant::now()) {
-            self.now(Role::Standby);
+            self.now(LeadershipState::Standby);
             return Ok(None);
         }
         let mut term = Term {
@@ -138,7 +138,7 @@ impl Candidate {
             Err(PutError::Conflict { .. }) => return Ok(None),
             Err(PutError::Bus(error)) => return Err(error),
         }
-        self.now(Role::Leader);
+        self.now(LeadershipState::Leader);
         let lost = CancellationToken::new();
         let (given_up, told) = oneshot::channel();
         let keeper = Keeper {
@@ -155,7 +155,7 @@ impl Candidate {
         }))
     }
 
-    fn now(&self, role: Role) {
+    fn now(&self, role: LeadershipState) {
         metrics::leader(&self.service, &self.cluster, role);
         self.role.send_if_modified(|was| {
             let changed = *was != role;
@@ -243,7 +243,7 @@ impl Term {
 /// Renews until the lease is given up or lost.
 struct Keeper {
     term: Term,
-    role: watch::Sender<Role>,
+    role: watch::Sender<LeadershipState>,
     service: String,
     cluster: String,
     lost: CancellationToken,
@@ -258,15 +258,15 @@ impl Keeper {
                 () = tokio::time::sleep(RENEW) => {}
             }
             match tokio::time::timeout(ANSWER, self.term.renew()).await {
-                Ok(Ok(())) => self.now(Role::Leader),
+                Ok(Ok(())) => self.now(LeadershipState::Leader),
                 Ok(Err(PutError::Conflict { .. })) => {
-                    self.now(Role::Standby);
+                    self.now(LeadershipState::Standby);
                     self.lost.cancel();
                     return;
                 }
                 Ok(Err(PutError::Bus(_))) | Err(_) => {
                     if self.term.renewed.elapsed() >= TERM - RENEW {
-                        self.now(Role::Unsure);
+                        self.now(LeadershipState::Unsure);
                     }
                 }
             }
@@ -278,10 +278,10 @@ impl Keeper {
                 "give up the lease"
             );
         }
-        self.now(Role::Starting);
+        self.now(LeadershipState::Starting);
     }
 
-    fn now(&self, role: Role) {
+    fn now(&self, role: LeadershipState) {
         if self.role.send_replace(role) != role {
             metrics::leader(&self.service, &self.cluster, role);
         }

@@ -27,17 +27,17 @@ mod status;
 mod stream;
 pub mod trace;
 
-pub use batch::Raw;
+pub use batch::RawMessage;
 pub use bucket::{Bucket, BucketEntry, PutError};
 pub use config::Config;
 pub use connection::Bus;
-pub use consume::{BatchHandler, Handler, Outcome};
+pub use consume::{BatchHandler, Disposition, Handler};
 pub use direct::StoredMessages;
 pub use endpoint::EndpointConsumer;
-pub use follow::Start;
-pub use lease::{Candidate, Lease, Role};
+pub use follow::StartPosition;
+pub use lease::{Candidate, LeadershipState, Lease};
 pub use message::Message;
-pub use publish::{Published, Replayed};
+pub use publish::{PublishAck, ReplayedEvent};
 pub use state::ClusterState;
 pub use stream::{StoredMessage, StreamState};
 

@@ -12,7 +12,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{BoxError, Error, trace};
 
-/// A message of a stream. Only this crate acknowledges it; handlers return an [`crate::Outcome`].
+/// A message of a stream. Only this crate acknowledges it; handlers return an [`crate::Disposition`].
 pub struct Message {
     /// Subject it was published to.
     pub subject: String,

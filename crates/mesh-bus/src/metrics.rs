@@ -1,6 +1,6 @@
 //! Metric names of the bus.
 
-use crate::Role;
+use crate::LeadershipState;
 
 /// Publishes by `result`: stored, duplicate, failed.
 pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
@@ -69,8 +69,12 @@ pub(crate) fn repaired(stream: &str) {
     metrics::counter!(REPAIRED, "stream" => stream.to_owned()).increment(1);
 }
 
-pub(crate) fn leader(service: &str, cluster: &str, role: Role) {
-    let leads = if role == Role::Leader { 1.0 } else { 0.0 };
+pub(crate) fn leader(service: &str, cluster: &str, role: LeadershipState) {
+    let leads = if role == LeadershipState::Leader {
+        1.0
+    } else {
+        0.0
+    };
     metrics::gauge!(LEADER, "service" => service.to_owned(), "cluster" => cluster.to_owned())
         .set(leads);
 }

@@ -21,7 +21,7 @@ const WINDOW: usize = 256;
 
 /// JetStream's receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishAck {
     /// Sequence in the stream.
     pub sequence: u64,
     /// True if the stream had this id already.
@@ -30,7 +30,7 @@ pub struct Published {
 
 /// A recorded event, to be told once more.
 #[derive(Clone, Debug)]
-pub struct Replayed {
+pub struct ReplayedEvent {
     /// Subject it was recorded from.
     pub original: String,
     /// The event.
@@ -44,7 +44,7 @@ impl Bus {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`]: try again with the same event.
-    pub async fn publish(&self, event: &Event) -> Result<Published, Error> {
+    pub async fn publish(&self, event: &Event) -> Result<PublishAck, Error> {
         self.publish_as(event, &event.id).await
     }
 
@@ -53,12 +53,12 @@ impl Bus {
     ///
     /// # Errors
     /// As [`Bus::publish`].
-    pub async fn publish_again(&self, event: &Event, because: &str) -> Result<Published, Error> {
+    pub async fn publish_again(&self, event: &Event, because: &str) -> Result<PublishAck, Error> {
         self.publish_as(event, &format!("{}/{because}", event.id))
             .await
     }
 
-    async fn publish_as(&self, event: &Event, message_id: &str) -> Result<Published, Error> {
+    async fn publish_as(&self, event: &Event, message_id: &str) -> Result<PublishAck, Error> {
         let invalid = |source: mesh_events::UnknownEventType| Error::Invalid {
             id: event.id.clone(),
             reason: source.to_string(),
@@ -81,10 +81,10 @@ impl Bus {
         &self,
         replay: &str,
         endpoint: Option<&str>,
-        events: Vec<Replayed>,
+        events: Vec<ReplayedEvent>,
     ) -> Result<(), Error> {
         let mut sent = Vec::with_capacity(events.len());
-        for Replayed {
+        for ReplayedEvent {
             original,
             event,
             body,
@@ -133,7 +133,7 @@ impl Bus {
         subject: String,
         id: &str,
         body: Vec<u8>,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishAck, Error> {
         self.send(subject, id, HeaderMap::new(), body.into()).await
     }
 
@@ -143,7 +143,7 @@ impl Bus {
         id: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishAck, Error> {
         let waiting = self.status.publishing(&subject);
         let acknowledged = self.begin(subject.clone(), id, headers, body).await;
         let stored = self.stored(subject, id, acknowledged).await;
@@ -171,13 +171,13 @@ impl Bus {
         subject: String,
         id: &str,
         acknowledged: Result<PublishAckFuture, PublishError>,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishAck, Error> {
         let acknowledged = async { acknowledged?.await };
         match acknowledged.await {
             Ok(ack) => {
                 self.status.stored(&subject);
                 metrics::published(if ack.duplicate { "duplicate" } else { "stored" }, 1);
-                Ok(Published {
+                Ok(PublishAck {
                     sequence: ack.sequence,
                     duplicate: ack.duplicate,
                 })
@@ -204,7 +204,7 @@ impl Bus {
         &self,
         event: &Event,
         shutdown: &CancellationToken,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishAck, Error> {
         let mut delay = Duration::from_millis(100);
         let mut told = false;
         loop {

@@ -120,7 +120,7 @@ pub const STREAMS: &[Stream] = &[
     // After MESH_HOOKS and MESH_AUDIT, whose subjects of former versions overlap with these.
     Stream {
         name: MESH_REPLAY,
-        subjects: &["mesh.replay.*.slurm.>", subject::REPLAYS_FOR_ENDPOINTS],
+        subjects: &["mesh.replay.*.slurm.>", subject::ENDPOINT_REPLAY_SUBJECTS],
         work_queue: false,
         max_age: DAY.saturating_mul(3),
         max_bytes: GIB.saturating_mul(2),
@@ -152,7 +152,7 @@ pub const CONSUMERS: &[Consumer] = &[
         stream: MESH_HOOKS,
         name: "ingest",
         per_cluster: true,
-        filters: hooks::OF_JOBS_FILTERS,
+        filters: hooks::JOB_HOOK_SUBJECTS,
         ack_wait: MINUTE,
         max_ack_pending: 20_000,
     },
@@ -160,7 +160,7 @@ pub const CONSUMERS: &[Consumer] = &[
         stream: MESH_HOOKS,
         name: "node-watcher",
         per_cluster: true,
-        filters: hooks::OF_NODES_FILTERS,
+        filters: hooks::NODE_HOOK_SUBJECTS,
         ack_wait: MINUTE,
         max_ack_pending: 1024,
     },
@@ -358,9 +358,9 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
                 subscribe: vec![">".into()],
             });
         }
-        "hook" => hooks::OF_JOBS
+        "hook" => hooks::JOB_HOOKS
             .iter()
-            .chain(hooks::OF_NODES)
+            .chain(hooks::NODE_HOOKS)
             .map(|name| format!("mesh.{cluster}.hook.{name}"))
             .collect(),
         "ingest" => ["job", "user", "capture"]

@@ -46,7 +46,7 @@ impl Category {
 
 /// How the id of an event comes about; see [`crate::ids`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum FactKind {
     /// Once per run, or once per time that Slurm's record gives: id from the run and a slot.
     Recorded,
     /// Slurm does not time it: id from the entity, the kind and a counter.
@@ -83,8 +83,8 @@ macro_rules! event_types {
             }
 
             /// How ids of this type come about.
-            pub const fn identity(self) -> Identity {
-                match self { $(Self::$variant => Identity::$identity,)* }
+            pub const fn identity(self) -> FactKind {
+                match self { $(Self::$variant => FactKind::$identity,)* }
             }
 
             /// What it means, in one sentence.

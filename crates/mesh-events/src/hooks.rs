@@ -2,13 +2,13 @@
 //!
 //! A doorbell's subject ends with the hook's name, so the two consumers of MESH_HOOKS are told apart by it. A work queue takes no
 //! message for two consumers and keeps what none of them asks for, and NATS has no "all but these": so every name is here, and a name a
-//! site made up rings as [`OTHER`].
+//! site made up rings as [`OTHER_HOOK`].
 
 /// Names in the subject of hooks that site programs made up; ingest takes them.
-pub const OTHER: &str = "Other";
+pub const OTHER_HOOK: &str = "Other";
 
 /// Name of the hook that `smesh doctor` rings as.
-pub const DOCTOR: &str = "Doctor";
+pub const DOCTOR_HOOK: &str = "Doctor";
 
 macro_rules! taken_by {
     ($(#[$about:meta])* $names:ident, $(#[$filter_about:meta])* $filters:ident: $($name:literal),+ $(,)?) => {
@@ -21,24 +21,24 @@ macro_rules! taken_by {
 
 taken_by! {
     /// Hooks of jobs and logins, for ingest. As slurm.conf(5) calls them; those that are no parameter there have names of ours.
-    OF_JOBS,
+    JOB_HOOKS,
     /// What ingest's consumer of MESH_HOOKS asks for.
-    OF_JOBS_FILTERS:
+    JOB_HOOK_SUBJECTS:
     "PrologSlurmctld", "EpilogSlurmctld", "JobComp", "Prolog", "Epilog", "SrunProlog", "SrunEpilog", "TaskProlog", "TaskEpilog",
     "MailProg", "JobSubmit", "CliFilter", "Pam", "strigger-fini", "strigger-time", "Doctor", "Other",
 }
 
 taken_by! {
     /// Hooks of nodes, for node-watcher. A strigger is called by its option, strigger(1).
-    OF_NODES,
+    NODE_HOOKS,
     /// What node-watcher's consumer of MESH_HOOKS asks for.
-    OF_NODES_FILTERS:
+    NODE_HOOK_SUBJECTS:
     "ResumeProgram", "SuspendProgram", "ResumeFailProgram", "HealthCheckProgram", "strigger-down", "strigger-drained",
     "strigger-draining", "strigger-fail", "strigger-idle", "strigger-resume", "strigger-up",
 }
 
 /// The hook's name as it is in the lists above, however a site spells it; `None` if it is none of them.
-pub fn known(name: &str) -> Option<&'static str> {
+pub fn canonical_name(name: &str) -> Option<&'static str> {
     let name = match name.to_ascii_lowercase().as_str() {
         "jobcompscript" => "jobcomp".to_owned(),
         "job_submit" => "jobsubmit".to_owned(),
@@ -46,9 +46,9 @@ pub fn known(name: &str) -> Option<&'static str> {
         "strigger-drain" => "strigger-drained".to_owned(),
         lower => lower.to_owned(),
     };
-    OF_JOBS
+    JOB_HOOKS
         .iter()
-        .chain(OF_NODES)
+        .chain(NODE_HOOKS)
         .find(|known| known.eq_ignore_ascii_case(&name))
         .copied()
 }
@@ -59,7 +59,10 @@ mod tests {
 
     #[test]
     fn every_name_is_taken_by_exactly_one() {
-        for (names, filters) in [(OF_JOBS, OF_JOBS_FILTERS), (OF_NODES, OF_NODES_FILTERS)] {
+        for (names, filters) in [
+            (JOB_HOOKS, JOB_HOOK_SUBJECTS),
+            (NODE_HOOKS, NODE_HOOK_SUBJECTS),
+        ] {
             for (name, filter) in names.iter().zip(filters) {
                 assert_eq!(
                     crate::subject::doorbell("c", name),
@@ -67,16 +70,16 @@ mod tests {
                 );
             }
         }
-        assert!(OF_JOBS.iter().all(|name| !OF_NODES.contains(name)));
-        assert!(OF_JOBS.contains(&OTHER) && OF_JOBS.contains(&DOCTOR));
+        assert!(JOB_HOOKS.iter().all(|name| !NODE_HOOKS.contains(name)));
+        assert!(JOB_HOOKS.contains(&OTHER_HOOK) && JOB_HOOKS.contains(&DOCTOR_HOOK));
     }
 
     #[test]
     fn names_are_known_however_they_are_spelt() {
-        assert_eq!(known("prologslurmctld"), Some("PrologSlurmctld"));
-        assert_eq!(known("strigger-drain"), Some("strigger-drained"));
-        assert_eq!(known("job_submit"), Some("JobSubmit"));
-        assert_eq!(known("my own hook"), None);
+        assert_eq!(canonical_name("prologslurmctld"), Some("PrologSlurmctld"));
+        assert_eq!(canonical_name("strigger-drain"), Some("strigger-drained"));
+        assert_eq!(canonical_name("job_submit"), Some("JobSubmit"));
+        assert_eq!(canonical_name("my own hook"), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub mod webhook_name;
 #[path = "generated/mod.rs"]
 pub mod proto;
 
-pub use event_type::{Category, EventType, Identity, UnknownEventType};
+pub use event_type::{Category, EventType, FactKind, UnknownEventType};
 pub use ids::{EventId, RunKey, Slot};
 pub use proto::mesh::event::v1::Event;
 pub use time::{from_timestamp, timestamp};

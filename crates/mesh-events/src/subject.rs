@@ -100,9 +100,9 @@ pub fn of(event: &Event) -> Result<String, UnknownEventType> {
     Ok(subject)
 }
 
-/// Subject of a hook's doorbell. A name that is not known rings as [`hooks::OTHER`], so that somebody takes it.
+/// Subject of a hook's doorbell. A name that is not known rings as [`hooks::OTHER_HOOK`], so that somebody takes it.
 pub fn doorbell(cluster: &str, hook: &str) -> String {
-    let hook = hooks::known(hook).unwrap_or(hooks::OTHER);
+    let hook = hooks::canonical_name(hook).unwrap_or(hooks::OTHER_HOOK);
     format!("mesh.{}.hook.{}", token(cluster), token(hook))
 }
 
@@ -126,7 +126,7 @@ pub fn replay(id: &str, endpoint: Option<&str>, original: &str) -> String {
 }
 
 /// Subjects of every replay for any webhook endpoint.
-pub const REPLAYS_FOR_ENDPOINTS: &str = "mesh.replay.*.webhook.*.slurm.>";
+pub const ENDPOINT_REPLAY_SUBJECTS: &str = "mesh.replay.*.webhook.*.slurm.>";
 
 /// Subjects of every replay for a webhook endpoint.
 pub fn replays_for(endpoint: &str) -> String {

@@ -88,7 +88,10 @@ impl Context {
                     if let Some(restored) = restored
                         && let Err(error) = restored.await
                     {
-                        tracing::debug!(error = crate::chain(&error), "look for missing streams");
+                        tracing::debug!(
+                            error = crate::error_chain(&error),
+                            "look for missing streams"
+                        );
                     }
                     tokio::select! {
                         () = shutdown.cancelled() => {}

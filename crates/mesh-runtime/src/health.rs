@@ -14,7 +14,7 @@ pub struct Health {
 
 /// Something that somebody should look at, and that takes no service out of service.
 #[derive(Clone)]
-pub struct Note {
+pub struct HealthNote {
     health: Health,
     name: String,
 }
@@ -58,8 +58,8 @@ impl Health {
     }
 
     /// A note, of which nothing is said at first. Name it as a condition.
-    pub fn note(&self, name: &str) -> Note {
-        Note {
+    pub fn note(&self, name: &str) -> HealthNote {
+        HealthNote {
             health: self.clone(),
             name: name.to_owned(),
         }
@@ -100,7 +100,7 @@ impl Condition {
     }
 }
 
-impl Note {
+impl HealthNote {
     /// Says it, until [`Self::clear`].
     pub fn say(&self, text: impl Display) {
         let mut notes = self.lock();

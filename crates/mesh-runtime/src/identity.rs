@@ -22,7 +22,7 @@ const PROVENANCE: &str = "map-file";
 
 /// A person as an OIDC provider knows them, and how we know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Person {
+pub struct UserIdentity {
     /// OIDC `iss`.
     pub issuer: String,
     /// OIDC `sub`.
@@ -37,7 +37,7 @@ pub struct Person {
     pub provenance: String,
 }
 
-impl Person {
+impl UserIdentity {
     /// As events have it.
     pub fn to_identity(&self) -> Identity {
         let Self {
@@ -57,7 +57,7 @@ impl Person {
     }
 }
 
-impl fmt::Display for Person {
+impl fmt::Display for UserIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -86,9 +86,9 @@ struct Entry {
 }
 
 /// Reads the text of a map.
-fn parse(text: &str) -> Result<BTreeMap<String, Person>, toml::de::Error> {
+fn parse(text: &str) -> Result<BTreeMap<String, UserIdentity>, toml::de::Error> {
     let file: File = toml::from_str(text)?;
-    let person = |entry: Entry| Person {
+    let person = |entry: Entry| UserIdentity {
         issuer: entry.issuer,
         subject: entry.subject,
         email: entry.email,
@@ -104,20 +104,20 @@ fn parse(text: &str) -> Result<BTreeMap<String, Person>, toml::de::Error> {
 
 /// The map. A file that cannot be read or is wrong changes nothing: the last good one stays.
 #[derive(Debug)]
-pub struct MapFile {
+pub struct IdentityMap {
     path: Option<PathBuf>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    users: BTreeMap<String, Person>,
+    users: BTreeMap<String, UserIdentity>,
     was_read: bool,
     /// Size and change time of what was read last, good or bad, so that a bad file is warned about once.
     seen: Option<Option<(u64, SystemTime)>>,
 }
 
-impl MapFile {
+impl IdentityMap {
     /// A map from a file; without one it knows nobody.
     pub fn new(path: Option<PathBuf>) -> Self {
         let map = Self {
@@ -129,7 +129,7 @@ impl MapFile {
     }
 
     /// The person behind a user.
-    pub fn get(&self, user: &str) -> Option<Person> {
+    pub fn get(&self, user: &str) -> Option<UserIdentity> {
         self.lock().users.get(user).cloned()
     }
 
@@ -139,7 +139,7 @@ impl MapFile {
     }
 
     /// The users whom the map calls somebody of an issuer, as `is` knows them.
-    pub fn users_of(&self, issuer: &str, is: impl Fn(&Person) -> bool) -> BTreeSet<String> {
+    pub fn users_of(&self, issuer: &str, is: impl Fn(&UserIdentity) -> bool) -> BTreeSet<String> {
         self.lock()
             .users
             .iter()
@@ -181,7 +181,7 @@ impl MapFile {
     }
 }
 
-fn read(path: &Path) -> Result<BTreeMap<String, Person>, String> {
+fn read(path: &Path) -> Result<BTreeMap<String, UserIdentity>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     // The message names line, column and key.
     parse(&text).map_err(|error| error.to_string())
@@ -200,7 +200,7 @@ mod tests {
             "[users.alice]\nissuer = 'https://id'\nsubject = '1'\n",
         )
         .unwrap();
-        let map = MapFile::new(Some(path.clone()));
+        let map = IdentityMap::new(Some(path.clone()));
         assert_eq!(map.get("alice").unwrap().subject, "1");
         assert_eq!(map.get("bob"), None);
         std::fs::write(

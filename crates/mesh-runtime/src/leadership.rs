@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mesh_bus::{Bus, Role};
+use mesh_bus::{Bus, LeadershipState};
 use tokio_util::sync::CancellationToken;
 
 use crate::Context;
@@ -29,22 +29,22 @@ impl Context {
         let candidate = bus.candidate(&self.mesh.cluster);
         let mut role = candidate.role();
         let follow = async {
-            let mut told = Role::Starting;
+            let mut told = LeadershipState::Starting;
             loop {
                 let now = *role.borrow_and_update();
                 self.health.set_role(service, now.as_str());
                 match (told, now) {
                     (was, now) if was == now => {}
-                    (_, Role::Starting) => {}
-                    (_, Role::Standby) => {
+                    (_, LeadershipState::Starting) => {}
+                    (_, LeadershipState::Standby) => {
                         standby();
                         tracing::info!(service, "another replica leads, standing by");
                     }
-                    (Role::Unsure, Role::Leader) => {
+                    (LeadershipState::Unsure, LeadershipState::Leader) => {
                         tracing::info!(service, "nobody else led meanwhile, going on");
                     }
-                    (_, Role::Leader) => tracing::info!(service, "leading"),
-                    (_, Role::Unsure) => {
+                    (_, LeadershipState::Leader) => tracing::info!(service, "leading"),
+                    (_, LeadershipState::Unsure) => {
                         tracing::warn!(
                             service,
                             "the lease cannot be read or renewed, another replica may lead"
@@ -52,9 +52,9 @@ impl Context {
                     }
                 }
                 match now {
-                    Role::Starting => {}
-                    Role::Standby | Role::Leader => decided.ok(),
-                    Role::Unsure => decided.fail(
+                    LeadershipState::Starting => {}
+                    LeadershipState::Standby | LeadershipState::Leader => decided.ok(),
+                    LeadershipState::Unsure => decided.fail(
                         "the lease cannot be read or renewed: who leads is not known, and nothing is published meanwhile",
                     ),
                 }

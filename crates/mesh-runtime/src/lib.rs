@@ -16,17 +16,18 @@ pub mod time_bound;
 
 pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
 pub use context::Context;
-pub use health::{Condition, Health, Note};
+pub use health::{Condition, Health, HealthNote};
 pub use process::{
-    Service, Started, install_tls, main, restrict, run_api, shutdown_on_signals, start_service,
+    RunningService, Service, apply_process_limits, install_crypto_provider, main, run_api,
+    shutdown_on_signals, start_service,
 };
-pub use time_bound::{TimeBound, TimeError};
+pub use time_bound::{ParseTimeError, TimeBound};
 
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error and what caused it, on one line: `append events: disk full`.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Access, Endpoints, serve};
 use crate::probe::Probe;
 use crate::telemetry::Telemetry;
-use crate::{BoxError, ConfigFile, Context, chain, files, telemetry};
+use crate::{BoxError, ConfigFile, Context, error_chain, files, telemetry};
 
 /// A service: a library that any process can run.
 pub trait Service: 'static {
@@ -50,11 +50,11 @@ pub trait Service: 'static {
     }
 
     /// Checks the configuration, opens databases, and returns at once: never waits for NATS or Slurm.
-    fn start(context: Context) -> impl Future<Output = Result<Started, BoxError>> + Send;
+    fn start(context: Context) -> impl Future<Output = Result<RunningService, BoxError>> + Send;
 }
 
 /// A service that has started.
-pub struct Started {
+pub struct RunningService {
     /// Its API.
     pub router: Router,
     /// Its work, until the context's `shutdown` is cancelled and everything held is finished.
@@ -91,8 +91,8 @@ pub fn main<S: Service>() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
-    install_tls();
-    restrict();
+    install_crypto_provider();
+    apply_process_limits();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -115,7 +115,7 @@ pub fn main<S: Service>() -> ExitCode {
     reason = "the process's last word, also when telemetry could not start"
 )]
 fn fail(name: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    eprintln!("{name}: {}", chain(error));
+    eprintln!("{name}: {}", error_chain(error));
     ExitCode::FAILURE
 }
 
@@ -150,7 +150,7 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
 ///
 /// # Errors
 /// If it cannot start.
-pub async fn start_service<S: Service>(context: &Context) -> Result<Started, BoxError> {
+pub async fn start_service<S: Service>(context: &Context) -> Result<RunningService, BoxError> {
     let started = S::start(context.clone()).await;
     let Some(file) = S::database_file(context)?.filter(|file| file.exists()) else {
         return started;
@@ -160,7 +160,7 @@ pub async fn start_service<S: Service>(context: &Context) -> Result<Started, Box
         Ok(started) => Ok(started),
         Err(error) => match files::check::<S>(&file, &condition).await {
             files::Found::Damage(problem) => {
-                Err(format!("{}: {problem}", chain(error.as_ref())).into())
+                Err(format!("{}: {problem}", error_chain(error.as_ref())).into())
             }
             _ => Err(error),
         },
@@ -254,7 +254,7 @@ pub fn shutdown_on_signals(
 
 /// What a process that keeps other people's data does first: files are for it alone unless it says otherwise, and it may open as many as
 /// the system allows, since each caller, receiver and database takes some.
-pub fn restrict() {
+pub fn apply_process_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let limit = getrlimit(Resource::Nofile);
@@ -270,7 +270,7 @@ pub fn restrict() {
 }
 
 /// Chooses ring for TLS; call it once, first thing.
-pub fn install_tls() {
+pub fn install_crypto_provider() {
     // A second call finds the provider installed, which is what it wanted.
     drop(rustls::crypto::ring::default_provider().install_default());
 }

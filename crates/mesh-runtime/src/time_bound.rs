@@ -27,7 +27,7 @@ pub enum TimeBound {
 
 /// A text that is no time; says what would be one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TimeError {
+pub enum ParseTimeError {
     /// It has none of the known forms.
     #[error(
         "{text:?} is no time; allowed: 2026-11-22T10:00:00Z, 2026-11-22T10:00, 2026-11-22, yesterday, or how long ago such as 30m, 2h, 7days"
@@ -57,7 +57,7 @@ impl TimeBound {
     ///
     /// # Errors
     /// If the text is no time, or one that the time zone of `now` skipped.
-    pub fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Result<Self, TimeError> {
+    pub fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Result<Self, ParseTimeError> {
         let today = now.date_naive();
         match text {
             "now" => return Ok(Self::Ago(Duration::ZERO)),
@@ -69,7 +69,7 @@ impl TimeBound {
             _ => {}
         }
         match rfc3339_or_date(text, &now.timezone()) {
-            Err(TimeError::NotAbsolute { text }) => local_or_ago(&text, &now.timezone()),
+            Err(ParseTimeError::NotAbsolute { text }) => local_or_ago(&text, &now.timezone()),
             time => time.map(Self::At),
         }
     }
@@ -90,20 +90,20 @@ impl TimeBound {
 ///
 /// # Errors
 /// If it is neither.
-pub fn rfc3339_or_date<Z: TimeZone>(text: &str, zone: &Z) -> Result<DateTime<Utc>, TimeError> {
+pub fn rfc3339_or_date<Z: TimeZone>(text: &str, zone: &Z) -> Result<DateTime<Utc>, ParseTimeError> {
     // The plus sign of an offset arrives as a space from a caller who did not encode it.
     let rfc3339 = DateTime::parse_from_rfc3339(text)
         .or_else(|_| DateTime::parse_from_rfc3339(&text.replace(' ', "+")));
     if let Ok(time) = rfc3339 {
         return Ok(time.to_utc());
     }
-    let day = text.parse().map_err(|_| TimeError::NotAbsolute {
+    let day = text.parse().map_err(|_| ParseTimeError::NotAbsolute {
         text: text.to_owned(),
     })?;
     midnight(text, day, zone)
 }
 
-fn local_or_ago<Z: TimeZone>(text: &str, zone: &Z) -> Result<TimeBound, TimeError> {
+fn local_or_ago<Z: TimeZone>(text: &str, zone: &Z) -> Result<TimeBound, ParseTimeError> {
     let forms = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M"];
     let local = forms
         .iter()
@@ -112,12 +112,17 @@ fn local_or_ago<Z: TimeZone>(text: &str, zone: &Z) -> Result<TimeBound, TimeErro
         return in_zone(text, local, zone).map(TimeBound::At);
     }
     let ago = humantime::parse_duration(text.strip_prefix("now-").unwrap_or(text));
-    ago.map(TimeBound::Ago).map_err(|_| TimeError::Unknown {
-        text: text.to_owned(),
-    })
+    ago.map(TimeBound::Ago)
+        .map_err(|_| ParseTimeError::Unknown {
+            text: text.to_owned(),
+        })
 }
 
-fn midnight<Z: TimeZone>(text: &str, day: NaiveDate, zone: &Z) -> Result<DateTime<Utc>, TimeError> {
+fn midnight<Z: TimeZone>(
+    text: &str,
+    day: NaiveDate,
+    zone: &Z,
+) -> Result<DateTime<Utc>, ParseTimeError> {
     let begin = day.and_time(chrono::NaiveTime::MIN);
     // Some zones skip midnight when their clocks are set forward: the day begins an hour later.
     in_zone(text, begin, zone).or_else(|_| in_zone(text, begin + TimeDelta::hours(1), zone))
@@ -128,10 +133,10 @@ fn in_zone<Z: TimeZone>(
     text: &str,
     local: NaiveDateTime,
     zone: &Z,
-) -> Result<DateTime<Utc>, TimeError> {
+) -> Result<DateTime<Utc>, ParseTimeError> {
     let time = local.and_local_timezone(zone.clone()).earliest();
     time.map(|time| time.to_utc())
-        .ok_or_else(|| TimeError::Skipped {
+        .ok_or_else(|| ParseTimeError::Skipped {
             text: text.to_owned(),
         })
 }
@@ -148,9 +153,9 @@ pub fn deserialize<'de, D: Deserializer<'de>>(
 }
 
 impl TryFrom<String> for TimeBound {
-    type Error = TimeError;
+    type Error = ParseTimeError;
 
-    fn try_from(text: String) -> Result<Self, TimeError> {
+    fn try_from(text: String) -> Result<Self, ParseTimeError> {
         Self::parse(&text, &Utc::now())
     }
 }
@@ -218,7 +223,7 @@ mod tests {
             );
         }
         let error = rfc3339_or_date("2h", &Utc).unwrap_err();
-        assert!(matches!(error, TimeError::NotAbsolute { .. }));
+        assert!(matches!(error, ParseTimeError::NotAbsolute { .. }));
     }
 
     proptest! {

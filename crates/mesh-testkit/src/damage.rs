@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 ///
 /// # Panics
 /// If it does not.
-pub async fn names_damage(program: &str, config: &Path, file: &Path, remedy: &str) {
+pub async fn assert_corruption_reported(program: &str, config: &Path, file: &Path, remedy: &str) {
     let log = config.with_extension("log");
     let mut child = start(program, config, &log);
     wait_until("the file is made", PATIENCE, async || {

@@ -7,10 +7,10 @@
     reason = "a test stops where its set-up fails"
 )]
 
-pub mod build;
 mod cluster;
 mod damage;
 mod disk;
+pub mod fixtures;
 mod loop_disk;
 mod nats;
 mod oidc;
@@ -21,15 +21,15 @@ mod receiver;
 mod replicas;
 
 pub use cluster::SlurmCluster;
-pub use damage::names_damage;
+pub use damage::assert_corruption_reported;
 pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;
 pub use nats::{NatsServer, nats_server};
 pub use oidc::OidcProvider;
 pub use port::Port;
-pub use postgres::{Paused, Postgres, psql};
+pub use postgres::{PausedPostgres, Postgres, psql};
 pub use program::{copy_program, script};
-pub use receiver::{Answer, Received, Receiver};
+pub use receiver::{CannedResponse, ReceivedRequest, WebhookReceiver};
 pub use replicas::Replicas;
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -32,7 +32,7 @@ impl OidcProvider {
             .pool_max_idle_per_host(0)
             .timeout(Duration::from_secs(60))
             .build()
-            .expect("an HTTP client; call mesh_runtime::install_tls() first");
+            .expect("an HTTP client; call mesh_runtime::install_crypto_provider() first");
         let mut provider = Self {
             folder: tempfile::tempdir().expect("a folder"),
             port,

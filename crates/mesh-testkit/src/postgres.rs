@@ -194,7 +194,7 @@ impl Postgres {
     ///
     /// # Panics
     /// If there is no server.
-    pub fn pause(&self) -> Paused {
+    pub fn pause(&self) -> PausedPostgres {
         let postmaster = self.server.as_ref().expect("a server").postmaster.id();
         // First the one that starts others.
         signal("-STOP", &[postmaster.to_string()]);
@@ -203,7 +203,7 @@ impl Postgres {
         let mut processes = vec![postmaster.to_string()];
         processes.extend(children.split_whitespace().map(str::to_owned));
         signal("-STOP", &processes);
-        Paused(processes)
+        PausedPostgres(processes)
     }
 
     /// Starts the killed server again on its data.
@@ -277,9 +277,9 @@ impl Postgres {
 
 /// A server that is stopped; goes on when dropped.
 #[must_use]
-pub struct Paused(Vec<String>);
+pub struct PausedPostgres(Vec<String>);
 
-impl Drop for Paused {
+impl Drop for PausedPostgres {
     fn drop(&mut self) {
         signal("-CONT", &self.0);
     }

@@ -15,7 +15,7 @@ use crate::Port;
 
 /// A request as it was received.
 #[derive(Clone, Debug)]
-pub struct Received {
+pub struct ReceivedRequest {
     /// Path and query.
     pub path: String,
     /// Headers.
@@ -26,7 +26,7 @@ pub struct Received {
     pub at: Instant,
 }
 
-impl Received {
+impl ReceivedRequest {
     /// A header as text.
     ///
     /// # Panics
@@ -50,7 +50,7 @@ impl Received {
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct CannedResponse {
     /// HTTP status.
     pub status: u16,
     /// Headers.
@@ -61,7 +61,7 @@ pub struct Answer {
     pub delay: Duration,
 }
 
-impl Answer {
+impl CannedResponse {
     /// An empty answer of a status.
     pub fn status(status: u16) -> Self {
         Self {
@@ -74,19 +74,19 @@ impl Answer {
 }
 
 struct Shared {
-    received: Mutex<Vec<Received>>,
-    script: Mutex<VecDeque<Answer>>,
-    otherwise: Mutex<Answer>,
+    received: Mutex<Vec<ReceivedRequest>>,
+    script: Mutex<VecDeque<CannedResponse>>,
+    otherwise: Mutex<CannedResponse>,
 }
 
 /// An HTTP receiver on a port of its own.
-pub struct Receiver {
+pub struct WebhookReceiver {
     shared: Arc<Shared>,
     port: Port,
     server: Option<JoinHandle<()>>,
 }
 
-impl Receiver {
+impl WebhookReceiver {
     /// Starts a receiver that answers 204.
     ///
     /// # Panics
@@ -95,7 +95,7 @@ impl Receiver {
         let shared = Arc::new(Shared {
             received: Mutex::default(),
             script: Mutex::default(),
-            otherwise: Mutex::new(Answer::status(204)),
+            otherwise: Mutex::new(CannedResponse::status(204)),
         });
         let mut receiver = Self {
             shared,
@@ -127,7 +127,7 @@ impl Receiver {
     ///
     /// # Panics
     /// If a handler panicked.
-    pub fn received(&self) -> Vec<Received> {
+    pub fn received(&self) -> Vec<ReceivedRequest> {
         self.shared
             .received
             .lock()
@@ -139,7 +139,7 @@ impl Receiver {
     ///
     /// # Panics
     /// If a handler panicked.
-    pub fn answer_next(&self, answers: impl IntoIterator<Item = Answer>) {
+    pub fn answer_next(&self, answers: impl IntoIterator<Item = CannedResponse>) {
         self.shared
             .script
             .lock()
@@ -151,7 +151,7 @@ impl Receiver {
     ///
     /// # Panics
     /// If a handler panicked.
-    pub fn answer_always(&self, answer: Answer) {
+    pub fn answer_always(&self, answer: CannedResponse) {
         *self.shared.otherwise.lock().expect("no panic while locked") = answer;
     }
 
@@ -173,7 +173,7 @@ impl Receiver {
     }
 }
 
-impl Drop for Receiver {
+impl Drop for WebhookReceiver {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.abort();
@@ -189,7 +189,7 @@ async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         .path_and_query()
         .map(ToString::to_string)
         .unwrap_or_default();
-    let received = Received {
+    let received = ReceivedRequest {
         path,
         headers: parts.headers,
         body,

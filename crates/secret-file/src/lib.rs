@@ -11,7 +11,7 @@ const LONGEST: u64 = 64 * 1024;
 
 /// Why a file is not used although it can be read: what is inside of the [`io::Error`].
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum UnsafeFile {
     /// Its mode lets others at it.
     #[error(
         "others may read or change it (mode {mode:o}); chmod 600 it, and replace the secret if somebody may have read it"
@@ -25,24 +25,24 @@ pub enum Unfit {
     NoSecret,
 }
 
-impl From<Unfit> for io::Error {
-    fn from(unfit: Unfit) -> Self {
+impl From<UnsafeFile> for io::Error {
+    fn from(unfit: UnsafeFile) -> Self {
         Self::new(io::ErrorKind::PermissionDenied, unfit)
     }
 }
 
 /// Tells whether a file is still the one that was read: inode, length, and the time at which content or mode were changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp(u64, u64, i64, i64);
+pub struct FileStamp(u64, u64, i64, i64);
 
-impl Stamp {
+impl FileStamp {
     /// What the file at a path is now; `None` if there is none.
     pub fn of(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().as_ref().map(Self::from)
     }
 }
 
-impl From<&Metadata> for Stamp {
+impl From<&Metadata> for FileStamp {
     fn from(file: &Metadata) -> Self {
         Self(file.ino(), file.len(), file.ctime(), file.ctime_nsec())
     }
@@ -51,7 +51,7 @@ impl From<&Metadata> for Stamp {
 /// Reads a secret as it is in the file.
 ///
 /// # Errors
-/// If the file cannot be read, or an [`Unfit`] if others may read or change it. The path is not in the text: who reports it knows by which
+/// If the file cannot be read, or an [`UnsafeFile`] if others may read or change it. The path is not in the text: who reports it knows by which
 /// key it was named.
 pub fn read(path: &Path) -> io::Result<String> {
     read_with_stamp(path).map(|(text, _)| text)
@@ -61,26 +61,26 @@ pub fn read(path: &Path) -> io::Result<String> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_with_stamp(path: &Path) -> io::Result<(String, Stamp)> {
+pub fn read_with_stamp(path: &Path) -> io::Result<(String, FileStamp)> {
     // Opened once: what is checked is what is read.
     let file = File::open(path)?;
     let about = file.metadata()?;
     if !about.is_file() || about.len() > LONGEST {
-        return Err(Unfit::NoSecret.into());
+        return Err(UnsafeFile::NoSecret.into());
     }
     check(&about)?;
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
-    Ok((text, Stamp::from(&about)))
+    Ok((text, FileStamp::from(&about)))
 }
 
 /// Whether a file with a secret is safe from others. A group may read and change it if it is a group of this process: Kubernetes gives
 /// volumes and secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
-fn check(file: &Metadata) -> Result<(), Unfit> {
+fn check(file: &Metadata) -> Result<(), UnsafeFile> {
     let mode = file.mode() & 0o7777;
     let by_group = mode & 0o070 != 0 && !is_own_group(file.gid());
     if mode & 0o007 != 0 || by_group {
-        return Err(Unfit::Exposed { mode });
+        return Err(UnsafeFile::Exposed { mode });
     }
     Ok(())
 }
@@ -174,12 +174,12 @@ mod tests {
     fn a_stamp_changes_with_content_and_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        assert_eq!(Stamp::of(&path), None);
+        assert_eq!(FileStamp::of(&path), None);
         write(&path, "one").unwrap();
         set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         let (_, first) = read_with_stamp(&path).unwrap();
-        assert_eq!(Stamp::of(&path), Some(first));
+        assert_eq!(FileStamp::of(&path), Some(first));
         write(&path, "other").unwrap();
-        assert_ne!(Stamp::of(&path), Some(first));
+        assert_ne!(FileStamp::of(&path), Some(first));
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mesh_runtime::{TimeBound, TimeError};
+use mesh_runtime::{ParseTimeError, TimeBound};
 use slurm_types::JobRef;
 
 pub use history::{Events, Export, ExportFormat, Filter, Node, Replay, ReplayStart, Stats, Story};
@@ -24,7 +24,7 @@ pub use webhooks::{
 };
 
 /// A time as people write it, in the time zone of who calls.
-fn time_bound(text: &str) -> Result<TimeBound, TimeError> {
+fn time_bound(text: &str) -> Result<TimeBound, ParseTimeError> {
     TimeBound::parse(text, &chrono::Local::now())
 }
 

@@ -336,7 +336,7 @@ impl Client {
     fn unreachable(&self, error: &(dyn std::error::Error + 'static)) -> Error {
         Error::Unreachable {
             address: self.address.to_string(),
-            reason: mesh_runtime::chain(error),
+            reason: mesh_runtime::error_chain(error),
         }
     }
 }

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
                 .map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 fn say(error: &Error) -> ExitCode {
     if !error.is_broken_pipe() {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-        anstream::eprintln!("{red}error:{red:#} {}", mesh_runtime::chain(error));
+        anstream::eprintln!("{red}error:{red:#} {}", mesh_runtime::error_chain(error));
     }
     ExitCode::from(error.exit_status())
 }

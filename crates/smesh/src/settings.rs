@@ -128,7 +128,7 @@ pub fn cluster(global: &Global) -> Result<String, Error> {
             Ok(context) => Ok(context.mesh.cluster),
             Err(error) => Err(Error::Usage(format!(
                 "which cluster? name it with -M ({})",
-                mesh_runtime::chain(&error)
+                mesh_runtime::error_chain(&error)
             ))),
         },
     }

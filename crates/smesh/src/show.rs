@@ -328,7 +328,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mesh_testkit::build;
+    use mesh_testkit::fixtures;
 
     use super::*;
 
@@ -355,10 +355,10 @@ mod tests {
 
     #[test]
     fn an_end_says_what_people_ask_next() {
-        let mut job = build::ended(build::job(7), "FAILED", 75);
+        let mut job = fixtures::ended(fixtures::job(7), "FAILED", 75);
         job.exit_code = Some(mesh_events::proto::mesh::job::v1::ExitCode { code: 3, signal: 0 });
         job.reason = "NonZeroExitCode".into();
-        let event = build::job_event(EventType::JobFailed, job);
+        let event = fixtures::job_event(EventType::JobFailed, job);
         assert_eq!(
             detail(&event),
             "train-7 · cpu · n1 · exit 3 · NonZeroExitCode · ran 1m 15s"
@@ -367,9 +367,9 @@ mod tests {
 
     #[test]
     fn names_cannot_drive_the_terminal() {
-        let mut job = build::job(7);
+        let mut job = fixtures::job(7);
         job.name = "\u{1b}[2Jevil\n".into();
-        let event = build::job_event(EventType::JobStarted, job);
+        let event = fixtures::job_event(EventType::JobStarted, job);
         let shown = anstream::adapter::strip_str(&event_line(&event)).to_string();
         assert!(
             shown.contains("evil") && !shown.contains(['\u{1b}', '\n']),

@@ -20,7 +20,7 @@ mod services;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mesh_runtime::{Context, restrict, run_api, shutdown_on_signals, telemetry};
+use mesh_runtime::{Context, apply_process_limits, run_api, shutdown_on_signals, telemetry};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli;
@@ -38,7 +38,7 @@ use nats_child::NatsChild;
 /// If something is missing or wrong at the start, or a service fails for good.
 pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     // Databases, spools and logs hold everybody's jobs. What others may read gets its mode explicitly.
-    restrict();
+    apply_process_limits();
     let shutdown = CancellationToken::new();
     let mut context = settings::load(global, shutdown.clone())?;
     if let Some(folder) = args.data_dir {
@@ -124,7 +124,7 @@ fn slurm_user(context: &Context) -> String {
         Ok(conf) => conf.slurm_user().to_owned(),
         Err(error) => {
             tracing::warn!(
-                error = mesh_runtime::chain(&error),
+                error = mesh_runtime::error_chain(&error),
                 "who is SlurmUser? hooks are set up for the own user"
             );
             own()

@@ -107,7 +107,7 @@ pub fn doorbell(call: &Call<'_>) -> Doorbell {
             let id = first.and_then(|id| id.to_str()?.parse().ok());
             bell.job_id = id.unwrap_or_default();
         }
-        hook if hooks::OF_NODES.contains(&hook) => {
+        hook if hooks::NODE_HOOKS.contains(&hook) => {
             bell.nodes = first
                 .and_then(|nodes| nodes.to_str())
                 .filter(|nodes| nodes.len() <= MAX_NODES)

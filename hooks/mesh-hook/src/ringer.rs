@@ -133,7 +133,7 @@ pub fn hook(options: &Options, environment: &Environment) -> Option<String> {
     let Some(named) = named else {
         return hook_of(environment).map(str::to_owned);
     };
-    Some(hooks::known(&named).map_or_else(|| named.into_owned(), str::to_owned))
+    Some(hooks::canonical_name(&named).map_or_else(|| named.into_owned(), str::to_owned))
 }
 
 /// Delivers what waits, and says once that all is well again.

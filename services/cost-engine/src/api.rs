@@ -13,7 +13,7 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use mesh_runtime::TimeBound;
-use mesh_runtime::api::{Caller, Problem, Shown};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -57,10 +57,10 @@ async fn live(
     caller: Caller,
     State(api): State<Api>,
     query: Result<Query<LiveQuery>, QueryRejection>,
-) -> Result<(Extension<Shown>, Json<LiveCosts>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<LiveCosts>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let filter = Filter {
-        sight: caller.sight(),
+        visibility: caller.visibility(),
         cluster: query.cluster,
         user: asked(&caller, query.user)?,
         since: None,
@@ -72,7 +72,7 @@ async fn live(
         .await
         .map_err(|error| Problem::internal(&error))?;
     let answer = response::live(api.book().as_deref(), runs, Utc::now());
-    let mut shown = Shown::to(&caller);
+    let mut shown = AuditedRead::to(&caller);
     for job in &answer.jobs {
         shown.row(&job.user);
     }
@@ -83,11 +83,11 @@ async fn spent(
     caller: Caller,
     State(api): State<Api>,
     query: Result<Query<CostQuery>, QueryRejection>,
-) -> Result<(Extension<Shown>, Json<CostReport>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<CostReport>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
     let filter = Filter {
-        sight: caller.sight(),
+        visibility: caller.visibility(),
         cluster: query.cluster,
         user: asked(&caller, query.user)?,
         since: time("since", query.since.as_deref(), now)?,
@@ -109,7 +109,7 @@ async fn spent(
         Vec::new()
     };
     let answer = response::spent(by, sums, api.book().as_deref(), runs, now);
-    let mut shown = Shown::to(&caller);
+    let mut shown = AuditedRead::to(&caller);
     for row in &answer.rows {
         match (by, &filter.user) {
             (CostGroup::User, _) => shown.row(&row.key),

@@ -12,7 +12,7 @@ mod batch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_bus::{BatchHandler, Message, Outcome};
+use mesh_bus::{BatchHandler, Disposition, Message};
 use mesh_db::pool::Connection;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey};
@@ -42,7 +42,7 @@ pub(crate) struct JobEvents {
 }
 
 impl BatchHandler for JobEvents {
-    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         match self.handle_all(messages).await {
             Ok(outcomes) => {
                 self.database.ok();
@@ -50,21 +50,21 @@ impl BatchHandler for JobEvents {
             }
             Err(error) => {
                 // Nothing of the batch was written, so all of it comes again.
-                let reason = mesh_runtime::chain(&error);
+                let reason = mesh_runtime::error_chain(&error);
                 tracing::warn!(
                     error = reason,
                     messages = messages.len(),
                     "commit of costs failed, retrying"
                 );
                 self.database.fail(reason);
-                vec![Outcome::Retry { after: RETRY_DELAY }; messages.len()]
+                vec![Disposition::Nak { after: RETRY_DELAY }; messages.len()]
             }
         }
     }
 }
 
 impl JobEvents {
-    async fn handle_all(&self, messages: &[Message]) -> Result<Vec<Outcome>, Error> {
+    async fn handle_all(&self, messages: &[Message]) -> Result<Vec<Disposition>, Error> {
         let mut writer = self.store.writer().await?;
         let handled = self.try_handle(&mut writer, messages);
         let handled = tokio::time::timeout(ATTEMPT_TIMEOUT, handled).await;
@@ -81,7 +81,7 @@ impl JobEvents {
         &self,
         writer: &mut Connection,
         messages: &[Message],
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<Disposition>, Error> {
         // One book for the whole batch.
         let book = Arc::clone(&self.book.borrow());
         let events: Vec<_> = messages.iter().map(Message::event).collect();
@@ -98,16 +98,16 @@ impl JobEvents {
             let traceparent = message.header("traceparent").unwrap_or_default();
             let applied = match event {
                 Ok(event) => batch.apply(&event, traceparent).await?,
-                Err(error) => BatchOutcome::Refused(mesh_runtime::chain(&error)),
+                Err(error) => BatchOutcome::Refused(mesh_runtime::error_chain(&error)),
             };
             made |= applied == BatchOutcome::Cost;
             metrics::job_event(applied.word());
             let outcome = match applied {
-                BatchOutcome::Refused(reason) => Outcome::Reject { reason },
+                BatchOutcome::Refused(reason) => Disposition::DeadLetter { reason },
                 BatchOutcome::Cost
                 | BatchOutcome::Stored
                 | BatchOutcome::Nothing
-                | BatchOutcome::Repeated => Outcome::Done,
+                | BatchOutcome::Repeated => Disposition::Ack,
             };
             outcomes.push(outcome);
         }

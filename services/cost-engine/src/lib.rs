@@ -36,7 +36,7 @@ use std::time::Duration;
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, DEFAULTS};
@@ -78,7 +78,7 @@ impl Service for CostEngineService {
         Ok(mesh_db::damage::damage(file).await?)
     }
 
-    async fn start(context: Context) -> Result<Started, BoxError> {
+    async fn start(context: Context) -> Result<RunningService, BoxError> {
         let (config, location, prices) = configuration(&context)?;
         metrics::describe();
         // Named before anybody can ask: not ready until the database is open.
@@ -94,7 +94,10 @@ impl Service for CostEngineService {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
             Err(error) if store.is_shared() && error.is_unavailable() => {
-                tracing::warn!(error = mesh_runtime::chain(&error), "database unavailable");
+                tracing::warn!(
+                    error = mesh_runtime::error_chain(&error),
+                    "database unavailable"
+                );
                 false
             }
             Err(error) => return Err(error.into()),
@@ -121,7 +124,7 @@ impl Service for CostEngineService {
             bus,
             shutdown: context.shutdown,
         };
-        Ok(Started {
+        Ok(RunningService {
             router,
             run: Box::pin(async move {
                 let ended = engine.run(prices).await;
@@ -256,7 +259,9 @@ async fn open(
     loop {
         match prepare(store, prices).await {
             Ok(()) => return Ok(true),
-            Err(error) if error.is_unavailable() => database.fail(mesh_runtime::chain(&error)),
+            Err(error) if error.is_unavailable() => {
+                database.fail(mesh_runtime::error_chain(&error))
+            }
             Err(error) => return Err(error),
         }
         tokio::select! {

@@ -47,7 +47,7 @@ impl Outbox {
                 }
                 Err(error) => {
                     tracing::warn!(
-                        error = mesh_runtime::chain(error.as_ref()),
+                        error = mesh_runtime::error_chain(error.as_ref()),
                         "publish failed, retrying"
                     );
                     tokio::select! {

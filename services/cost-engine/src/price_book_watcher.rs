@@ -82,7 +82,7 @@ impl PriceBookWatcher {
                 }
                 let current = self.book.borrow().label();
                 tracing::error!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     price_book = current,
                     "price book invalid, last valid one still in use"
                 );
@@ -159,7 +159,7 @@ mod tests {
         std::fs::write(&path, newer.replace("\"0.34\"", "\"1.00\"")).unwrap();
         assert_eq!(follower.look(&store).await, ReloadOutcome::Refused);
         let error = follower.read_again(&store).await.unwrap_err();
-        let text = mesh_runtime::chain(&error);
+        let text = mesh_runtime::error_chain(&error);
         assert!(
             text.contains("prices.toml") && text.contains("2026-08-b") && text.contains("version"),
             "{text}"

@@ -47,7 +47,7 @@ use crate::Error;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
 use crate::domain::{Observation, Owner, RunStore};
-use crate::identity::IdentityMap;
+use crate::identity::IdentityResolver;
 
 /// A reading on its way into the run store.
 pub struct TracedObservation {
@@ -128,7 +128,7 @@ pub struct Collector {
     /// Whether slurmrestd is asked.
     over_rest: bool,
     bus: Bus,
-    identities: Arc<IdentityMap>,
+    identities: Arc<IdentityResolver>,
     core: Arc<Mutex<Core>>,
     backlog_changed: Arc<Notify>,
     shutdown: CancellationToken,
@@ -144,7 +144,7 @@ impl Collector {
         cluster: &str,
         over_rest: bool,
         config: Arc<Config>,
-        identities: Arc<IdentityMap>,
+        identities: Arc<IdentityResolver>,
         condition: Condition,
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {

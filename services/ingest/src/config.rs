@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mesh_runtime::{TimeError, time_bound};
+use mesh_runtime::{ParseTimeError, time_bound};
 use serde::Deserialize;
 
 /// The section with its defaults and comments.
@@ -121,7 +121,7 @@ impl Config {
     ///
     /// # Errors
     /// If the text is no time and no date.
-    pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, TimeError> {
+    pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, ParseTimeError> {
         match self.history_since.as_str() {
             "" => Ok(None),
             text => time_bound::rfc3339_or_date(text, &Utc).map(Some),

@@ -13,7 +13,7 @@ mod unknown_jobs;
 
 use std::time::Duration;
 
-use mesh_bus::{Handler, Message, Outcome};
+use mesh_bus::{Disposition, Handler, Message};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{RunKey, from_timestamp, hooks};
 use prost::Message as _;
@@ -100,20 +100,20 @@ impl Doorbells {
 }
 
 impl Handler for Doorbells {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         message.link_current_span();
         let doorbell = match Doorbell::decode(message.body.clone()) {
             Ok(doorbell) => doorbell,
             Err(error) => {
                 metrics::doorbell("unusable");
-                return Outcome::Reject {
+                return Disposition::DeadLetter {
                     reason: format!("decode doorbell: {error}"),
                 };
             }
         };
-        if doorbell.probe || doorbell.hook == hooks::DOCTOR {
+        if doorbell.probe || doorbell.hook == hooks::DOCTOR_HOOK {
             metrics::doorbell("probe");
-            return Outcome::Done;
+            return Disposition::Ack;
         }
         if doorbell.hook == login::HOOK_NAME {
             return self.logins.ring(&doorbell).await;
@@ -131,8 +131,8 @@ impl Handler for Doorbells {
             Ok(evidence) => evidence,
             Err(error) => {
                 metrics::doorbell("unusable");
-                return Outcome::Reject {
-                    reason: mesh_runtime::chain(&error),
+                return Disposition::DeadLetter {
+                    reason: mesh_runtime::error_chain(&error),
                 };
             }
         };
@@ -148,7 +148,7 @@ impl Handler for Doorbells {
             span: Span::current(),
         };
         // Stopping: the doorbell comes again after the restart.
-        let again = Outcome::Retry {
+        let again = Disposition::Nak {
             after: Duration::from_secs(1),
         };
         if self.rings.send(ring).await.is_err() {
@@ -158,9 +158,9 @@ impl Handler for Doorbells {
             Ok(DoorbellOutcome::Recorded) => {}
             Ok(DoorbellOutcome::Later) => {
                 let after = later(message.delivery);
-                return Outcome::Retry { after };
+                return Disposition::Nak { after };
             }
-            Ok(DoorbellOutcome::Refused(reason)) => return Outcome::Reject { reason },
+            Ok(DoorbellOutcome::Refused(reason)) => return Disposition::DeadLetter { reason },
             Err(_) => return again,
         }
         if let Some(called) = doorbell.called_at.as_ref().and_then(from_timestamp)
@@ -168,7 +168,7 @@ impl Handler for Doorbells {
         {
             metrics::answered_after(after);
         }
-        Outcome::Done
+        Disposition::Ack
     }
 }
 

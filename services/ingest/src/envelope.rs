@@ -8,7 +8,7 @@ use mesh_events::proto::mesh::job::v1::{Continuation, Job, JobEvent};
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
 
 use crate::domain::{self, Fact, FactId, Observation, snapshot};
-use crate::identity::IdentityMap;
+use crate::identity::IdentityResolver;
 
 /// What made ingest look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct EventContext<'a> {
     /// What a run used is not known so many seconds longer.
     pub usage_after: i64,
     /// Who people are.
-    pub identities: &'a IdentityMap,
+    pub identities: &'a IdentityResolver,
 }
 
 impl EventContext<'_> {

@@ -2,11 +2,11 @@
 //!
 //! Sources in the order of precedence; the first that knows somebody counts:
 //!
-//! 1. [`MapFile`], which the operator of the mesh writes;
+//! 1. [`IdentityResolver`], which the operator of the mesh writes;
 //! 2. [`Getent`], the system's own user database, which may be LDAP;
 //! 3. [`Comments`] of Slurm's associations, which coordinators of accounts may write, too.
 //!
-//! [`IdentityMap::get`] never waits: who must be looked up is looked up later, and becomes known then.
+//! [`IdentityResolver::get`] never waits: who must be looked up is looked up later, and becomes known then.
 
 mod actors;
 mod comment;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::Identity;
-use mesh_runtime::identity::MapFile;
-pub use mesh_runtime::identity::Person;
+use mesh_runtime::identity::IdentityMap;
+pub use mesh_runtime::identity::UserIdentity;
 use slurm_client::AssociationRecord;
 use tokio_util::sync::CancellationToken;
 
@@ -35,18 +35,18 @@ pub struct NotKnown;
 
 /// The sources together.
 #[derive(Debug)]
-pub struct IdentityMap {
-    file: Arc<MapFile>,
+pub struct IdentityResolver {
+    file: Arc<IdentityMap>,
     getent: Option<Getent>,
     comments: Option<Comments>,
     actors: Actors,
 }
 
-impl IdentityMap {
+impl IdentityResolver {
     /// The sources that are set up; without any it knows nobody.
     pub fn new(map_file: Option<PathBuf>, config: &Config) -> Self {
         Self {
-            file: Arc::new(MapFile::new(map_file)),
+            file: Arc::new(IdentityMap::new(map_file)),
             getent: Getent::new(config),
             comments: Comments::new(config),
             actors: Actors::default(),
@@ -64,7 +64,7 @@ impl IdentityMap {
     }
 
     /// The person behind a user.
-    pub fn person(&self, user: &str) -> Option<Person> {
+    pub fn person(&self, user: &str) -> Option<UserIdentity> {
         let looked_up = || self.getent.as_ref().and_then(|getent| getent.get(user));
         let commented = || {
             self.comments
@@ -78,23 +78,23 @@ impl IdentityMap {
     ///
     /// # Errors
     /// [`NotKnown`] if a source that counts has not answered yet.
-    pub fn ask(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+    pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         self.first_who_knows(user, Getent::ask)
     }
 
     /// The same without having anybody looked up.
     ///
     /// # Errors
-    /// As [`IdentityMap::ask`].
-    pub fn peek(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+    /// As [`IdentityResolver::ask`].
+    pub fn peek(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         self.first_who_knows(user, Getent::peek)
     }
 
     fn first_who_knows(
         &self,
         user: &str,
-        look_up: impl Fn(&Getent, &str) -> Result<Option<Person>, NotKnown>,
-    ) -> Result<Option<Person>, NotKnown> {
+        look_up: impl Fn(&Getent, &str) -> Result<Option<UserIdentity>, NotKnown>,
+    ) -> Result<Option<UserIdentity>, NotKnown> {
         if let Some(person) = self.file.get(user) {
             return Ok(Some(person));
         }

@@ -7,7 +7,7 @@ use axum::Router;
 use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
 use mesh_events::catalogue::{self, MESH_HOOKS, SLURM_EVENTS};
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 use slurm_client::Slurm;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ use crate::accounting::usage::UsageReconciler;
 use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
 use crate::doorbells::{Doorbells, JobReader, UnknownJobLimiter};
-use crate::identity::IdentityMap;
+use crate::identity::IdentityResolver;
 use crate::queue;
 use crate::sources::SlurmSource;
 use crate::sweep::{HookHealth, Sweeper};
@@ -51,7 +51,7 @@ impl Service for IngestService {
         configuration(context).map(drop)
     }
 
-    async fn start(context: Context) -> Result<Started, BoxError> {
+    async fn start(context: Context) -> Result<RunningService, BoxError> {
         let config = configuration(&context)?;
         crate::metrics::describe();
         let client: slurm_client::Config = context.section("slurm")?;
@@ -63,7 +63,7 @@ impl Service for IngestService {
             .identity_map
             .as_ref()
             .map(|path| context.relative(path));
-        let identities = Arc::new(IdentityMap::new(identity_file, &config.identity));
+        let identities = Arc::new(IdentityResolver::new(identity_file, &config.identity));
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
@@ -85,7 +85,7 @@ impl Service for IngestService {
             identities,
             bus,
         };
-        Ok(Started {
+        Ok(RunningService {
             router: Router::new(),
             run: Box::pin(async move { Box::pin(run.run()).await.map_err(BoxError::from) }),
         })
@@ -118,7 +118,7 @@ struct Ingest {
     slurm: Slurm,
     /// For answers that may be long.
     patient: Slurm,
-    identities: Arc<IdentityMap>,
+    identities: Arc<IdentityResolver>,
     bus: Bus,
 }
 

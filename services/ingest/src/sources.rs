@@ -7,7 +7,7 @@ use std::time::Duration;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::timestamp;
-use mesh_runtime::{Condition, chain};
+use mesh_runtime::{Condition, error_chain};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -137,7 +137,7 @@ impl SlurmSource {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.failed(weight, now)
         };
-        let reason = chain(error);
+        let reason = error_chain(error);
         if let Some(condition) = &self.condition {
             condition.fail(&reason);
         }

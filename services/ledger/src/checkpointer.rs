@@ -139,7 +139,7 @@ impl Checkpointer {
             };
             let text = error
                 .as_ref()
-                .map(|error| mesh_runtime::chain(error))
+                .map(|error| mesh_runtime::error_chain(error))
                 .unwrap_or_default();
             metrics::checkpoints_refused(Some(reason));
             condition.fail(&text);
@@ -272,7 +272,7 @@ impl Checkpointer {
             Err(error @ Error::Bus(_)) if !state.looked => return Err(error),
             Err(Error::Bus(error)) => {
                 tracing::debug!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "MESH_CHECKPOINTS not read"
                 );
             }

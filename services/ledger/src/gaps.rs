@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::{Bus, StreamState};
-use mesh_runtime::Note;
+use mesh_runtime::HealthNote;
 
 use crate::adapters::{BatchSequences, Store, StreamPosition};
 use crate::domain::gap::Gap;
@@ -40,7 +40,7 @@ pub(crate) struct GapMonitor {
     pub bus: Bus,
     pub cluster: String,
     /// Reports open gaps; the ledger stays ready.
-    pub note: Note,
+    pub note: HealthNote,
 }
 
 impl GapMonitor {
@@ -300,5 +300,5 @@ fn found(gap: &Gap) {
 }
 
 fn text<E: std::error::Error + 'static>(error: E) -> String {
-    mesh_runtime::chain(&error)
+    mesh_runtime::error_chain(&error)
 }

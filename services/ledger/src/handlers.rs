@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mesh_bus::{BatchHandler, Message, Outcome};
+use mesh_bus::{BatchHandler, Disposition, Message};
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
 use mesh_runtime::Condition;
 use tokio::time::Instant;
@@ -115,12 +115,12 @@ impl Appender {
                 Err(error @ Error::SetBack { .. }) => return Err(error),
                 Err(error) => {
                     metrics::failed(stream);
-                    self.database.fail(mesh_runtime::chain(&error));
+                    self.database.fail(mesh_runtime::error_chain(&error));
                     if Instant::now() + delay > give_up || self.shutdown.is_cancelled() {
                         return Err(error);
                     }
                     tracing::warn!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         stream,
                         "append failed, retrying"
                     );
@@ -135,19 +135,19 @@ impl Appender {
 }
 
 impl BatchHandler for Appender {
-    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         let mut records = Vec::with_capacity(messages.len());
         let mut outcomes = Vec::with_capacity(messages.len());
         for message in messages {
             match self.source.decode(&message.subject, message.body.clone()) {
                 Ok(record) => {
                     records.push(record);
-                    outcomes.push(Outcome::Done);
+                    outcomes.push(Disposition::Ack);
                 }
                 Err(error) => {
                     metrics::rejected(self.source.stream());
-                    outcomes.push(Outcome::Reject {
-                        reason: mesh_runtime::chain(&error),
+                    outcomes.push(Disposition::DeadLetter {
+                        reason: mesh_runtime::error_chain(&error),
                     });
                 }
             }
@@ -159,13 +159,13 @@ impl BatchHandler for Appender {
         let batch = BatchSequences::Messages(sequences.collect());
         if let Err(error) = self.append(&batch, &records).await {
             tracing::error!(
-                error = mesh_runtime::chain(&error),
+                error = mesh_runtime::error_chain(&error),
                 stream = self.source.stream(),
                 "append failed, requesting redelivery"
             );
             for outcome in &mut outcomes {
-                if *outcome == Outcome::Done {
-                    *outcome = Outcome::Retry {
+                if *outcome == Disposition::Ack {
+                    *outcome = Disposition::Nak {
                         after: REDELIVERY_DELAY,
                     };
                 }

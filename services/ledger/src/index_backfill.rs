@@ -70,9 +70,9 @@ impl IndexBackfill {
                     progress = Some(next);
                 }
                 Err(error) if error.is_unavailable() => {
-                    database.fail(mesh_runtime::chain(&error));
+                    database.fail(mesh_runtime::error_chain(&error));
                     tracing::debug!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         "ledger database unavailable, retrying"
                     );
                     tokio::select! {

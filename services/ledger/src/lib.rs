@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 
 /// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
@@ -80,7 +80,7 @@ impl Service for LedgerService {
         Ok(mesh_db::damage::damage(file).await?)
     }
 
-    async fn start(context: Context) -> Result<Started, BoxError> {
+    async fn start(context: Context) -> Result<RunningService, BoxError> {
         let config = configuration(&context)?;
         metrics::describe();
         // Registered first: not ready until the ledger is open.
@@ -93,7 +93,7 @@ impl Service for LedgerService {
             // `run` waits for it, so that other services can start.
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "ledger database unavailable"
                 );
                 false
@@ -132,7 +132,7 @@ impl Service for LedgerService {
             index_backfill,
             database,
         };
-        Ok(Started {
+        Ok(RunningService {
             router,
             run: Box::pin(async move {
                 let ended = Box::pin(run(context, bus, &store, config, tasks, startup)).await;
@@ -191,7 +191,7 @@ async fn run(
     let checkpoints = context.health.condition("ledger.checkpoints");
     checkpoints.ok();
     if let Err(error) = checkpointer.check_published_checkpoints().await {
-        let error = mesh_runtime::chain(&error);
+        let error = mesh_runtime::error_chain(&error);
         tracing::error!(error, "comparison with published checkpoints failed");
         checkpoints.fail(error);
     }
@@ -204,7 +204,7 @@ async fn run(
             match whole.await {
                 None => return Ok(()),
                 Some(Err(error)) => tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "comparison with published checkpoints failed"
                 ),
                 Some(Ok(())) => {}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_bus::{Bus, Replayed};
+use mesh_bus::{Bus, ReplayedEvent};
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::{Event, subject};
 use prost::Message as _;
@@ -100,7 +100,10 @@ impl Replayer {
                 Ok(()) => is_failing = false,
                 Err(error) if !is_failing => {
                     is_failing = true;
-                    tracing::warn!(error = mesh_runtime::chain(&error), "replay claim failed");
+                    tracing::warn!(
+                        error = mesh_runtime::error_chain(&error),
+                        "replay claim failed"
+                    );
                 }
                 Err(_) => {}
             }
@@ -108,7 +111,7 @@ impl Replayer {
                 let purge = self.store.purge_replays(Utc::now() - REPLAY_RETENTION);
                 if let Err(error) = purge.await {
                     tracing::warn!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         "purge of old replays failed"
                     );
                 }
@@ -140,7 +143,7 @@ impl Replayer {
         }
         if let Err(error) = self.bus.purge_replay(&replay.id).await {
             // It is done when old ones are cleared.
-            let error = mesh_runtime::chain(&error);
+            let error = mesh_runtime::error_chain(&error);
             tracing::debug!(error, "messages of cancelled replay not purged");
         }
     }
@@ -148,9 +151,9 @@ impl Replayer {
     /// Purges the messages of replays that ended in a time range, to free the stream.
     async fn clear(&self, since: DateTime<Utc>, until: DateTime<Utc>) -> Result<(), String> {
         let ended = self.store.replays_that_ended(since, until).await;
-        for id in ended.map_err(|error| mesh_runtime::chain(&error))? {
+        for id in ended.map_err(|error| mesh_runtime::error_chain(&error))? {
             let purged = self.bus.purge_replay(&id).await;
-            purged.map_err(|error| mesh_runtime::chain(&error))?;
+            purged.map_err(|error| mesh_runtime::error_chain(&error))?;
         }
         Ok(())
     }
@@ -196,14 +199,14 @@ impl Replayer {
                     .save_replay(&claimed, state, DateTime::UNIX_EPOCH);
                 if let Err(error) = released.await {
                     tracing::debug!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         "replay lease not released"
                     );
                 }
             }
             Err(Stop::Store(error)) => tracing::warn!(
                 replay.id = id,
-                error = mesh_runtime::chain(&error),
+                error = mesh_runtime::error_chain(&error),
                 "replay interrupted, resumes after its lease expires"
             ),
         }
@@ -239,7 +242,7 @@ impl Replayer {
     ) -> Result<(), Stop> {
         let request = claimed.replay.request.clone();
         let limit = page(request.rate);
-        let sight = request.requester.sight();
+        let visibility = request.requester.visibility();
         let selection = match request.selection() {
             Ok(selection) => selection,
             Err(invalid) => {
@@ -251,7 +254,9 @@ impl Replayer {
         loop {
             let begun = Instant::now();
             let (after, to) = (claimed.replay.cursor, claimed.replay.to_seq);
-            let found = self.store.recorded(&selection, &sight, after, to, limit);
+            let found = self
+                .store
+                .recorded(&selection, &visibility, after, to, limit);
             let mut found = match found.await {
                 // A body is missing: it does not come back.
                 Err(error @ Error::Corrupt { .. }) => {
@@ -275,7 +280,7 @@ impl Replayer {
                         .await;
                 };
                 replay.add_sent(entry.seq, owner(&event));
-                events.push(Replayed {
+                events.push(ReplayedEvent {
                     original: entry.subject,
                     event,
                     body,
@@ -301,7 +306,7 @@ impl Replayer {
     async fn publish(
         &self,
         claimed: &mut ReplayLease,
-        events: Vec<Replayed>,
+        events: Vec<ReplayedEvent>,
         shutdown: &CancellationToken,
     ) -> Result<Result<(), String>, Stop> {
         let endpoint = claimed.replay.request.requested.endpoint.clone();
@@ -318,7 +323,7 @@ impl Replayer {
                 },
                 () = shutdown.cancelled() => return Err(Stop::Shutdown),
             };
-            let problem = mesh_runtime::chain(&error);
+            let problem = mesh_runtime::error_chain(&error);
             if matches!(error, mesh_bus::Error::Invalid { .. }) {
                 return Ok(Err(problem));
             }
@@ -342,7 +347,7 @@ impl Replayer {
                 match self.bus.publish_raw(subject, &entry.id, body.clone()).await {
                     Ok(_) => break,
                     Err(error) => {
-                        let problem = mesh_runtime::chain(&error);
+                        let problem = mesh_runtime::error_chain(&error);
                         self.wait_for_nats(claimed, problem, &mut delay, shutdown)
                             .await?;
                     }

@@ -29,9 +29,9 @@ pub(crate) async fn open(
         match store.prepare().await {
             Ok(()) => return Ok(true),
             Err(error) if error.is_unavailable() => {
-                database.fail(mesh_runtime::chain(&error));
+                database.fail(mesh_runtime::error_chain(&error));
                 tracing::debug!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "ledger database unavailable, retrying"
                 );
             }
@@ -55,14 +55,14 @@ pub(crate) async fn run(store: &Store, reading: &Condition) {
         tokio::time::sleep(POLL_INTERVAL).await;
         match store.head().await {
             Ok(_) => reading.ok(),
-            Err(error) => reading.fail(mesh_runtime::chain(&error)),
+            Err(error) => reading.fail(mesh_runtime::error_chain(&error)),
         }
         if maintained.elapsed() >= PARTITION_INTERVAL {
             // Payloads without a partition go to the default partition, so this is not an error.
             match store.maintain().await {
                 Ok(()) => maintained = Instant::now(),
                 Err(error) => tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "partition creation failed, retrying"
                 ),
             }

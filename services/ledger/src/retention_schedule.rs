@@ -49,13 +49,13 @@ pub(crate) async fn run(
                 }
                 // Left to the replica that has the key.
                 Err(error @ Error::Unsigned(_)) => {
-                    let error = mesh_runtime::chain(&error);
+                    let error = mesh_runtime::error_chain(&error);
                     tracing::debug!(error, "retention left to another replica");
                     problem = None;
                     CHECK_INTERVAL
                 }
                 Err(error) => {
-                    problem = Some(mesh_runtime::chain(&error));
+                    problem = Some(mesh_runtime::error_chain(&error));
                     RETRY_DELAY
                 }
             };
@@ -120,14 +120,14 @@ async fn publish_audit(
     cluster: &str,
     published: &mut i64,
 ) -> Result<(), AuditError> {
-    let failed = |error: Error| AuditError::Failed(mesh_runtime::chain(&error));
+    let failed = |error: Error| AuditError::Failed(mesh_runtime::error_chain(&error));
     let archives = store.checked_archives(*published).await.map_err(failed)?;
     metrics::archived(store.archived_to().await.map_err(failed)?);
     let mut all = true;
     for checked in &archives {
         let archive = checked
             .authentic()
-            .map_err(|error| AuditError::Forged(mesh_runtime::chain(&error)))?;
+            .map_err(|error| AuditError::Forged(mesh_runtime::error_chain(&error)))?;
         if checked.audited {
             if all {
                 *published = archive.number;
@@ -139,7 +139,7 @@ async fn publish_audit(
         let subject = subject::audit(&entry.cluster, &entry.kind);
         let sent = bus.publish_raw(subject, &entry.id, entry.encode_to_vec());
         sent.await
-            .map_err(|error| AuditError::Failed(mesh_runtime::chain(&error)))?;
+            .map_err(|error| AuditError::Failed(mesh_runtime::error_chain(&error)))?;
     }
     Ok(())
 }

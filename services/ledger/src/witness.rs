@@ -77,7 +77,7 @@ impl Witnesses {
             .timeout(REQUEST_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| Error::Witness(mesh_runtime::chain(&error)))?;
+            .map_err(|error| Error::Witness(mesh_runtime::error_chain(&error)))?;
         Ok(Self {
             http,
             all,
@@ -146,7 +146,7 @@ impl Witnesses {
                 known => growth
                     .proof(known)
                     .await
-                    .map_err(|error| mesh_runtime::chain(&error))?,
+                    .map_err(|error| mesh_runtime::error_chain(&error))?,
             };
             let proof: String = proof
                 .iter()
@@ -176,7 +176,7 @@ impl Witnesses {
     }
 
     async fn post(&self, witness: &Witness, body: String) -> Result<(StatusCode, String), String> {
-        let failed = |error: reqwest::Error| mesh_runtime::chain(&error);
+        let failed = |error: reqwest::Error| mesh_runtime::error_chain(&error);
         let base = witness.url.as_str().trim_end_matches('/');
         let request = self.http.post(format!("{base}/add-checkpoint")).body(body);
         let mut answer = request.send().await.map_err(failed)?;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use mesh_bus::{Handler, Message, Outcome};
+use mesh_bus::{Disposition, Handler, Message};
 use mesh_events::hooks;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use prost::Message as _;
@@ -31,11 +31,11 @@ pub struct Doorbells {
 }
 
 impl Handler for Doorbells {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         message.link_current_span();
         let reject = |reason: String| {
             metrics::doorbell("unusable");
-            Outcome::Reject { reason }
+            Disposition::DeadLetter { reason }
         };
         let doorbell = match Doorbell::decode(message.body.clone()) {
             Ok(doorbell) => doorbell,
@@ -47,9 +47,9 @@ impl Handler for Doorbells {
                 doorbell.hook, doorbell.cluster, self.cluster
             ));
         }
-        if doorbell.probe || doorbell.hook == hooks::DOCTOR {
+        if doorbell.probe || doorbell.hook == hooks::DOCTOR_HOOK {
             metrics::doorbell("probe");
-            return Outcome::Done;
+            return Disposition::Ack;
         }
         tracing::debug!(hook = doorbell.hook, nodes = doorbell.nodes, "doorbell");
         let (ring, answer) = oneshot::channel();
@@ -57,10 +57,10 @@ impl Handler for Doorbells {
         match answer.await {
             Ok(outcome) if rung => {
                 metrics::doorbell(outcome);
-                Outcome::Done
+                Disposition::Ack
             }
             // This one leads no more: the one that does takes it.
-            _ => Outcome::Retry {
+            _ => Disposition::Nak {
                 after: Duration::from_secs(1),
             },
         }

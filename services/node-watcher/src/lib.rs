@@ -18,7 +18,7 @@ pub mod watch;
 use axum::Router;
 use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Context, RunningService, Service};
 use slurm_client::Slurm;
 
 use config::Config;
@@ -38,7 +38,7 @@ impl Service for NodeWatcherService {
         configuration(context).map(drop)
     }
 
-    async fn start(context: Context) -> Result<Started, BoxError> {
+    async fn start(context: Context) -> Result<RunningService, BoxError> {
         let config = configuration(&context)?;
         let slurm: slurm_client::Config = context.section("slurm")?;
         metrics::describe();
@@ -52,7 +52,7 @@ impl Service for NodeWatcherService {
             state_health: context.health.condition("node-watcher.state"),
             slurm_health: context.health.condition("node-watcher.slurm"),
         };
-        Ok(Started {
+        Ok(RunningService {
             router: Router::new(),
             run: Box::pin(run(context, watcher)),
         })

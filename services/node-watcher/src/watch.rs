@@ -77,12 +77,12 @@ impl Watcher {
                     break;
                 }
                 Err(error) if stop.is_cancelled() => {
-                    tracing::debug!(error = mesh_runtime::chain(&error), "stopped")
+                    tracing::debug!(error = mesh_runtime::error_chain(&error), "stopped")
                 }
                 Err(error) => {
-                    self.state_health.fail(mesh_runtime::chain(&error));
+                    self.state_health.fail(mesh_runtime::error_chain(&error));
                     tracing::warn!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         "node watch failed, restarting"
                     );
                 }
@@ -130,11 +130,11 @@ impl Watcher {
                 Err(Error::Slurm(error)) => {
                     failures += 1;
                     metrics::failed();
-                    self.slurm_health.fail(mesh_runtime::chain(&error));
+                    self.slurm_health.fail(mesh_runtime::error_chain(&error));
                     // Once is enough; readiness shows the rest.
                     if failures == 1 {
                         tracing::warn!(
-                            error = mesh_runtime::chain(&error),
+                            error = mesh_runtime::error_chain(&error),
                             "node poll failed, retrying"
                         );
                     }

@@ -9,7 +9,7 @@ use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::Explanation;
-use mesh_runtime::api::{Caller, Problem, Shown};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::timeline::{Run, TimelineEntry};
@@ -96,7 +96,7 @@ async fn list(
     State(loaded): State<Loaded>,
     caller: Caller,
     Query(filter): Query<Filter>,
-) -> Result<(Extension<Shown>, Json<List>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<List>), Problem> {
     let explainer = explainer(&loaded)?;
     let now = Utc::now();
     let mut jobs = Vec::new();
@@ -133,7 +133,7 @@ async fn list(
     let total = jobs.len();
     jobs.sort_by(|a, b| (a.submitted_at, &a.run).cmp(&(b.submitted_at, &b.run)));
     jobs.truncate(filter.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS));
-    let mut shown = Shown::to(&caller);
+    let mut shown = AuditedRead::to(&caller);
     for job in &jobs {
         shown.row(&job.user);
     }
@@ -166,7 +166,7 @@ async fn one(
     State(loaded): State<Loaded>,
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
-) -> Result<(Extension<Shown>, Json<Detail>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<Detail>), Problem> {
     let explainer = explainer(&loaded)?;
     let queue = explainer
         .queues
@@ -200,7 +200,7 @@ async fn one(
         ))
     })?;
     let place = queue.as_deref().and_then(|queue| queue.place(&run.job.run));
-    let mut shown = Shown::to(&caller);
+    let mut shown = AuditedRead::to(&caller);
     shown.row(&run.owner.user);
     let detail = Detail {
         cluster,

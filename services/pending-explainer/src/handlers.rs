@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use futures_util::{StreamExt as _, stream};
-use mesh_bus::{BatchHandler, Bus, Message, Outcome};
+use mesh_bus::{BatchHandler, Bus, Disposition, Message};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::queue::v1::QueueSnapshot;
 use mesh_events::{Event, catalogue, subject};
@@ -43,16 +43,16 @@ pub struct Explainer {
 
 impl BatchHandler for Explainer {
     /// Events are taken in one after the other, since those of one run depend on each other; their shards are then written at the same time.
-    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         let now = Utc::now();
-        let mut outcomes = vec![Outcome::Done; messages.len()];
+        let mut outcomes = vec![Disposition::Ack; messages.len()];
         let mut by_shard: BTreeMap<String, (Arc<Shard>, Vec<HandledMessage>)> = BTreeMap::new();
         for (index, message) in messages.iter().enumerate() {
             let event = match message.event() {
                 Ok(event) => event,
                 Err(error) => {
-                    outcomes[index] = Outcome::Reject {
-                        reason: mesh_runtime::chain(&error),
+                    outcomes[index] = Disposition::DeadLetter {
+                        reason: mesh_runtime::error_chain(&error),
                     };
                     continue;
                 }
@@ -104,21 +104,24 @@ struct HandledMessage {
     span: Span,
 }
 
-fn outcome_of(error: &Error) -> Outcome {
+fn outcome_of(error: &Error) -> Disposition {
     match error {
         // Another instance was faster: its state is read now, so the next try is right away.
-        Error::Conflict { .. } => Outcome::Retry {
+        Error::Conflict { .. } => Disposition::Nak {
             after: Duration::from_millis(100),
         },
         Error::State { .. } => {
-            tracing::error!(error = mesh_runtime::chain(error), "state unusable");
-            Outcome::Retry {
+            tracing::error!(error = mesh_runtime::error_chain(error), "state unusable");
+            Disposition::Nak {
                 after: Duration::from_secs(30),
             }
         }
         Error::Bus(_) => {
-            tracing::debug!(error = mesh_runtime::chain(error), "explanation deferred");
-            Outcome::Retry {
+            tracing::debug!(
+                error = mesh_runtime::error_chain(error),
+                "explanation deferred"
+            );
+            Disposition::Nak {
                 after: Duration::from_secs(1),
             }
         }
@@ -131,7 +134,7 @@ impl Explainer {
         &self,
         shard: Arc<Shard>,
         heard: Vec<HandledMessage>,
-    ) -> Vec<(usize, Outcome)> {
+    ) -> Vec<(usize, Disposition)> {
         if let Err(error) = self.store.commit(&shard, &self.shutdown).await {
             let outcome = outcome_of(&error);
             return heard
@@ -152,7 +155,7 @@ impl Explainer {
             };
             outcomes.push((
                 index,
-                published.map_or_else(|error| outcome_of(&error), |()| Outcome::Done),
+                published.map_or_else(|error| outcome_of(&error), |()| Disposition::Ack),
             ));
         }
         outcomes
@@ -180,7 +183,10 @@ impl Explainer {
             }
             // It can never be published: say so once and go on, or it would block its shard's outbox for ever.
             Err(error @ mesh_bus::Error::Invalid { .. }) => {
-                tracing::error!(error = mesh_runtime::chain(&error), "explanation dropped");
+                tracing::error!(
+                    error = mesh_runtime::error_chain(&error),
+                    "explanation dropped"
+                );
                 shard.published(&event.id);
                 Ok(())
             }
@@ -197,9 +203,9 @@ impl Explainer {
                     tracing::debug!(key, "state conflict: another instance wrote it, retrying")
                 }
                 Err(error) => {
-                    health.fail(mesh_runtime::chain(&error));
+                    health.fail(mesh_runtime::error_chain(&error));
                     tracing::warn!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         "queue evaluation failed"
                     );
                 }

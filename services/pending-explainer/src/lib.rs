@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_events::catalogue;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 
 use adapters::store::Store;
 use config::Config;
@@ -39,7 +39,7 @@ impl Service for PendingExplainerService {
         configuration(context).map(drop)
     }
 
-    async fn start(context: Context) -> Result<Started, BoxError> {
+    async fn start(context: Context) -> Result<RunningService, BoxError> {
         let config = configuration(&context)?;
         metrics::describe();
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
@@ -47,7 +47,7 @@ impl Service for PendingExplainerService {
         let health = context.health.condition("pending-explainer.state");
         let loaded = api::Loaded::default();
         let router = api::router(Arc::clone(&loaded));
-        Ok(Started {
+        Ok(RunningService {
             router: context.audited(&bus, router),
             run: Box::pin(run(context, config, bus, health, loaded)),
         })
@@ -103,7 +103,7 @@ async fn run(
     // The signal to stop has come, but this one write may still be made.
     if let Err(error) = explainer.store.settle(&shutdown).await {
         tracing::debug!(
-            error = mesh_runtime::chain(&error),
+            error = mesh_runtime::error_chain(&error),
             "published explanations not recorded"
         );
     }
@@ -126,10 +126,10 @@ async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store>
             Err(error) => {
                 let error: Error = error;
                 tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "state not loaded, retrying"
                 );
-                health.fail(mesh_runtime::chain(&error));
+                health.fail(mesh_runtime::error_chain(&error));
             }
         }
         tokio::select! {

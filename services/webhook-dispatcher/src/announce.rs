@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mesh_bus::{Bus, Raw};
+use mesh_bus::{Bus, RawMessage};
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{
@@ -118,9 +118,9 @@ async fn announce(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> 
         .into_iter()
         .partition(|outcome| outcome.state == State::Dead);
     // The letters first: whoever reads that something was given up finds it.
-    let letters: Vec<Raw> = dead.iter().map(dead_letter).collect();
+    let letters: Vec<RawMessage> = dead.iter().map(dead_letter).collect();
     others.extend(taken(dead, bus.publish_many(&letters).await));
-    let entries: Vec<Raw> = others
+    let entries: Vec<RawMessage> = others
         .iter()
         .map(|outcome| audit_entry(cluster, outcome))
         .collect();
@@ -177,7 +177,7 @@ fn outcome_id(outcome: &Outcome) -> String {
     names::outcome_id(&outcome.endpoint, &outcome.event_id, outcome.round)
 }
 
-fn dead_letter(outcome: &Outcome) -> Raw {
+fn dead_letter(outcome: &Outcome) -> RawMessage {
     let id = outcome_id(outcome);
     let letter = DeadLetter {
         id: id.clone(),
@@ -194,7 +194,7 @@ fn dead_letter(outcome: &Outcome) -> Raw {
         attempts: outcome.attempts,
         side: side(outcome).to_owned(),
     };
-    Raw {
+    RawMessage {
         subject: subject::dead(SERVICE),
         id,
         body: letter.encode_to_vec().into(),
@@ -205,7 +205,7 @@ fn side(outcome: &Outcome) -> &'static str {
     outcome.cause.map_or("", |cause| cause.side().as_str())
 }
 
-fn audit_entry(cluster: &str, outcome: &Outcome) -> Raw {
+fn audit_entry(cluster: &str, outcome: &Outcome) -> RawMessage {
     let id = outcome_id(outcome);
     let entry = AuditEntry {
         id: id.clone(),
@@ -226,7 +226,7 @@ fn audit_entry(cluster: &str, outcome: &Outcome) -> Raw {
             round: outcome.round,
         })),
     };
-    Raw {
+    RawMessage {
         subject: subject::audit(cluster, "delivery"),
         id,
         body: entry.encode_to_vec().into(),

@@ -147,7 +147,7 @@ impl Fleet {
                     }
                 }
                 Err(error) => {
-                    let error = mesh_runtime::chain(&error);
+                    let error = mesh_runtime::error_chain(&error);
                     tracing::warn!(error, "look after endpoints, trying again");
                     condition.fail(error);
                 }
@@ -169,7 +169,7 @@ impl Fleet {
         }
         if let Err(error) = self.shared.store.leave(&id).await {
             tracing::warn!(
-                error = mesh_runtime::chain(&error),
+                error = mesh_runtime::error_chain(&error),
                 "give leases back; they end by themselves"
             );
         }
@@ -321,7 +321,7 @@ impl Fleet {
                     Err(error) => {
                         tracing::error!(
                             endpoint = name,
-                            error = mesh_runtime::chain(&error),
+                            error = mesh_runtime::error_chain(&error),
                             "endpoint is not at work"
                         );
                         None

@@ -165,7 +165,7 @@ impl Lane {
         }
         if let Err(error) = self.try_halt(&halt).await {
             tracing::error!(
-                error = mesh_runtime::chain(&error),
+                error = mesh_runtime::error_chain(&error),
                 endpoint = self.endpoint.name,
                 "halt endpoint; the next failure tries again"
             );

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
 use futures_util::{StreamExt as _, stream};
-use mesh_bus::{BatchHandler, Handler, Message, Outcome};
+use mesh_bus::{BatchHandler, Disposition, Handler, Message};
 use mesh_events::catalogue::MESH_REPLAY;
 use mesh_events::cloudevents::HEADER_REPLAY;
 use mesh_events::{Event, EventType, from_timestamp};
@@ -47,7 +47,7 @@ pub struct Read<'a> {
 }
 
 impl Handler for Intake {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         match self.read(message) {
             Ok(read) => match self.lane.end_waits(&[Some(&read)]).await {
                 Ok(()) => self.tell(&read).await,
@@ -60,8 +60,8 @@ impl Handler for Intake {
 
 /// Of endpoints that are told of arrays in digests: what is there of them is counted at once, the rest is told as ever.
 impl BatchHandler for Intake {
-    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
-        let now = Outcome::Retry {
+    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
+        let now = Disposition::Nak {
             after: Duration::ZERO,
         };
         // Hundreds that came again every few seconds would be a storm: they stay in hand.
@@ -91,7 +91,7 @@ impl BatchHandler for Intake {
             async move {
                 match read {
                     Err(outcome) => outcome.clone(),
-                    Ok(_) if in_digest => Outcome::Done,
+                    Ok(_) if in_digest => Disposition::Ack,
                     Ok(_) if self.stop.is_cancelled() => now,
                     Ok(read) => self.tell(read).instrument(read.message.handling()).await,
                 }
@@ -112,10 +112,10 @@ impl Intake {
     }
 
     /// Reads a message, if this is the time for it.
-    fn read<'a>(&self, message: &'a Message) -> Result<Read<'a>, Outcome> {
-        let reject = |reason: String| Outcome::Reject { reason };
+    fn read<'a>(&self, message: &'a Message) -> Result<Read<'a>, Disposition> {
+        let reject = |reason: String| Disposition::DeadLetter { reason };
         let event = self.lane.shared.facts.read(&message.body);
-        let event = event.map_err(|error| reject(mesh_runtime::chain(&error)))?;
+        let event = event.map_err(|error| reject(mesh_runtime::error_chain(&error)))?;
         let kind = event.kind().map_err(|error| reject(error.to_string()))?;
         let replay = match message.header(HEADER_REPLAY) {
             _ if message.stream != MESH_REPLAY => None,
@@ -124,7 +124,7 @@ impl Intake {
         };
         if self.lane.may_send().is_err() {
             // Readiness says why; once per message would say it a thousand times.
-            return Err(Outcome::Retry { after: PAUSE });
+            return Err(Disposition::Nak { after: PAUSE });
         }
         Ok(Read {
             message,
@@ -135,13 +135,13 @@ impl Intake {
     }
 
     /// Tells an event by itself.
-    async fn tell(&self, read: &Read<'_>) -> Outcome {
+    async fn tell(&self, read: &Read<'_>) -> Disposition {
         let id = match read.replay {
             Some(replay) => names::replayed(replay, &read.event.id),
             None => read.event.id.clone(),
         };
         let Some(_under_way) = self.lane.begin(&id) else {
-            return Outcome::Retry { after: BUSY };
+            return Disposition::Nak { after: BUSY };
         };
         self.outcome(match read.replay {
             Some(_) => replays::take(&self.lane, read, id).await,
@@ -149,17 +149,17 @@ impl Intake {
         })
     }
 
-    fn outcome(&self, result: Result<(), Error>) -> Outcome {
+    fn outcome(&self, result: Result<(), Error>) -> Disposition {
         match result {
-            Ok(()) => Outcome::Done,
-            Err(Error::NotOurs(_) | Error::Halted(_)) => Outcome::Retry { after: PAUSE },
+            Ok(()) => Disposition::Ack,
+            Err(Error::NotOurs(_) | Error::Halted(_)) => Disposition::Nak { after: PAUSE },
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     endpoint = self.lane.endpoint.name,
                     "delivery stays on the bus"
                 );
-                Outcome::Retry { after: PAUSE }
+                Disposition::Nak { after: PAUSE }
             }
         }
     }

@@ -54,7 +54,7 @@ use chrono::{TimeDelta, Utc};
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_events::webhook_name;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -102,10 +102,10 @@ impl Service for WebhookDispatcherService {
         Ok(mesh_db::damage::damage(file).await?)
     }
 
-    async fn start(context: Context) -> Result<Started, BoxError> {
+    async fn start(context: Context) -> Result<RunningService, BoxError> {
         let (config, endpoints, network, location) = configuration(&context)?;
         metrics::describe();
-        mesh_runtime::install_tls();
+        mesh_runtime::install_crypto_provider();
         let store = Store::connect(&location)?;
         let vault = vault(&context, &config, &store)?;
         let (remember, cost_wait) = (config.remember, config.cost_wait);
@@ -116,7 +116,7 @@ impl Service for WebhookDispatcherService {
             // The other services need not wait for it: `run` does.
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     "database is not there yet"
                 );
                 false
@@ -155,7 +155,7 @@ impl Service for WebhookDispatcherService {
         // Before it runs: what has not begun is not ready.
         let conditions = ["database", "leases"]
             .map(|name| context.health.condition(&format!("{}.{name}", Self::NAME)));
-        Ok(Started {
+        Ok(RunningService {
             router: context.audited(&dispatcher.shared.bus, router),
             run: Box::pin(async move {
                 let shared = Arc::clone(&dispatcher.shared);
@@ -283,7 +283,9 @@ impl Dispatcher {
         loop {
             match prepare(&self.shared.store, &self.registry).await {
                 Ok(()) => return Ok(true),
-                Err(error) if error.is_unavailable() => database.fail(mesh_runtime::chain(&error)),
+                Err(error) if error.is_unavailable() => {
+                    database.fail(mesh_runtime::error_chain(&error))
+                }
                 Err(error) => return Err(error),
             }
             if !pause(RETRY, shutdown).await {
@@ -301,7 +303,7 @@ async fn remove_strangers(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
     while let Err(error) = try_remove_strangers(&shared).await {
         tracing::warn!(
-            error = mesh_runtime::chain(&error),
+            error = mesh_runtime::error_chain(&error),
             "delete consumers of unknown webhooks, trying again"
         );
         if !pause(RETRY, &shutdown).await {
@@ -367,7 +369,10 @@ async fn forget(shared: Arc<Shared>, remember: Duration, shutdown: CancellationT
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot old deliveries"),
             Err(error) => {
-                tracing::warn!(error = mesh_runtime::chain(&error), "forget old deliveries")
+                tracing::warn!(
+                    error = mesh_runtime::error_chain(&error),
+                    "forget old deliveries"
+                )
             }
         }
         if !pause(Duration::from_secs(60 * 60), &shutdown).await {

@@ -172,7 +172,7 @@ impl Lane {
             }
             Ok(false) => false,
             Err(error) => {
-                let error = mesh_runtime::chain(&error);
+                let error = mesh_runtime::error_chain(&error);
                 tracing::debug!(
                     error,
                     endpoint = self.endpoint.name,

@@ -30,7 +30,7 @@ pub async fn run(lane: Arc<Lane>, stop: CancellationToken) {
             },
             Err(error) => {
                 tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     endpoint = lane.endpoint.name,
                     "deliver dead letters again, trying again"
                 );

@@ -28,7 +28,7 @@ pub async fn listen(shared: Arc<Shared>, shutdown: CancellationToken) {
     while shared.bus.ready(&shutdown).await.is_ok() {
         tokio::select! {
             heard = hear(&shared) => if let Err(error) = heard {
-                tracing::warn!(error = mesh_runtime::chain(&error), "listen for replays, trying again");
+                tracing::warn!(error = mesh_runtime::error_chain(&error), "listen for replays, trying again");
             },
             () = shutdown.cancelled() => return,
         }

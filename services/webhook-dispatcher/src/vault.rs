@@ -180,6 +180,9 @@ mod tests {
         );
         std::fs::write(&path, "c2hvcnQ=\n").unwrap();
         let error = Vault::open_or_make(&path).err().unwrap();
-        assert!(!mesh_runtime::chain(&error).contains("c2hvcnQ"), "{error}");
+        assert!(
+            !mesh_runtime::error_chain(&error).contains("c2hvcnQ"),
+            "{error}"
+        );
     }
 }

@@ -45,7 +45,7 @@ pub async fn queue(lane: Arc<Lane>, stop: CancellationToken) {
 pub async fn remove(shared: Arc<Shared>, lease: Lease, stop: CancellationToken) {
     while let Err(error) = try_remove(&shared, &lease, &stop).await {
         tracing::warn!(
-            error = mesh_runtime::chain(&error),
+            error = mesh_runtime::error_chain(&error),
             endpoint = lease.endpoint,
             "remove endpoint, trying again"
         );
@@ -108,7 +108,7 @@ async fn take_in(lane: Arc<Lane>, stream: &str, consumer: &str, stop: &Cancellat
     };
     if let Err(error) = consumed {
         tracing::error!(
-            error = mesh_runtime::chain(&error),
+            error = mesh_runtime::error_chain(&error),
             endpoint,
             stream,
             "consume"
@@ -130,7 +130,7 @@ async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
     };
     while let Err(error) = bus.replay_consumer(&consumer).await {
         tracing::warn!(
-            error = mesh_runtime::chain(&error),
+            error = mesh_runtime::error_chain(&error),
             endpoint,
             "declare consumer of replays, trying again"
         );
@@ -172,7 +172,7 @@ async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
     let consumer = consumer(lane);
     while let Err(error) = bus.endpoint_consumer(&consumer).await {
         tracing::warn!(
-            error = mesh_runtime::chain(&error),
+            error = mesh_runtime::error_chain(&error),
             endpoint = endpoint.name,
             "declare consumer, trying again"
         );

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_events::{Category, Event, EventType, Identity, RunKey, cloudevents};
+use mesh_events::{Category, Event, EventType, FactKind, RunKey, cloudevents};
 use serde_json::Value;
 
 /// An entry of the ledger.
@@ -42,7 +42,7 @@ impl Fact {
 
     /// True if its id comes from Slurm's record: whoever reads the record computes the same id.
     pub fn is_recorded(&self) -> bool {
-        self.kind.identity() == Identity::Recorded
+        self.kind.identity() == FactKind::Recorded
     }
 
     /// True for the recorded events of a job's life.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mesh_bus::{Bus, Config};
 use mesh_events::EventType::JobStarted;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::{NatsServer, write_private};
 use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa};

@@ -3,11 +3,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mesh_bus::{BatchHandler, EndpointConsumer, Handler, Message, Outcome};
+use mesh_bus::{BatchHandler, Disposition, EndpointConsumer, Handler, Message};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{self, SLURM_EVENTS};
 use mesh_events::subject;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::Semaphore;
@@ -38,9 +38,9 @@ impl Recorder {
 struct Accept(Recorder);
 
 impl Handler for Accept {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         self.0.note(message);
-        Outcome::Done
+        Disposition::Ack
     }
 }
 
@@ -87,11 +87,11 @@ fn of_all_jobs(name: &str) -> EndpointConsumer {
 struct AcceptAll(Recorder);
 
 impl BatchHandler for AcceptAll {
-    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         for message in messages {
             self.0.note(message);
         }
-        vec![Outcome::Done; messages.len()]
+        vec![Disposition::Ack; messages.len()]
     }
 }
 
@@ -193,13 +193,13 @@ fn signal(nats: &NatsServer, signal: &str) {
 struct RetryOnce(Recorder);
 
 impl Handler for RetryOnce {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         if self.0.note(message) == 1 {
-            Outcome::Retry {
+            Disposition::Nak {
                 after: Duration::from_millis(50),
             }
         } else {
-            Outcome::Done
+            Disposition::Ack
         }
     }
 }
@@ -230,10 +230,10 @@ async fn a_retry_comes_again() {
 struct RejectAll;
 
 impl BatchHandler for RejectAll {
-    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         messages
             .iter()
-            .map(|_| Outcome::Reject {
+            .map(|_| Disposition::DeadLetter {
                 reason: "no use for it".into(),
             })
             .collect()
@@ -309,9 +309,9 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
 struct Subjects(tokio::sync::mpsc::UnboundedSender<String>);
 
 impl Handler for Subjects {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         self.0.send(message.subject.clone()).unwrap();
-        Outcome::Done
+        Disposition::Ack
     }
 }
 
@@ -368,9 +368,9 @@ async fn a_doorbell_is_for_one_service_of_its_cluster() {
 struct Held(Arc<Semaphore>);
 
 impl Handler for Held {
-    async fn handle(&self, _: &Message) -> Outcome {
+    async fn handle(&self, _: &Message) -> Disposition {
         self.0.acquire().await.unwrap().forget();
-        Outcome::Done
+        Disposition::Ack
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mesh_bus::{Bus, ClusterState, PutError, Role};
+use mesh_bus::{Bus, ClusterState, LeadershipState, PutError};
 use mesh_events::catalogue::BUCKET_INGEST;
 use mesh_testkit::{NatsServer, wait_until};
 use tokio_util::sync::CancellationToken;
@@ -195,7 +195,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
     );
     let (first, second) = (one.candidate("c1"), other.candidate("c1"));
     let lease = first.lead(&shutdown).await.unwrap();
-    assert_eq!(*first.role().borrow(), Role::Leader);
+    assert_eq!(*first.role().borrow(), LeadershipState::Leader);
 
     // Another cluster has its own leader.
     let elsewhere = other.candidate("c2");
@@ -218,7 +218,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
         .unwrap()
         .unwrap();
     println!("given up: taken over after {:?}", given_up.elapsed());
-    assert_eq!(*second.role().borrow(), Role::Leader);
+    assert_eq!(*second.role().borrow(), LeadershipState::Leader);
 
     // Its connection is gone without a word.
     let silent = Instant::now();
@@ -234,7 +234,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
     );
     let mut role = second.role();
     wait_until("the silent one is unsure", PATIENCE, async || {
-        *role.borrow_and_update() == Role::Unsure
+        *role.borrow_and_update() == LeadershipState::Unsure
     })
     .await;
     drop(lease);

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use mesh_bus::{Bus, Config, EndpointConsumer, Handler, Message, Outcome, Replayed, Start};
+use mesh_bus::{
+    Bus, Config, Disposition, EndpointConsumer, Handler, Message, ReplayedEvent, StartPosition,
+};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{
     self, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, CONSUMERS,
 };
 use mesh_events::subject;
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
@@ -52,9 +54,9 @@ pub(crate) async fn async_nats_as(nats: &NatsServer, role: &str) -> async_nats::
 struct Stop(CancellationToken);
 
 impl Handler for Stop {
-    async fn handle(&self, _message: &Message) -> Outcome {
+    async fn handle(&self, _message: &Message) -> Disposition {
         self.0.cancel();
-        Outcome::Done
+        Disposition::Ack
     }
 }
 
@@ -148,7 +150,7 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
     let reader = connect_as(&nats, "reader").await;
     let mut events = Box::pin(
         reader
-            .follow(vec!["slurm.*.job.>".into()], Start::Sequence(1))
+            .follow(vec!["slurm.*.job.>".into()], StartPosition::Sequence(1))
             .await
             .unwrap(),
     );
@@ -162,7 +164,7 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
     let ledger = connect_as(&nats, "ledger").await;
     let event = job_event(JobStarted, job(1));
     let tell = async |replay: &str, endpoint: Option<&str>| {
-        let replayed = Replayed {
+        let replayed = ReplayedEvent {
             original: subject::of(&event).unwrap(),
             body: event.encode_to_vec().into(),
             event: event.clone(),

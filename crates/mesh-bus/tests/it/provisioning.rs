@@ -8,7 +8,7 @@ use mesh_bus::EndpointConsumer;
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{BUCKETS, CONSUMERS, RETIRED_CONSUMERS, SLURM_EVENTS, STREAMS};
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use tokio_util::sync::CancellationToken;
 
 use crate::{PATIENCE, connect};

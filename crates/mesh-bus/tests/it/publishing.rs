@@ -1,11 +1,11 @@
 use std::ops::Range;
 
 use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, Error, Raw, Start};
+use mesh_bus::{Bus, Config, Error, RawMessage, StartPosition};
 use mesh_events::EventType::{JobCompleted, JobStarted, JobSubmitted};
 use mesh_events::catalogue::MESH_AUDIT;
 use mesh_events::subject;
-use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,11 @@ async fn events_carry_cloudevents_headers() {
     let bus = connect(&nats, "ingest").await;
     let event = job_event(JobStarted, job(1));
     bus.publish(&event).await.unwrap();
-    let mut messages = Box::pin(bus.follow(Vec::new(), Start::Sequence(1)).await.unwrap());
+    let mut messages = Box::pin(
+        bus.follow(Vec::new(), StartPosition::Sequence(1))
+            .await
+            .unwrap(),
+    );
     let message = messages.next().await.unwrap().unwrap();
     assert_eq!(message.subject, "slurm.testbed.job.started.cpu.alice");
     assert_eq!(
@@ -77,7 +81,10 @@ async fn events_of_one_run_keep_their_order() {
     bus.publish_all(events, &CancellationToken::new())
         .await
         .unwrap();
-    let messages = bus.follow(Vec::new(), Start::Sequence(1)).await.unwrap();
+    let messages = bus
+        .follow(Vec::new(), StartPosition::Sequence(1))
+        .await
+        .unwrap();
     let received: Vec<_> = messages
         .take(600)
         .map(|message| message.unwrap().event().unwrap())
@@ -135,8 +142,8 @@ async fn a_broken_address_is_an_error() {
 async fn many_messages_are_each_stored_once_with_batches_and_without() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "admin").await;
-    let messages = |numbers: Range<u32>| -> Vec<Raw> {
-        let message = |n: u32| Raw {
+    let messages = |numbers: Range<u32>| -> Vec<RawMessage> {
+        let message = |n: u32| RawMessage {
             subject: subject::audit("testbed", "delivery"),
             id: format!("outcome-{n}"),
             body: n.to_string().into(),
@@ -173,7 +180,7 @@ async fn many_messages_are_each_stored_once_with_batches_and_without() {
 async fn of_many_messages_only_those_that_cannot_be_stored_are_not() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "admin").await;
-    let message = |n: u32, length: usize| Raw {
+    let message = |n: u32, length: usize| RawMessage {
         subject: subject::dead("webhook-dispatcher"),
         id: format!("letter-{n}"),
         body: vec![b'x'; length].into(),

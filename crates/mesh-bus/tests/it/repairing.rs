@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::PullConsumer;
 use chrono::Utc;
-use mesh_bus::{Bus, EndpointConsumer, Handler, Message, Outcome};
+use mesh_bus::{Bus, Disposition, EndpointConsumer, Handler, Message};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{self, SLURM_EVENTS};
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -25,10 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(150);
 struct Jobs(Arc<Mutex<BTreeSet<u32>>>);
 
 impl Handler for Jobs {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         let id = message.event().unwrap().job().unwrap().job_id;
         self.0.lock().unwrap().insert(id);
-        Outcome::Done
+        Disposition::Ack
     }
 }
 

@@ -8,7 +8,7 @@ use async_nats::jetstream::{self, consumer};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{BUCKETS, ROLES, SLURM_EVENTS, STREAMS};
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 

@@ -3,7 +3,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Actor, ActorKind, Correlation, Identity};
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job, NodeAllocation};
 use mesh_events::{Event, EventType, cloudevents};
-use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::fixtures::{ended, job, job_event};
 use proptest::prelude::*;
 use prost::Message as _;
 

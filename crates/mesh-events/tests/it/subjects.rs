@@ -1,6 +1,6 @@
 use mesh_events::catalogue::{CONSUMERS, ROLES, STREAMS, permissions};
 use mesh_events::{Category, EventType, subject};
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 
 #[test]
 fn subjects_name_partition_account_and_user() {

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::coordinators::Coordinators;
 use super::oidc::Oidc;
 use super::tokens::Tokens;
-use super::{Caller, Means};
-use crate::identity::MapFile;
+use super::{AuthMethod, Caller};
+use crate::identity::IdentityMap;
 use crate::{BoxError, MeshConfig};
 
 /// Changes of the identity map and of token files count after this time at the latest.
@@ -22,7 +22,7 @@ pub(crate) struct Access {
     pub(super) auditors: Vec<String>,
     pub(super) tokens: Tokens,
     pub(super) oidc: Oidc,
-    pub(super) map: MapFile,
+    pub(super) map: IdentityMap,
     coordinators: Coordinators,
 }
 
@@ -40,7 +40,7 @@ impl Access {
             auditors: api.auditors.clone(),
             tokens,
             oidc: Oidc::new(&api.oidc)?,
-            map: MapFile::new(mesh.identity_map.clone()),
+            map: IdentityMap::new(mesh.identity_map.clone()),
             coordinators,
         })
     }
@@ -77,12 +77,12 @@ impl Access {
     /// Who somebody is here, for themselves.
     pub(super) fn describe(&self, caller: &Caller) -> Value {
         let identity = match &caller.means {
-            Means::Oidc { issuer, subject } => Some((issuer.clone(), subject.clone())),
-            Means::Peer { .. } => {
+            AuthMethod::Oidc { issuer, subject } => Some((issuer.clone(), subject.clone())),
+            AuthMethod::Peer { .. } => {
                 let person = self.map.get(&caller.name);
                 person.map(|person| (person.issuer, person.subject))
             }
-            Means::Token => None,
+            AuthMethod::Token => None,
         };
         let accounts: Vec<Value> = caller
             .accounts

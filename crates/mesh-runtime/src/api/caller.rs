@@ -24,11 +24,11 @@ pub enum Role {
 }
 
 /// Accounts by Slurm's ClusterName; `None` for the accounts of these names on every cluster.
-pub type Accounts = BTreeMap<Option<String>, BTreeSet<String>>;
+pub type AccountsByCluster = BTreeMap<Option<String>, BTreeSet<String>>;
 
 /// How we know who calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum AuthMethod {
     /// The kernel says who is at the other end of the Unix socket.
     Peer {
         /// Their uid.
@@ -45,7 +45,7 @@ pub enum Means {
     },
 }
 
-impl Means {
+impl AuthMethod {
     /// `unix`, `token` or `oidc`.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -66,24 +66,24 @@ pub struct Caller {
     /// The Unix users they are: one over the Unix socket, any number otherwise.
     pub users: BTreeSet<String>,
     /// Accounts whose jobs they may see: as coordinators, or because a token says so.
-    pub accounts: Accounts,
+    pub accounts: AccountsByCluster,
     /// How we know.
-    pub means: Means,
+    pub means: AuthMethod,
     /// What they ask, as `GET /v1/events?user=alice`.
     pub request: String,
 }
 
 /// What somebody may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum Visibility {
     /// Everything, also what belongs to nobody.
-    Everything,
+    All,
     /// What belongs to one of these users or accounts. Nothing, if there is none.
-    Of {
+    Restricted {
         /// Unix users.
         users: BTreeSet<String>,
         /// Accounts.
-        accounts: Accounts,
+        accounts: AccountsByCluster,
     },
 }
 
@@ -95,8 +95,8 @@ impl Caller {
             name: user.clone(),
             role,
             users: [user].into(),
-            accounts: Accounts::new(),
-            means: Means::Peer { uid },
+            accounts: AccountsByCluster::new(),
+            means: AuthMethod::Peer { uid },
             request: String::new(),
         }
     }
@@ -112,11 +112,11 @@ impl Caller {
     }
 
     /// What the caller may see.
-    pub fn sight(&self) -> Sight {
+    pub fn visibility(&self) -> Visibility {
         match self.role {
-            Role::Admin | Role::Auditor => Sight::Everything,
+            Role::Admin | Role::Auditor => Visibility::All,
             // Nobody's jobs: it has no users and no accounts.
-            Role::User | Role::Metrics => Sight::Of {
+            Role::User | Role::Metrics => Visibility::Restricted {
                 users: self.users.clone(),
                 accounts: self.accounts.clone(),
             },
@@ -224,7 +224,7 @@ mod tests {
         let auditor = Caller::peer("eve", 2, Role::Auditor);
         let admin = Caller::peer("root", 0, Role::Admin);
         for caller in [&auditor, &admin] {
-            assert_eq!(caller.sight(), Sight::Everything);
+            assert_eq!(caller.visibility(), Visibility::All);
             assert!(caller.may_see("c", "", "") && !caller.is("alice"));
         }
         assert!(!auditor.may_write() && admin.may_write());

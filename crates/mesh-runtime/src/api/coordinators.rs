@@ -13,7 +13,7 @@ use mesh_events::catalogue::BUCKET_COORDINATORS;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::Accounts;
+use super::AccountsByCluster;
 
 /// Before the next try to watch the bucket.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -42,9 +42,9 @@ struct Shared {
 
 impl Coordinators {
     /// The accounts that one of these users coordinates. None of somebody else's, whatever NATS or Slurm do not say.
-    pub(super) fn of(&self, users: &BTreeSet<String>) -> Accounts {
+    pub(super) fn of(&self, users: &BTreeSet<String>) -> AccountsByCluster {
         let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
-        let mut accounts = Accounts::new();
+        let mut accounts = AccountsByCluster::new();
         for one in known.values().filter(|one| users.contains(&one.user)) {
             accounts
                 .entry(Some(one.cluster.clone()))
@@ -68,7 +68,7 @@ impl Coordinators {
                     followed = this.follow(&bus) => followed,
                 };
                 if let Err(error) = followed {
-                    tracing::debug!(error = crate::chain(&error), "watch coordinators");
+                    tracing::debug!(error = crate::error_chain(&error), "watch coordinators");
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,

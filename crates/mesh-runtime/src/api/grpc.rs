@@ -3,7 +3,7 @@
 use tonic::{Request, Response, Status};
 
 use super::problem::{BROKEN, log_broken};
-use super::{Caller, Shown};
+use super::{AuditedRead, Caller};
 
 /// Who calls; the middleware has found that out before any service is reached.
 ///
@@ -15,7 +15,7 @@ pub fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 }
 
 /// An answer that says what it shows of others.
-pub fn showing<T>(answer: T, shown: Shown) -> Response<T> {
+pub fn audited_response<T>(answer: T, shown: AuditedRead) -> Response<T> {
     let mut response = Response::new(answer);
     response.extensions_mut().insert(shown);
     response

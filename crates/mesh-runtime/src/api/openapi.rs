@@ -5,9 +5,9 @@ use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 /// Adds the security scheme `token`: over TCP a bearer token is needed; over the Unix socket the kernel says who calls.
-pub struct Token;
+pub struct BearerAuth;
 
-impl Modify for Token {
+impl Modify for BearerAuth {
     fn modify(&self, document: &mut OpenApi) {
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         document

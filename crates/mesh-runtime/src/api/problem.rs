@@ -77,7 +77,7 @@ impl Problem {
 
 /// Says what is broken to who can mend it.
 pub(super) fn log_broken(error: &(dyn std::error::Error + 'static)) {
-    tracing::error!(error = crate::chain(error), "answer request");
+    tracing::error!(error = crate::error_chain(error), "answer request");
 }
 
 impl IntoResponse for Problem {

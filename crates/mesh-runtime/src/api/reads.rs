@@ -1,6 +1,6 @@
 //! Whoever is shown data of other people is written into the audit, before it is shown.
 //!
-//! A route says in its answer what it shows: it puts a [`Shown`] into the extensions. The layer of [`audited`] makes an entry of it on
+//! A route says in its answer what it shows: it puts a [`AuditedRead`] into the extensions. The layer of [`audited`] makes an entry of it on
 //! MESH_AUDIT and waits until JetStream has it. If that takes too long the answer is refused, and with it nothing but the data of
 //! others: who is shown only what is theirs never waits. A route that says nothing is taken for one that shows something.
 //!
@@ -35,7 +35,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::windows::{Query, Windows};
-use super::{Caller, Means, Problem, metrics};
+use super::{AuthMethod, Caller, Problem, metrics};
 
 /// Kind of these entries.
 const KIND: &str = "read";
@@ -52,16 +52,16 @@ const MOST_COUNTED: usize = 10_000;
 
 /// What an answer shows that is not the caller's own. A route hands it over beside its answer: `(shown.extension(), Json(…))`.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct AuditedRead {
     own: BTreeSet<String>,
     filter: String,
     others: Others,
-    stream: Option<Showing>,
+    stream: Option<AuditedStream>,
 }
 
 /// Counts what a stream shows while it goes on. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Showing {
+pub struct AuditedStream {
     own: Arc<BTreeSet<String>>,
     others: Arc<Mutex<Others>>,
 }
@@ -95,7 +95,7 @@ impl Others {
     }
 }
 
-impl Shown {
+impl AuditedRead {
     /// Nothing yet.
     pub fn to(caller: &Caller) -> Self {
         Self {
@@ -135,8 +135,8 @@ impl Shown {
 
     /// The answer is a stream: it begins with nothing, and what it shows is counted as it goes on.
     #[must_use]
-    pub fn stream(mut self) -> (Self, Showing) {
-        let showing = Showing {
+    pub fn stream(mut self) -> (Self, AuditedStream) {
+        let showing = AuditedStream {
             own: Arc::new(std::mem::take(&mut self.own)),
             others: Arc::default(),
         };
@@ -150,13 +150,13 @@ impl Shown {
     }
 }
 
-impl Showing {
-    /// One more row, as [`Shown::row`].
+impl AuditedStream {
+    /// One more row, as [`AuditedRead::row`].
     pub fn row(&self, owner: &str) {
         self.lock().row(&self.own, owner);
     }
 
-    /// One more row, as [`Shown::row_about_people`].
+    /// One more row, as [`AuditedRead::row_about_people`].
     pub fn row_about_people(&self) {
         self.lock().rows += 1;
     }
@@ -204,7 +204,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
     if !shows(&response) {
         return response;
     }
-    let (others, filter, stream) = match response.extensions_mut().remove::<Shown>() {
+    let (others, filter, stream) = match response.extensions_mut().remove::<AuditedRead>() {
         Some(shown) if shown.stream.is_none() && shown.others.rows == 0 => return response,
         Some(shown) => (shown.others, shown.filter, shown.stream),
         None => (Others::default(), String::new(), None),
@@ -223,7 +223,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
         refused => {
             metrics::read("refused");
             if let Ok(Err(error)) = refused {
-                tracing::warn!(error = crate::chain(&error), "audit a read");
+                tracing::warn!(error = crate::error_chain(&error), "audit a read");
             }
             return Problem::unavailable(
                 "data of others is shown only if it can be written into the audit, and NATS does not take that now; what is yours can be read: filter for it",
@@ -286,8 +286,8 @@ impl Reads {
 
     fn entry(&self, caller: &Caller, phase: &str, others: Others) -> (String, Read) {
         let (issuer, subject) = match &caller.means {
-            Means::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
-            Means::Peer { .. } | Means::Token => Default::default(),
+            AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
+            AuthMethod::Peer { .. } | AuthMethod::Token => Default::default(),
         };
         let count = others.users.len();
         let read = Read {
@@ -315,7 +315,10 @@ impl Reads {
         match timeout(AT_THE_END, self.publish(entry)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(error = crate::chain(&error), "audit the end of a read");
+                tracing::warn!(
+                    error = crate::error_chain(&error),
+                    "audit the end of a read"
+                );
             }
             Err(_) => tracing::warn!("audit the end of a read: NATS does not answer"),
         }
@@ -372,7 +375,7 @@ impl HttpBody for Counted {
 struct End {
     reads: Reads,
     caller: Caller,
-    showing: Showing,
+    showing: AuditedStream,
     begun: String,
 }
 
@@ -397,7 +400,7 @@ mod tests {
     #[test]
     fn what_is_ones_own_or_nobodys_is_not_counted() {
         let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
-        let mut shown = Shown::to(&carol);
+        let mut shown = AuditedRead::to(&carol);
         for owner in ["carol", "", "carol"] {
             shown.row(owner);
         }
@@ -411,7 +414,7 @@ mod tests {
             shown.others.users,
             ["alice", "bob"].map(str::to_owned).into()
         );
-        let (_, showing) = Shown::to(&carol).stream();
+        let (_, showing) = AuditedRead::to(&carol).stream();
         showing.row("carol");
         showing.clone().row("bob");
         assert_eq!(showing.lock().rows, 1);

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use secret_file::Stamp;
+use secret_file::FileStamp;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::{Accounts, Caller, Means, Role};
+use super::{AccountsByCluster, AuthMethod, Caller, Role};
 
 /// Shorter ones can be guessed.
 const SHORTEST: usize = 16;
@@ -102,7 +102,7 @@ struct State {
     /// SHA-256 of the token; `None` while its file cannot be used.
     digest: Option<[u8; 32]>,
     /// What the file looked like when it was read last.
-    seen: Option<Stamp>,
+    seen: Option<FileStamp>,
 }
 
 impl Tokens {
@@ -116,10 +116,10 @@ impl Tokens {
             role,
             users,
             accounts: match accounts.is_empty() {
-                true => Accounts::new(),
-                false => Accounts::from([(None, accounts.clone())]),
+                true => AccountsByCluster::new(),
+                false => AccountsByCluster::from([(None, accounts.clone())]),
             },
-            means: Means::Token,
+            means: AuthMethod::Token,
             request: String::new(),
         };
         let mut tokens = Vec::new();
@@ -189,7 +189,7 @@ impl Token {
 
     fn reload(&self) {
         let Some(file) = &self.file else { return };
-        let now = Stamp::of(file);
+        let now = FileStamp::of(file);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.seen == now {
             return;
@@ -218,7 +218,7 @@ impl Token {
     }
 }
 
-fn read(file: &Path) -> Result<([u8; 32], Stamp), String> {
+fn read(file: &Path) -> Result<([u8; 32], FileStamp), String> {
     let (text, stamp) = secret_file::read_with_stamp(file).map_err(|error| error.to_string())?;
     let text = text.trim();
     if text.len() < SHORTEST {

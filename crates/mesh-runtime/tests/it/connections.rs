@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::routing::{get, post};
 use futures_util::future::join_all;
 use futures_util::stream;
-use mesh_runtime::install_tls;
+use mesh_runtime::install_crypto_provider;
 use mesh_testkit::wait_until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -157,7 +157,7 @@ async fn idle_and_slow_clients_without_a_token_leave_descriptors_for_commands_an
     assert!(answer.trim_end().ends_with("ran"), "{answer}");
     // All are closed after the header timeout, then TCP answers again.
     join_all(held.into_iter().map(closed)).await;
-    install_tls();
+    install_crypto_provider();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = format!("http://{}/livez", server.address);
     wait_until("TCP answers", DEADLINE, async || {

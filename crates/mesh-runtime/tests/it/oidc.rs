@@ -22,7 +22,7 @@ async fn server(provider: &OidcProvider) -> Server {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_who_the_map_says_and_groups_give_roles() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let server = server(&provider).await;
     for algorithm in ["RS256", "ES256", "EdDSA"] {
@@ -74,7 +74,7 @@ fn with(mut claims: Value, changes: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_not_good_is_refused_and_told_why() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let server = server(&provider).await;
     let claims = provider.claims();
@@ -196,7 +196,7 @@ fn header_of(token: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_changed_and_the_provider_may_be_away() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let mut provider = OidcProvider::start();
     let old = provider.token("alice", "mesh", "RS256").await;
     provider.down();
@@ -222,7 +222,7 @@ async fn keys_are_changed_and_the_provider_may_be_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn made_up_keys_do_not_make_us_ask_the_issuer() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let server = server(&provider).await;
     let good = provider.token("alice", "mesh", "RS256").await;

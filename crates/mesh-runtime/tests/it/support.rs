@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use futures_util::FutureExt as _;
 use mesh_runtime::telemetry::{self, Telemetry};
-use mesh_runtime::{ConfigFile, Context, Health, MeshConfig, install_tls, run_api};
+use mesh_runtime::{ConfigFile, Context, Health, MeshConfig, install_crypto_provider, run_api};
 use mesh_testkit::wait_until;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -34,7 +34,7 @@ impl Server {
 
     /// Serves these routes too.
     pub async fn start_with(api: &str, map: &str, routes: Router) -> Self {
-        install_tls();
+        install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("identity.toml"), map).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
-use secret_file::Stamp;
+use secret_file::FileStamp;
 
 use crate::{Config, Error, RestUrl, error::excerpt, request_limits::RequestLimits};
 
@@ -21,7 +21,7 @@ pub(super) struct Http {
     config: Arc<Config>,
     /// Why there is no client, if there is none.
     client: Result<Client, String>,
-    token: Arc<Mutex<Option<(Stamp, HeaderValue)>>>,
+    token: Arc<Mutex<Option<(FileStamp, HeaderValue)>>>,
     limits: RequestLimits,
 }
 
@@ -118,7 +118,7 @@ impl Http {
         };
         let mut known = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((then, token)) = known.as_ref()
-            && Some(*then) == Stamp::of(path)
+            && Some(*then) == FileStamp::of(path)
         {
             return Ok(token.clone());
         }

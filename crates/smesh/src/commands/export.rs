@@ -19,7 +19,7 @@ pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, 
     query.extend(args.fields.map(|fields| ("fields", fields)));
     let mut download = client.download("/v1/events/export", &query).await?;
     let mut target = Target::open(args.output)?;
-    // Shown on a terminal only, on standard error.
+    // AuditedRead on a terminal only, on standard error.
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} {binary_bytes} written in {elapsed}")
             .expect("a valid template"),

@@ -138,7 +138,7 @@ async fn current(slurm: &slurm_client::Config) -> Result<(SlurmConf, bool), Erro
         Err(error) => {
             anstream::eprintln!(
                 "slurmctld does not answer ({}); reading {}",
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 path.display()
             );
             Ok((SlurmConf::read(&path)?, false))

@@ -16,7 +16,7 @@ pub(super) async fn run(global: &Global, args: Ledger) -> Result<ExitCode, Error
         Ledger::Migrate => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
-            let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+            let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
             let location = config.database(&context.mesh.data_dir).map_err(failed)?;
             let store = Store::open(&location, 1).await.map_err(failed)?;
             let head = store.head().await.map_err(failed)?;

@@ -37,7 +37,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
                     show::line(format!("seen before:\n{}", show::clean(&known.checkpoint)))?;
                     show::line(format!("shown now:\n{}", show::clean(&shown)))?;
                     if let Err(error) = reported {
-                        let error = mesh_runtime::chain(&error);
+                        let error = mesh_runtime::error_chain(&error);
                         show::line(format!("not reported to the ledger itself: {error}"))?;
                     }
                 }
@@ -51,7 +51,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
             Err(error) if args.once => return Err(error),
             Ok(Seen::Nothing) => {}
             // It may come back; the metric of the last success grows old meanwhile.
-            Err(error) => show::line(format!("retrying: {}", mesh_runtime::chain(&error)))?,
+            Err(error) => show::line(format!("retrying: {}", mesh_runtime::error_chain(&error)))?,
         }
         if args.once {
             return Ok(ExitCode::SUCCESS);

@@ -151,7 +151,7 @@ async fn provision(global: &Global, args: &NatsProvision) -> Result<(), Error> {
             "mesh.nats.url is not set: `smesh up` runs a nats-server of its own and declares everything there".into(),
         ));
     }
-    let failed = |error: mesh_bus::Error| Error::Failed(mesh_runtime::chain(&error));
+    let failed = |error: mesh_bus::Error| Error::Failed(mesh_runtime::error_chain(&error));
     let bus = Bus::connect(&nats, "admin").await.map_err(failed)?;
     let ready = tokio::time::timeout(args.timeout, bus.ready(&context.shutdown)).await;
     match (ready, bus.problem()) {

@@ -16,7 +16,7 @@ use crate::{settings, show};
 pub(super) fn run(global: &Global, args: &cli::Price) -> Result<ExitCode, Error> {
     let cli::Price::Check { file, book } = args;
     let failed =
-        |error: &(dyn std::error::Error + 'static)| Error::Failed(mesh_runtime::chain(error));
+        |error: &(dyn std::error::Error + 'static)| Error::Failed(mesh_runtime::error_chain(error));
     let checks = checks::load(file).map_err(|error| failed(&error))?;
     let path = match book {
         Some(path) => path.clone(),

@@ -91,7 +91,7 @@ fn filter(global: &Global, filter: &Filter) -> Map<String, Value> {
 /// Shows how far it is until it has ended.
 async fn wait(global: &Global, client: &Client, mut replay: Value) -> Result<ExitCode, Error> {
     let path = path(replay["id"].as_str().unwrap_or_default());
-    // Shown on a terminal only, on standard error.
+    // AuditedRead on a terminal only, on standard error.
     let bar = ProgressBar::new(1000).with_style(
         ProgressStyle::with_template("{bar:40} {percent}% {msg}").expect("a valid template"),
     );

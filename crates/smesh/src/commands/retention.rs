@@ -172,10 +172,10 @@ fn user() -> String {
 }
 
 fn failed(error: ledger::Error) -> Error {
-    Error::Failed(mesh_runtime::chain(&error))
+    Error::Failed(mesh_runtime::error_chain(&error))
 }
 
-/// Shown on a terminal only; indicatif sees to that.
+/// AuditedRead on a terminal only; indicatif sees to that.
 fn style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:40} {pos}/{len} taken out, {msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())

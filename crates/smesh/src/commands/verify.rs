@@ -34,7 +34,9 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
         && let Err(error) = &result
     {
         // Whoever reads JSON is answered in any case; nothing is proved.
-        show::line(serde_json::json!({ "verified": false, "error": mesh_runtime::chain(error) }))?;
+        show::line(
+            serde_json::json!({ "verified": false, "error": mesh_runtime::error_chain(error) }),
+        )?;
     }
     let result = result?;
     if let (Ok(_), Some(required)) = (&result, args.cosignatures) {
@@ -66,7 +68,7 @@ async fn cosignatures(global: &Global, args: &cli::Verify) -> Result<usize, Erro
             })?);
         }
     }
-    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
     let note = if args.remote {
         let mut text = Vec::new();
         let client = settings::client(global)?;
@@ -99,7 +101,7 @@ fn location(global: &Global, file: Option<&Path>) -> Result<Location, Error> {
     }
     let context = settings::load(global, CancellationToken::new())?;
     let config: ledger::Config = context.section("ledger")?;
-    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
     match config.reader().map_err(failed)? {
         Some(reader) => Ok(reader),
         None => config.database(&context.mesh.data_dir).map_err(failed),
@@ -175,7 +177,7 @@ async fn database(
     mut trust: TrustAnchors,
     bar: &ProgressBar,
 ) -> Result<Result<VerifyReport, Lie>, Error> {
-    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
     let (location, writable, configured) = match &args.database {
         Some(path) => {
             let location = Location::Sqlite(path.clone());
@@ -188,7 +190,7 @@ async fn database(
             let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
             if let Some(note) = key.last_note().map_err(failed)? {
                 let last = Checkpoint::unverified(&note).map_err(|error| {
-                    let (file, error) = (key.path().display(), mesh_runtime::chain(&error));
+                    let (file, error) = (key.path().display(), mesh_runtime::error_chain(&error));
                     Error::Failed(format!("{file}.last: {error}"))
                 })?;
                 trust.newest = Some(last);
@@ -204,7 +206,7 @@ async fn database(
         }
     };
     let unread = |error: VerifyError| {
-        let why = mesh_runtime::chain(&error);
+        let why = mesh_runtime::error_chain(&error);
         Error::Failed(format!("verify {location}: {why}"))
     };
     let lie_or = |error: VerifyError| match Lie::of(&error) {
@@ -246,7 +248,7 @@ async fn database(
 
 /// With the rights to write, which verifying does not take.
 async fn repair_subtrees(location: &Location) -> Result<(), Error> {
-    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
     let store = Store::connect(location, None, 1).map_err(failed)?;
     let repaired = ledger::checkpointer::repair_subtrees(&store).await;
     store.close().await;
@@ -284,7 +286,10 @@ fn export(
 
 /// An export that is none, or that nobody signed who is trusted.
 fn unprovable(error: &(dyn std::error::Error + 'static)) -> Error {
-    Error::Failed(format!("verify export: {}", mesh_runtime::chain(error)))
+    Error::Failed(format!(
+        "verify export: {}",
+        mesh_runtime::error_chain(error)
+    ))
 }
 
 async fn remote(
@@ -374,7 +379,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
             Error::Failed(format!(
                 "--checkpoint {}: {}",
                 path.display(),
-                mesh_runtime::chain(&error)
+                mesh_runtime::error_chain(&error)
             ))
         })?);
     }
@@ -483,7 +488,7 @@ fn report(
     }
 }
 
-/// Shown on a terminal only; indicatif sees to that.
+/// AuditedRead on a terminal only; indicatif sees to that.
 fn bar_style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:40} {percent}% {pos}/{len} entries, {eta} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar())

@@ -288,7 +288,7 @@ fn finish(
 
 #[cfg(test)]
 mod tests {
-    use mesh_testkit::build;
+    use mesh_testkit::fixtures;
 
     use super::*;
 
@@ -296,12 +296,12 @@ mod tests {
         let mut waiter = Waiter::new(goal.parse().unwrap());
         let mut run = 0;
         for kind in kinds {
-            let mut job = build::job(7);
+            let mut job = fixtures::job(7);
             if *kind == EventType::JobSubmitted {
                 run += 1;
             }
             job.run = format!("job/7/{}", 1_763_760_000 + run);
-            waiter.take(&build::job_event(*kind, job));
+            waiter.take(&fixtures::job_event(*kind, job));
         }
         waiter.standing()
     }
@@ -382,12 +382,12 @@ mod tests {
     fn an_end_that_came_before_its_start_stays() {
         use EventType::{JobCompleted, JobStarted};
         let mut waiter = Waiter::new(Goal::End);
-        waiter.take(&build::job_event(
+        waiter.take(&fixtures::job_event(
             JobCompleted,
-            build::ended(build::job(7), "COMPLETED", 5),
+            fixtures::ended(fixtures::job(7), "COMPLETED", 5),
         ));
         assert_eq!(
-            waiter.take(&build::job_event(JobStarted, build::job(7))),
+            waiter.take(&fixtures::job_event(JobStarted, fixtures::job(7))),
             Standing::Happened
         );
     }
@@ -397,19 +397,19 @@ mod tests {
         use EventType::{JobCompleted, JobStarted};
         let mut waiter = Waiter::new(Goal::End);
         for id in [7, 8] {
-            waiter.take(&build::job_event(JobStarted, build::job(id)));
+            waiter.take(&fixtures::job_event(JobStarted, fixtures::job(id)));
         }
         assert_eq!(
-            waiter.take(&build::job_event(
+            waiter.take(&fixtures::job_event(
                 JobCompleted,
-                build::ended(build::job(7), "COMPLETED", 5)
+                fixtures::ended(fixtures::job(7), "COMPLETED", 5)
             )),
             Standing::Open
         );
         assert_eq!(
-            waiter.take(&build::job_event(
+            waiter.take(&fixtures::job_event(
                 JobCompleted,
-                build::ended(build::job(8), "COMPLETED", 5)
+                fixtures::ended(fixtures::job(8), "COMPLETED", 5)
             )),
             Standing::Happened
         );

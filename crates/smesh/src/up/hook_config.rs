@@ -46,7 +46,7 @@ pub fn write(
         Ok(()) => Some(lines),
         // Only the two Lua plugins need it.
         Err(error) => {
-            let error = mesh_runtime::chain(&error);
+            let error = mesh_runtime::error_chain(&error);
             tracing::info!(error, "no lines are taken from slurm's lua plugins");
             None
         }
@@ -105,12 +105,12 @@ fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     let lines = folder(path, Mode::RWXU | Mode::XGRP | Mode::XOTH)?;
     give(&lines, owner).map_err(failed("change the owner of", path))?;
     let folder = mesh_hook::lines::Folder::new(path);
-    let refused = |error: mesh_hook::lines::Error| Error::Failed(mesh_runtime::chain(&error));
+    let refused = |error: mesh_hook::lines::Error| Error::Failed(mesh_runtime::error_chain(&error));
     folder.prepare(Source::JobSubmit).map_err(refused)?;
     match folder.prepare(Source::CliFilter) {
         Ok(_) => {}
         Err(error) => {
-            let error = mesh_runtime::chain(&error);
+            let error = mesh_runtime::error_chain(&error);
             tracing::info!(error, "no lines are taken from cli_filter.lua");
         }
     }

@@ -360,7 +360,7 @@ impl Supervised {
                         return Err(failure.explained(self.port));
                     }
                     Err(Failure::Other(error)) => tracing::error!(
-                        error = mesh_runtime::chain(&error),
+                        error = mesh_runtime::error_chain(&error),
                         "start nats-server again"
                     ),
                 }

@@ -46,7 +46,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         COST_ENGINE => damage::recover(&path, &suffix, cost_engine::prepare_file).await,
         _ => damage::recover(&path, &suffix, webhook_dispatcher::prepare_file).await,
     };
-    let recovered = recovered.map_err(|error| Error::Failed(mesh_runtime::chain(&error)))?;
+    let recovered = recovered.map_err(|error| Error::Failed(mesh_runtime::error_chain(&error)))?;
     if service == COST_ENGINE {
         let noted = cost_engine::compute_again(&path);
         noted.map_err(|source| Error::io("write beside", &path, source))?;

@@ -4,7 +4,7 @@ use axum::Router;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 
 use super::nats_child::NatsChild;
 use crate::error::Error;
@@ -78,7 +78,8 @@ impl Starter<'_> {
         S::check(&context).map_err(failed)?;
         S::database_file(&context).map_err(failed)?;
         let running = context.health.condition(&format!("{}.running", S::NAME));
-        let Started { router, run } = match mesh_runtime::start_service::<S>(&context).await {
+        let RunningService { router, run } = match mesh_runtime::start_service::<S>(&context).await
+        {
             Ok(started) => started,
             Err(error) => {
                 fails_alone(S::NAME, &running, error.as_ref());
@@ -105,7 +106,7 @@ fn fails_alone(
     running: &Condition,
     error: &(dyn std::error::Error + 'static),
 ) {
-    let reason = mesh_runtime::chain(error);
+    let reason = mesh_runtime::error_chain(error);
     tracing::error!(service, error = reason, "service failed; the others go on");
     running.fail(format!(
         "{reason}; it does not run until `smesh up` is started again"
@@ -119,7 +120,10 @@ async fn all(mut work: FuturesUnordered<Work>, context: Context) -> Result<(), B
         match result {
             Err(error) => {
                 fails_alone(name, &running, error.as_ref());
-                failed.push(format!("{name}: {}", mesh_runtime::chain(error.as_ref())));
+                failed.push(format!(
+                    "{name}: {}",
+                    mesh_runtime::error_chain(error.as_ref())
+                ));
             }
             Ok(()) if !context.shutdown.is_cancelled() => {
                 tracing::warn!(service = name, "ended by itself");

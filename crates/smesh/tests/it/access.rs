@@ -230,7 +230,7 @@ async fn every_route_answers_everybody_as_they_may() {
         "the routers do not show their routes any more: {listed:?}"
     );
 
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let unix = reqwest::Client::builder()
         .unix_socket(mesh.path("data/api.sock"))

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use mesh_events::EventType;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 use serde_json::Value;
 
 use crate::mesh::{Mesh, stderr, stdout};
@@ -31,7 +31,7 @@ pub fn copy(from: &Path, to: &Path, files: &[&str]) {
 
 /// Publishes a job, and waits until a checkpoint signs more than that many entries. Gives the checkpoint.
 pub async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
-    let event = build::job_event(EventType::JobStarted, build::job(job));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(job));
     publish(mesh, &event).await;
     let job = job.to_string();
     mesh.wait_until("the job is in the ledger", || {

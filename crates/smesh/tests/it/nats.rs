@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use mesh_bus::{Bus, Config};
 use mesh_events::EventType::JobStarted;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::{NatsServer, nats_server};
 use tokio_util::sync::CancellationToken;
 

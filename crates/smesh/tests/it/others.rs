@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use mesh_bus::Bus;
 use mesh_events::{Event, EventType};
-use mesh_testkit::{build, copy_program};
+use mesh_testkit::{copy_program, fixtures};
 use tokio_util::sync::CancellationToken;
 
 use crate::mesh::{Mesh, stderr, stdout};
@@ -30,7 +30,7 @@ pub async fn with_an_event_of_alice(configure: impl FnOnce(&Mesh)) -> Mesh {
     let mut mesh = Mesh::init();
     configure(&mesh);
     mesh.start();
-    let event = build::job_event(EventType::JobStarted, build::job(7));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(7));
     publish(&mesh, &event).await;
     mesh.wait_until("alice's event is in the ledger", || {
         stdout(&mesh.run(&["events", "--job", "7"])).contains("job.started")

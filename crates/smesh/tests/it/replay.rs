@@ -1,7 +1,7 @@
 //! `smesh replay`: what a person sees of a replay, with the rights of the services on NATS as `smesh up` gives them.
 
 use mesh_events::EventType;
-use mesh_testkit::{Received, Receiver, build};
+use mesh_testkit::{ReceivedRequest, WebhookReceiver, fixtures};
 use serde_json::Value;
 
 use crate::mesh::{SOON, stderr, stdout};
@@ -9,7 +9,7 @@ use crate::others::{as_other, publish, with_an_event_of_alice};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_is_begun_waited_for_and_in_the_audit() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let endpoint = format!(
         "\n[[webhook-dispatcher.endpoints]]\nname = \"pipeline\"\nurl = \"{}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
          secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\ntypes = [\"job.started\"]\n",
@@ -51,7 +51,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     // To an endpoint that had the event when it happened.
     let told = json(&["replay", "start", "--to-endpoint", "pipeline", "--wait"]);
     let replay = told["id"].as_str().unwrap();
-    let again = |request: &&Received| {
+    let again = |request: &&ReceivedRequest| {
         let header = request.headers.get("webhook-replay");
         header.is_some_and(|id| id == replay)
     };
@@ -98,7 +98,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = with_an_event_of_alice(|mesh| {
         let path = mesh.path("mesh.toml");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -110,7 +110,7 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
         std::fs::write(&path, text).unwrap();
     })
     .await;
-    let mut own = build::job_event(EventType::JobStarted, build::job(8));
+    let mut own = fixtures::job_event(EventType::JobStarted, fixtures::job(8));
     own.owner.as_mut().unwrap().user = "nobody".into();
     publish(&mesh, &own).await;
     mesh.wait_until("nobody's event is in the ledger", || {
@@ -155,7 +155,7 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
         replays.collect::<Vec<_>>(),
         [&done, &all].map(|replay| replay["id"].as_str().unwrap())
     );
-    let owner = |request: &Received| request.json()["data"]["owner"]["user"].clone();
+    let owner = |request: &ReceivedRequest| request.json()["data"]["owner"]["user"].clone();
     assert!(told.iter().all(|request| owner(request) == "nobody"));
 
     nobody(&["webhooks", "remove", "mine"]);

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use mesh_testkit::{Answer, Receiver, write_private};
+use mesh_testkit::{CannedResponse, WebhookReceiver, write_private};
 use serde_json::Value;
 
 use crate::mesh::{Mesh, stderr, stdout};
@@ -24,10 +24,10 @@ fn configure(mesh: &Mesh, url: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_given_up_is_looked_at_and_delivered_again() {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse {
         body: b"who are you?".to_vec(),
-        ..Answer::status(403)
+        ..CannedResponse::status(403)
     });
     let url = receiver.url("/hook");
     let mesh = with_an_event_of_alice(|mesh| configure(mesh, &url)).await;
@@ -102,7 +102,7 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
     );
 
     assert!(said(&["redeliver", "pipeline"]).contains("nothing was asked"));
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     assert!(said(&["redeliver", "pipeline", id]).contains("shows how far it is"));
     mesh.wait_until("it was delivered", || {
         said(&["deliveries", "pipeline", id]).contains("delivered")

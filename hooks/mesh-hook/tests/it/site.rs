@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_bus::{Bus, Disposition, Handler, Message};
 use mesh_events::catalogue;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_testkit::{NatsServer, wait_for, wait_until};
@@ -30,7 +30,7 @@ type Rung = Arc<Mutex<Vec<(Option<String>, Doorbell)>>>;
 struct Reader(Rung);
 
 impl Handler for Reader {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         let id = message.header("Nats-Msg-Id").map(str::to_owned);
         let doorbell = Doorbell::decode(message.body.clone()).unwrap();
         assert_eq!(
@@ -38,7 +38,7 @@ impl Handler for Reader {
             mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook)
         );
         self.0.lock().unwrap().push((id, doorbell));
-        Outcome::Done
+        Disposition::Ack
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mesh_db::pool::Access;
 use mesh_db::sql::{Row, Sql};
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_runtime::api::Sight;
+use mesh_runtime::api::Visibility;
 
 use super::Store;
 use super::runs::history;
@@ -44,7 +44,7 @@ impl CostGroup {
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// Only what the caller may see.
-    pub sight: Sight,
+    pub visibility: Visibility,
     /// Only this cluster.
     pub cluster: Option<String>,
     /// Only jobs of this user.
@@ -192,7 +192,7 @@ fn run_of(row: &Row) -> Result<(String, String), sqlx::Error> {
 
 /// What the caller may see, and asks for.
 fn filtered(sql: Sql, filter: &Filter) -> Sql {
-    let mut sql = visible(sql, &filter.sight);
+    let mut sql = visible(sql, &filter.visibility);
     if let Some(cluster) = &filter.cluster {
         sql = sql.push(" AND cluster = ").bind(cluster);
     }
@@ -202,8 +202,8 @@ fn filtered(sql: Sql, filter: &Filter) -> Sql {
     sql
 }
 
-fn visible(sql: Sql, sight: &Sight) -> Sql {
-    let Sight::Of { users, accounts } = sight else {
+fn visible(sql: Sql, visibility: &Visibility) -> Sql {
+    let Visibility::Restricted { users, accounts } = visibility else {
         return sql;
     };
     let users: Vec<String> = users.iter().cloned().collect();

@@ -8,7 +8,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::fixtures::{ended, job, job_event};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 

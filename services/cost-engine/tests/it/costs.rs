@@ -4,7 +4,7 @@ use mesh_events::proto::mesh::cost::v1::CostClass;
 use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, timestamp};
-use mesh_testkit::build::{CLUSTER, ended, job, job_event, run, submit_time};
+use mesh_testkit::fixtures::{CLUSTER, ended, job, job_event, run, submit_time};
 use mesh_testkit::{NatsServer, wait_until};
 
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, dead_letter};

@@ -1,7 +1,7 @@
 //! A cost that was committed is published, whatever happens in between.
 
 use mesh_events::EventType;
-use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site};

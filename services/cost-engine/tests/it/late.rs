@@ -3,7 +3,7 @@
 use mesh_events::proto::mesh::cost::v1::CostClass;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, RunKey, Slot};
-use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 
 use crate::costs::at;
@@ -179,7 +179,7 @@ async fn a_correction_moves_the_cost_to_another_class(site: Site) {
     }
     outside.costs(2).await;
     // A better record: it had failed, a quarter of an hour later.
-    let key = RunKey::parse(mesh_testkit::build::CLUSTER, &job(5).run).unwrap();
+    let key = RunKey::parse(mesh_testkit::fixtures::CLUSTER, &job(5).run).unwrap();
     let corrected = Event {
         id: EventId::recorded(&key, Slot::Updated).to_string(),
         ..job_event(EventType::JobCorrected, ended(job(5), "FAILED", 2700))
@@ -212,7 +212,7 @@ async fn a_late_fact_is_priced_by_the_book_that_priced_the_run(site: Site) {
     assert_ne!(dearer, EXAMPLE);
     site.write_book(&dearer);
     let engine = site.start(&nats.toml()).await.unwrap();
-    let key = RunKey::parse(mesh_testkit::build::CLUSTER, &job(6).run).unwrap();
+    let key = RunKey::parse(mesh_testkit::fixtures::CLUSTER, &job(6).run).unwrap();
     let corrected = Event {
         id: EventId::recorded(&key, Slot::Updated).to_string(),
         ..job_event(EventType::JobCorrected, ended(job(6), "COMPLETED", 1800))

@@ -2,7 +2,7 @@
 
 use mesh_events::EventType;
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{job, job_event};
+use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::wait_until;
 
 use crate::api::get;
@@ -14,7 +14,7 @@ async fn a_faulty_price_book_stops_the_start_with_file_line_and_key() {
     let Err(error) = site.start("url = \"nats://127.0.0.1:1\"").await else {
         panic!("started")
     };
-    let text = mesh_runtime::chain(error.as_ref());
+    let text = mesh_runtime::error_chain(error.as_ref());
     let line = 1 + EXAMPLE
         .lines()
         .position(|line| line.contains("16.3863"))
@@ -31,7 +31,7 @@ async fn a_faulty_price_book_stops_the_start_with_file_line_and_key() {
     let Err(error) = site.start("url = \"nats://127.0.0.1:1\"").await else {
         panic!("started")
     };
-    let text = mesh_runtime::chain(error.as_ref());
+    let text = mesh_runtime::error_chain(error.as_ref());
     assert!(
         text.contains("read price book") && text.contains("prices.toml"),
         "{text}"
@@ -49,7 +49,7 @@ async fn prices_changed_under_the_same_version_are_refused_at_the_start() {
     let Err(error) = site.start(away).await else {
         panic!("started")
     };
-    let text = mesh_runtime::chain(error.as_ref());
+    let text = mesh_runtime::error_chain(error.as_ref());
     assert!(
         text.contains("prices.toml has changed, but is still \"example 2026-07\"")
             && text.contains("change `version`"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mesh_events::{Event, EventType};
-use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, Postgres, wait_until};
 
 use crate::costs::at;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use cost_engine::{CostEngineService, DEFAULTS};
 use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, Message, Start};
+use mesh_bus::{Bus, Config, Message, StartPosition};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, subject};
@@ -167,7 +167,7 @@ impl Outside {
     pub async fn messages(&self, filter: &str, count: usize) -> Vec<Message> {
         let stream = self
             .bus
-            .follow(vec![filter.to_owned()], Start::Sequence(1))
+            .follow(vec![filter.to_owned()], StartPosition::Sequence(1))
             .await
             .unwrap();
         let messages = stream.take(count).map(Result::unwrap).collect();
@@ -179,7 +179,10 @@ impl Outside {
     pub async fn costs_until(&self, job_id: u32) -> Vec<(Event, CostEvent)> {
         let stream = self
             .bus
-            .follow(vec!["slurm.*.cost.>".to_owned()], Start::Sequence(1))
+            .follow(
+                vec!["slurm.*.cost.>".to_owned()],
+                StartPosition::Sequence(1),
+            )
             .await
             .unwrap();
         let mut stream = std::pin::pin!(stream);

@@ -5,7 +5,7 @@
 //! stores those of what was published within ten minutes although it has lost it.
 
 use chrono::{DateTime, Utc};
-use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_bus::{Bus, Disposition, Handler, Message};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, IdSource, Source};
@@ -40,24 +40,24 @@ pub struct GapFiller {
 }
 
 impl Handler for GapFiller {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         let event = match message.event() {
             Ok(event) => event,
             Err(error) => {
-                return Outcome::Reject {
+                return Disposition::DeadLetter {
                     reason: error.to_string(),
                 };
             }
         };
         let (Some(Payload::Capture(gap_event)), Ok(opened)) = (&event.payload, event.id.parse())
         else {
-            return Outcome::Reject {
+            return Disposition::DeadLetter {
                 reason: "not an event of a hole".to_owned(),
             };
         };
         match self.fill(&event, gap_event, opened).await {
-            Ok(GapFillOutcome::Done) => Outcome::Done,
-            Ok(GapFillOutcome::NotYet) => Outcome::Retry {
+            Ok(GapFillOutcome::Done) => Disposition::Ack,
+            Ok(GapFillOutcome::NotYet) => Disposition::Nak {
                 after: SHORT_RETRY_DELAY,
             },
             Err(error) => {
@@ -68,7 +68,7 @@ impl Handler for GapFiller {
                         "gap fill failed, retrying"
                     );
                 }
-                Outcome::Retry { after: RETRY_DELAY }
+                Disposition::Nak { after: RETRY_DELAY }
             }
         }
     }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use mesh_bus::{BucketEntry, Bus, ClusterState, PutError};
 use mesh_events::Event;
-use mesh_runtime::{Condition, chain};
+use mesh_runtime::{Condition, error_chain};
 use prost::Message as _;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +50,7 @@ impl Health {
     }
 
     fn fails(&mut self, bucket: &str, error: &mesh_bus::Error) {
-        let reason = chain(error);
+        let reason = error_chain(error);
         if !std::mem::replace(&mut self.failing, true) {
             tracing::warn!(
                 bucket,

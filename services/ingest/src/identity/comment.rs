@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slurm_client::AssociationRecord;
 
-use super::{Config, NotKnown, Person};
+use super::{Config, NotKnown, UserIdentity};
 
 /// How events say that they know it from here.
 const PROVENANCE: &str = "association-comment";
@@ -15,7 +15,7 @@ const PROVENANCE: &str = "association-comment";
 pub struct Comments {
     issuer: String,
     key: String,
-    people: Mutex<Option<BTreeMap<String, Person>>>,
+    people: Mutex<Option<BTreeMap<String, UserIdentity>>>,
 }
 
 impl Comments {
@@ -40,7 +40,7 @@ impl Comments {
                 .and_modify(|before| *before = before.filter(|before| *before == subject))
                 .or_insert(Some(subject));
         }
-        let person = |subject: &str| Person {
+        let person = |subject: &str| UserIdentity {
             issuer: self.issuer.clone(),
             subject: subject.to_owned(),
             email: String::new(),
@@ -63,12 +63,12 @@ impl Comments {
     }
 
     /// The person behind a user.
-    pub fn get(&self, user: &str) -> Option<Person> {
+    pub fn get(&self, user: &str) -> Option<UserIdentity> {
         self.ask(user).ok().flatten()
     }
 
     /// The person behind a user, once accounting has answered.
-    pub fn ask(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+    pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         let people = self.lock();
         let people = people.as_ref().ok_or(NotKnown)?;
         Ok(people.get(user).cloned())
@@ -91,7 +91,7 @@ impl Comments {
             .map(|(_, value)| value)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<String, Person>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<String, UserIdentity>>> {
         self.people.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::Command;
 
-use super::{Config, NotKnown, Person};
+use super::{Config, NotKnown, UserIdentity};
 
 /// How events say that they know it from here.
 const PROVENANCE: &str = "getent";
@@ -83,7 +83,7 @@ pub struct Getent {
 #[derive(Clone, Debug)]
 struct Entry {
     /// `None` without an answer so far.
-    answer: Option<Option<Person>>,
+    answer: Option<Option<UserIdentity>>,
     /// When it was tried last.
     tried: Option<Instant>,
     /// When somebody asked last.
@@ -116,12 +116,12 @@ impl Getent {
     }
 
     /// The person behind a user, as far as it was looked up. Who was not will be.
-    pub fn get(&self, user: &str) -> Option<Person> {
+    pub fn get(&self, user: &str) -> Option<UserIdentity> {
         self.ask(user).ok().flatten()
     }
 
     /// The same, for who must know whether it was looked up.
-    pub fn ask(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+    pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         if !is_name(user) {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl Getent {
     }
 
     /// The same without asking: nobody is looked up, and nobody is stored for longer.
-    pub fn peek(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+    pub fn peek(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         if !is_name(user) {
             return Ok(None);
         }
@@ -188,7 +188,7 @@ impl Getent {
     }
 
     /// Outside: whether there was an answer. Inside: the person it names.
-    async fn look_up(&self, user: &str) -> Option<Option<Person>> {
+    async fn look_up(&self, user: &str) -> Option<Option<UserIdentity>> {
         let mut command = Command::new(&self.program);
         command
             .args(["--", "passwd", user])
@@ -217,7 +217,7 @@ impl Getent {
         let text = String::from_utf8_lossy(&output.stdout);
         let entry = text.lines().next().unwrap_or_default();
         let name = |entry: &str| Field::GecosPart(1).subject(entry, user).map(str::to_owned);
-        Some(self.field.subject(entry, user).map(|subject| Person {
+        Some(self.field.subject(entry, user).map(|subject| UserIdentity {
             issuer: self.issuer.clone(),
             subject: subject.to_owned(),
             email: String::new(),

@@ -13,7 +13,7 @@ use slurm_client::Transaction;
 
 use super::access::{Association, Entity};
 use super::diff::{Change, Kind};
-use crate::identity::{IdentityMap, Person};
+use crate::identity::{IdentityResolver, UserIdentity};
 
 /// What all events of one look share.
 pub struct AccessEventContext<'a> {
@@ -26,7 +26,7 @@ pub struct AccessEventContext<'a> {
     /// Source of the access: `sacctmgr` or `slurmrestd`.
     pub asked: &'static str,
     /// Who people are.
-    pub identities: &'a IdentityMap,
+    pub identities: &'a IdentityResolver,
 }
 
 impl AccessEventContext<'_> {
@@ -69,11 +69,12 @@ impl AccessEventContext<'_> {
     pub fn linked(
         &self,
         user: &str,
-        before: Option<&Person>,
-        after: Option<&Person>,
+        before: Option<&UserIdentity>,
+        after: Option<&UserIdentity>,
         n: u64,
     ) -> Event {
-        let words = |person: Option<&Person>| person.map_or_else(String::new, ToString::to_string);
+        let words =
+            |person: Option<&UserIdentity>| person.map_or_else(String::new, ToString::to_string);
         let what = UserEvent {
             user: user.to_owned(),
             attribute: "Identity".to_owned(),
@@ -83,7 +84,7 @@ impl AccessEventContext<'_> {
         };
         let owner = Owner {
             user: user.to_owned(),
-            identity: after.map(Person::to_identity),
+            identity: after.map(UserIdentity::to_identity),
             ..Owner::default()
         };
         let entity = Entity::User(user.to_owned());

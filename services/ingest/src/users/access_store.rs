@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::access::{Access, AccessByEntity, Entity};
 use crate::Error;
 use crate::adapters::fenced::{Fenced, NO_TIMEOUT, pack, unpack};
-use crate::identity::Person;
+use crate::identity::UserIdentity;
 
 /// Shards per cluster: 1 MiB each holds the access of some hundred thousand users together.
 const SHARDS: u32 = 64;
@@ -33,7 +33,7 @@ pub struct StoredAccess {
     pub access: Access,
     /// Who they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub person: Option<Person>,
+    pub person: Option<UserIdentity>,
 }
 
 /// What is stored about the cluster.

@@ -8,7 +8,7 @@ use mesh_bus::{Bus, ClusterState, PutError};
 use mesh_events::catalogue::BUCKET_COORDINATORS;
 use mesh_events::subject;
 use mesh_runtime::api::Coordinator;
-use mesh_runtime::chain;
+use mesh_runtime::error_chain;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Entity;
@@ -66,7 +66,7 @@ impl Coordinators {
                     });
                 }
                 Err(error) => {
-                    tracing::debug!(error = chain(&error), "coordinators takeover failed");
+                    tracing::debug!(error = error_chain(&error), "coordinators takeover failed");
                     pause(shutdown, &mut delay).await?;
                 }
             }
@@ -85,7 +85,7 @@ impl Coordinators {
                 key,
             }),
             Err(PutError::Bus(error)) => {
-                tracing::debug!(error = chain(&error), "coordinators not written");
+                tracing::debug!(error = error_chain(&error), "coordinators not written");
                 Ok(())
             }
         }

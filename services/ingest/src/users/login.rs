@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
-use mesh_bus::{Bus, Outcome};
+use mesh_bus::{Bus, Disposition};
 use mesh_events::proto::mesh::event::v1::{
     Actor, ActorKind, Confidence, Entity, Event, IdSource, Owner, Source, event::Payload,
 };
@@ -18,7 +18,7 @@ use mesh_events::{EventId, EventType, SCHEMA_VERSION, from_timestamp, timestamp}
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::identity::IdentityMap;
+use crate::identity::IdentityResolver;
 use crate::metrics;
 
 /// The hook's name.
@@ -35,7 +35,7 @@ const MAX_CLOCK_SKEW_SECS: i64 = 60;
 pub struct Logins {
     cluster: String,
     bus: Bus,
-    identities: Arc<IdentityMap>,
+    identities: Arc<IdentityResolver>,
     budget: Mutex<LoginLimiter>,
     late_after: i64,
     shutdown: CancellationToken,
@@ -46,7 +46,7 @@ impl Logins {
     pub fn new(
         cluster: &str,
         bus: Bus,
-        identities: Arc<IdentityMap>,
+        identities: Arc<IdentityResolver>,
         per_minute: u32,
         shutdown: CancellationToken,
     ) -> Self {
@@ -61,12 +61,12 @@ impl Logins {
     }
 
     /// Answers a doorbell of the PAM hook.
-    pub async fn ring(&self, doorbell: &Doorbell) -> Outcome {
+    pub async fn ring(&self, doorbell: &Doorbell) -> Disposition {
         let event = match self.event(doorbell) {
             Ok(event) => event,
             Err(problem) => {
                 metrics::doorbell("unusable");
-                return Outcome::Reject {
+                return Disposition::DeadLetter {
                     reason: format!("doorbell of a login: {problem}"),
                 };
             }
@@ -82,11 +82,11 @@ impl Logins {
             LoginVerdict::Tell => {}
             LoginVerdict::Drop => {
                 metrics::doorbell("limited");
-                return Outcome::Done;
+                return Disposition::Ack;
             }
             LoginVerdict::Later => {
                 metrics::doorbell("delayed");
-                return Outcome::Retry { after: MINUTE };
+                return Disposition::Nak { after: MINUTE };
             }
         }
         let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type, cluster = event.cluster);
@@ -99,14 +99,14 @@ impl Logins {
             Ok(_) => {
                 metrics::fact(EventType::UserLogin);
                 metrics::doorbell("answered");
-                Outcome::Done
+                Disposition::Ack
             }
             Err(error) => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     "login not published, retrying"
                 );
-                Outcome::Retry {
+                Disposition::Nak {
                     after: Duration::from_secs(1),
                 }
             }

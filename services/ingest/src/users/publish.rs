@@ -12,7 +12,7 @@ use super::access_changes::{AccessDiff, AccessEventBatch, AttributedChange};
 use super::access_events::AccessEventContext;
 use super::access_store::AccessStore;
 use super::watch::LOG_OVERLAP_SECS;
-use crate::identity::Person;
+use crate::identity::UserIdentity;
 use crate::{Error, metrics};
 
 /// Events per write: an outbox must fit into a value of a bucket (1 MiB), together with what is stored.
@@ -101,7 +101,7 @@ impl AccessWatcher {
                 users.insert(user.clone(), true);
             }
         }
-        let found: Vec<(String, Option<Person>)> = users
+        let found: Vec<(String, Option<UserIdentity>)> = users
             .into_iter()
             .filter_map(|(user, matters)| {
                 let person = match matters {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_runtime::{Condition, chain};
+use mesh_runtime::{Condition, error_chain};
 use slurm_client::{Slurm, Transaction};
 use slurm_types::UnixTime;
 use tokio::time::{Instant, sleep};
@@ -25,7 +25,7 @@ use super::suspected_removals::SuspectedRemovals;
 use crate::Error;
 use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::config::Config;
-use crate::identity::IdentityMap;
+use crate::identity::IdentityResolver;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
 /// Until the next try if two readings, which are a turn apart, did not agree.
@@ -52,7 +52,7 @@ pub struct AccessWatcher {
     /// Settings.
     pub config: Arc<Config>,
     /// Who people are.
-    pub identities: Arc<IdentityMap>,
+    pub identities: Arc<IdentityResolver>,
     /// Whether what is stored can be read and written.
     pub state_health: Condition,
     /// Stop.
@@ -254,7 +254,7 @@ impl AccessWatcher {
                 pause.max(self.config.users.interval.min(Duration::from_secs(60))),
             ));
         }
-        let problem = chain(error);
+        let problem = error_chain(error);
         if state.problem.as_ref() != Some(&problem) {
             tracing::warn!(problem, "associations unavailable, access events withheld");
             state.problem = Some(problem);

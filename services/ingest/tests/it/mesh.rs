@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use ingest::IngestService;
-use mesh_bus::{Bus, Start};
+use mesh_bus::{Bus, StartPosition};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::JobEvent;
 use mesh_events::{Event, RunKey};
@@ -50,7 +50,7 @@ impl Mesh {
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&events);
         let messages = bus
-            .follow(vec!["slurm.>".into()], Start::Sequence(1))
+            .follow(vec!["slurm.>".into()], StartPosition::Sequence(1))
             .await
             .unwrap();
         let follower = tokio::spawn(async move {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use mesh_runtime::api::{Accounts, Sight};
+use mesh_runtime::api::{AccountsByCluster, Visibility};
 
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::covering;
@@ -23,7 +23,7 @@ pub(super) struct AccessPath {
 
 /// A scan of one index.
 pub(super) struct IndexScan {
-    pub sight: Sight,
+    pub visibility: Visibility,
     pub selection: Selection,
     pub condition: IndexCondition,
 }
@@ -78,9 +78,9 @@ const PARTITION: IndexedColumn = IndexedColumn::of("partition", "event_index_par
 
 impl AccessPath {
     /// All candidates, the presumably most selective first. The first returns entries in order.
-    pub(super) fn candidates(selection: &Selection, sight: &Sight) -> Vec<Self> {
+    pub(super) fn candidates(selection: &Selection, visibility: &Visibility) -> Vec<Self> {
         let whole = |condition| IndexScan {
-            sight: sight.clone(),
+            visibility: visibility.clone(),
             selection: selection.clone(),
             condition,
         };
@@ -114,9 +114,9 @@ impl AccessPath {
             Some(Self::of([whole(IndexCondition::Equals(column, value))]))
         };
         paths.extend(is(&USER, &selection.user));
-        paths.push(Self::of(alternatives(sight).into_iter().map(
-            |(sight, condition)| IndexScan {
-                sight,
+        paths.push(Self::of(alternatives(visibility).into_iter().map(
+            |(visibility, condition)| IndexScan {
+                visibility,
                 ..whole(condition)
             },
         )));
@@ -176,23 +176,26 @@ fn of_type(pattern: &TypePattern) -> Option<IndexCondition> {
 }
 
 /// One visibility per user and account that the caller may see.
-fn alternatives(sight: &Sight) -> Vec<(Sight, IndexCondition)> {
-    let Sight::Of { users, accounts } = sight else {
+fn alternatives(visibility: &Visibility) -> Vec<(Visibility, IndexCondition)> {
+    let Visibility::Restricted { users, accounts } = visibility else {
         return Vec::new();
     };
     let of_user = |user: &String| {
-        let sight = Sight::Of {
+        let visibility = Visibility::Restricted {
             users: [user.clone()].into(),
-            accounts: Accounts::new(),
+            accounts: AccountsByCluster::new(),
         };
-        (sight, IndexCondition::Equals(&USER, user.clone()))
+        (visibility, IndexCondition::Equals(&USER, user.clone()))
     };
     let of_account = |cluster: &Option<String>, account: &String| {
-        let sight = Sight::Of {
+        let visibility = Visibility::Restricted {
             users: BTreeSet::new(),
             accounts: [(cluster.clone(), [account.clone()].into())].into(),
         };
-        (sight, IndexCondition::Equals(&ACCOUNT, account.clone()))
+        (
+            visibility,
+            IndexCondition::Equals(&ACCOUNT, account.clone()),
+        )
     };
     let accounts = accounts
         .iter()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
 use mesh_events::RunKey;
-use mesh_runtime::api::Sight;
+use mesh_runtime::api::Visibility;
 use slurm_types::JobRef;
 
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
@@ -15,7 +15,7 @@ use crate::domain::record::AUDIT;
 /// Conditions on the columns for queries, of a table called `i`.
 pub(super) trait Conditions {
     /// Only what the caller may see. Audit entries and nodes belong to nobody.
-    fn visible(self, sight: &Sight) -> Self;
+    fn visible(self, visibility: &Visibility) -> Self;
     /// Only what a selection chooses.
     fn chosen(self, selection: &Selection) -> Self;
     /// Only what is of a run: by the index of its job or array.
@@ -34,8 +34,8 @@ pub(super) trait Conditions {
 }
 
 impl Conditions for Sql {
-    fn visible(self, sight: &Sight) -> Self {
-        let Sight::Of { users, accounts } = sight else {
+    fn visible(self, visibility: &Visibility) -> Self {
+        let Visibility::Restricted { users, accounts } = visibility else {
             return self;
         };
         // A list of one is no list: then an index has what is found in order.

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
-use mesh_runtime::api::Sight;
+use mesh_runtime::api::Visibility;
 use slurm_types::JobRef;
 
 use super::access_path::{AccessPath, count_limits, most_selective};
@@ -32,17 +32,21 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn list(&self, query: &Query, sight: &Sight) -> Result<Vec<EntryRow>, Error> {
-        self.list_by(query, sight, ScanLimits::default()).await
+    pub async fn list(
+        &self,
+        query: &Query,
+        visibility: &Visibility,
+    ) -> Result<Vec<EntryRow>, Error> {
+        self.list_by(query, visibility, ScanLimits::default()).await
     }
 
     pub(super) async fn list_by(
         &self,
         query: &Query,
-        sight: &Sight,
+        visibility: &Visibility,
         limits: ScanLimits,
     ) -> Result<Vec<EntryRow>, Error> {
-        let rows = self.page_by(query, sight, limits).await?;
+        let rows = self.page_by(query, visibility, limits).await?;
         let entry = |found: &Row| {
             let body: Option<Vec<u8>> = found.get("body")?;
             let (seq, category) = (found.get("seq")?, found.get("category")?);
@@ -66,10 +70,10 @@ impl Store {
     pub(super) async fn page_by(
         &self,
         query: &Query,
-        sight: &Sight,
+        visibility: &Visibility,
         limits: ScanLimits,
     ) -> Result<Vec<Row>, Error> {
-        let page = PageQuery::new(query, sight);
+        let page = PageQuery::new(query, visibility);
         if let Some(path) = page.only_path() {
             let by = if page.is_selective() {
                 ScanOrder::Sorted
@@ -145,12 +149,12 @@ impl Store {
         &self,
         cluster: &str,
         job: &JobRef,
-        sight: &Sight,
+        visibility: &Visibility,
         at: Option<DateTime<Utc>>,
         limit: u32,
     ) -> Result<Vec<EntryRow>, Error> {
         let sql = select()
-            .visible(sight)
+            .visible(visibility)
             .push(" AND i.cluster = ")
             .bind(cluster)
             .of_job(job)
@@ -194,12 +198,12 @@ impl Store {
         &self,
         cluster: &str,
         node: &str,
-        sight: &Sight,
+        visibility: &Visibility,
         at: Option<DateTime<Utc>>,
         limit: u32,
     ) -> Result<Vec<EntryRow>, Error> {
         let sql = select()
-            .visible(sight)
+            .visible(visibility)
             .push(" AND i.cluster = ")
             .bind(cluster)
             .push(" AND i.node = ")
@@ -214,16 +218,20 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn visible_seq_of(&self, id: &str, sight: &Sight) -> Result<Option<u64>, Error> {
+    pub async fn visible_seq_of(
+        &self,
+        id: &str,
+        visibility: &Visibility,
+    ) -> Result<Option<u64>, Error> {
         // Archived entries are not indexed any more.
-        if *sight == Sight::Everything {
+        if *visibility == Visibility::All {
             return self.seq_of(id).await;
         }
         let sql = Sql::new(
             "SELECT e.seq FROM entries e JOIN event_index i ON i.seq = e.seq WHERE e.id = ",
         )
         .bind(id);
-        let row = self.readers.first(&sql.visible(sight)).await;
+        let row = self.readers.first(&sql.visible(visibility)).await;
         let seq = row.map_err(Error::Read)?.map(|row| row.get::<i64>("seq"));
         Ok(seq.transpose().map_err(Error::Read)?.map(i64::unsigned_abs))
     }

@@ -10,7 +10,7 @@
 //! Replays read the same pages (`super::replay`).
 
 use mesh_db::sql::Sql;
-use mesh_runtime::api::Sight;
+use mesh_runtime::api::Visibility;
 
 use super::access_path::{AccessPath, IndexCondition, IndexScan};
 use super::conditions::Conditions as _;
@@ -54,10 +54,10 @@ pub(super) struct PageQuery<'a> {
 }
 
 impl<'a> PageQuery<'a> {
-    pub(super) fn new(query: &'a Query, sight: &Sight) -> Self {
+    pub(super) fn new(query: &'a Query, visibility: &Visibility) -> Self {
         Self {
             query,
-            paths: AccessPath::candidates(&query.selection, sight),
+            paths: AccessPath::candidates(&query.selection, visibility),
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a> PageQuery<'a> {
                 .push(if n == 0 { "" } else { " UNION " })
                 .push("SELECT seq FROM (SELECT i.seq")
                 .scan_clause(&scan.condition, span, by)
-                .visible(&scan.sight)
+                .visible(&scan.visibility)
                 .chosen(&scan.selection)
                 .push(" ORDER BY ")
                 .push(seq(&scan.condition, by))

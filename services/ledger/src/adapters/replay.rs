@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
-use mesh_runtime::api::Sight;
+use mesh_runtime::api::Visibility;
 
 use super::page::ScanLimits;
 use super::store::Store;
@@ -258,7 +258,7 @@ impl Store {
     pub async fn recorded(
         &self,
         selection: &Selection,
-        sight: &Sight,
+        visibility: &Visibility,
         after: i64,
         to: i64,
         limit: u32,
@@ -268,7 +268,9 @@ impl Store {
             ..selection.clone()
         };
         let query = Query::of(selection, after, limit);
-        let rows = self.page_by(&query, sight, ScanLimits::default()).await?;
+        let rows = self
+            .page_by(&query, visibility, ScanLimits::default())
+            .await?;
         rows.iter().map(recorded).collect()
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use chrono::DateTime;
 use mesh_db::sql::{Row, Sql};
-use mesh_runtime::api::Sight;
+use mesh_runtime::api::Visibility;
 
 use super::conditions::Conditions as _;
 use super::store::Store;
@@ -26,12 +26,12 @@ impl Store {
     pub async fn aggregates(
         &self,
         selection: &Selection,
-        sight: &Sight,
+        visibility: &Visibility,
         by: &[Group],
     ) -> Result<Aggregates, Error> {
         let query = StatsQuery {
             selection,
-            sight,
+            visibility,
             by,
         };
         let rows = async |sql: Sql| {
@@ -61,7 +61,7 @@ fn read<T>(
 
 struct StatsQuery<'a> {
     selection: &'a Selection,
-    sight: &'a Sight,
+    visibility: &'a Visibility,
     by: &'a [Group],
 }
 
@@ -153,7 +153,7 @@ impl StatsQuery<'_> {
         } else {
             ""
         };
-        let sql = sql.either(index, "").push(further).visible(self.sight);
+        let sql = sql.either(index, "").push(further).visible(self.visibility);
         let Some(node) = &self.selection.node else {
             return sql.chosen(self.selection);
         };
@@ -173,7 +173,7 @@ impl StatsQuery<'_> {
             || query.identity.is_some()
             || query.name.is_some()
             || query.node.is_some();
-        query.since.is_some() && !by_another && *self.sight == Sight::Everything
+        query.since.is_some() && !by_another && *self.visibility == Visibility::All
     }
 
     /// `i.user_name AS g0, i.account AS g1, `

@@ -12,7 +12,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use mesh_runtime::api::{Caller, Problem, Showing, Shown};
+use mesh_runtime::api::{AuditedRead, AuditedStream, Caller, Problem};
 
 use super::csv::Table;
 use super::fields::Fields;
@@ -70,9 +70,14 @@ pub(super) async fn export<A: EventsApi>(
     };
     let mut first = writer.header()?;
     if pages.is_done() {
-        return Ok(answer(kind, name, Body::from(first), Shown::nothing()));
+        return Ok(answer(
+            kind,
+            name,
+            Body::from(first),
+            AuditedRead::nothing(),
+        ));
     }
-    let (shown, counts) = Shown::to(&caller).stream();
+    let (shown, counts) = AuditedRead::to(&caller).stream();
     let mut texts = ExportBody {
         pages,
         writer,
@@ -92,7 +97,7 @@ pub(super) async fn export<A: EventsApi>(
     Ok(answer(kind, name, body, shown))
 }
 
-fn answer(kind: &'static str, name: &str, body: Body, shown: Shown) -> Response {
+fn answer(kind: &'static str, name: &str, body: Body, shown: AuditedRead) -> Response {
     let headers = [
         (CONTENT_TYPE, kind.to_owned()),
         (
@@ -107,7 +112,7 @@ fn answer(kind: &'static str, name: &str, body: Body, shown: Shown) -> Response 
 struct ExportBody<A> {
     pages: Pages<A>,
     writer: RowWriter,
-    counts: Showing,
+    counts: AuditedStream,
 }
 
 impl<A: EventsApi> ExportBody<A> {

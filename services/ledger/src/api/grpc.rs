@@ -15,8 +15,8 @@ use mesh_events::proto::mesh::ledger::v1::{
     NodeState, TailEventsRequest, TailEventsResponse,
 };
 use mesh_events::timestamp;
-use mesh_runtime::api::Shown;
-use mesh_runtime::api::grpc::{caller, showing};
+use mesh_runtime::api::AuditedRead;
+use mesh_runtime::api::grpc::{audited_response, caller};
 use tonic::{Request, Response, Status};
 
 use self::answers::{entry, recorded, run, stats_row};
@@ -70,7 +70,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
                 .collect::<Result<_, _>>()?,
             next_cursor: page.next_cursor.unwrap_or_default(),
         };
-        Ok(showing(answer, shown.asked(asked)))
+        Ok(audited_response(answer, shown.asked(asked)))
     }
 
     async fn tail_events(
@@ -79,7 +79,9 @@ impl<A: EventsApi> EventsService for Adapter<A> {
     ) -> Result<Response<Self::TailEventsStream>, Status> {
         let caller = caller(&request)?;
         let request = request.into_inner();
-        let (shown, counts) = Shown::to(&caller).asked(format!("{request:?}")).stream();
+        let (shown, counts) = AuditedRead::to(&caller)
+            .asked(format!("{request:?}"))
+            .stream();
         let TailEventsRequest {
             filter: asked,
             after_seq,
@@ -111,7 +113,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
                 Some((response, (follower, fields, counts)))
             },
         );
-        Ok(showing(entries.boxed(), shown))
+        Ok(audited_response(entries.boxed(), shown))
     }
 
     async fn export_events(
@@ -126,9 +128,12 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let pages = Pages::begin(Arc::clone(&self.0), caller.clone(), filter).await;
         let mut pages = pages.map_err(status)?;
         if pages.is_done() {
-            return Ok(showing(stream::empty().boxed(), Shown::nothing()));
+            return Ok(audited_response(
+                stream::empty().boxed(),
+                AuditedRead::nothing(),
+            ));
         }
-        let (shown, counts) = Shown::to(&caller).asked(whole).stream();
+        let (shown, counts) = AuditedRead::to(&caller).asked(whole).stream();
         // The first page answers what is wrong with the question.
         let first = pages.next().await.map_err(status)?;
         let rest = stream::try_unfold(pages, async |mut pages| {
@@ -143,7 +148,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             });
             stream::iter(responses.collect::<Vec<_>>())
         });
-        Ok(showing(entries.try_flatten().boxed(), shown))
+        Ok(audited_response(entries.try_flatten().boxed(), shown))
     }
 
     async fn get_job(
@@ -165,7 +170,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             runs: history.runs.into_iter().map(run).collect(),
             truncated: history.truncated,
         };
-        Ok(showing(answer, shown.asked(asked)))
+        Ok(audited_response(answer, shown.asked(asked)))
     }
 
     async fn get_node(
@@ -191,7 +196,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             timeline: history.timeline.into_iter().map(recorded).collect(),
             truncated: history.truncated,
         };
-        Ok(showing(answer, Shown::nothing()))
+        Ok(audited_response(answer, AuditedRead::nothing()))
     }
 
     async fn get_stats(
@@ -216,7 +221,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let answer = GetStatsResponse {
             rows: rows.into_iter().map(|row| stats_row(row, &by)).collect(),
         };
-        Ok(showing(answer, shown.asked(whole)))
+        Ok(audited_response(answer, shown.asked(whole)))
     }
 }
 

@@ -31,7 +31,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::Event;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_runtime::api::{Caller, Showing, Shown};
+use mesh_runtime::api::{AuditedRead, AuditedStream, Caller};
 use prost::Message as _;
 use tokio::sync::watch;
 
@@ -206,7 +206,7 @@ impl EventsApi for Events {
     async fn list(&self, caller: &Caller, request: ListRequest) -> Result<EventPage, ApiError> {
         check_identity_filter(caller, &request.filter)?;
         let query = request.check(Utc::now(), self.max_page)?;
-        let mut rows = self.store.list(&query, &caller.sight()).await?;
+        let mut rows = self.store.list(&query, &caller.visibility()).await?;
         let more = rows.len() > query.limit as usize;
         rows.truncate(query.limit as usize);
         let next_cursor = rows
@@ -246,7 +246,13 @@ impl EventsApi for Events {
         let parsed = job_ref(job)?;
         let mut rows = self
             .store
-            .job_history(cluster, &parsed, &caller.sight(), at, self.max_story + 1)
+            .job_history(
+                cluster,
+                &parsed,
+                &caller.visibility(),
+                at,
+                self.max_story + 1,
+            )
             .await?;
         if rows.is_empty() {
             return Err(ApiError::NoJob {
@@ -279,7 +285,7 @@ impl EventsApi for Events {
     ) -> Result<NodeTimeline, ApiError> {
         let mut rows = self
             .store
-            .node(cluster, node, &caller.sight(), at, self.max_story + 1)
+            .node(cluster, node, &caller.visibility(), at, self.max_story + 1)
             .await?;
         if rows.is_empty() {
             return Err(ApiError::NoNode {
@@ -309,7 +315,7 @@ impl EventsApi for Events {
         let selection = filter.check(Utc::now())?;
         let sums = self
             .store
-            .aggregates(&selection, &caller.sight(), by)
+            .aggregates(&selection, &caller.visibility(), by)
             .await?;
         Ok(stats_domain::rows(sums)?)
     }
@@ -356,8 +362,8 @@ fn read(row: EntryRow) -> Result<Entry, Error> {
 }
 
 /// What an answer shows, for the audit.
-fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a EntryContent>) -> Shown {
-    let mut shown = Shown::to(caller);
+fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a EntryContent>) -> AuditedRead {
+    let mut shown = AuditedRead::to(caller);
     for content in contents {
         match content {
             EntryContent::Event(event) => shown.row(owner(event)),
@@ -368,8 +374,8 @@ fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a EntryConten
     shown
 }
 
-fn audited_runs(caller: &Caller, runs: &[Run]) -> Shown {
-    let mut shown = Shown::to(caller);
+fn audited_runs(caller: &Caller, runs: &[Run]) -> AuditedRead {
+    let mut shown = AuditedRead::to(caller);
     for run in runs {
         shown.row(&run.summary.user);
     }
@@ -377,8 +383,8 @@ fn audited_runs(caller: &Caller, runs: &[Run]) -> Shown {
 }
 
 /// A sum over one user is theirs, any other is about people.
-fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group]) -> Shown {
-    let mut shown = Shown::to(caller);
+fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group]) -> AuditedRead {
+    let mut shown = AuditedRead::to(caller);
     let place = by.iter().position(|group| *group == Group::User);
     for row in rows {
         match place.map(|place| &row.key[place]) {
@@ -390,7 +396,7 @@ fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group])
 }
 
 /// Counts an entry that a stream shows.
-fn count(counts: &Showing, content: &EntryContent) {
+fn count(counts: &AuditedStream, content: &EntryContent) {
     match content {
         EntryContent::Event(event) => counts.row(owner(event)),
         EntryContent::Audit(_) => counts.row_about_people(),

@@ -1,8 +1,8 @@
 //! The OpenAPI description of the REST API, made from the code that answers.
 
 use axum::{Extension, Json};
-use mesh_runtime::api::openapi::{Token, problem_responses};
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::openapi::{BearerAuth, problem_responses};
+use mesh_runtime::api::{AuditedRead, Caller};
 use utoipa::openapi::OpenApi as Document;
 use utoipa::{IntoParams, OpenApi};
 
@@ -25,7 +25,7 @@ use super::{export, rest, stats, stream};
         replay::start, replay::list, replay::one, replay::cancel),
     components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unavailable)),
     security((), ("token" = [])),
-    modifiers(&Token),
+    modifiers(&BearerAuth),
     tags(
         (name = "events", description = "What happened"),
         (name = "proof", description = "That nothing was changed"),
@@ -39,8 +39,8 @@ pub fn document() -> Document {
     Ledger::openapi()
 }
 
-pub(super) async fn serve(_caller: Caller) -> (Extension<Shown>, Json<Document>) {
-    (Shown::nothing().extension(), Json(document()))
+pub(super) async fn serve(_caller: Caller) -> (Extension<AuditedRead>, Json<Document>) {
+    (AuditedRead::nothing().extension(), Json(document()))
 }
 
 problem_responses! {

@@ -164,7 +164,7 @@ impl Proofs {
         match self.checkpointer.repair().await {
             Ok(()) => true,
             Err(error) => {
-                let error = mesh_runtime::chain(&error);
+                let error = mesh_runtime::error_chain(&error);
                 tracing::error!(error, "proof does not verify, run smesh verify");
                 false
             }
@@ -181,7 +181,7 @@ impl Proofs {
         let seq = match requested {
             CheckpointId::Seq(seq) => *seq,
             CheckpointId::Id(id) => {
-                let seq = self.store.visible_seq_of(id, &caller.sight()).await?;
+                let seq = self.store.visible_seq_of(id, &caller.visibility()).await?;
                 seq.ok_or_else(|| {
                     ProofError::NotFound(format!("no entry with id {id}, or it is not yours"))
                 })?
@@ -305,7 +305,7 @@ impl Proofs {
                 Ok((KeyInfo { key, to_size }, checkpoint))
             }
             Err(error @ (Error::NoKey(_) | Error::Inconsistent(_) | Error::KeyUnfit { .. })) => {
-                Err(ProofError::Conflict(mesh_runtime::chain(&error)))
+                Err(ProofError::Conflict(mesh_runtime::error_chain(&error)))
             }
             Err(error) => Err(error.into()),
         }

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
-use mesh_runtime::api::{Caller, Problem, Shown};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -46,7 +46,7 @@ pub(super) async fn list<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<EventPageJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<EventPageJson>), Problem> {
     let mut params = Params::of(query.as_deref())?;
     let fields = params.fields()?;
     let page = api.list(&caller, params.list()?).await.map_err(problem)?;
@@ -78,7 +78,7 @@ pub(super) async fn job<A: EventsApi>(
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<JobHistoryJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<JobHistoryJson>), Problem> {
     let at = at(query.as_deref())?;
     let history = api
         .job(&caller, &cluster, &job, at)
@@ -107,14 +107,14 @@ pub(super) async fn node<A: EventsApi>(
     caller: Caller,
     Path((cluster, node)): Path<(String, String)>,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<NodeJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<NodeJson>), Problem> {
     let at = at(query.as_deref())?;
     let history = api
         .node(&caller, &cluster, &node, at)
         .await
         .map_err(problem)?;
     let node = json::node(cluster, node, at, &history)?;
-    Ok((Shown::nothing().extension(), Json(node)))
+    Ok((AuditedRead::nothing().extension(), Json(node)))
 }
 
 /// End of the chain.
@@ -135,13 +135,13 @@ pub(super) struct HeadJson {
 pub(super) async fn head<A: EventsApi>(
     State(api): State<Arc<A>>,
     _caller: Caller,
-) -> Result<(Extension<Shown>, Json<HeadJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<HeadJson>), Problem> {
     let head = api.head().await.map_err(problem)?;
     let head = HeadJson {
         seq: head.seq,
         chain: hex::encode(head.chain),
     };
-    Ok((Shown::nothing().extension(), Json(head)))
+    Ok((AuditedRead::nothing().extension(), Json(head)))
 }
 
 impl Params {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
-use mesh_runtime::api::{Caller, Problem, Shown};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -68,7 +68,7 @@ pub(super) async fn stats<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<StatsJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<StatsJson>), Problem> {
     let mut params = Params::of(query.as_deref())?;
     let by = params
         .take("by")

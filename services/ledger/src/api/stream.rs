@@ -12,7 +12,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use futures_util::{Stream, stream};
-use mesh_runtime::api::{Caller, Problem, Shown};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 
 use super::fields::Fields;
 use super::follow::Follower;
@@ -49,7 +49,7 @@ pub(super) async fn follow<A: EventsApi>(
     RawQuery(query): RawQuery,
 ) -> Result<
     (
-        Extension<Shown>,
+        Extension<AuditedRead>,
         Sse<impl Stream<Item = Result<SseEvent, Infallible>>>,
     ),
     Problem,
@@ -60,7 +60,7 @@ pub(super) async fn follow<A: EventsApi>(
         after,
     } = read(query.as_deref())?;
     let after = last_event_id(&headers)?.or(after);
-    let (shown, counts) = Shown::to(&caller).stream();
+    let (shown, counts) = AuditedRead::to(&caller).stream();
     let follower = Follower::begin(api, caller, request, after)
         .await
         .map_err(problem)?;

@@ -67,5 +67,5 @@ pub(super) fn status(error: &Error) -> Status {
 
 /// What is in the way, for who can mend it.
 pub(super) fn log(error: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(error = mesh_runtime::chain(error), "answer request");
+    tracing::warn!(error = mesh_runtime::error_chain(error), "answer request");
 }

@@ -73,7 +73,8 @@ impl Checkpointer {
         self.file.write_next(&new)?;
         let subject = subject::audit(&entry.cluster, &entry.kind);
         let record = Record::audit(&subject, Bytes::from(entry.encode_to_vec()));
-        let record = record.map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+        let record =
+            record.map_err(|error| Error::NotResumed(mesh_runtime::error_chain(&error)))?;
         let nothing = BatchSequences::Nothing;
         self.store
             .append_recovered(before, MESH_AUDIT, &nothing, vec![record])
@@ -151,7 +152,7 @@ impl Checkpointer {
             .bus
             .publish_raw(subject, &entry.id, entry.encode_to_vec());
         if let Err(error) = sent.await {
-            let error = mesh_runtime::chain(&error);
+            let error = mesh_runtime::error_chain(&error);
             tracing::warn!(error, "audit entry about the history not published");
         }
     }
@@ -159,7 +160,7 @@ impl Checkpointer {
     /// Publishes that the bus has a checkpoint which the ledger contradicts.
     pub(super) async fn publish_contradiction(&self) {
         if let Err(error) = self.try_publish_contradiction().await {
-            let error = mesh_runtime::chain(&error);
+            let error = mesh_runtime::error_chain(&error);
             tracing::debug!(error, "contradiction not published");
         }
     }
@@ -190,7 +191,7 @@ impl Checkpointer {
         let stored = self.store.checkpoint_keys().await?;
         let keys = self.known_keys(&stored)?;
         let (checkpoint, _) = Checkpoint::open(note, &keys)
-            .map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+            .map_err(|error| Error::NotResumed(mesh_runtime::error_chain(&error)))?;
         let origin = checkpoint.origin.clone();
         self.report(&origin, &checkpoint, note).await
     }

@@ -20,7 +20,7 @@ impl Checkpointer {
             // Before the checkpoint: who has that finds the order of what it counts.
             let size = *size;
             if let Err(error) = self.publish_order(state, size).await {
-                let error = mesh_runtime::chain(&error);
+                let error = mesh_runtime::error_chain(&error);
                 tracing::warn!(error, size, "entry order not published, retrying");
             }
         }
@@ -34,7 +34,7 @@ impl Checkpointer {
             {
                 Ok(_) => state.unpublished = None,
                 Err(error) => tracing::warn!(
-                    error = mesh_runtime::chain(&error),
+                    error = mesh_runtime::error_chain(&error),
                     size,
                     "checkpoint not published, retrying"
                 ),
@@ -89,7 +89,7 @@ impl Checkpointer {
     /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm. A key that
     /// its predecessor has not signed was written into the table by someone else: publishing it would confirm it.
     async fn announce_keys(&self) -> Result<(), String> {
-        let failed = |error: Error| mesh_runtime::chain(&error);
+        let failed = |error: Error| mesh_runtime::error_chain(&error);
         let keys = self.store.checkpoint_keys().await.map_err(failed)?;
         let entries = keys::audit_entries(&keys, &self.cluster);
         for (pair, entry) in keys.windows(2).zip(entries) {
@@ -114,7 +114,7 @@ impl Checkpointer {
                     .bus
                     .publish_raw(subject, &entry.id, entry.encode_to_vec())
                     .await;
-                sent.map_err(|error| mesh_runtime::chain(&error))?;
+                sent.map_err(|error| mesh_runtime::error_chain(&error))?;
             }
         }
         Ok(())

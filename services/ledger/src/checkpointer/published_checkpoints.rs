@@ -79,7 +79,7 @@ pub(super) fn read_published(
     let note = String::from_utf8_lossy(&message.body);
     let ignored = |why: &CheckpointError| {
         tracing::warn!(
-            error = mesh_runtime::chain(why),
+            error = mesh_runtime::error_chain(why),
             sequence = message.sequence,
             "message on MESH_CHECKPOINTS is not a checkpoint of this ledger, ignored"
         );

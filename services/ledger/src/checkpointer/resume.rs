@@ -295,7 +295,7 @@ fn to_store(
     let mut all = Vec::new();
     for one in published {
         let (_, signed_by) = Checkpoint::open(&one.note, keys)
-            .map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+            .map_err(|error| Error::NotResumed(mesh_runtime::error_chain(&error)))?;
         let signed_by: Vec<String> = signed_by.iter().map(ToString::to_string).collect();
         let is_known = |vkey: &String| known.iter().any(|key| key.vkey == *vkey);
         let new = signed_by.iter().find(|vkey| !is_known(vkey));
@@ -395,7 +395,7 @@ fn add(
     keys: &[PublicKey],
 ) -> Result<(), Error> {
     let (checkpoint, _) = Checkpoint::open(&note, keys)
-        .map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+        .map_err(|error| Error::NotResumed(mesh_runtime::error_chain(&error)))?;
     if checkpoint.origin != origin {
         return Err(Error::NotResumed(format!(
             "the checkpoint is one of {}, but this ledger is {origin}",

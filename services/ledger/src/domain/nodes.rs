@@ -240,7 +240,7 @@ fn written((before, width, behind): &NumberedName<'_>, from: u64, size: u32) -> 
 mod tests {
     use mesh_events::EventType;
     use mesh_events::proto::mesh::cost::v1::CostLine;
-    use mesh_testkit::build;
+    use mesh_testkit::fixtures;
     use proptest::prelude::*;
 
     use super::*;
@@ -294,11 +294,11 @@ mod tests {
 
     #[test]
     fn nodes_of_jobs_costs_and_nodes_are_found() {
-        let mut job = build::job(1);
+        let mut job = fixtures::job(1);
         job.nodes = "n[2-3]".into();
         job.scheduled_nodes = "n9".into();
         job.failed_node = "n7".into();
-        let mut event = build::job_event(EventType::CostFinalized, job);
+        let mut event = fixtures::job_event(EventType::CostFinalized, job);
         if let Some(Payload::Cost(cost)) = &mut event.payload {
             cost.lines.push(CostLine {
                 nodes: "n5".into(),
@@ -312,9 +312,9 @@ mod tests {
 
     #[test]
     fn a_list_that_cannot_be_read_is_said() {
-        let mut job = build::job(1);
+        let mut job = fixtures::job(1);
         (job.nodes, job.failed_node) = ("n[1-".into(), "n7".into());
-        let nodes = NodeBlocks::of(&build::job_event(EventType::JobStarted, job));
+        let nodes = NodeBlocks::of(&fixtures::job_event(EventType::JobStarted, job));
         assert_eq!(
             (nodes.blocks, nodes.unread),
             (["n7".to_owned()].into(), true)
@@ -324,9 +324,9 @@ mod tests {
     #[test]
     fn a_list_of_too_many_nodes_is_not_indexed() {
         let of = |nodes: String| {
-            let mut job = build::job(1);
+            let mut job = fixtures::job(1);
             job.nodes = nodes;
-            let nodes = NodeBlocks::of(&build::job_event(EventType::JobStarted, job));
+            let nodes = NodeBlocks::of(&fixtures::job_event(EventType::JobStarted, job));
             (nodes.blocks.len(), nodes.unread)
         };
         let every_other = |most: usize| {

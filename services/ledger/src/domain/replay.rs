@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use mesh_runtime::TimeBound;
-use mesh_runtime::api::{Caller, Means, Sight};
+use mesh_runtime::api::{AuthMethod, Caller, Visibility};
 use serde::{Deserialize, Serialize};
 
 use super::filter::{Filter, InvalidFilter, Selection};
@@ -189,8 +189,8 @@ impl Requester {
     /// Captures a caller.
     pub fn of(caller: &Caller) -> Self {
         let (issuer, subject) = match &caller.means {
-            Means::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
-            Means::Peer { .. } | Means::Token => Default::default(),
+            AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
+            AuthMethod::Peer { .. } | AuthMethod::Token => Default::default(),
         };
         let accounts = caller.accounts.iter();
         Self {
@@ -209,11 +209,11 @@ impl Requester {
     }
 
     /// Visibility of the requester.
-    pub fn sight(&self) -> Sight {
+    pub fn visibility(&self) -> Visibility {
         if self.everything {
-            return Sight::Everything;
+            return Visibility::All;
         }
-        Sight::Of {
+        Visibility::Restricted {
             users: self.users.clone(),
             accounts: self.accounts.iter().cloned().collect::<BTreeMap<_, _>>(),
         }
@@ -226,9 +226,9 @@ impl Requester {
 /// Owner key of a caller's replays. Identities with the same name differ by authentication method.
 pub fn owner(caller: &Caller) -> String {
     match &caller.means {
-        Means::Peer { uid } => format!("unix {uid}"),
-        Means::Token => caller.name.clone(),
-        Means::Oidc { issuer, subject } => format!("oidc {issuer} {subject}"),
+        AuthMethod::Peer { uid } => format!("unix {uid}"),
+        AuthMethod::Token => caller.name.clone(),
+        AuthMethod::Oidc { issuer, subject } => format!("oidc {issuer} {subject}"),
     }
 }
 

@@ -5,7 +5,7 @@ use ledger::Store;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey, timestamp};
-use mesh_testkit::build::{self, CLUSTER, submit_time};
+use mesh_testkit::fixtures::{self, CLUSTER, submit_time};
 use serde_json::Value;
 
 use crate::support::{
@@ -28,7 +28,7 @@ pub struct Api {
 
 impl Api {
     pub async fn with(database: Database, events: &[Event]) -> Self {
-        mesh_runtime::install_tls();
+        mesh_runtime::install_crypto_provider();
         let store = database.store().await;
         for batch in events.chunks(500) {
             let records = batch.iter().map(record).collect();
@@ -80,13 +80,13 @@ pub fn job_id(entry: &Value) -> u64 {
 /// A job submitted some seconds later than others.
 pub fn later(id: u32, seconds: i64) -> Job {
     let submitted = submit_time() + TimeDelta::seconds(seconds);
-    let mut job = build::job(id);
+    let mut job = fixtures::job(id);
     job.submit_time = Some(timestamp(submitted));
     job.eligible_time = job.submit_time;
     job.start_time = Some(timestamp(submitted + TimeDelta::seconds(10)));
     job.run = RunKey {
         submit_time: submitted.timestamp(),
-        ..build::run(id)
+        ..fixtures::run(id)
     }
     .entity_key();
     job
@@ -100,9 +100,9 @@ fn submitted(user: &str, id: u32, seconds: i64) -> Event {
 }
 
 async fn filters_choose_events(database: Database) {
-    let mut ended = build::job_event(
+    let mut ended = fixtures::job_event(
         EventType::JobCompleted,
-        build::ended(build::job(3), "COMPLETED", 60),
+        fixtures::ended(fixtures::job(3), "COMPLETED", 60),
     );
     ended.owner.as_mut().unwrap().user = "bob".into();
     let mut foreign = submitted("alice", 9, 0);
@@ -220,7 +220,7 @@ async fn cursors_are_stable_while_events_are_appended(database: Database) {
 }
 
 async fn a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     store
         .append("S", 1, vec![record(&submitted("alice", 1, 0))])

@@ -6,7 +6,7 @@ use ledger::domain::record::{InvalidRecord, Record};
 use ledger::verify_database;
 use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use prost::Message as _;
 
 use crate::support::{
@@ -30,7 +30,7 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
 
     let mut ids = HashSet::new();
     for id in 1..=50 {
-        let event = build::job_event(EventType::JobSubmitted, build::job(id));
+        let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(id));
         bus.publish(&event).await.unwrap();
         ids.insert(event.id);
     }
@@ -45,7 +45,7 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
     ids.insert(audit.id);
 
     // Beyond the dedupe window the bus delivers a record again: here under another message id.
-    let mut again = build::job_event(EventType::JobSubmitted, build::job(1));
+    let mut again = fixtures::job_event(EventType::JobSubmitted, fixtures::job(1));
     let subject = subject::of(&again).unwrap();
     again.late = true;
     bus.publish_raw(subject.clone(), "again-1", again.encode_to_vec())
@@ -54,7 +54,7 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
     bus.publish_raw(subject, "nonsense", b"nonsense".to_vec())
         .await
         .unwrap();
-    let last = build::job_event(EventType::JobSubmitted, build::job(51));
+    let last = fixtures::job_event(EventType::JobSubmitted, fixtures::job(51));
     let end = bus.publish(&last).await.unwrap().sequence;
     ids.insert(last.id);
 
@@ -106,7 +106,7 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
 
 async fn a_fact_that_comes_again_is_not_appended(database: Database) {
     let store = database.store().await;
-    let event = build::job_event(EventType::JobStarted, build::job(7));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(7));
     let mut other = event.clone();
     other.late = true;
     let first = store.append("S", 1, vec![record(&event)]).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
 
 async fn any_text_of_an_event_can_be_stored(database: Database) {
     let store = database.store().await;
-    let mut job = build::job(1);
+    let mut job = fixtures::job(1);
     job.partition = "p\0\u{1F980}' --\\".into();
     let strange = of_user("al\0ice", EventType::JobStarted, job);
     let appended = store.append("S", 1, vec![record(&strange)]).await.unwrap();
@@ -145,7 +145,7 @@ async fn any_text_of_an_event_can_be_stored(database: Database) {
 
 async fn the_database_refuses_to_change_or_delete(database: Database) {
     let store = database.store().await;
-    let event = build::job_event(EventType::JobStarted, build::job(7));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(7));
     store.append("S", 1, vec![record(&event)]).await.unwrap();
 
     let mut outsider = database.outsider().await;
@@ -220,7 +220,7 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
 
 async fn what_was_signed_and_noted_about_the_ledger_stays_as_it_is(database: Database) {
     let store = database.store().await;
-    let event = build::job_event(EventType::JobStarted, build::job(7));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(7));
     store.append("S", 1, vec![record(&event)]).await.unwrap();
     let mut outsider = database.outsider().await;
     for row in [
@@ -287,7 +287,7 @@ async fn only_the_owner_may_read_the_file() {
 async fn columns_for_queries_are_filled_again_from_the_payloads(database: Database) {
     let records = || {
         let mut records: Vec<_> = (1..=2500)
-            .map(|id| record(&of_user("alice", EventType::JobStarted, build::job(id))))
+            .map(|id| record(&of_user("alice", EventType::JobStarted, fixtures::job(id))))
             .collect();
         records.push(record(&node_event("n1", 1)));
         records.push(audit_fact(&audit_entry(1)));
@@ -302,7 +302,7 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
         }
         listed
     };
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     for batch in records().chunks(500) {
         store.append("S", 1, batch.to_vec()).await.unwrap();
@@ -369,7 +369,7 @@ async fn a_database_that_cannot_be_written_delays_and_loses_nothing(database: Da
         other.execute("SELECT seq FROM head FOR UPDATE").await;
     }
     for id in 1..=10 {
-        let event = build::job_event(EventType::JobSubmitted, build::job(id));
+        let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(id));
         bus.publish(&event).await.unwrap();
     }
     process
@@ -405,7 +405,7 @@ async fn it_goes_on_by_itself_after_a_full_disk() {
     let bus = bus(&nats, "admin").await;
     let publish = async |ids: std::ops::RangeInclusive<u32>| {
         for id in ids {
-            let event = build::job_event(EventType::JobSubmitted, build::job(id));
+            let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(id));
             bus.publish(&event).await.unwrap();
         }
     };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ledger::{Location, Store};
 use mesh_events::EventType;
-use mesh_testkit::{Postgres, build, psql};
+use mesh_testkit::{Postgres, fixtures, psql};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 use crate::roles::of_role;
@@ -25,7 +25,7 @@ fn pem(folder: &Path, authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> P
 }
 
 async fn append(store: &Store, job: u32) -> Result<(), ledger::Error> {
-    let event = build::job_event(EventType::JobStarted, build::job(job));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(job));
     let records = vec![record(&event)];
     store.append("SLURM_EVENTS", job.into(), records).await?;
     Ok(())
@@ -65,7 +65,7 @@ async fn a_server_is_believed_by_its_certificate_and_its_name() {
         ("127.0.0.1", "verify-full", &right),
     ] {
         let error = Store::open(&address(host, mode, authority), 1).await;
-        let text = mesh_runtime::chain(&error.unwrap_err());
+        let text = mesh_runtime::error_chain(&error.unwrap_err());
         assert!(text.contains("certificate"), "{host} {mode}: {text}");
         assert!(!text.contains("s3cret"), "{text}");
     }

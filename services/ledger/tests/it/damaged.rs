@@ -1,6 +1,6 @@
 //! The program by itself, with a damaged file.
 
-use mesh_testkit::{NatsServer, names_damage, write_private};
+use mesh_testkit::{NatsServer, assert_corruption_reported, write_private};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_file_is_named_with_what_to_do() {
@@ -14,7 +14,7 @@ async fn a_damaged_file_is_named_with_what_to_do() {
     );
     write_private(&config, text);
     let file = folder.path().join("ledger.db");
-    names_damage(
+    assert_corruption_reported(
         env!("CARGO_BIN_EXE_ledger"),
         &config,
         &file,

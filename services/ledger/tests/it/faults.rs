@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ledger::verify_database;
 use mesh_bus::Bus;
 use mesh_events::EventType;
-use mesh_testkit::{NatsServer, Postgres, SmallDisk, build};
+use mesh_testkit::{NatsServer, Postgres, SmallDisk, fixtures};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Database, Process, bus};
@@ -15,7 +15,7 @@ async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) -> HashSet<Stri
     let events: Vec<_> = jobs
         .flat_map(|id| {
             [EventType::JobSubmitted, EventType::JobStarted]
-                .map(|kind| build::job_event(kind, build::job(id)))
+                .map(|kind| fixtures::job_event(kind, fixtures::job(id)))
         })
         .collect();
     let ids = events.iter().map(|event| event.id.clone()).collect();

@@ -7,7 +7,7 @@ use mesh_bus::Bus;
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
 use mesh_events::{Event, EventType, subject};
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use prost::Message as _;
 
 use crate::support::{Database, Process, audit_entry, bus, on_both};
@@ -20,7 +20,7 @@ on_both!(
 );
 
 fn events(jobs: std::ops::RangeInclusive<u32>) -> Vec<Event> {
-    jobs.map(|id| build::job_event(EventType::JobSubmitted, build::job(id)))
+    jobs.map(|id| fixtures::job_event(EventType::JobSubmitted, fixtures::job(id)))
         .collect()
 }
 

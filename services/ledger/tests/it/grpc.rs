@@ -9,7 +9,7 @@ use mesh_events::proto::mesh::ledger::v1::{
     EventFilter, ExportEventsRequest, GetJobRequest, GetNodeRequest, GetStatsRequest, LedgerEntry,
     ListEventsRequest, TailEventsRequest,
 };
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
@@ -30,9 +30,9 @@ async fn client(url: String) -> EventsServiceClient<Channel> {
 async fn answers_are_those_of_rest(database: Database) {
     let store = database.store().await;
     let events = [
-        of_user("alice", EventType::JobSubmitted, build::job(1)),
-        of_user("bob", EventType::JobSubmitted, build::job(2)),
-        of_user("alice", EventType::JobStarted, build::job(1)),
+        of_user("alice", EventType::JobSubmitted, fixtures::job(1)),
+        of_user("bob", EventType::JobSubmitted, fixtures::job(2)),
+        of_user("alice", EventType::JobStarted, fixtures::job(1)),
     ];
     store
         .append("S", 3, events.iter().map(record).collect())
@@ -131,10 +131,10 @@ fn of(filter: EventFilter, fields: &[&str]) -> ExportEventsRequest {
 }
 
 async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     // More than two pages of an export, with an audit entry in between.
-    let started = |n| record(&of_user("alice", EventType::JobStarted, build::job(n)));
+    let started = |n| record(&of_user("alice", EventType::JobStarted, fixtures::job(n)));
     let mut records: Vec<_> = (1..=250).map(started).collect();
     records.insert(100, audit_fact(&audit_entry(1)));
     records.push(record(&node_event("n1", 1)));
@@ -266,9 +266,9 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
     let database = Database::sqlite();
     let store = database.store().await;
     let events = [
-        of_user("alice", EventType::JobStarted, build::job(1)),
+        of_user("alice", EventType::JobStarted, fixtures::job(1)),
         node_event("n1", 1),
-        of_user("bob", EventType::JobStarted, build::job(2)),
+        of_user("bob", EventType::JobStarted, fixtures::job(2)),
     ];
     store
         .append("S", 3, events.iter().map(record).collect())
@@ -336,7 +336,7 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
         let entry = tail.message().await.unwrap().unwrap().entry.unwrap();
         assert_eq!(entry.seq, seq);
     }
-    let next = of_user("alice", EventType::JobStarted, build::job(4));
+    let next = of_user("alice", EventType::JobStarted, fixtures::job(4));
     store.append("S", 4, vec![record(&next)]).await.unwrap();
     let entry = tail.message().await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.seq, entry.event), (4, Some(next)));

@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Event, Identity};
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job};
 use mesh_events::{EventId, EventType, timestamp};
-use mesh_testkit::build::{self, CLUSTER, submit_time};
+use mesh_testkit::fixtures::{self, CLUSTER, submit_time};
 use serde_json::{Value, json};
 
 use crate::api::{Api, later};
@@ -59,7 +59,7 @@ fn life(user: &str, account: &str, job: Job, state: &str, micros: i64) -> Vec<Ev
         "COMPLETED" => EventType::JobCompleted,
         _ => EventType::JobFailed,
     };
-    let mut ended = build::ended(job.clone(), state, 60);
+    let mut ended = fixtures::ended(job.clone(), state, 60);
     ended.exit_code = Some(ExitCode {
         code: u32::from(state == "FAILED"),
         signal: 0,
@@ -130,7 +130,7 @@ async fn every_column_filters(database: Database) {
 
 async fn a_node_finds_itself_and_the_jobs_that_ran_on_it(database: Database) {
     let on = |id: u32, kind: EventType, nodes: &str| {
-        let mut job = build::job(id);
+        let mut job = fixtures::job(id);
         job.nodes = nodes.into();
         of_user("alice", kind, job)
     };
@@ -227,7 +227,7 @@ async fn only_the_fields_that_were_asked_for_are_given() {
 
 async fn an_export_is_the_whole_listing(database: Database) {
     let many: Vec<Event> = (1..=2500)
-        .map(|id| of_user("alice", EventType::JobStarted, build::job(id)))
+        .map(|id| of_user("alice", EventType::JobStarted, fixtures::job(id)))
         .collect();
     let api = Api::with(database, &many).await;
     let text = api.text("/v1/events/export?user=alice").await;
@@ -251,7 +251,7 @@ async fn an_export_is_the_whole_listing(database: Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_is_safe_to_open_and_a_bad_export_is_refused_at_once() {
-    let mut job = build::job(5);
+    let mut job = fixtures::job(5);
     job.name = "=HYPERLINK(\"http://x\"),\n".into();
     let api = Api::with(
         Database::sqlite(),
@@ -304,7 +304,7 @@ async fn a_table_is_safe_to_open_and_a_bad_export_is_refused_at_once() {
 async fn sums_count_waits_and_costs_by_group(database: Database) {
     let mut events = day();
     // The cost of bob's run is put right: the last word counts.
-    let ended = build::ended(later(7, 86_400), "FAILED", 60);
+    let ended = fixtures::ended(later(7, 86_400), "FAILED", 60);
     let mut adjusted = cost("bob", EventType::CostAdjusted, ended, 300_000);
     adjusted.id = EventId::sampled(CLUSTER, "x", EventType::CostAdjusted, 1).to_string();
     adjusted.owner.as_mut().unwrap().account = "chemistry".into();

@@ -9,7 +9,7 @@ use mesh_events::EventType;
 use mesh_events::catalogue::BUCKET_COORDINATORS;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::ledger::v1::ListEventsRequest;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, OidcProvider, wait_until};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ const VIEWS: [(&str, &[u64], bool); 5] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_sees_what_their_token_lets_them_see() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let nats = NatsServer::start().await;
     let bus = bus(&nats, "admin").await;
@@ -44,10 +44,16 @@ async fn everybody_sees_what_their_token_lets_them_see() {
     let events = vec![
         in_account(
             "physics",
-            of_user("al", EventType::JobStarted, build::job(1)),
+            of_user("al", EventType::JobStarted, fixtures::job(1)),
         ),
-        in_account("art", of_user("bob", EventType::JobStarted, build::job(2))),
-        in_account("lab", of_user("erin", EventType::JobStarted, build::job(3))),
+        in_account(
+            "art",
+            of_user("bob", EventType::JobStarted, fixtures::job(2)),
+        ),
+        in_account(
+            "lab",
+            of_user("erin", EventType::JobStarted, fixtures::job(3)),
+        ),
         node_event("n1", 1),
     ];
     let shutdown = CancellationToken::new();

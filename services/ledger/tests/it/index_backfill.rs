@@ -2,7 +2,7 @@
 
 use ledger::{BackfillProgress, Store};
 use mesh_events::EventType;
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 use reqwest::StatusCode;
 
 use crate::support::{Database, Process, of_user, on_both, record};
@@ -23,7 +23,7 @@ const COLUMNS: &str = "cluster, category, type, job_id, array_job_id, task_id, h
 /// A ledger whose entries all have the same body, and no proper chain; how many they are.
 pub async fn fill(database: &Database) -> i64 {
     let store = database.store().await;
-    let event = of_user("alice", EventType::JobStarted, build::job(1));
+    let event = of_user("alice", EventType::JobStarted, fixtures::job(1));
     store.append("S", 1, vec![record(&event)]).await.unwrap();
     store.close().await;
     let mut outsider = database.outsider().await;

@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job};
 use mesh_events::{EventType, RunKey, timestamp};
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use serde_json::Value;
 
 use crate::api::{Api, get, later};
@@ -27,7 +27,7 @@ pub fn life(user: &str, job: &Job) -> Vec<Event> {
             currency: "EUR".into(),
         })
     };
-    let mut ended = build::ended(job.clone(), "COMPLETED", 60);
+    let mut ended = fixtures::ended(job.clone(), "COMPLETED", 60);
     ended.exit_code = Some(ExitCode { code: 0, signal: 0 });
     let mut submission = of_user(
         user,
@@ -120,10 +120,10 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
     // It runs from 10 to 70.
     let job = Job {
         nodes: "n[1-2]".into(),
-        ..build::job(5)
+        ..fixtures::job(5)
     };
     let mut explained = of_user("alice", EventType::QueueExplained, job.clone());
-    explained.occurred_at = Some(timestamp(build::submit_time() + TimeDelta::seconds(5)));
+    explained.occurred_at = Some(timestamp(fixtures::submit_time() + TimeDelta::seconds(5)));
     let mut events = life("alice", &job);
     events.push(explained);
     for (n, (node, seconds)) in [("n2", 9), ("n2", 40), ("n3", 40), ("n1", 130), ("n1", 131)]
@@ -132,7 +132,7 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
     {
         let mut event = node_event(node, n as u64);
         event.occurred_at = Some(timestamp(
-            build::submit_time() + TimeDelta::seconds(seconds),
+            fixtures::submit_time() + TimeDelta::seconds(seconds),
         ));
         events.push(event);
     }
@@ -167,7 +167,7 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
             .collect();
         assert_eq!(nodes, ["n2", "n1"]);
     }
-    let at = (build::submit_time() + TimeDelta::seconds(30)).to_rfc3339();
+    let at = (fixtures::submit_time() + TimeDelta::seconds(30)).to_rfc3339();
     let (_, history) = api
         .get(&format!("{path}?at={}", at.replace('+', "%2B")))
         .await;
@@ -175,7 +175,7 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
 }
 
 fn task(array: u32, raw: u32, task: u32) -> Job {
-    let mut job = build::job(raw);
+    let mut job = fixtures::job(raw);
     job.array = Some(ArrayInfo {
         job_id: array,
         task_id: Some(task),
@@ -183,14 +183,14 @@ fn task(array: u32, raw: u32, task: u32) -> Job {
     });
     job.run = RunKey {
         task_id: Some(task),
-        ..build::run(array)
+        ..fixtures::run(array)
     }
     .entity_key();
     job
 }
 
 fn component(leader: u32, offset: u32) -> Job {
-    let mut job = build::job(leader + offset);
+    let mut job = fixtures::job(leader + offset);
     job.het = Some(HetInfo {
         job_id: leader,
         offset,
@@ -207,7 +207,7 @@ async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms(database: Da
         component(200, 1),
     ]
     .into_iter()
-    .map(|job| build::job_event(EventType::JobStarted, job))
+    .map(|job| fixtures::job_event(EventType::JobStarted, job))
     .collect();
     let api = Api::with(database, &events).await;
     assert_eq!(api.jobs("job=100").await, [101, 102, 100]);
@@ -218,12 +218,12 @@ async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms(database: Da
     let (_, history) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
     assert_eq!(history["runs"].as_array().unwrap().len(), 3);
     let (_, history) = api.get(&format!("/v1/jobs/{CLUSTER}/200+1")).await;
-    assert_eq!(history["runs"][0]["run"], build::job(201).run);
+    assert_eq!(history["runs"][0]["run"], fixtures::job(201).run);
 }
 
 async fn a_history_that_is_too_long_is_truncated(database: Database) {
     let events: Vec<Event> = (1..=150)
-        .map(|n| build::job_event(EventType::JobStarted, task(100, 100 + n, n)))
+        .map(|n| fixtures::job_event(EventType::JobStarted, task(100, 100 + n, n)))
         .collect();
     let api = Api::with(database, &events).await;
     let (_, history) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;

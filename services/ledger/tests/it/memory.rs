@@ -6,7 +6,7 @@ use ledger::Store;
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest};
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 use tonic::transport::Endpoint;
 
 use crate::support::{Database, Process, free_address, on_both, record, secret};
@@ -34,9 +34,9 @@ enum Pace {
 async fn fill(store: &Store) {
     for first in (1..=ENTRIES).step_by(BATCH as usize) {
         let records = (first..first + BATCH).map(|id| {
-            let mut job = build::job(id);
+            let mut job = fixtures::job(id);
             job.work_dir = format!("/home/{}", "x".repeat(SIZE));
-            record(&build::job_event(EventType::JobStarted, job))
+            record(&fixtures::job_event(EventType::JobStarted, job))
         });
         let records = records.collect();
         store.append("SLURM_EVENTS", 1, records).await.unwrap();

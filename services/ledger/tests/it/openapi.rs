@@ -14,7 +14,7 @@ use ledger::replayer::Replayer;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use serde_json::{Value, json};
 
 use crate::api::get;
@@ -31,7 +31,7 @@ struct Whole {
 
 impl Whole {
     async fn with(events: &[Event]) -> Self {
-        mesh_runtime::install_tls();
+        mesh_runtime::install_crypto_provider();
         let database = Database::sqlite();
         let store = database.store().await;
         let mut records: Vec<_> = events.iter().map(record).collect();
@@ -83,7 +83,7 @@ fn the_committed_description_is_what_the_code_gives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_served_and_every_parameter_in_it_is_taken() {
-    let api = Whole::with(&[of_user("alice", EventType::JobStarted, build::job(5))]).await;
+    let api = Whole::with(&[of_user("alice", EventType::JobStarted, fixtures::job(5))]).await;
     let (status, served) = get(&api.url, "/v1/events/openapi.json").await;
     assert_eq!(status, 200);
     assert_eq!(served, serde_json::to_value(document()).unwrap());
@@ -153,7 +153,7 @@ async fn answers_are_as_described_whatever_is_asked() {
         "SCHEMATHESIS is the path of schemathesis; `make test` sets it (scripts/schemathesis)",
     );
     let mut events: Vec<_> = (1..=20)
-        .map(|id| of_user("alice", EventType::JobStarted, build::job(id)))
+        .map(|id| of_user("alice", EventType::JobStarted, fixtures::job(id)))
         .collect();
     events.push(node_event("n1", 1));
     let api = Whole::with(&events).await;

@@ -17,7 +17,7 @@ use mesh_events::proto::mesh::ledger::v1::{
 };
 use mesh_runtime::api::Caller;
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use serde_json::Value;
 use signed_note::{Note, StandardVerifier, VerifierList};
 use tlog_tiles::{Hash, check_record, check_tree};
@@ -51,8 +51,13 @@ impl Ledger {
     pub async fn append(&mut self, count: u32) {
         let jobs = self.next_job..self.next_job + count;
         self.next_job += count;
-        let records =
-            jobs.map(|id| record(&of_user("alice", EventType::JobSubmitted, build::job(id))));
+        let records = jobs.map(|id| {
+            record(&of_user(
+                "alice",
+                EventType::JobSubmitted,
+                fixtures::job(id),
+            ))
+        });
         let records: Vec<_> = records.collect();
         for batch in records.chunks(500) {
             self.store.append("S", 1, batch.to_vec()).await.unwrap();
@@ -117,7 +122,7 @@ impl Ledger {
 }
 
 pub async fn get(url: &str) -> (u16, String) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let answer = reqwest::get(url).await.unwrap();
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
@@ -202,7 +207,11 @@ async fn proofs_hold_for_another_implementation(database: Database) {
     .unwrap();
 
     // By id, for those who may see the event.
-    let id = record(&build::job_event(EventType::JobSubmitted, build::job(3))).id;
+    let id = record(&fixtures::job_event(
+        EventType::JobSubmitted,
+        fixtures::job(3),
+    ))
+    .id;
     let by_id = format!("/v1/ledger/proof/inclusion?id={id}&size=7");
     assert_eq!(json(&format!("{url}{by_id}")).await["seq"], 3);
     let bob = ledger.serve(user("bob")).await;

@@ -6,7 +6,7 @@ use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest, TailEventsRequest};
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
@@ -16,7 +16,7 @@ use crate::support::{Database, Process, bus, free_address, of_user, secret};
 /// Publishes two starts of alice's and one of bob's, and waits until the ledger has them.
 async fn three_starts(nats: &NatsServer, process: &Process) {
     let events: Vec<Event> = [("alice", 1), ("alice", 2), ("bob", 3)]
-        .map(|(user, job)| of_user(user, EventType::JobStarted, build::job(job)))
+        .map(|(user, job)| of_user(user, EventType::JobStarted, fixtures::job(job)))
         .into();
     let bus = bus(nats, "admin").await;
     bus.publish_all(events, &CancellationToken::new())

@@ -22,7 +22,7 @@ use mesh_events::proto::mesh::ledger::v1::{
 };
 use mesh_events::{Event, EventType, subject};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, wait_until};
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ impl Ledger {
 
     /// With what was sent kept for some time.
     async fn start_with(database: Database, keep: Duration) -> Self {
-        mesh_runtime::install_tls();
+        mesh_runtime::install_crypto_provider();
         let store = database.store().await;
         let nats = NatsServer::start().await;
         let bus = bus(&nats, "ledger").await;
@@ -209,10 +209,10 @@ async fn audited_to_the_end(nats: &NatsServer, replay: &str, entries: usize) -> 
 async fn events_are_replayed_unchanged_within_the_callers_visibility(database: Database) {
     let ledger = Ledger::start(database).await;
     let events = [
-        of_user("alice", EventType::JobSubmitted, build::job(1)),
-        of_user("bob", EventType::JobSubmitted, build::job(2)),
+        of_user("alice", EventType::JobSubmitted, fixtures::job(1)),
+        of_user("bob", EventType::JobSubmitted, fixtures::job(2)),
         node_event("n1", 1),
-        of_user("alice", EventType::JobStarted, build::job(1)),
+        of_user("alice", EventType::JobStarted, fixtures::job(1)),
     ];
     ledger.append(&events).await;
     let entry = audit_fact(&audit_entry(1));
@@ -276,13 +276,13 @@ async fn events_are_replayed_unchanged_within_the_callers_visibility(database: D
 async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Database) {
     let ledger = Ledger::start(database).await;
     let events: Vec<_> = (1..=200)
-        .map(|id| of_user("bob", EventType::JobStarted, build::job(id)))
+        .map(|id| of_user("bob", EventType::JobStarted, fixtures::job(id)))
         .collect();
     ledger.append(&events).await;
     let root = ledger.as_seen_by(admin()).await;
     let bob = ledger.as_seen_by(user("bob")).await;
     let mut alice = user("alice");
-    alice.means = mesh_runtime::api::Means::Peer { uid: 20_002 };
+    alice.means = mesh_runtime::api::AuthMethod::Peer { uid: 20_002 };
     let alice = ledger.as_seen_by(alice).await;
     let eve = ledger
         .as_seen_by(Caller::peer("eve", 20_003, Role::Auditor))
@@ -413,7 +413,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
 async fn after_a_kill_it_resumes_and_publishes_each_event_once(database: Database) {
     const EVENTS: u32 = 1200;
     let events: Vec<_> = (1..=EVENTS)
-        .map(|id| build::job_event(EventType::JobStarted, build::job(id)))
+        .map(|id| fixtures::job_event(EventType::JobStarted, fixtures::job(id)))
         .collect();
     let store = database.store().await;
     for batch in events.chunks(500) {
@@ -466,7 +466,7 @@ async fn after_a_kill_it_resumes_and_publishes_each_event_once(database: Databas
 
 async fn old_replay_messages_are_purged(database: Database) {
     let ledger = Ledger::start_with(database, Duration::from_secs(3600)).await;
-    let event = of_user("alice", EventType::JobStarted, build::job(1));
+    let event = of_user("alice", EventType::JobStarted, fixtures::job(1));
     ledger.append(&[event]).await;
     let root = ledger.as_seen_by(admin()).await;
     let [old, new] = [root.done(json!({})).await, root.done(json!({})).await];

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ledger::verify_database;
 use mesh_events::EventType;
 use mesh_testkit::NatsServer;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Database, Process, bus, on_both};
@@ -30,7 +30,7 @@ async fn killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence(databa
                 let events: Vec<_> = (first..first + 50)
                     .flat_map(|id| {
                         [EventType::JobSubmitted, EventType::JobStarted]
-                            .map(|kind| build::job_event(kind, build::job(id)))
+                            .map(|kind| fixtures::job_event(kind, fixtures::job(id)))
                     })
                     .collect();
                 ids.extend(events.iter().map(|event| event.id.clone()));

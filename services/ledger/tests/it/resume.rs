@@ -6,7 +6,7 @@ use ledger::{TrustAnchors, VerifyError, verify_database_with, verify_everything}
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{EventType, subject};
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, wait_until};
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const FAST: &str = "[ledger.checkpoint]\ninterval = \"100ms\"";
 /// Events and entries of the audit in turns, so that their order in the ledger is left to chance.
 async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) {
     for job in jobs {
-        let event = build::job_event(EventType::JobSubmitted, build::job(job));
+        let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(job));
         let entry = audit_entry(job);
         let subject = subject::audit(&entry.cluster, &entry.kind);
         let body = entry.encode_to_vec();
@@ -216,7 +216,7 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
     let backup = database.backup().await;
     process.restart();
     for job in 6..=60 {
-        let event = build::job_event(EventType::JobSubmitted, build::job(job));
+        let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(job));
         bus.publish(&event).await.unwrap();
     }
     let kept = signed(&process, 65).await;

@@ -18,7 +18,7 @@ use ledger::retention::{
 };
 use ledger::{Error, POSTGRES_ROLES, Store, TrustAnchors, VerifyError, verify_database_with};
 use mesh_events::EventType;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, Postgres, psql};
 use tempfile::TempDir;
 use tokio::sync::watch::Sender;
@@ -103,7 +103,7 @@ impl Ledger {
         let jobs = self.jobs + 1..=self.jobs + count;
         self.jobs += count;
         let records: Vec<Record> = jobs
-            .map(|id| record(&of_user(user, EventType::JobSubmitted, build::job(id))))
+            .map(|id| record(&of_user(user, EventType::JobSubmitted, fixtures::job(id))))
             .collect();
         for batch in records.chunks(500) {
             let last = u64::from(self.jobs);
@@ -204,7 +204,7 @@ fn verify_file(path: &Path, keys: &[PublicKey], archive: &StoredArchive) {
 }
 
 async fn archived_content_leaves_the_database_and_stays_provable(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 700).await;
     let before = Utc::now();
@@ -248,7 +248,7 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     ledger.store = ledger.database.store().await;
     assert_eq!(ledger.count("event_index").await, 50);
     assert_eq!(ledger.count("event_nodes").await, 50);
-    let again = record(&of_user("alice", EventType::JobSubmitted, build::job(1)));
+    let again = record(&of_user("alice", EventType::JobSubmitted, fixtures::job(1)));
     let again = ledger.store.append("S", 750, vec![again]).await.unwrap();
     assert_eq!(again.entries.len(), 0);
     let done = ledger

@@ -3,7 +3,7 @@
 use ledger::domain::replay::{AuditProgress, Replay, ReplayRequest, ReplayState};
 use ledger::{Error, Location, POSTGRES_ROLES, Store, verify_database};
 use mesh_events::EventType;
-use mesh_testkit::{Postgres, build, psql};
+use mesh_testkit::{Postgres, fixtures, psql};
 
 use crate::support::{Database, admin, record, serve};
 
@@ -49,7 +49,7 @@ async fn each_role_does_its_work_and_nothing_else() {
     store.prepare().await.unwrap();
     store.maintain().await.unwrap();
     for id in 1..=3 {
-        let event = build::job_event(EventType::JobSubmitted, build::job(id));
+        let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(id));
         store
             .append(
                 "SLURM_EVENTS",
@@ -59,7 +59,7 @@ async fn each_role_does_its_work_and_nothing_else() {
             .await
             .unwrap();
     }
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let url = serve(&store, admin(), 100, 100).await;
     let page = reqwest::get(format!("{url}/v1/events")).await.unwrap();
     let page: serde_json::Value = page.json().await.unwrap();
@@ -173,7 +173,7 @@ async fn no_error_contains_a_password() {
         let error = Store::open(&location, 1).await.unwrap_err();
         let text = format!(
             "{error:?} {} {location:?} {location}",
-            mesh_runtime::chain(&error)
+            mesh_runtime::error_chain(&error)
         );
         assert!(!text.contains("s3cret"), "{text}");
         let away = url.contains("127.0.0.1");

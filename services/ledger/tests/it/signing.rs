@@ -10,7 +10,7 @@ use ledger::{Error, Fault, FirstFault, TrustAnchors, VerifyError, verify_databas
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use prost::Message as _;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ on_both!(
 );
 
 async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let mut ledger = Ledger::new(&database).await;
     let client = async_nats::connect(ledger.nats.url()).await.unwrap();
     let mut published = client.subscribe(subject::checkpoint(ORIGIN)).await.unwrap();
@@ -225,7 +225,11 @@ async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Datab
     };
     assert!(why.contains("MESH_CHECKPOINTS) count 40"), "{why}");
     // Nothing else is put in the place of what is missing.
-    let other = record(&of_user("bob", EventType::JobSubmitted, build::job(9_999)));
+    let other = record(&of_user(
+        "bob",
+        EventType::JobSubmitted,
+        fixtures::job(9_999),
+    ));
     let appended = ledger.store.append("S", 1, vec![other]).await;
     assert!(
         matches!(appended, Err(Error::SetBack { .. })),
@@ -308,7 +312,10 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
     for round in 1..=4u32 {
         for id in round * 100..round * 100 + 40 {
             publisher
-                .publish(&build::job_event(EventType::JobSubmitted, build::job(id)))
+                .publish(&fixtures::job_event(
+                    EventType::JobSubmitted,
+                    fixtures::job(id),
+                ))
                 .await
                 .unwrap();
         }

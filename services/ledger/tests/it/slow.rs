@@ -8,7 +8,7 @@ use mesh_events::EventType;
 use mesh_events::proto::mesh::ledger::v1::{
     ExportEventsRequest, GetJobRequest, GetNodeRequest, GetStatsRequest, ListEventsRequest,
 };
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
@@ -22,10 +22,10 @@ const FOR_EVER: &str = "CREATE VIEW event_index AS SELECT r.* FROM real_index r 
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT COUNT(*) FROM n) > r.seq";
 
 async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     let events = [
-        of_user("alice", EventType::JobStarted, build::job(1)),
+        of_user("alice", EventType::JobStarted, fixtures::job(1)),
         node_event("n1", 1),
     ];
     let records = events.iter().map(record).collect();

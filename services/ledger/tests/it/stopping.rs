@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ledger::Store;
 use mesh_events::EventType;
-use mesh_testkit::{NatsServer, Postgres, build};
+use mesh_testkit::{NatsServer, Postgres, fixtures};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -146,7 +146,7 @@ async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
     let mut process = Process::spawn(&nats, &postgres.create_database(), "");
     let bus = bus(&nats, "ingest").await;
     let publish = async |id| {
-        let event = of_user("alice", EventType::JobSubmitted, build::job(id));
+        let event = of_user("alice", EventType::JobSubmitted, fixtures::job(id));
         bus.publish(&event).await.unwrap();
     };
     for id in 1..=200 {
@@ -185,7 +185,7 @@ async fn append(database: &Database, count: u32) {
     let store: Store = database.store().await;
     let records: Vec<_> = (1..=count)
         .map(|id| {
-            let mut job = build::job(id);
+            let mut job = fixtures::job(id);
             job.comment = "x".repeat(500);
             record(&of_user("alice", EventType::JobSubmitted, job))
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ledger::Store;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_testkit::{NatsServer, build, wait_for};
+use mesh_testkit::{NatsServer, fixtures, wait_for};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -81,13 +81,18 @@ impl Reader {
 
 async fn append(store: &Store, jobs: impl Iterator<Item = u32>) {
     let records = jobs
-        .map(|id| record(&build::job_event(EventType::JobStarted, build::job(id))))
+        .map(|id| {
+            record(&fixtures::job_event(
+                EventType::JobStarted,
+                fixtures::job(id),
+            ))
+        })
         .collect();
     store.append("SLURM_EVENTS", 1, records).await.unwrap();
 }
 
 async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     append(&store, 1..=3).await;
     let url = serve(&store, admin(), 2, 100).await;
@@ -110,12 +115,12 @@ async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(d
 }
 
 async fn a_stream_shows_what_a_listing_would(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     let url = serve(&store, user("bob"), 1000, 100).await;
     let mut reader = Reader::open(&url, "type=job.*").await;
     append(&store, 1..=3).await;
-    let of_bob = of_user("bob", EventType::JobStarted, build::job(4));
+    let of_bob = of_user("bob", EventType::JobStarted, fixtures::job(4));
     store
         .append("SLURM_EVENTS", 1, vec![record(&of_bob)])
         .await
@@ -127,7 +132,7 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
     for (id, nodes) in [(5, "n[1-16]"), (6, "n[1-20]")] {
         let job = Job {
             nodes: nodes.into(),
-            ..build::job(id)
+            ..fixtures::job(id)
         };
         let of_bob = record(&of_user("bob", EventType::JobStarted, job));
         let appended = store.append("SLURM_EVENTS", 1, vec![of_bob]);
@@ -146,7 +151,7 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
 }
 
 async fn a_client_that_is_cut_off_again_and_again_sees_each_entry_once(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     append(&store, 1..=5).await;
     let url = serve(&store, admin(), 3, 100).await;
@@ -188,7 +193,7 @@ async fn a_client_sees_each_entry_once_although_the_ledger_is_killed_again_and_a
     let bus = bus(&nats, "admin").await;
     let writer = tokio::spawn(async move {
         for job in 1..=JOBS {
-            let event = build::job_event(EventType::JobStarted, build::job(job));
+            let event = fixtures::job_event(EventType::JobStarted, fixtures::job(job));
             bus.publish_until_done(&event, &CancellationToken::new())
                 .await
                 .unwrap();

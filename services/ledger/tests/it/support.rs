@@ -19,7 +19,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::{EventId, EventType, subject, timestamp};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, Postgres, wait_until};
 use prost::Message as _;
 use serde_json::Value;
@@ -292,7 +292,7 @@ impl Process {
             nats.url()
         );
         mesh_testkit::write_private(&folder.path().join("mesh.toml"), config);
-        mesh_runtime::install_tls();
+        mesh_runtime::install_crypto_provider();
         let http = reqwest::Client::builder()
             .unix_socket(socket)
             .pool_max_idle_per_host(0)
@@ -462,7 +462,7 @@ pub fn secret(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
 
 /// An event of a job of a user.
 pub fn of_user(user: &str, kind: EventType, job: Job) -> Event {
-    let mut event = build::job_event(kind, job);
+    let mut event = fixtures::job_event(kind, job);
     if let Some(owner) = &mut event.owner {
         owner.user = user.into();
     }
@@ -476,8 +476,8 @@ pub fn node_event(name: &str, n: u64) -> Event {
         id: EventId::sampled(CLUSTER, &key, kind, n).to_string(),
         cluster: CLUSTER.into(),
         r#type: kind.to_string(),
-        occurred_at: Some(timestamp(build::submit_time())),
-        observed_at: Some(timestamp(build::submit_time())),
+        occurred_at: Some(timestamp(fixtures::submit_time())),
+        observed_at: Some(timestamp(fixtures::submit_time())),
         entity: Some(Entity {
             kind: "node".into(),
             key,
@@ -498,7 +498,7 @@ pub fn audit_entry(n: u32) -> AuditEntry {
         id: format!("00000000-0000-4000-8000-{n:012}"),
         cluster: CLUSTER.into(),
         kind: "delivery".into(),
-        at: Some(timestamp(build::submit_time())),
+        at: Some(timestamp(fixtures::submit_time())),
         service: "webhook-dispatcher".into(),
         act: Some(Act::Delivery(Delivery {
             endpoint: "chat".into(),

@@ -14,7 +14,7 @@ use ledger::domain::verify::{Fault, FirstFault, VerifiedLedger};
 use ledger::{Location, Store, TrustAnchors, UnverifiedLedger, VerifyError, verify_database};
 use ledger_format::merkle::Frontier;
 use mesh_events::EventType;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 use crate::proof::ORIGIN;
 use crate::support::{Database, Outsider, on_both, record};
@@ -72,8 +72,8 @@ impl Victim {
     async fn of(database: Database, count: i64) -> Self {
         let store = database.store().await;
         let records = (1..=count).map(|id| {
-            let job = build::job(id.try_into().unwrap());
-            record(&build::job_event(EventType::JobSubmitted, job))
+            let job = fixtures::job(id.try_into().unwrap());
+            record(&fixtures::job_event(EventType::JobSubmitted, job))
         });
         store.append("S", 60, records.collect()).await.unwrap();
         let newest = sign_in_thirds(&store, count).await;

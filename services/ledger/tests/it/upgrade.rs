@@ -3,7 +3,7 @@
 
 use ledger::verify_database;
 use mesh_events::EventType;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
@@ -15,8 +15,12 @@ on_both!(a_ledger_without_nodes_is_filled_in);
 async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
     let new = Database::sqlite();
     let store = new.store().await;
-    let records =
-        (1..=3).map(|id| record(&build::job_event(EventType::JobStarted, build::job(id))));
+    let records = (1..=3).map(|id| {
+        record(&fixtures::job_event(
+            EventType::JobStarted,
+            fixtures::job(id),
+        ))
+    });
     store.append("S", 3, records.collect()).await.unwrap();
     store.close().await;
 
@@ -63,7 +67,7 @@ async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
     ] {
         assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
     }
-    let event = build::job_event(EventType::JobStarted, build::job(4));
+    let event = fixtures::job_event(EventType::JobStarted, fixtures::job(4));
     store.append("S", 4, vec![record(&event)]).await.unwrap();
     let verified = verify_database(&old.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 4);
@@ -72,9 +76,9 @@ async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
 async fn a_ledger_without_nodes_is_filled_in(database: Database) {
     let store = database.store().await;
     let started = |id: u32| {
-        let mut job = build::job(id);
+        let mut job = fixtures::job(id);
         job.nodes = format!("n[{id}-5000]");
-        record(&build::job_event(EventType::JobStarted, job))
+        record(&fixtures::job_event(EventType::JobStarted, job))
     };
     // More than are filled in at once.
     for first in [1, 501, 1001] {
@@ -108,7 +112,7 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
     assert_eq!(outsider.numbers(nodes).await, before);
     let verified = verify_database(&location, |_| ()).await.unwrap();
     assert_eq!(verified.count, 1501);
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let url = serve(&store, admin(), 1000, 100).await;
     let page = reqwest::get(format!("{url}/v1/events?node=n7&limit=1000")).await;
     let page: serde_json::Value = page.unwrap().json().await.unwrap();

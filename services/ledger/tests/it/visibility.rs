@@ -2,7 +2,7 @@
 
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 
 use crate::api::{Api, get, job_id};
 use crate::job_history::life;
@@ -16,8 +16,8 @@ on_both!(
 );
 
 async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
-    let mut events = life("alice", &build::job(1));
-    events.extend(life("bob", &build::job(2)));
+    let mut events = life("alice", &fixtures::job(1));
+    events.extend(life("bob", &fixtures::job(2)));
     events.push(node_event("n1", 1));
     let api = Api::with(database, &events).await;
     api.store
@@ -84,7 +84,7 @@ async fn coordinators_see_their_accounts_on_their_cluster(database: Database) {
         event.owner.as_mut().unwrap().account = account.into();
         event
     };
-    let of_bob = |job| of_user("bob", EventType::JobSubmitted, build::job(job));
+    let of_bob = |job| of_user("bob", EventType::JobSubmitted, fixtures::job(job));
     let api = Api::with(
         database,
         &[
@@ -92,7 +92,7 @@ async fn coordinators_see_their_accounts_on_their_cluster(database: Database) {
             in_account("chemistry", of_bob(2)),
             in_account(
                 "biology",
-                of_user("carol", EventType::JobSubmitted, build::job(3)),
+                of_user("carol", EventType::JobSubmitted, fixtures::job(3)),
             ),
             node_event("n1", 1),
         ],

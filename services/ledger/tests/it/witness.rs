@@ -140,7 +140,7 @@ async fn with(ledger: &Ledger, all: &[(&Served, &str)], required: usize) -> Chec
 }
 
 async fn witnesses_cosign_what_continues_and_nothing_else(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let mut ledger = Ledger::new(&database).await;
     let (one, first) = Served::start("witness.example/one", 1).await;
     let (two, second) = Served::start("witness.example/two", 2).await;

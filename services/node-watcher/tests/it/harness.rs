@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, Start};
+use mesh_bus::{Bus, Config, StartPosition};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::node::v1::NodeEvent;
 use mesh_events::{Event, EventId, EventType};
 use mesh_runtime::{BoxError, ConfigFile, Context, Health, Service as _};
-use mesh_testkit::{NatsServer, SlurmCluster, build, wait_for};
+use mesh_testkit::{NatsServer, SlurmCluster, fixtures, wait_for};
 use node_watcher::NodeWatcherService;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -119,7 +119,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         1,
     )
     .to_string();
-    let template = build::job_event(EventType::JobSuspended, build::job(1));
+    let template = fixtures::job_event(EventType::JobSuspended, fixtures::job(1));
     bus.publish(&Event {
         id: mark.clone(),
         ..template
@@ -130,7 +130,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         "slurm.*.capture.>".to_owned(),
         "slurm.*.job.suspended.>".to_owned(),
     ];
-    let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await?);
+    let mut messages = Box::pin(bus.follow(filters, StartPosition::Sequence(1)).await?);
     let mut said = Vec::new();
     while let Some(message) = messages.next().await {
         let event = message?.event().unwrap();

@@ -1,12 +1,12 @@
 //! When something is said.
 
 use mesh_events::proto::mesh::queue::v1::QueuedJob;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 use super::*;
 
 fn at(seconds: i64) -> DateTime<Utc> {
-    build::submit_time() + TimeDelta::seconds(seconds)
+    fixtures::submit_time() + TimeDelta::seconds(seconds)
 }
 
 fn waiting(kind: EventType, reason: &str, seq: u64) -> Event {
@@ -15,20 +15,20 @@ fn waiting(kind: EventType, reason: &str, seq: u64) -> Event {
         reason: reason.into(),
         start_time: None,
         nodes: String::new(),
-        ..build::job(7)
+        ..fixtures::job(7)
     };
     // Sampled events of a run count upwards, so each has its own id.
-    let id = EventId::sampled(build::CLUSTER, &job.run, kind, seq).to_string();
+    let id = EventId::sampled(fixtures::CLUSTER, &job.run, kind, seq).to_string();
     Event {
         id,
         run_seq: seq,
-        ..build::job_event(kind, job)
+        ..fixtures::job_event(kind, job)
     }
 }
 
 fn row(expected_start: DateTime<Utc>) -> QueuedJob {
     QueuedJob {
-        run: build::run(7).entity_key(),
+        run: fixtures::run(7).entity_key(),
         partition: "cpu".into(),
         reason: "Priority".into(),
         expected_start: expected_start.timestamp(),
@@ -58,7 +58,7 @@ fn see(
     let row = row(start);
     seen(
         runs.values_mut().next().expect("a run"),
-        build::CLUSTER,
+        fixtures::CLUSTER,
         QueuePosition {
             row: &row,
             ahead: 0,
@@ -147,7 +147,7 @@ fn a_job_that_left_is_remembered_for_a_day() {
     );
     let started = Event {
         run_seq: 2,
-        ..build::job_event(EventType::JobStarted, build::job(7))
+        ..fixtures::job_event(EventType::JobStarted, fixtures::job(7))
     };
     assert!(hear(&mut runs, &started, at(10)).is_none());
     assert!(
@@ -169,7 +169,7 @@ fn a_started_job_never_seen_waiting_is_not_kept() {
     assert!(
         hear(
             &mut runs,
-            &build::job_event(EventType::JobStarted, build::job(7)),
+            &fixtures::job_event(EventType::JobStarted, fixtures::job(7)),
             at(0)
         )
         .is_none()

@@ -2,7 +2,7 @@
 
 use chrono::{TimeDelta, Utc};
 use mesh_events::{EventId, EventType, subject};
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 
 use crate::harness::{Running, bus, explained, explanation, row, said_so_far, snapshot, waiting};
 
@@ -52,7 +52,7 @@ async fn a_started_job_is_not_explained_any_more() {
     explained(&bus, 1).await;
     let started = mesh_events::Event {
         run_seq: 2,
-        ..build::job_event(EventType::JobStarted, build::job(1))
+        ..fixtures::job_event(EventType::JobStarted, fixtures::job(1))
     };
     bus.publish(&started).await.unwrap();
     bus.publish(&waiting(2, EventType::JobPending, "Dependency", 1))
@@ -141,9 +141,12 @@ async fn a_message_that_is_no_event_is_parked_and_does_not_stop_the_others() {
         .unwrap();
     use futures_util::StreamExt as _;
     let mut said = Box::pin(
-        bus.follow(vec!["slurm.*.queue.>".into()], mesh_bus::Start::Sequence(1))
-            .await
-            .unwrap(),
+        bus.follow(
+            vec!["slurm.*.queue.>".into()],
+            mesh_bus::StartPosition::Sequence(1),
+        )
+        .await
+        .unwrap(),
     );
     let event = tokio::time::timeout(crate::harness::DEADLINE, said.next())
         .await

@@ -5,13 +5,13 @@ use std::time::Duration;
 use axum::Router;
 use chrono::{DateTime, Utc};
 use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, Start};
+use mesh_bus::{Bus, Config, StartPosition};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueSnapshot, QueuedJob};
 use mesh_events::{Event, EventId, EventType, catalogue, subject, timestamp};
 use mesh_runtime::{BoxError, ConfigFile, Context, Service as _};
-use mesh_testkit::{NatsServer, build, wait_for};
+use mesh_testkit::{NatsServer, fixtures, wait_for};
 use pending_explainer::PendingExplainerService;
 use prost::Message as _;
 use tokio::task::JoinHandle;
@@ -32,7 +32,7 @@ impl Running {
         let path = folder.path().join("mesh.toml");
         let text = format!(
             "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\nqueue_interval = \"100ms\"\n",
-            build::CLUSTER,
+            fixtures::CLUSTER,
             nats.url()
         );
         std::fs::write(&path, text).unwrap();
@@ -84,13 +84,13 @@ pub fn waiting(id: u32, kind: EventType, reason: &str, seq: u64) -> Event {
         reason: reason.into(),
         start_time: None,
         nodes: String::new(),
-        ..build::job(id)
+        ..fixtures::job(id)
     };
-    let event_id = EventId::sampled(build::CLUSTER, &job.run, kind, seq).to_string();
+    let event_id = EventId::sampled(fixtures::CLUSTER, &job.run, kind, seq).to_string();
     Event {
         id: event_id,
         run_seq: seq,
-        ..build::job_event(kind, job)
+        ..fixtures::job_event(kind, job)
     }
 }
 
@@ -121,7 +121,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         1,
     )
     .to_string();
-    let template = build::job_event(EventType::JobSuspended, build::job(999_999));
+    let template = fixtures::job_event(EventType::JobSuspended, fixtures::job(999_999));
     bus.publish(&Event {
         id: mark.clone(),
         ..template
@@ -131,7 +131,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         "slurm.*.queue.>".to_owned(),
         "slurm.*.job.suspended.>".to_owned(),
     ];
-    let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await?);
+    let mut messages = Box::pin(bus.follow(filters, StartPosition::Sequence(1)).await?);
     let mut said = Vec::new();
     while let Some(message) = messages.next().await {
         let event = message?.event().unwrap();
@@ -155,14 +155,14 @@ pub fn explanation(event: &Event) -> &Explanation {
 /// Leaves a queue snapshot as ingest does.
 pub async fn snapshot(bus: &Bus, jobs: Vec<QueuedJob>, taken_at: DateTime<Utc>) {
     let snapshot = QueueSnapshot {
-        cluster: build::CLUSTER.into(),
+        cluster: fixtures::CLUSTER.into(),
         taken_at: Some(timestamp(taken_at)),
         chunk: 0,
         chunks: 1,
         jobs,
         running: 0,
     };
-    let cluster = subject::token(build::CLUSTER);
+    let cluster = subject::token(fixtures::CLUSTER);
     let taken_over = bus.take_over(catalogue::BUCKET_QUEUE, &cluster).await;
     let (mut queue, _) = taken_over.unwrap();
     let key = format!("{cluster}.0");
@@ -174,7 +174,7 @@ pub async fn snapshot(bus: &Bus, jobs: Vec<QueuedJob>, taken_at: DateTime<Utc>) 
 
 pub fn row(id: u32, priority: u32, expected_start: Option<DateTime<Utc>>) -> QueuedJob {
     QueuedJob {
-        run: build::run(id).entity_key(),
+        run: fixtures::run(id).entity_key(),
         job_id: id,
         display_id: id.to_string(),
         user: "alice".into(),

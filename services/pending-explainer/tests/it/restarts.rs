@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mesh_events::{EventType, catalogue, subject};
-use mesh_testkit::{NatsServer, build, wait_until};
+use mesh_testkit::{NatsServer, fixtures, wait_until};
 use pending_explainer::adapters::store::Store;
 use pending_explainer::domain::timeline::{UpdateOutcome, heard};
 use tokio_util::sync::CancellationToken;
@@ -45,13 +45,13 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
     // An instance that dies between its write and its publish.
     let store = Store::load(
         bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap(),
-        build::CLUSTER,
+        fixtures::CLUSTER,
     )
     .await
     .unwrap();
     let event = waiting(1, EventType::JobPending, "Priority", 1);
     let shard = store
-        .shard(build::CLUSTER, &event.job().unwrap().run)
+        .shard(fixtures::CLUSTER, &event.job().unwrap().run)
         .await
         .unwrap();
     let mut intended = None;
@@ -149,7 +149,7 @@ async fn what_was_said_is_put_back_if_somebody_deletes_it() {
         wait_until("it is put back", DEADLINE, async || {
             let bucket = bus.bucket(catalogue::BUCKET_EXPLAINER).await;
             let Ok(bucket) = bucket else { return false };
-            let found = bucket.load(&subject::token(build::CLUSTER)).await;
+            let found = bucket.load(&subject::token(fixtures::CLUSTER)).await;
             found.is_ok_and(|found| !found.is_empty())
         })
         .await;

@@ -142,7 +142,7 @@ impl Http {
             }
         };
         self.client(route)
-            .map_err(|error| Failure::new(Cause::Internal, mesh_runtime::chain(&error)))
+            .map_err(|error| Failure::new(Cause::Internal, mesh_runtime::error_chain(&error)))
     }
 
     /// Sends once, signed if the endpoint has a secret.

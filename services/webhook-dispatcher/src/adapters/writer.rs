@@ -151,7 +151,10 @@ impl Task {
             let epochs = epochs(&mut transaction, kept.iter().chain(writes)).await?;
             for result in apply(kept, &mut transaction, &epochs).await? {
                 if let Err(error) = result {
-                    tracing::warn!(error = mesh_runtime::chain(&error), "outcome is not stored");
+                    tracing::warn!(
+                        error = mesh_runtime::error_chain(&error),
+                        "outcome is not stored"
+                    );
                 }
             }
             let results = apply(writes, &mut transaction, &epochs).await?;

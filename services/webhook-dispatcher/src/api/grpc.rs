@@ -18,8 +18,8 @@ use mesh_events::proto::mesh::webhook::v1::{
     WebhookCircuit, WebhookDelivery, WebhookHold, WebhookRequest,
 };
 use mesh_events::{from_timestamp, timestamp};
-use mesh_runtime::api::grpc::{caller, internal, showing};
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::grpc::{audited_response, caller, internal};
+use mesh_runtime::api::{AuditedRead, Caller};
 use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
@@ -50,7 +50,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             .into_iter()
             .map(message)
             .collect::<Result<_, _>>()?;
-        Ok(showing(ListWebhooksResponse { webhooks }, shown))
+        Ok(audited_response(ListWebhooksResponse { webhooks }, shown))
     }
 
     async fn get_webhook(
@@ -60,7 +60,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let found = self.0.get(&caller, &request.into_inner().name).await;
         let (shown, webhook) = answer(&caller, found)?;
-        Ok(showing(GetWebhookResponse { webhook }, shown))
+        Ok(audited_response(GetWebhookResponse { webhook }, shown))
     }
 
     async fn create_webhook(
@@ -72,7 +72,10 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let made = self.0.create(&caller, spec).await.map_err(status)?;
         let secret = made.secret.unwrap_or_default();
         let (shown, webhook) = answer(&caller, Ok(made.webhook))?;
-        Ok(showing(CreateWebhookResponse { webhook, secret }, shown))
+        Ok(audited_response(
+            CreateWebhookResponse { webhook, secret },
+            shown,
+        ))
     }
 
     async fn update_webhook(
@@ -83,7 +86,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let UpdateWebhookRequest { name, patch } = request.into_inner();
         let changed = self.0.edit(&caller, &name, json(patch)?).await;
         let (shown, webhook) = answer(&caller, changed)?;
-        Ok(showing(UpdateWebhookResponse { webhook }, shown))
+        Ok(audited_response(UpdateWebhookResponse { webhook }, shown))
     }
 
     async fn delete_webhook(
@@ -93,7 +96,10 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let removed = self.0.remove(&caller, &request.into_inner().name).await;
         removed.map_err(status)?;
-        Ok(showing(DeleteWebhookResponse {}, Shown::nothing()))
+        Ok(audited_response(
+            DeleteWebhookResponse {},
+            AuditedRead::nothing(),
+        ))
     }
 
     async fn pause_webhook(
@@ -104,7 +110,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let PauseWebhookRequest { name, reason } = request.into_inner();
         let paused = self.0.pause(&caller, &name, &reason).await;
         let (shown, webhook) = answer(&caller, paused)?;
-        Ok(showing(PauseWebhookResponse { webhook }, shown))
+        Ok(audited_response(PauseWebhookResponse { webhook }, shown))
     }
 
     async fn resume_webhook(
@@ -114,7 +120,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let resumed = self.0.resume(&caller, &request.into_inner().name).await;
         let (shown, webhook) = answer(&caller, resumed)?;
-        Ok(showing(ResumeWebhookResponse { webhook }, shown))
+        Ok(audited_response(ResumeWebhookResponse { webhook }, shown))
     }
 
     async fn test_webhook(
@@ -140,7 +146,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             error: tested.error,
             body: tested.body.unwrap_or_default(),
         };
-        Ok(showing(response, Shown::nothing()))
+        Ok(audited_response(response, AuditedRead::nothing()))
     }
 
     async fn preview_webhook(
@@ -170,7 +176,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             matches: shown.matches,
             requests: requests.collect(),
         };
-        Ok(showing(response, Shown::nothing()))
+        Ok(audited_response(response, AuditedRead::nothing()))
     }
 
     async fn rotate_secret(
@@ -195,7 +201,10 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let rotated = rotated.map_err(status)?;
         let secret = rotated.secret.unwrap_or_default();
         let (shown, webhook) = answer(&caller, Ok(rotated.webhook))?;
-        Ok(showing(RotateSecretResponse { webhook, secret }, shown))
+        Ok(audited_response(
+            RotateSecretResponse { webhook, secret },
+            shown,
+        ))
     }
 
     async fn list_deliveries(
@@ -223,7 +232,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             deliveries: listed.deliveries.into_iter().map(delivery).collect(),
             next_cursor: listed.next_cursor.unwrap_or_default(),
         };
-        Ok(showing(list, shown))
+        Ok(audited_response(list, shown))
     }
 
     async fn get_delivery(
@@ -240,7 +249,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             delivery: Some(delivery(found)),
             attempts: attempts.into_iter().map(attempt).collect(),
         };
-        Ok(showing(response, shown))
+        Ok(audited_response(response, shown))
     }
 
     async fn redeliver(
@@ -260,7 +269,10 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         };
         let job = self.0.redeliver(&caller, &request.name, again).await;
         let redelivery = Some(redelivery(job.map_err(status)?)?);
-        Ok(showing(RedeliverResponse { redelivery }, Shown::nothing()))
+        Ok(audited_response(
+            RedeliverResponse { redelivery },
+            AuditedRead::nothing(),
+        ))
     }
 
     async fn list_redeliveries(
@@ -275,14 +287,17 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let (owner, jobs) = found.map_err(status)?;
         let shown = shown(&caller, jobs.iter().map(|_| owner.as_str()));
         let redeliveries = jobs.into_iter().map(redelivery).collect::<Result<_, _>>()?;
-        Ok(showing(ListRedeliveriesResponse { redeliveries }, shown))
+        Ok(audited_response(
+            ListRedeliveriesResponse { redeliveries },
+            shown,
+        ))
     }
 }
 
 fn answer(
     caller: &Caller,
     webhook: Result<Webhook, ApiError>,
-) -> Result<(Shown, Option<WebhookMessage>), Status> {
+) -> Result<(AuditedRead, Option<WebhookMessage>), Status> {
     let webhook = webhook.map_err(status)?;
     let shown = shown(caller, [webhook.owner.as_str()]);
     Ok((shown, Some(message(webhook)?)))

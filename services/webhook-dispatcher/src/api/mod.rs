@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use chrono::{DateTime, Utc};
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::{AuditedRead, Caller};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -323,8 +323,8 @@ fn faults(faults: &[Fault]) -> String {
 }
 
 /// What an answer shows of others, for the audit: endpoints say who is told what.
-fn shown<'a>(caller: &Caller, owners: impl IntoIterator<Item = &'a str>) -> Shown {
-    let mut shown = Shown::to(caller);
+fn shown<'a>(caller: &Caller, owners: impl IntoIterator<Item = &'a str>) -> AuditedRead {
+    let mut shown = AuditedRead::to(caller);
     owners.into_iter().for_each(|owner| shown.row(owner));
     shown
 }

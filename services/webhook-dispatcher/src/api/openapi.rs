@@ -1,8 +1,8 @@
 //! The OpenAPI description of the REST API, made from the code that answers.
 
 use axum::{Extension, Json};
-use mesh_runtime::api::openapi::{Token, problem_responses};
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::openapi::{BearerAuth, problem_responses};
+use mesh_runtime::api::{AuditedRead, Caller};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
@@ -20,7 +20,7 @@ use super::rest;
         rest::redeliver, rest::redeliveries),
     components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unprocessable, TooMany, Unprepared)),
     security((), ("token" = [])),
-    modifiers(&Token),
+    modifiers(&BearerAuth),
     tags((name = "webhooks", description = "Who is told of what")),
 )]
 struct Dispatcher;
@@ -30,8 +30,8 @@ pub fn document() -> Document {
     Dispatcher::openapi()
 }
 
-pub(super) async fn serve(_caller: Caller) -> (Extension<Shown>, Json<Document>) {
-    (Shown::nothing().extension(), Json(document()))
+pub(super) async fn serve(_caller: Caller) -> (Extension<AuditedRead>, Json<Document>) {
+    (AuditedRead::nothing().extension(), Json(document()))
 }
 
 problem_responses! {

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
-use mesh_runtime::api::{Caller, Problem, Shown};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -80,7 +80,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-type Answer<T> = Result<(Extension<Shown>, Json<T>), Problem>;
+type Answer<T> = Result<(Extension<AuditedRead>, Json<T>), Problem>;
 
 /// Endpoints.
 #[derive(Serialize, ToSchema)]
@@ -172,7 +172,7 @@ pub(super) async fn create<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     bytes: Bytes,
-) -> Result<(StatusCode, Extension<Shown>, Json<WithSecret>), Problem> {
+) -> Result<(StatusCode, Extension<AuditedRead>, Json<WithSecret>), Problem> {
     let made = api.create(&caller, body(&bytes)?).await.map_err(problem)?;
     let shown = shown(&caller, [made.webhook.owner.as_str()]);
     Ok((StatusCode::CREATED, shown.extension(), Json(made)))
@@ -227,9 +227,9 @@ pub(super) async fn remove<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     Named(name): Named,
-) -> Result<(StatusCode, Extension<Shown>), Problem> {
+) -> Result<(StatusCode, Extension<AuditedRead>), Problem> {
     api.remove(&caller, &name).await.map_err(problem)?;
-    Ok((StatusCode::NO_CONTENT, Shown::nothing().extension()))
+    Ok((StatusCode::NO_CONTENT, AuditedRead::nothing().extension()))
 }
 
 /// Why an endpoint is to wait.
@@ -306,7 +306,7 @@ pub(super) async fn test<A: WebhooksApi>(
 ) -> Answer<Tested> {
     let tested = api.test(&caller, &name, optional(&bytes)?).await;
     let tested = tested.map_err(problem)?;
-    Ok((Shown::nothing().extension(), Json(tested)))
+    Ok((AuditedRead::nothing().extension(), Json(tested)))
 }
 
 /// Shows what an endpoint would be sent, or what a format makes, of an event or a sample. Nothing is sent or stored.
@@ -324,7 +324,7 @@ pub(super) async fn preview<A: WebhooksApi>(
         .map_err(|error| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
     let previewed = api.preview(&caller, draft).await;
     let previewed = previewed.map_err(problem)?;
-    Ok((Shown::nothing().extension(), Json(previewed)))
+    Ok((AuditedRead::nothing().extension(), Json(previewed)))
 }
 
 /// The newest deliveries of an endpoint.
@@ -441,12 +441,12 @@ pub(super) async fn redeliver<A: WebhooksApi>(
     caller: Caller,
     Named(name): Named,
     bytes: Bytes,
-) -> Result<(StatusCode, Extension<Shown>, Json<Job>), Problem> {
+) -> Result<(StatusCode, Extension<AuditedRead>, Json<Job>), Problem> {
     let job = api.redeliver(&caller, &name, optional(&bytes)?).await;
     let job = job.map_err(problem)?;
     Ok((
         StatusCode::ACCEPTED,
-        Shown::nothing().extension(),
+        AuditedRead::nothing().extension(),
         Json(job),
     ))
 }

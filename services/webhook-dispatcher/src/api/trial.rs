@@ -138,7 +138,7 @@ pub(super) fn preview(
 
 fn read(json: &Value) -> Result<Event, ApiError> {
     cloudevents::from_json(json)
-        .map_err(|error| ApiError::invalid("event", mesh_runtime::chain(&error)))
+        .map_err(|error| ApiError::invalid("event", mesh_runtime::error_chain(&error)))
 }
 
 /// A completed job that never was: job 0, which Slurm never gives to anyone.

@@ -24,7 +24,7 @@ pub struct EndpointConfig {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub description: String,
-    /// Where to send. Shown without what could be secret in it.
+    /// Where to send. AuditedRead without what could be secret in it.
     #[serde(skip_serializing)]
     #[schema(example = "https://pipeline.example.org/events")]
     pub url: String,

@@ -10,7 +10,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     GetDeliveryRequest, ListDeliveriesRequest, ListRedeliveriesRequest, RedeliverRequest,
 };
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use serde_json::{Value, json};
 use tonic::transport::{Channel, Endpoint};
 
@@ -27,10 +27,10 @@ on_both!(
     an_endpoint_to_which_nothing_arrives_is_paused,
 );
 
-fn said(status: u16, body: &str) -> Answer {
-    Answer {
+fn said(status: u16, body: &str) -> CannedResponse {
+    CannedResponse {
         body: body.as_bytes().to_vec(),
-        ..Answer::status(status)
+        ..CannedResponse::status(status)
     }
 }
 
@@ -71,7 +71,7 @@ async fn wait_for_job(mesh: &Mesh, id: &str) -> Value {
 }
 
 async fn every_attempt_is_kept_and_shown(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_next([
         said(503, "be\x07right back"),
         said(429, &"é".repeat(4_000)),
@@ -153,8 +153,8 @@ async fn every_attempt_is_kept_and_shown(kind: Kind) {
 }
 
 async fn of_very_many_attempts_the_last_are_kept(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(503));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(503));
     let stubborn = signed(
         "pipeline",
         &receiver.url("/"),
@@ -178,7 +178,7 @@ async fn of_very_many_attempts_the_last_are_kept(kind: Kind) {
 }
 
 async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(said(400, "not yet"));
     let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     let mut audit = mesh
@@ -200,7 +200,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
         told.insert(audit.next().await.id);
     }
     assert_eq!(told.len(), 6);
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
 
     // One, by its id: with the same webhook-id, and with an outcome of its own.
     let job = redeliver(&mesh, json!({"ids": [events[0].id]})).await;
@@ -282,7 +282,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
 }
 
 async fn a_redelivery_goes_on_after_a_restart(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(said(400, "not yet"));
     let endpoints = [signed("pipeline", &receiver.url("/"), "")];
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
@@ -290,7 +290,7 @@ async fn a_redelivery_goes_on_after_a_restart(kind: Kind) {
         mesh.publish(&event(EventType::JobStarted, job)).await;
     }
     mesh.wait_for_count("pipeline", "dead", 20).await;
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     // Two a second, so that it is under way when the dispatcher stops.
     let what = json!({"all": true, "rate": 2});
     let path = "/v1/webhooks/pipeline/redeliver";
@@ -310,7 +310,7 @@ async fn a_redelivery_goes_on_after_a_restart(kind: Kind) {
 }
 
 async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(said(410, "moved"));
     let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     let mut acts = mesh
@@ -340,7 +340,7 @@ async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind:
     .await;
     assert_eq!(receiver.received().len(), 1);
 
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     let (status, resumed) = mesh
         .call(Method::POST, "/v1/webhooks/pipeline/resume")
         .await;
@@ -354,9 +354,9 @@ async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind:
 
 async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) {
     let (pipeline, hers, his) = (
-        Receiver::start().await,
-        Receiver::start().await,
-        Receiver::start().await,
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
     );
     pipeline.answer_always(said(410, "moved"));
     let mesh = Mesh::for_api(kind).await;
@@ -399,8 +399,8 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
 
 /// Two failures with nothing in between, however far apart, say little of a receiver.
 async fn an_endpoint_that_was_hardly_asked_is_not_paused(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(503));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(503));
     let mut mesh = Mesh::on(kind).await;
     mesh.settings = "pause_after = \"1s\"".to_owned();
     mesh.run(&[signed("pipeline", &receiver.url("/"), "max_attempts = 1")])
@@ -420,9 +420,9 @@ async fn an_endpoint_that_was_hardly_asked_is_not_paused(kind: Kind) {
 }
 
 async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_next([Answer::status(204)]);
-    receiver.answer_always(Answer::status(503));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_next([CannedResponse::status(204)]);
+    receiver.answer_always(CannedResponse::status(503));
     let mut mesh = Mesh::on(kind).await;
     mesh.settings = "pause_after = \"2s\"".to_owned();
     mesh.run(&[signed(
@@ -445,7 +445,7 @@ async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {
     assert_eq!(waiting.len(), 1, "what waits goes on waiting");
 
     // Who resumes it gives it as much time again.
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     mesh.call(Method::POST, "/v1/webhooks/pipeline/resume")
         .await;
     mesh.wait_for_count("pipeline", "delivered", 2).await;

@@ -2,14 +2,14 @@
 
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
-use mesh_testkit::{Answer, Receiver};
+use mesh_testkit::{CannedResponse, WebhookReceiver};
 use standardwebhooks::Webhook;
 
 use crate::harness::{Mesh, SECRET, endpoint, event, signed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn administrators_see_endpoints_and_deliveries_but_no_secrets() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[
         signed(
             "pipeline",
@@ -64,7 +64,7 @@ async fn administrators_see_endpoints_and_deliveries_but_no_secrets() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_test_sends_a_signed_sample_now_and_tells_what_came_of_it() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     let (_, good) = mesh.call(Method::POST, "/v1/webhooks/pipeline/test").await;
     assert_eq!(
@@ -79,9 +79,9 @@ async fn a_test_sends_a_signed_sample_now_and_tells_what_came_of_it() {
         .unwrap();
     assert_eq!(request.json()["id"], good["event_id"]);
 
-    receiver.answer_next([Answer {
+    receiver.answer_next([CannedResponse {
         body: b"who are you".to_vec(),
-        ..Answer::status(401)
+        ..CannedResponse::status(401)
     }]);
     let (_, bad) = mesh.call(Method::POST, "/v1/webhooks/pipeline/test").await;
     assert_eq!(

@@ -1,11 +1,11 @@
 //! Arrays at a chat: a few messages whatever the number of tasks, through restarts.
 
 use chrono::Utc;
-use mesh_bus::Replayed;
+use mesh_bus::ReplayedEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode};
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, subject, timestamp};
-use mesh_testkit::{Answer, Receiver, build, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, fixtures, wait_until};
 use prost::Message as _;
 
 use crate::harness::{DEADLINE, Mesh, endpoint};
@@ -21,11 +21,11 @@ fn task(kind: EventType, task: Option<u32>) -> Event {
 /// The same of an array with so many tasks.
 fn task_of(count: u32, kind: EventType, task: Option<u32>) -> Event {
     let tasks = format!("0-{}", count - 1);
-    let mut job = build::job(500 + task.unwrap_or(0));
+    let mut job = fixtures::job(500 + task.unwrap_or(0));
     let run = RunKey {
         job_id: 500,
         task_id: task,
-        ..build::run(500)
+        ..fixtures::run(500)
     };
     job.run = run.entity_key();
     job.display_id = task.map_or(format!("500_[{tasks}]"), |task| format!("500_{task}"));
@@ -36,7 +36,7 @@ fn task_of(count: u32, kind: EventType, task: Option<u32>) -> Event {
         ..ArrayInfo::default()
     });
     if kind.is_end() {
-        job = build::ended(job, "COMPLETED", 60);
+        job = fixtures::ended(job, "COMPLETED", 60);
     }
     let failed = kind == EventType::JobFailed;
     job.exit_code = Some(ExitCode {
@@ -48,7 +48,7 @@ fn task_of(count: u32, kind: EventType, task: Option<u32>) -> Event {
         EventType::JobStarted => Slot::Started,
         _ => Slot::End,
     };
-    let mut event = build::job_event(kind, job);
+    let mut event = fixtures::job_event(kind, job);
     event.id = EventId::recorded(&run, slot).to_string();
     event.occurred_at = Some(timestamp(Utc::now()));
     event
@@ -72,7 +72,7 @@ async fn publish(mesh: &Mesh, events: Vec<Event>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_array_is_told_in_a_few_messages_through_a_restart() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let endpoints = [endpoint("chat", &receiver.url("/"), "format = \"discord\"")];
     let mut mesh = Mesh::start(&endpoints).await;
     publish(&mesh, vec![task(EventType::JobSubmitted, None)]).await;
@@ -117,10 +117,10 @@ async fn an_array_is_told_in_a_few_messages_through_a_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_message_of_slacks_api_is_kept_current() {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse {
         body: br#"{"ok":true,"channel":"C1","ts":"7.7"}"#.to_vec(),
-        ..Answer::status(200)
+        ..CannedResponse::status(200)
     });
     let more =
         "format = { type = \"slack-api\", token = \"xoxb-1\", channel = \"C1\", current = true }";
@@ -163,7 +163,7 @@ async fn one_message_of_slacks_api_is_kept_current() {
 }
 
 /// What a chat was told, by title.
-fn titles(receiver: &Receiver) -> Vec<String> {
+fn titles(receiver: &WebhookReceiver) -> Vec<String> {
     let received = receiver.received();
     let titles = received
         .iter()
@@ -173,7 +173,7 @@ fn titles(receiver: &Receiver) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replayed_array_is_told_in_a_few_messages_too() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[endpoint("chat", &receiver.url("/"), "format = \"discord\"")]).await;
     let submitted = task(EventType::JobSubmitted, None);
     let starts = (0..TASKS).map(|n| task(EventType::JobStarted, Some(n)));
@@ -188,7 +188,7 @@ async fn a_replayed_array_is_told_in_a_few_messages_too() {
         .iter_mut()
         .for_each(|event| event.occurred_at = Some(old));
     for (n, replay) in (1..).zip(["r1", "r2"]) {
-        let events = events.iter().map(|event| Replayed {
+        let events = events.iter().map(|event| ReplayedEvent {
             original: subject::of(event).unwrap(),
             event: event.clone(),
             body: event.encode_to_vec().into(),
@@ -209,7 +209,7 @@ async fn a_replayed_array_is_told_in_a_few_messages_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_array_that_is_cancelled_as_a_whole_is_told_to_who_asks_for_that() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let types = |name: &str, types: &str| {
         let more = format!("format = \"discord\"\ntypes = [{types:?}]");
         endpoint(name, &receiver.url(&format!("/{name}")), &more)
@@ -237,7 +237,7 @@ async fn an_array_that_is_cancelled_as_a_whole_is_told_to_who_asks_for_that() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_tasks_are_a_few_messages_and_each_is_counted() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let chat = endpoint("chat", &receiver.url("/"), "format = \"discord\"");
     let mesh = Mesh::start(&[chat]).await;
     let end = |n: u32| match n {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use mesh_events::EventType;
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -85,10 +85,13 @@ fn patient(name: &str, url: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_that_hang_use_up_what_all_have_together_and_keep_nobody_out() {
-    let (hang, good) = (Receiver::start().await, Receiver::start().await);
-    hang.answer_always(Answer {
+    let (hang, good) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
+    hang.answer_always(CannedResponse {
         delay: Duration::from_secs(60 * 60),
-        ..Answer::status(204)
+        ..CannedResponse::status(204)
     });
     let mut mesh = Mesh::without_dispatcher().await;
     mesh.settings = "most_requests = 5".to_owned();
@@ -120,7 +123,7 @@ async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_
     let (hang, _) = bad_server(Badness::Hang).await;
     let (headers, _) = bad_server(Badness::DripHeaders).await;
     let (body, _) = bad_server(Badness::DripBody).await;
-    let good = Receiver::start().await;
+    let good = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[
         patient("hang", &hang),
         patient("headers", &headers),
@@ -195,20 +198,23 @@ async fn an_answer_that_breaks_off_counts_by_its_status() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirects_are_not_followed() {
-    let (target, redirecting) = (Receiver::start().await, Receiver::start().await);
+    let (target, redirecting) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
     for status in [301, 302, 303, 307, 308] {
         let headers = vec![("location".into(), target.url("/secret"))];
-        redirecting.answer_next([Answer {
+        redirecting.answer_next([CannedResponse {
             headers,
-            ..Answer::status(status)
+            ..CannedResponse::status(status)
         }]);
     }
-    redirecting.answer_next([Answer {
+    redirecting.answer_next([CannedResponse {
         headers: vec![(
             "location".into(),
             "http://169.254.169.254/latest/meta-data/".into(),
         )],
-        ..Answer::status(301)
+        ..CannedResponse::status(301)
     }]);
     let mesh = Mesh::start(&[signed("redirected", &redirecting.url("/"), "")]).await;
     for job in 1..=6 {

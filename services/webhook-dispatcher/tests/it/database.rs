@@ -4,13 +4,13 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use mesh_events::EventType;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter, audit_entry::Act};
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 
 use crate::harness::{DEADLINE, Mesh, event, ids, signed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_owner_may_read_the_file() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("pipeline", "delivered", 1).await;
@@ -27,8 +27,11 @@ async fn only_the_owner_may_read_the_file() {
 /// Another process holds the write lock: every commit fails, reading goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_cannot_be_written_nothing_is_sent_and_nothing_is_sent_twice() {
-    let (good, bad) = (Receiver::start().await, Receiver::start().await);
-    bad.answer_always(Answer::status(503));
+    let (good, bad) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
+    bad.answer_always(CannedResponse::status(503));
     let mesh = Mesh::start(&[
         signed("good", &good.url("/"), "types = [\"job.started\"]"),
         signed(
@@ -96,7 +99,7 @@ async fn while_the_database_cannot_be_written_nothing_is_sent_and_nothing_is_sen
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_outlives_a_long_absence_and_that_of_a_removed_endpoint_ends_as_dead_letter() {
-    let mut receiver = Receiver::start().await;
+    let mut receiver = WebhookReceiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
     let kept = signed("kept", &url, "max_attempts = 100000");

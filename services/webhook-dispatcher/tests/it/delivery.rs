@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::Method;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::{Event, EventType, cloudevents, subject};
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use standardwebhooks::Webhook;
 
 use crate::harness::{DEADLINE, Kind, Mesh, SECRET, bytes, endpoint, event, ids, on_both, signed};
@@ -19,7 +19,7 @@ on_both!(
 );
 
 async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/hook?x=1"), "")]).await;
     let event = event(EventType::JobCompleted, 7);
     mesh.publish(&event).await;
@@ -66,7 +66,7 @@ async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event(kind: Kind) 
 }
 
 async fn each_endpoint_gets_what_its_filter_says(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start_on(
         kind,
         &[
@@ -93,12 +93,12 @@ async fn each_endpoint_gets_what_its_filter_says(kind: Kind) {
     let completed = event(EventType::JobCompleted, 1);
     let mut bobs = event(EventType::JobStarted, 2);
     bobs.owner.as_mut().unwrap().user = "bob".into();
-    let mut pending = mesh_testkit::build::job(3);
+    let mut pending = mesh_testkit::fixtures::job(3);
     pending.partition = "debug,gpu".into();
-    let pending = mesh_testkit::build::job_event(EventType::JobHeld, pending);
-    let mut cost = mesh_testkit::build::job(4);
+    let pending = mesh_testkit::fixtures::job_event(EventType::JobHeld, pending);
+    let mut cost = mesh_testkit::fixtures::job(4);
     cost.partition = "gpu".into();
-    let cost = mesh_testkit::build::job_event(EventType::CostFinalized, cost);
+    let cost = mesh_testkit::fixtures::job_event(EventType::CostFinalized, cost);
     let baseline = event(EventType::JobBaseline, 5);
     for event in [&started, &completed, &bobs, &pending, &cost, &baseline] {
         mesh.publish(event).await;
@@ -131,7 +131,7 @@ async fn each_endpoint_gets_what_its_filter_says(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_endpoint_begins_with_new_events_and_a_removed_one_leaves_no_consumer() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let old = signed("old", &receiver.url("/old"), "");
     let mut mesh = Mesh::start(std::slice::from_ref(&old)).await;
     let before = event(EventType::JobStarted, 1);
@@ -159,7 +159,7 @@ async fn a_new_endpoint_begins_with_new_events_and_a_removed_one_leaves_no_consu
 }
 
 async fn an_event_that_is_on_the_bus_twice_is_sent_once(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     let (twice, last) = (
         event(EventType::JobStarted, 1),
@@ -178,10 +178,10 @@ async fn an_event_that_is_on_the_bus_twice_is_sent_once(kind: Kind) {
 }
 
 async fn an_incident_is_closed_after_it_was_opened(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse {
         delay: Duration::from_millis(300),
-        ..Answer::status(202)
+        ..CannedResponse::status(202)
     });
     let more = "format = { type = \"pagerduty\", routing_key = \"key\" }\ntypes = [\"job.*\"]";
     let mesh = Mesh::start_on(kind, &[endpoint("alerts", &receiver.url("/"), more)]).await;

@@ -6,7 +6,7 @@ use axum::http::Method;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter};
-use mesh_testkit::{Answer, Receiver};
+use mesh_testkit::{CannedResponse, WebhookReceiver};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 use crate::dns::{Dns, always};
@@ -15,9 +15,12 @@ use crate::harness::{Mesh, endpoint, event, signed};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_of_owners_receivers_and_our_own_are_told_apart_everywhere() {
     let metrics = PrometheusBuilder::new().install_recorder().unwrap();
-    let (refusing, failing) = (Receiver::start().await, Receiver::start().await);
-    refusing.answer_always(Answer::status(404));
-    failing.answer_always(Answer::status(503));
+    let (refusing, failing) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
+    refusing.answer_always(CannedResponse::status(404));
+    failing.answer_always(CannedResponse::status(503));
     let dns = Dns::start([("proxied.example.org", always(&["127.0.0.2"]))]).await;
     // A proxy that is down: no test is given this port.
     let proxy = "127.0.0.1:1";

@@ -9,7 +9,7 @@ use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType};
 use mesh_runtime::api::Role;
-use mesh_testkit::{Received, Receiver};
+use mesh_testkit::{ReceivedRequest, WebhookReceiver};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
@@ -251,7 +251,7 @@ fn the_checks_see_faults() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receivers_with_the_standard_libraries_verify_and_read_what_arrives() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "types = [\"*\"]")]).await;
     let mut events = Vec::new();
     for job in 1..=20 {
@@ -290,7 +290,7 @@ async fn receivers_with_the_standard_libraries_verify_and_read_what_arrives() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receivers_with_the_standard_libraries_verify_with_either_secret_while_it_changes() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::on(Kind::Sqlite).await;
     mesh.settings = "allow_http = true\nallow_subnets = [\"127.0.0.0/8\"]".to_owned();
     mesh.run(&[]).await;
@@ -321,7 +321,7 @@ async fn receivers_with_the_standard_libraries_verify_with_either_secret_while_i
 }
 
 /// As the checks take them.
-fn headers_and_body(received: &Received) -> (Value, String) {
+fn headers_and_body(received: &ReceivedRequest) -> (Value, String) {
     let names = [
         "webhook-id",
         "webhook-timestamp",

@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use chrono::{DateTime, Utc};
 use mesh_events::EventType;
 use mesh_runtime::api::Role;
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use serde_json::{Value, json};
 
 use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, ids, on_both, signed};
@@ -23,7 +23,7 @@ on_both!(
 );
 
 /// An endpoint that sends one after the other, with the same wait before retries and before probes.
-fn patient(receiver: &Receiver, wait: &str, more: &str) -> String {
+fn patient(receiver: &WebhookReceiver, wait: &str, more: &str) -> String {
     let more = format!("concurrency = 1\ncircuit_after = 3\nmax_attempts = 1000\n{more}");
     signed("pipeline", &receiver.url("/"), &more)
         .replace("\"100ms\"", &format!("{wait:?}"))
@@ -60,8 +60,8 @@ async fn nothing_is_held_on_the_bus(mesh: &Mesh, name: &str) {
 }
 
 async fn an_open_circuit_lets_one_probe_through_and_keeps_the_rest(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(503));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(503));
     let mesh = Mesh::start_on(kind, &[patient(&receiver, "2s", "")]).await;
     publish(&mesh, 1..=3).await;
     wait_until("the circuit is open", DEADLINE, async || {
@@ -82,7 +82,7 @@ async fn an_open_circuit_lets_one_probe_through_and_keeps_the_rest(kind: Kind) {
         receiver.received().len() >= 5
     })
     .await;
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     mesh.wait_for_count("pipeline", "delivered", 23).await;
     assert_eq!(
         shown(&mesh).await["circuit"],
@@ -102,8 +102,8 @@ async fn an_open_circuit_lets_one_probe_through_and_keeps_the_rest(kind: Kind) {
 }
 
 async fn an_open_circuit_stays_open_over_a_restart_until_somebody_resumes(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(503));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(503));
     let endpoints = [patient(&receiver, "1h", "")];
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
     publish(&mesh, 1..=3).await;
@@ -122,7 +122,7 @@ async fn an_open_circuit_stays_open_over_a_restart_until_somebody_resumes(kind: 
     attempts.sort_unstable();
     assert_eq!(attempts, [0, 1, 1, 1], "none was used up");
 
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     let path = "/v1/webhooks/pipeline/resume";
     let (status, resumed) = mesh.call(Method::POST, path).await;
     assert_eq!(
@@ -134,10 +134,10 @@ async fn an_open_circuit_stays_open_over_a_restart_until_somebody_resumes(kind: 
 }
 
 async fn who_asks_for_a_pause_gets_it_for_the_whole_endpoint(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_next([Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_next([CannedResponse {
         headers: vec![("retry-after".into(), "3600".into())],
-        ..Answer::status(429)
+        ..CannedResponse::status(429)
     }]);
     let mesh = Mesh::start_on(kind, &[patient(&receiver, "10ms", "")]).await;
     publish(&mesh, 1..=1).await;
@@ -162,10 +162,10 @@ async fn who_asks_for_a_pause_gets_it_for_the_whole_endpoint(kind: Kind) {
 }
 
 async fn github_asks_for_a_pause_with_403(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_next([Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_next([CannedResponse {
         headers: vec![("retry-after".into(), "3600".into())],
-        ..Answer::status(403)
+        ..CannedResponse::status(403)
     }]);
     let format =
         "format = { type = \"github\", token = \"t\", repository = \"a/b\" }\nconcurrency = 1";
@@ -185,10 +185,10 @@ async fn github_asks_for_a_pause_with_403(kind: Kind) {
 }
 
 async fn a_pause_may_have_fractions_of_a_second(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_next([Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_next([CannedResponse {
         headers: vec![("retry-after".into(), "1800.5".into())],
-        ..Answer::status(429)
+        ..CannedResponse::status(429)
     }]);
     let endpoints = [signed("pipeline", &receiver.url("/"), "concurrency = 1")];
     let mesh = Mesh::start_on(kind, &endpoints).await;
@@ -211,14 +211,14 @@ async fn a_pause_may_have_fractions_of_a_second(kind: Kind) {
 }
 
 async fn after_a_pause_one_probe_goes_and_its_success_lets_the_rest_follow(kind: Kind) {
-    let receiver = Receiver::start().await;
-    let busy = || Answer {
+    let receiver = WebhookReceiver::start().await;
+    let busy = || CannedResponse {
         headers: vec![("retry-after".into(), "1".into())],
-        ..Answer::status(429)
+        ..CannedResponse::status(429)
     };
-    let slow = Answer {
+    let slow = CannedResponse {
         delay: Duration::from_secs(1),
-        ..Answer::status(204)
+        ..CannedResponse::status(204)
     };
     receiver.answer_next([busy(), busy(), slow]);
     let endpoints = [signed("pipeline", &receiver.url("/"), "concurrency = 16")];
@@ -240,10 +240,10 @@ async fn after_a_pause_one_probe_goes_and_its_success_lets_the_rest_follow(kind:
 }
 
 async fn no_receiver_asks_for_a_longer_pause_than_the_endpoint_allows(kind: Kind) {
-    let receiver = Receiver::start().await;
-    let busy = || Answer {
+    let receiver = WebhookReceiver::start().await;
+    let busy = || CannedResponse {
         headers: vec![("retry-after".into(), "86400".into())],
-        ..Answer::status(429)
+        ..CannedResponse::status(429)
     };
     receiver.answer_next([busy()]);
     let more = "max_retry_after = \"2s\"";
@@ -269,7 +269,7 @@ async fn no_receiver_asks_for_a_longer_pause_than_the_endpoint_allows(kind: Kind
 }
 
 async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::for_api(kind).await;
     let as_root = async |method, path: &str, body: Value| {
         let (status, answer) = mesh.ask(method, path, "root", Role::Admin, &body).await;

@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     CreateWebhookRequest, DeleteWebhookRequest, ListWebhooksRequest, TestWebhookRequest,
 };
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{WebhookReceiver, wait_until};
 use serde_json::json;
 use tonic::Code;
 
@@ -14,7 +14,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, SECRET};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpc_does_as_rest_does() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::for_api(Kind::Sqlite).await;
     let client = async |caller: Caller| {
         let url = mesh.serve(caller).await;

@@ -15,7 +15,7 @@ use mesh_db::Location;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_runtime::{ConfigFile, Context, Health, Service as _};
-use mesh_testkit::{NatsServer, Postgres, Received, build, wait_until};
+use mesh_testkit::{NatsServer, Postgres, ReceivedRequest, fixtures, wait_until};
 use prost::Message as _;
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
@@ -194,7 +194,7 @@ impl Mesh {
         let text = format!(
             "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\n{}\n[webhook-dispatcher]\n{}\n\
              [webhook-dispatcher.db]\nurl = {:?}\n{}",
-            build::CLUSTER,
+            fixtures::CLUSTER,
             self.folder.path(),
             self.nats_section,
             self.settings,
@@ -484,17 +484,17 @@ pub async fn alice(mesh: &Mesh, method: Method, path: &str, body: &Value) -> (St
 
 /// A job event of now.
 pub fn event(kind: EventType, job_id: u32) -> Event {
-    let mut job = build::job(job_id);
+    let mut job = fixtures::job(job_id);
     if kind.is_end() {
-        job = build::ended(job, "COMPLETED", 3_725);
+        job = fixtures::ended(job, "COMPLETED", 3_725);
     }
-    let mut event = build::job_event(kind, job);
+    let mut event = fixtures::job_event(kind, job);
     event.occurred_at = Some(timestamp(Utc::now()));
     event
 }
 
 /// The ids that a receiver got, in order.
-pub fn ids(received: &[Received]) -> Vec<String> {
+pub fn ids(received: &[ReceivedRequest]) -> Vec<String> {
     received
         .iter()
         .map(|request| request.header("webhook-id").to_owned())

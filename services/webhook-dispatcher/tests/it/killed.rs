@@ -7,7 +7,7 @@ use std::time::Duration;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_testkit::{Answer, NatsServer, Postgres, Receiver, SmallDisk, wait_until};
+use mesh_testkit::{CannedResponse, NatsServer, Postgres, SmallDisk, WebhookReceiver, wait_until};
 
 use crate::dispatcher::Dispatcher;
 use crate::harness::{DEADLINE, Kind, Listener, Mesh, event, ids, on_both, signed};
@@ -19,10 +19,10 @@ fn brief(endpoint: &str) -> String {
     endpoint.replace("timeout = \"30s\"", "timeout = \"5s\"")
 }
 
-fn slowly(delay: Duration) -> Answer {
-    Answer {
+fn slowly(delay: Duration) -> CannedResponse {
+    CannedResponse {
         delay,
-        ..Answer::status(204)
+        ..CannedResponse::status(204)
     }
 }
 
@@ -36,7 +36,7 @@ async fn started(mesh: &Mesh, jobs: Range<u32>) -> BTreeSet<String> {
 }
 
 /// How often each id came.
-fn times(receiver: &Receiver) -> BTreeMap<String, usize> {
+fn times(receiver: &WebhookReceiver) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for id in ids(&receiver.received()) {
         *times.entry(id).or_default() += 1;
@@ -44,7 +44,7 @@ fn times(receiver: &Receiver) -> BTreeMap<String, usize> {
     times
 }
 
-async fn arrived(receiver: &Receiver, expected: &BTreeSet<String>) {
+async fn arrived(receiver: &WebhookReceiver, expected: &BTreeSet<String>) {
     wait_until("every event", DEADLINE, async || {
         let came: BTreeSet<_> = times(receiver).into_keys().collect();
         came.is_superset(expected)
@@ -67,7 +67,7 @@ async fn audited(audit: &mut Listener<AuditEntry>, expected: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_under_way() {
     const KILLS: u32 = 3;
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::without_dispatcher().await;
     let text = brief(&signed("pipeline", &receiver.url("/"), ""));
     let config = mesh.write_config(&[text]);
@@ -79,7 +79,7 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
     let (mut done, mut under_way) = (BTreeSet::new(), BTreeSet::new());
     for kill in 0..KILLS {
         // What is on disk as delivered.
-        receiver.answer_always(Answer::status(204));
+        receiver.answer_always(CannedResponse::status(204));
         let first = 1 + 100 * kill;
         done.append(&mut started(&mesh, first..first + 20).await);
         let mut file = mesh.outsider().await;
@@ -99,7 +99,7 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
         .await;
         dispatcher.replace();
     }
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     let expected: BTreeSet<String> = done.union(&under_way).cloned().collect();
     audited(&mut audit, expected.len()).await;
     let times = times(&receiver);
@@ -115,8 +115,8 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
 async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
     const DEAD: usize = 40;
     const KILLS: usize = 3;
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(404));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(404));
     let mesh = Mesh::without_dispatcher().await;
     let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
     let mut dispatcher = Dispatcher::start(&config, 0);
@@ -134,7 +134,7 @@ async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
     .await;
 
     receiver.answer_always(slowly(Duration::from_millis(300)));
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let client = reqwest::Client::builder()
         .unix_socket(dispatcher.socket())
         .build()
@@ -174,7 +174,7 @@ async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_lose_nothing_when_postgresql_is_killed_again_and_again() {
     const KILLS: usize = 3;
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(slowly(Duration::from_millis(50)));
     let mut server = Postgres::start().await;
     let mut mesh = Mesh::on(Kind::Sqlite).await;
@@ -216,7 +216,7 @@ fn nth<'a>(mesh: &'a mut Mesh, others: &'a mut [NatsServer], n: usize) -> &'a mu
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_three_nats_servers_each_is_killed_and_nothing_is_lost_or_sent_twice() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(slowly(Duration::from_millis(20)));
     let servers = NatsServer::start_cluster(3).await;
     let (mut mesh, mut others) = Mesh::with(Kind::Sqlite, servers).await;
@@ -243,7 +243,7 @@ async fn of_three_nats_servers_each_is_killed_and_nothing_is_lost_or_sent_twice(
 on_both!(when_nats_is_killed_under_load_nothing_is_lost_or_sent_twice);
 
 async fn when_nats_is_killed_under_load_nothing_is_lost_or_sent_twice(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(slowly(Duration::from_millis(50)));
     let text = brief(&signed("pipeline", &receiver.url("/"), "concurrency = 8"));
     let mut mesh = Mesh::start_on(kind, &[text]).await;
@@ -270,7 +270,7 @@ async fn when_nats_is_killed_under_load_nothing_is_lost_or_sent_twice(kind: Kind
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_full_disk_nothing_more_is_sent_and_with_room_again_nothing_twice() {
     let disk = SmallDisk::mount("32m");
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::on(Kind::Sqlite).await;
     mesh.database = format!("sqlite:{}", disk.path().join("webhooks.db").display());
     mesh.run(&[signed("pipeline", &receiver.url("/"), "concurrency = 16")])
@@ -300,7 +300,7 @@ async fn on_a_full_disk_nothing_more_is_sent_and_with_room_again_nothing_twice()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn told_to_end_it_finishes_what_is_under_way_and_the_next_one_goes_on_at_once() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_always(slowly(Duration::from_secs(1)));
     let mesh = Mesh::without_dispatcher().await;
     let text = signed("pipeline", &receiver.url("/"), "concurrency = 8");
@@ -317,7 +317,7 @@ async fn told_to_end_it_finishes_what_is_under_way_and_the_next_one_goes_on_at_o
     let before = receiver.received().len();
     assert!(before < expected.len(), "ended in the middle");
 
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     let _next = Dispatcher::start(&config, 1);
     arrived(&receiver, &expected).await;
     assert_eq!(receiver.received().len(), expected.len(), "none twice");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
 use mesh_events::proto::mesh::webhook::v1::ListDeliveriesRequest;
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 
@@ -20,8 +20,8 @@ const PAGE: usize = 5;
 on_both!(dead_letters_are_listed_to_the_last_while_more_come,);
 
 async fn dead_letters_are_listed_to_the_last_while_more_come(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(404));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(404));
     let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     for n in 0..DEAD {
         mesh.publish(&event(EventType::JobStarted, n)).await;
@@ -79,7 +79,7 @@ async fn dead_letters_are_listed_to_the_last_while_more_come(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_list_of_webhooks_takes_a_few_queries_however_many_they_are() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let endpoints: Vec<String> = (0..ENDPOINTS)
         .map(|n| signed(&format!("endpoint-{n}"), &receiver.url("/"), ""))
         .collect();

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{Event, EventType, cloudevents};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
@@ -22,7 +22,7 @@ fn of_bob(job: u32) -> Event {
     event
 }
 
-async fn received(receiver: &Receiver, expected: &[&Event]) {
+async fn received(receiver: &WebhookReceiver, expected: &[&Event]) {
     let expected: Vec<String> = expected.iter().map(|event| event.id.clone()).collect();
     wait_until("what was expected", DEADLINE, async || {
         receiver.received().len() >= expected.len()
@@ -32,7 +32,7 @@ async fn received(receiver: &Receiver, expected: &[&Event]) {
 }
 
 async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::for_api(kind).await;
     let mut audit = mesh
         .listen::<AuditEntry>("mesh.testbed.audit.webhook")
@@ -209,7 +209,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_event_shows_what_would_be_sent() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::for_api(Kind::Sqlite).await;
     let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
     alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
@@ -232,7 +232,7 @@ async fn a_real_event_shows_what_would_be_sent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tests_are_bounded_as_deliveries_are() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::on(Kind::Sqlite).await;
     mesh.settings = FOR_API.to_owned();
     mesh.run(&[
@@ -254,9 +254,9 @@ async fn tests_are_bounded_as_deliveries_are() {
         )
     };
 
-    receiver.answer_next([Answer {
+    receiver.answer_next([CannedResponse {
         delay: Duration::from_secs(3),
-        ..Answer::status(204)
+        ..CannedResponse::status(204)
     }]);
     let tests = join_all((0..40).map(|_| test("slow"))).await;
     let sent = tests.iter().filter(|(status, ..)| *status == 200).count();

@@ -1,7 +1,7 @@
 //! Many endpoints: what a start asks of nats-server grows with their number, and no faster.
 
 use mesh_events::EventType;
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{WebhookReceiver, wait_until};
 
 use crate::harness::{DEADLINE, Kind, Mesh, event, on_both, signed};
 
@@ -15,7 +15,7 @@ on_both! {
 }
 
 async fn a_start_with_many_endpoints_asks_the_server_a_few_things_for_each(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let endpoints: Vec<String> = (0..ENDPOINTS)
         .map(|n| {
             let url = receiver.url(&format!("/{n}"));

@@ -12,7 +12,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     TestWebhookRequest, UpdateWebhookRequest,
 };
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::{Answer, Receiver};
+use mesh_testkit::{CannedResponse, WebhookReceiver};
 use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 use tonic::{Code, Response, Status};
@@ -53,9 +53,9 @@ impl Act {
 }
 
 /// A mesh, and the event that is a dead letter at each endpoint.
-async fn mesh() -> (Mesh, Receiver, String) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(404));
+async fn mesh() -> (Mesh, WebhookReceiver, String) {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(404));
     let mesh = Mesh::for_api(Kind::Sqlite).await;
     for (who, _) in CALLERS {
         let spec = json!({"name": format!("of-{who}"), "url": receiver.url("/"), "types": ["job.started"]});
@@ -68,7 +68,7 @@ async fn mesh() -> (Mesh, Receiver, String) {
         mesh.wait_for_count(&format!("alice/of-{who}"), "dead", 1)
             .await;
     }
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     (mesh, receiver, event.id)
 }
 

@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{Event, EventType};
 use mesh_runtime::api::Role;
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{WebhookReceiver, wait_until};
 use serde_json::{Value, json};
 
 use crate::harness::{DEADLINE, Kind, Mesh, at, event, ids, on_both, signed};
@@ -22,7 +22,7 @@ fn started(user: &str, job: u32) -> Event {
 }
 
 async fn each_has_a_webhook_of_the_same_name(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::for_api(kind).await;
     let file = signed(
         "ci",
@@ -175,7 +175,7 @@ async fn as_before(mesh: &Mesh, kind: Kind) {
 }
 
 async fn a_users_webhook_from_before_names_were_per_owner_goes_on_where_it_was(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::for_api(kind).await;
     let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
     let (status, _) = mesh

@@ -5,7 +5,7 @@ use std::process::Command;
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::{Answer, Receiver};
+use mesh_testkit::{CannedResponse, WebhookReceiver};
 use serde_json::json;
 use webhook_dispatcher::api::openapi::document;
 
@@ -54,11 +54,11 @@ async fn answers_are_as_described_whatever_is_asked() {
     let program = std::env::var("SCHEMATHESIS").expect(
         "SCHEMATHESIS is the path of schemathesis; `make test` sets it (scripts/schemathesis)",
     );
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_next([
-        Answer::status(204),
-        Answer::status(503),
-        Answer::status(400),
+        CannedResponse::status(204),
+        CannedResponse::status(503),
+        CannedResponse::status(400),
     ]);
     let mut mesh = Mesh::on(Kind::Sqlite).await;
     mesh.settings =

@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, Job};
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
 use mesh_events::{Event, EventId, EventType, RunKey, timestamp};
-use mesh_testkit::{Receiver, build, wait_until};
+use mesh_testkit::{WebhookReceiver, fixtures, wait_until};
 use serde_json::Value;
 
 use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, ids, on_both, signed};
@@ -21,20 +21,21 @@ fn waiting(id: u32, task: Option<u32>, submitted: DateTime<Utc>) -> Job {
     let run = RunKey {
         task_id: task,
         submit_time: submitted.timestamp(),
-        ..build::run(id)
+        ..fixtures::run(id)
     };
     Job {
         run: run.to_string(),
         display_id: id.to_string(),
         submit_time: Some(timestamp(submitted)),
         start_time: None,
-        ..build::job(id)
+        ..fixtures::job(id)
     }
 }
 
 fn explained(job: Job, n: u64, actor: &str, class: &str) -> Event {
-    let mut event = build::job_event(EventType::QueueExplained, job.clone());
-    event.id = EventId::sampled(build::CLUSTER, &job.run, EventType::QueueExplained, n).to_string();
+    let mut event = fixtures::job_event(EventType::QueueExplained, job.clone());
+    event.id =
+        EventId::sampled(fixtures::CLUSTER, &job.run, EventType::QueueExplained, n).to_string();
     event.occurred_at = Some(timestamp(Utc::now()));
     event.payload = Some(Payload::Queue(QueueEvent {
         job: Some(job),
@@ -50,15 +51,15 @@ fn explained(job: Job, n: u64, actor: &str, class: &str) -> Event {
 
 fn started(mut job: Job) -> Event {
     job.start_time = Some(timestamp(Utc::now()));
-    build::job_event(EventType::JobStarted, job)
+    fixtures::job_event(EventType::JobStarted, job)
 }
 
-fn chat(receiver: &Receiver, more: &str) -> String {
+fn chat(receiver: &WebhookReceiver, more: &str) -> String {
     let more = format!("format = \"slack\"\n{more}");
     endpoint("chat", &receiver.url("/"), &more)
 }
 
-fn texts(receiver: &Receiver) -> Vec<String> {
+fn texts(receiver: &WebhookReceiver) -> Vec<String> {
     let received = receiver.received();
     received
         .iter()
@@ -71,7 +72,7 @@ async fn delivery(mesh: &Mesh, event: &Event) -> Value {
     mesh.call(Method::GET, &path).await.1
 }
 
-async fn wait_for_messages(receiver: &Receiver, count: usize) {
+async fn wait_for_messages(receiver: &WebhookReceiver, count: usize) {
     wait_until(&format!("{count} messages"), DEADLINE, async || {
         receiver.received().len() == count
     })
@@ -79,7 +80,10 @@ async fn wait_for_messages(receiver: &Receiver, count: usize) {
 }
 
 async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
-    let (people, pipeline) = (Receiver::start().await, Receiver::start().await);
+    let (people, pipeline) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
     let endpoints = [
         chat(
             &people,
@@ -174,7 +178,7 @@ async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
 }
 
 async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind) {
-    let people = Receiver::start().await;
+    let people = WebhookReceiver::start().await;
     let endpoints = [chat(&people, "pending_threshold = \"4s\"")];
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
     let submitted = Utc::now();
@@ -231,7 +235,7 @@ async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_setting_a_wait_is_told_after_fifteen_minutes() {
-    let people = Receiver::start().await;
+    let people = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[chat(&people, "")]).await;
     let submitted = Utc::now() - TimeDelta::minutes(5);
     let submitted = DateTime::from_timestamp(submitted.timestamp(), 0).unwrap();

@@ -5,7 +5,7 @@ use mesh_api::webhook::webhooks_service_client::WebhooksServiceClient;
 use mesh_events::proto::mesh::webhook::v1::PreviewWebhookRequest;
 use mesh_events::{EventType, cloudevents};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::Receiver;
+use mesh_testkit::WebhookReceiver;
 use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 
@@ -42,7 +42,7 @@ async fn ask(mesh: &Mesh, draft: &Value) -> (StatusCode, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_format_shows_what_it_would_send_and_sends_nothing() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let endpoints = FORMATS.map(|(name, format)| {
         let url = receiver.url("/hunter2?key=hunter2");
         match name {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
-use mesh_testkit::{Answer, Postgres, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, Postgres, WebhookReceiver, wait_until};
 use serde_json::json;
 
 use crate::dispatcher::{Dispatcher, command, logs};
@@ -46,7 +46,7 @@ async fn a_wrong_configuration_is_refused_with_every_fault() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_key_of_secrets_may_be_in_the_environment() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::for_api(Kind::Sqlite).await;
     let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
     let (status, answer) = alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
@@ -82,7 +82,7 @@ async fn the_key_of_secrets_may_be_in_the_environment() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_receivers_do_not_hold_up_a_stop() {
     const DRAIN: Duration = Duration::from_secs(4);
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::without_dispatcher().await;
     let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
     let text = std::fs::read_to_string(&config).unwrap();
@@ -91,11 +91,11 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_consumers(1).await;
     // One is tried again when it stops, the others come from the bus.
-    let slow = Answer {
+    let slow = CannedResponse {
         delay: Duration::from_secs(25),
-        ..Answer::status(204)
+        ..CannedResponse::status(204)
     };
-    receiver.answer_next([Answer::status(503)]);
+    receiver.answer_next([CannedResponse::status(503)]);
     receiver.answer_always(slow);
     let mut expected = BTreeSet::new();
     for job in 1..=3 {
@@ -114,7 +114,7 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
     assert!(status.success(), "{status}\n{}", logs(&config));
     assert!(start.elapsed() < DRAIN, "{:?}", start.elapsed());
 
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     let before = receiver.received().len();
     let _dispatcher = Dispatcher::start(&config, 0);
     wait_until("all are sent again", DEADLINE, async || {
@@ -129,7 +129,7 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_hangs_does_not_hold_up_a_stop() {
     const DRAIN: Duration = Duration::from_secs(4);
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let postgres = Postgres::start().await;
     let mut mesh = Mesh::without_dispatcher().await;
     mesh.database = postgres.create_database();
@@ -139,7 +139,7 @@ async fn a_database_that_hangs_does_not_hold_up_a_stop() {
     std::fs::write(&config, text).unwrap();
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_consumers(1).await;
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     let paused = postgres.pause();
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     // What asks the database now waits for it.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use mesh_events::EventType;
-use mesh_testkit::Receiver;
+use mesh_testkit::WebhookReceiver;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -106,7 +106,7 @@ async fn serve(stream: TcpStream, manner: Manner, heads: Arc<Mutex<Vec<String>>>
 }
 
 fn http(config: &Config) -> Http {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let nothing = |_: &Path| Err(std::io::Error::other("no files"));
     Http::new(config.network(nothing, nothing).unwrap_or_default()).unwrap()
 }
@@ -116,7 +116,7 @@ async fn deliveries_go_by_the_proxy_with_its_credentials_and_no_password_is_show
     let own = authority("own");
     let encrypted = TlsReceiver::certified(params("receiver.example.org"), &own).await;
     let proxy = Proxy::start(Manner::Connect(encrypted.address)).await;
-    let direct = Receiver::start().await;
+    let direct = WebhookReceiver::start().await;
     let dns = Dns::start([("receiver.example.org", always(&["127.0.0.2"]))]).await;
     let mut mesh = Mesh::without_dispatcher().await;
     let write =

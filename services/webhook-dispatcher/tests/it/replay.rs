@@ -1,8 +1,8 @@
 //! Events that somebody has told to an endpoint once more.
 
-use mesh_bus::Replayed;
+use mesh_bus::ReplayedEvent;
 use mesh_events::{Event, EventType, subject};
-use mesh_testkit::{Received, Receiver, wait_until};
+use mesh_testkit::{ReceivedRequest, WebhookReceiver, wait_until};
 use prost::Message as _;
 use standardwebhooks::Webhook;
 
@@ -14,7 +14,7 @@ on_both!(
 );
 
 pub async fn replay(mesh: &Mesh, id: &str, endpoint: &str, events: &[&Event]) {
-    let events = events.iter().map(|event| Replayed {
+    let events = events.iter().map(|event| ReplayedEvent {
         original: subject::of(event).unwrap(),
         event: (*event).clone(),
         body: event.encode_to_vec().into(),
@@ -39,7 +39,7 @@ async fn once_more_without_an_id(mesh: &Mesh, id: &str, event: &Event) {
 }
 
 async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let of = |name: &str| {
         signed(
             name,
@@ -63,7 +63,7 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
     ));
     replay(&mesh, "r1", "a.b", &[&started, &done, &old]).await;
     mesh.wait_for_count("a.b", "delivered", 3).await;
-    let again = |receiver: &Receiver| -> Vec<Received> {
+    let again = |receiver: &WebhookReceiver| -> Vec<ReceivedRequest> {
         let mut all = receiver.received();
         all.retain(|request| request.headers.contains_key("webhook-replay"));
         all
@@ -71,7 +71,7 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
     let requests = again(&receiver);
     assert_eq!(requests.len(), 2);
     for event in [&done, &old] {
-        let of_event = |request: &&Received| request.header("webhook-id") == event.id;
+        let of_event = |request: &&ReceivedRequest| request.header("webhook-id") == event.id;
         let request = requests.iter().find(of_event).expect("the event's own id");
         assert_eq!(request.path, "/a.b");
         assert_eq!(request.header("webhook-replay"), "r1");
@@ -103,7 +103,7 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
 }
 
 async fn an_endpoint_consumes_replays_from_the_first_one_to_it(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let endpoints = ["one", "two"].map(|name| signed(name, &receiver.url("/"), ""));
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
     let event = event(EventType::JobCompleted, 7);

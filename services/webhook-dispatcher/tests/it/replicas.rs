@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mesh_events::EventType;
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 
 use crate::dispatcher::{Dispatcher, logs};
 use crate::harness::{DEADLINE, Kind, Mesh, event, ids, signed};
@@ -13,7 +13,7 @@ pub const ENDPOINTS: usize = 6;
 pub const CONCURRENCY: usize = 4;
 
 /// Endpoints with a path each at one receiver.
-pub fn endpoints(receiver: &Receiver) -> Vec<String> {
+pub fn endpoints(receiver: &WebhookReceiver) -> Vec<String> {
     let more = format!("concurrency = {CONCURRENCY}");
     (0..ENDPOINTS)
         .map(|n| {
@@ -28,7 +28,7 @@ pub fn endpoints(receiver: &Receiver) -> Vec<String> {
         .collect()
 }
 
-pub fn delivered(receiver: &Receiver) -> BTreeSet<(String, String)> {
+pub fn delivered(receiver: &WebhookReceiver) -> BTreeSet<(String, String)> {
     let received = receiver.received();
     let ids = ids(&received);
     received
@@ -52,7 +52,7 @@ pub async fn publish(mesh: &Mesh, jobs: std::ops::Range<u32>) -> BTreeSet<(Strin
 
 pub async fn until(
     mesh: &Mesh,
-    receiver: &Receiver,
+    receiver: &WebhookReceiver,
     what: &str,
     expected: &BTreeSet<(String, String)>,
 ) {
@@ -85,10 +85,10 @@ async fn settled(mesh: &Mesh) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_again_and_again_they_lose_nothing() {
     const KILLS: usize = 6;
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer {
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse {
         delay: Duration::from_millis(50),
-        ..Answer::status(204)
+        ..CannedResponse::status(204)
     });
     let mesh = Mesh::on(Kind::Postgres).await;
     let config = mesh.write_config(&endpoints(&receiver));
@@ -120,7 +120,7 @@ async fn killed_again_and_again_they_lose_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and_go_repeat_nothing()
 {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::on(Kind::Postgres).await;
     let config = mesh.write_config(&endpoints(&receiver));
     let paused = Dispatcher::start(&config, 0);

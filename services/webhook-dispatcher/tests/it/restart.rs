@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mesh_events::EventType;
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{WebhookReceiver, wait_until};
 
 use crate::harness::{DEADLINE, Kind, Mesh, event, ids, on_both, signed};
 
@@ -14,7 +14,7 @@ on_both!(
 );
 
 async fn a_restart_loses_no_waiting_delivery(kind: Kind) {
-    let mut receiver = Receiver::start().await;
+    let mut receiver = WebhookReceiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
     let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];
@@ -42,7 +42,7 @@ async fn a_restart_loses_no_waiting_delivery(kind: Kind) {
 }
 
 async fn deliveries_resume_when_nats_comes_back(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("pipeline", "delivered", 1).await;
@@ -60,7 +60,7 @@ async fn deliveries_resume_when_nats_comes_back(kind: Kind) {
 }
 
 async fn retries_go_on_while_nats_is_away(kind: Kind) {
-    let mut receiver = Receiver::start().await;
+    let mut receiver = WebhookReceiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
     let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];

@@ -7,7 +7,7 @@ use axum::http::Method;
 use chrono::{SubsecRound as _, TimeDelta, Utc};
 use mesh_events::EventType;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter, audit_entry::Act};
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use standardwebhooks::Webhook;
 
 use crate::harness::{DEADLINE, Kind, Mesh, SECRET, bytes, event, ids, on_both, signed};
@@ -19,7 +19,7 @@ on_both!(
 );
 
 async fn a_receiver_that_was_down_gets_every_event(kind: Kind) {
-    let mut receiver = Receiver::start().await;
+    let mut receiver = WebhookReceiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
     let mesh = Mesh::start_on(kind, &[signed("pipeline", &url, "max_attempts = 100000")]).await;
@@ -51,11 +51,11 @@ async fn a_receiver_that_was_down_gets_every_event(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_attempt_has_the_same_id_and_a_signature_of_its_own() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     receiver.answer_next([
-        Answer::status(503),
-        Answer::status(429),
-        Answer::status(408),
+        CannedResponse::status(503),
+        CannedResponse::status(429),
+        CannedResponse::status(408),
     ]);
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     let event = event(EventType::JobStarted, 1);
@@ -72,10 +72,13 @@ async fn every_attempt_has_the_same_id_and_a_signature_of_its_own() {
 }
 
 async fn a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice(kind: Kind) {
-    let (bad, good) = (Receiver::start().await, Receiver::start().await);
-    bad.answer_always(Answer {
+    let (bad, good) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
+    bad.answer_always(CannedResponse {
         body: b"out of order".to_vec(),
-        ..Answer::status(500)
+        ..CannedResponse::status(500)
     });
     let mesh = Mesh::start_on(
         kind,
@@ -135,10 +138,10 @@ async fn a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_no
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_would_be_refused_again_is_sent_once() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     for (dead, status) in [400, 401, 403, 404, 422].into_iter().enumerate() {
-        receiver.answer_next([Answer::status(status)]);
+        receiver.answer_next([CannedResponse::status(status)]);
         mesh.publish(&event(EventType::JobStarted, u32::from(status)))
             .await;
         mesh.wait_for_count("pipeline", "dead", dead as u64 + 1)
@@ -149,10 +152,10 @@ async fn what_would_be_refused_again_is_sent_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_after_is_obeyed_in_both_forms() {
-    let receiver = Receiver::start().await;
-    let after = |value: String| Answer {
+    let receiver = WebhookReceiver::start().await;
+    let after = |value: String| CannedResponse {
         headers: vec![("retry-after".into(), value)],
-        ..Answer::status(429)
+        ..CannedResponse::status(429)
     };
     // A date has whole seconds. Far enough that the first attempt is before it, on a busy machine too.
     let (now, wall) = (Instant::now(), Utc::now());
@@ -182,8 +185,8 @@ async fn retry_after_is_obeyed_in_both_forms() {
 }
 
 async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
-    let receiver = Receiver::start().await;
-    receiver.answer_always(Answer::status(503));
+    let receiver = WebhookReceiver::start().await;
+    receiver.answer_always(CannedResponse::status(503));
     let text = signed("pipeline", &receiver.url("/"), "circuit_after = 0")
         .replace("100ms", "1h")
         .replace("300ms", "1h");
@@ -199,7 +202,7 @@ async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
         receiver.received().len() >= 1_000
     })
     .await;
-    receiver.answer_always(Answer::status(204));
+    receiver.answer_always(CannedResponse::status(204));
     mesh.publish(&event(EventType::JobStarted, 2_000)).await;
     wait_until("the new event", DEADLINE, async || {
         mesh.count("pipeline", "delivered").await >= 1
@@ -209,9 +212,12 @@ async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endpoint_says_what_success_is_and_when_to_give_up() {
-    let (choosy, down) = (Receiver::start().await, Receiver::start().await);
-    choosy.answer_next([Answer::status(200), Answer::status(302)]);
-    down.answer_always(Answer::status(503));
+    let (choosy, down) = (
+        WebhookReceiver::start().await,
+        WebhookReceiver::start().await,
+    );
+    choosy.answer_next([CannedResponse::status(200), CannedResponse::status(302)]);
+    down.answer_always(CannedResponse::status(503));
     let brief = "give_up_after = \"1s\"\nmax_attempts = 100000\ncircuit_after = 0";
     let mesh = Mesh::start(&[
         signed("choosy", &choosy.url("/"), "success = [\"202\", \"3xx\"]"),

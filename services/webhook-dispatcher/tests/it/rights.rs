@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use futures_util::future::join_all;
 use mesh_events::EventType;
 use mesh_runtime::api::Role;
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{WebhookReceiver, wait_until};
 use serde_json::{Value, json};
 
 use crate::harness::{DEADLINE, FOR_API, Kind, Mesh, alice, event, on_both, signed};
@@ -117,7 +117,7 @@ async fn what_is_wrong_is_named_and_nothing_is_stored(kind: Kind) {
 }
 
 async fn each_may_do_what_is_theirs(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::for_api(kind).await;
     mesh.stop().await;
     mesh.settings.push_str("\nmost_per_user = 1");

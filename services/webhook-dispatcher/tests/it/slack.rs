@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, timestamp};
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{WebhookReceiver, wait_until};
 
 use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, on_both};
 
@@ -38,7 +38,7 @@ fn cost(kind: EventType, job: u32, micros: i64) -> Event {
 }
 
 async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     // What would be sent after it has no cost.
     let mut mesh = Mesh::on(kind).await;
     mesh.settings = "cost_wait = \"60s\"".to_owned();
@@ -67,7 +67,7 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
 }
 
 async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::on(kind).await;
     mesh.settings = "cost_wait = \"60s\"".to_owned();
     let failures = "types = [\"job.failed\"]\nformat = ";
@@ -136,7 +136,7 @@ async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_whose_cost_does_not_come_goes_without() {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::without_dispatcher().await;
     mesh.settings = "cost_wait = \"300ms\"".to_owned();
     mesh.run(&[chat(&receiver.url("/"), "")]).await;
@@ -160,7 +160,7 @@ async fn an_end_whose_cost_does_not_come_goes_without() {
 }
 
 async fn old_events_become_one_message(kind: Kind) {
-    let receiver = Receiver::start().await;
+    let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::start_on(
         kind,
         &[chat(

@@ -209,7 +209,7 @@ pub async fn send(http: &Http, endpoint: &Endpoint, url: &str) -> Result<u16, Fa
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_form_of_an_inner_address_is_dialled() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let (port, connections) = judge(&EVERYWHERE).await;
     let (http, closed) = (Http::new(Network::default()).unwrap(), endpoint(&[]));
     let mut hosts: Vec<String> = INSIDE
@@ -247,7 +247,7 @@ async fn no_form_of_an_inner_address_is_dialled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_readers_of_an_address_disagree() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let (port, connections) = judge(&EVERYWHERE).await;
     let (http, closed) = (Http::new(Network::default()).unwrap(), endpoint(&[]));
     let (mut read, mut unread) = (0, 0);
@@ -283,7 +283,7 @@ async fn no_two_readers_of_an_address_disagree() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_failed_is_told_apart() {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let (port, _) = judge(&EVERYWHERE).await;
     let (http, open) = (
         Http::new(Network::default()).unwrap(),

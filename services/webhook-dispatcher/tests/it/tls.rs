@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode, Version};
 use axum::serve::Listener;
 use mesh_events::EventType;
-use mesh_testkit::Receiver;
+use mesh_testkit::WebhookReceiver;
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair,
     date_time_ymd,
@@ -87,7 +87,7 @@ impl TlsReceiver {
     }
 
     async fn start(certificate: &Certificate, key: &KeyPair, protocols: &[&str]) -> Self {
-        mesh_runtime::install_tls();
+        mesh_runtime::install_crypto_provider();
         let chain = vec![certificate.der().clone()];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let config = ServerConfig::builder()
@@ -217,7 +217,7 @@ async fn a_receiver_that_cannot_be_trusted_gets_nothing_and_the_attempt_says_why
             "is signed by itself; it needs one of an authority",
         ),
     ];
-    let plain = Receiver::start().await;
+    let plain = WebhookReceiver::start().await;
     let plain_host = plain.url("").replace("http://", "");
     // It takes connections and never says a word.
     let silent = TcpListener::bind((HERE, 0)).await.unwrap();

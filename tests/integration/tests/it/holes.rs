@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt as _;
 use integration::{Cluster, ClusterOptions, Fact, Mesh, Service, Slurm as _, lives, wait_for};
-use mesh_bus::{Bus, Start};
+use mesh_bus::{Bus, StartPosition};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -115,7 +115,7 @@ async fn follow(nats: &NatsServer) -> Arc<Mutex<BTreeMap<u64, Event>>> {
     };
     let bus = Bus::connect(&config, "admin").await.unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
-    let messages = bus.follow(vec!["slurm.>".into()], Start::Sequence(1));
+    let messages = bus.follow(vec!["slurm.>".into()], StartPosition::Sequence(1));
     let messages = messages.await.unwrap();
     let published = Arc::new(Mutex::new(BTreeMap::new()));
     let seen = Arc::clone(&published);

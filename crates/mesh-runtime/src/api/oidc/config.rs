@@ -22,7 +22,7 @@ pub struct OidcConfig {
     pub keys_max_age: Duration,
     /// By what the identity map is searched.
     #[serde(default)]
-    pub users_by: UsersBy,
+    pub users_by: UserClaim,
     /// Claim that names the Unix user of who is not in the identity map. Empty: nobody but the map says so.
     #[serde(default)]
     pub user_claim: String,
@@ -49,7 +49,7 @@ pub struct OidcConfig {
 /// By what the identity map is searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum UsersBy {
+pub enum UserClaim {
     /// `sub`.
     #[default]
     Subject,

@@ -161,7 +161,7 @@ impl Issuer {
     }
 
     async fn get(&self, address: &str) -> Result<Value, String> {
-        let failed = |error: reqwest::Error| format!("{address}: {}", crate::chain(&error));
+        let failed = |error: reqwest::Error| format!("{address}: {}", crate::error_chain(&error));
         let mut answer = self.http.get(address).send().await.map_err(failed)?;
         if !answer.status().is_success() {
             return Err(format!("{address}: HTTP {}", answer.status().as_u16()));

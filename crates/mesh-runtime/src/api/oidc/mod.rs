@@ -20,11 +20,11 @@ use serde_json::{Map, Value};
 
 use self::issuer::{Issuer, NoKey};
 use self::keys::ALGORITHMS;
-use super::{Accounts, Caller, Means, Role};
+use super::{AccountsByCluster, AuthMethod, Caller, Role};
 use crate::BoxError;
-use crate::identity::MapFile;
+use crate::identity::IdentityMap;
 
-pub use self::config::{OidcConfig, UsersBy};
+pub use self::config::{OidcConfig, UserClaim};
 
 /// A token that is longer is no token.
 const LONGEST: usize = 16 * 1024;
@@ -68,7 +68,7 @@ impl Oidc {
             return Ok(Self(Vec::new()));
         }
         keys::install_ring();
-        crate::install_tls();
+        crate::install_crypto_provider();
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(3))
@@ -90,7 +90,7 @@ impl Oidc {
     }
 
     /// Who shows a token.
-    pub(super) async fn caller(&self, token: &str, map: &MapFile) -> Result<Caller, Refusal> {
+    pub(super) async fn caller(&self, token: &str, map: &IdentityMap) -> Result<Caller, Refusal> {
         if token.len() > LONGEST {
             return Err(Invalid("it is too long"));
         }
@@ -163,7 +163,7 @@ impl Oidc {
 fn identify(
     config: &OidcConfig,
     claims: &Map<String, Value>,
-    map: &MapFile,
+    map: &IdentityMap,
 ) -> Result<Caller, Refusal> {
     let text = |claim: &str| lookup(claims, claim).and_then(Value::as_str);
     let subject = text("sub")
@@ -187,8 +187,8 @@ fn identify(
         name: users.first().map_or(subject, String::as_str).to_owned(),
         role,
         users,
-        accounts: Accounts::new(),
-        means: Means::Oidc {
+        accounts: AccountsByCluster::new(),
+        means: AuthMethod::Oidc {
             issuer: issuer.to_owned(),
             subject: subject.to_owned(),
         },
@@ -201,12 +201,12 @@ fn users(
     config: &OidcConfig,
     claims: &Map<String, Value>,
     subject: &str,
-    map: &MapFile,
+    map: &IdentityMap,
 ) -> BTreeSet<String> {
     let issuer = config.issuer.as_str();
     let mapped = match config.users_by {
-        UsersBy::Subject => map.users_of(issuer, |person| person.subject == subject),
-        UsersBy::Email => {
+        UserClaim::Subject => map.users_of(issuer, |person| person.subject == subject),
+        UserClaim::Email => {
             let verified = match claims.get("email_verified") {
                 Some(Value::Bool(verified)) => *verified,
                 Some(Value::String(verified)) => verified == "true",
@@ -285,7 +285,7 @@ mod tests {
         .unwrap();
         let text = format!("issuer = {ISSUER:?}\naudience = ['mesh']\n{more}");
         let config: OidcConfig = toml::from_str(&text).unwrap();
-        let map = MapFile::new(Some(path));
+        let map = IdentityMap::new(Some(path));
         identify(&config, claims.as_object().unwrap(), &map)
     }
 

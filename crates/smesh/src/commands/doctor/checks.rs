@@ -39,7 +39,7 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
             findings.push(Finding::new(
                 "configuration",
                 Grade::Bad,
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 "correct [slurm]",
             ));
             slurm_client::Config::default()
@@ -73,7 +73,7 @@ fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context
             findings.push(Finding::new(
                 "configuration",
                 Grade::Bad,
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 "run `smesh init`, or correct the key",
             ));
             None
@@ -112,7 +112,7 @@ async fn slurm(
             findings.push(Finding::new(
                 slurm.source(),
                 Grade::Bad,
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 advice::slurm(&error),
             ));
             return None;
@@ -139,7 +139,7 @@ async fn slurm(
             findings.push(Finding::new(
                 what,
                 Grade::Bad,
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 advice::slurm(&error),
             ));
         }
@@ -150,7 +150,7 @@ async fn slurm(
         Err(error) => {
             // Of a slurmctld that is down enough is said.
             if !findings.iter().any(|finding| finding.grade == Grade::Bad) {
-                let found = format!("its configuration: {}", mesh_runtime::chain(&error));
+                let found = format!("its configuration: {}", mesh_runtime::error_chain(&error));
                 findings.push(Finding::new(
                     "slurmctld",
                     Grade::Bad,
@@ -258,7 +258,7 @@ async fn accounting(
         Err(error) => findings.push(Finding::new(
             "slurmdbd",
             Grade::Bad,
-            mesh_runtime::chain(&error),
+            mesh_runtime::error_chain(&error),
             advice::slurm(&error),
         )),
     }
@@ -272,7 +272,7 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
             return findings.push(Finding::new(
                 "slurm-mesh",
                 Grade::Unknown,
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 "",
             ));
         }
@@ -296,7 +296,7 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
         Err(error) => findings.push(Finding::new(
             "slurm-mesh",
             Grade::Bad,
-            mesh_runtime::chain(&error),
+            mesh_runtime::error_chain(&error),
             "start `smesh up`",
         )),
     }
@@ -310,7 +310,7 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
         Err(error) => findings.push(Finding::new(
             "ledger",
             Grade::Unknown,
-            mesh_runtime::chain(&error),
+            mesh_runtime::error_chain(&error),
             "",
         )),
     }
@@ -331,7 +331,7 @@ async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
             return findings.push(Finding::new(
                 "hooks",
                 Grade::Unknown,
-                mesh_runtime::chain(&error),
+                mesh_runtime::error_chain(&error),
                 "hooks are looked at where slurm.conf is: run doctor there, or set [slurm] conf",
             ));
         }
@@ -398,7 +398,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
     let (rung, took) = tokio::task::spawn_blocking(move || {
         let bell = doorbell(&Call {
             cluster: &config.cluster,
-            hook: mesh_events::hooks::DOCTOR,
+            hook: mesh_events::hooks::DOCTOR_HOOK,
             host: &mesh_hook::ringer::host(),
             called_at: SystemTime::now(),
             environment: &Environment::new(),

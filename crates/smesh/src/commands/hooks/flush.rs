@@ -90,7 +90,7 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
                 if !failing {
                     anstream::eprintln!(
                         "doorbells wait: {}; trying again until they go",
-                        mesh_runtime::chain(&error)
+                        mesh_runtime::error_chain(&error)
                     );
                 }
                 failing = true;

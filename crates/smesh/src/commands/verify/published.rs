@@ -47,7 +47,7 @@ async fn all(
     loop {
         let messages = match stored.next().await {
             Ok(messages) => messages,
-            Err(error) => return Ok(Some(mesh_runtime::chain(&error))),
+            Err(error) => return Ok(Some(mesh_runtime::error_chain(&error))),
         };
         if messages.is_empty() {
             return Ok((!compared).then(|| format!("{MESH_CHECKPOINTS} has none of {origin}")));
@@ -77,7 +77,7 @@ async fn bus(context: &Context) -> Result<Bus, String> {
     let url = config.shown_url();
     let bus = Bus::connect(&config, role)
         .await
-        .map_err(|error| mesh_runtime::chain(&error))?;
+        .map_err(|error| mesh_runtime::error_chain(&error))?;
     let connected = async {
         while !bus.connected() {
             tokio::time::sleep(Duration::from_millis(20)).await;

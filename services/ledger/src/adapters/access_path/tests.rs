@@ -9,7 +9,7 @@ fn exactly(kind: &str) -> TypePattern {
 }
 
 /// Ways in their order, each as what its scans go by.
-fn paths(selection: &Selection, sight: &Sight) -> Vec<String> {
+fn paths(selection: &Selection, visibility: &Visibility) -> Vec<String> {
     let condition = |scan: &IndexScan| match &scan.condition {
         IndexCondition::Sequence => "all".to_owned(),
         IndexCondition::Equals(column, value) => {
@@ -20,7 +20,7 @@ fn paths(selection: &Selection, sight: &Sight) -> Vec<String> {
         IndexCondition::OccurredAt => "time".into(),
         IndexCondition::NamePrefix => "names".into(),
     };
-    AccessPath::candidates(selection, sight)
+    AccessPath::candidates(selection, visibility)
         .iter()
         .map(|path| {
             path.scans
@@ -44,7 +44,7 @@ fn every_indexed_condition_gives_a_path() {
         ..Selection::default()
     };
     assert_eq!(
-        paths(&asked, &Sight::Everything),
+        paths(&asked, &Visibility::All),
         [
             "subject=a@example.org|email=a@example.org",
             "account=physics",
@@ -64,7 +64,7 @@ fn events_of_jobs_are_found_by_what_else_is_asked() {
         ..Selection::default()
     };
     let jobs = TypePattern::Category("job".into());
-    let check = |selection: Selection| paths(&selection, &Sight::Everything);
+    let check = |selection: Selection| paths(&selection, &Visibility::All);
     assert_eq!(check(asked(vec![jobs.clone()], None)), ["all"]);
     let with_account = asked(vec![jobs.clone()], text("physics"));
     assert_eq!(check(with_account), ["account=physics"]);
@@ -74,18 +74,18 @@ fn events_of_jobs_are_found_by_what_else_is_asked() {
 
 #[test]
 fn visibility_gives_a_path_even_if_empty() {
-    let sight = Sight::Of {
+    let visibility = Visibility::Restricted {
         users: ["alice".to_owned()].into(),
         accounts: [(text("one"), ["art".to_owned()].into())].into(),
     };
     assert_eq!(
-        paths(&Selection::default(), &sight),
+        paths(&Selection::default(), &visibility),
         ["user=alice|account=art"]
     );
-    assert_eq!(paths(&Selection::default(), &Sight::Everything), ["all"]);
-    let nobody = Sight::Of {
+    assert_eq!(paths(&Selection::default(), &Visibility::All), ["all"]);
+    let nobody = Visibility::Restricted {
         users: BTreeSet::new(),
-        accounts: Accounts::new(),
+        accounts: AccountsByCluster::new(),
     };
     assert_eq!(paths(&Selection::default(), &nobody), ["all"]);
 }
@@ -96,7 +96,7 @@ fn the_first_path_is_in_order() {
         until: Some(9),
         ..Selection::default()
     };
-    assert_eq!(paths(&asked, &Sight::Everything), ["all", "time"]);
+    assert_eq!(paths(&asked, &Visibility::All), ["all", "time"]);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn what_is_narrow_is_the_choice_of_the_database() {
         since: Some(1),
         ..Selection::default()
     };
-    assert_eq!(paths(&asked, &Sight::Everything), ["all"]);
+    assert_eq!(paths(&asked, &Visibility::All), ["all"]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn too_many_alternatives_give_no_path() {
         partition: text("gpu"),
         ..Selection::default()
     };
-    assert_eq!(paths(&asked, &Sight::Everything), ["partition=gpu"]);
+    assert_eq!(paths(&asked, &Visibility::All), ["partition=gpu"]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_runtime::api::Accounts;
-use mesh_testkit::{Postgres, build};
+use mesh_runtime::api::AccountsByCluster;
+use mesh_testkit::{Postgres, fixtures};
 
 use super::*;
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
@@ -54,9 +54,9 @@ fn nodes(mix: i64) -> NodeBlocks {
     };
     let job = Job {
         nodes: format!("n[{first}-{last}]"),
-        ..build::job(1)
+        ..fixtures::job(1)
     };
-    NodeBlocks::of(&build::job_event(EventType::JobStarted, job))
+    NodeBlocks::of(&fixtures::job_event(EventType::JobStarted, job))
 }
 
 /// Some of everything; some entries are late, and some of the audit.
@@ -96,12 +96,12 @@ fn record(n: i64) -> Record {
 }
 
 /// What is asked, in words of its own.
-fn is_meant(record: &Record, seq: i64, asked: &Selection, sight: &Sight) -> bool {
+fn is_meant(record: &Record, seq: i64, asked: &Selection, visibility: &Visibility) -> bool {
     let index = &record.index;
     let is = |value: &Option<String>, wanted: &Option<String>| wanted.is_none() || value == wanted;
-    let seen = match sight {
-        Sight::Everything => true,
-        Sight::Of { users, accounts } => {
+    let seen = match visibility {
+        Visibility::All => true,
+        Visibility::Restricted { users, accounts } => {
             let own = index.user.as_ref().is_some_and(|user| users.contains(user));
             let of = |(cluster, names): (&Option<String>, &BTreeSet<String>)| {
                 cluster
@@ -260,19 +260,19 @@ fn selections() -> Vec<Selection> {
     timed.collect()
 }
 
-fn sights() -> [Sight; 3] {
+fn sights() -> [Visibility; 3] {
     let alice = BTreeSet::from(["alice".to_owned()]);
     let accounts = [
         (Some("one".to_owned()), BTreeSet::from(["art".to_owned()])),
         (None, BTreeSet::from(["physics".to_owned()])),
     ];
     [
-        Sight::Everything,
-        Sight::Of {
+        Visibility::All,
+        Visibility::Restricted {
             users: alice.clone(),
-            accounts: Accounts::new(),
+            accounts: AccountsByCluster::new(),
         },
-        Sight::Of {
+        Visibility::Restricted {
             users: alice,
             accounts: accounts.into(),
         },
@@ -284,7 +284,7 @@ async fn pages_equal_a_full_scan(location: &Location) {
     let records: Vec<Record> = (1..=ENTRIES).map(record).collect();
     store.append("S", 1, records.clone()).await.unwrap();
     for selection in selections() {
-        for sight in sights() {
+        for visibility in sights() {
             for descending in [false, true] {
                 let request = ListRequest {
                     limit: Some(60),
@@ -295,7 +295,7 @@ async fn pages_equal_a_full_scan(location: &Location) {
                 query.selection = selection.clone();
                 let mut listed = Vec::new();
                 loop {
-                    let mut rows = store.list_by(&query, &sight, REACH).await.unwrap();
+                    let mut rows = store.list_by(&query, &visibility, REACH).await.unwrap();
                     let more = rows.len() > 60;
                     rows.truncate(60);
                     listed.extend(rows.iter().map(|row| row.seq));
@@ -306,24 +306,24 @@ async fn pages_equal_a_full_scan(location: &Location) {
                 }
                 let every = (1..).zip(&records);
                 let meant =
-                    every.filter(|(seq, record)| is_meant(record, *seq, &selection, &sight));
+                    every.filter(|(seq, record)| is_meant(record, *seq, &selection, &visibility));
                 let mut meant: Vec<i64> = meant.map(|(seq, _)| seq).collect();
                 if descending {
                     meant.reverse();
                 }
                 assert_eq!(
                     listed, meant,
-                    "{selection:?} {sight:?} descending: {descending}"
+                    "{selection:?} {visibility:?} descending: {descending}"
                 );
                 if descending {
                     continue;
                 }
                 // Replays read some of it, in the same order.
-                let replayed = store.recorded(&selection, &sight, 90, 310, 20).await;
+                let replayed = store.recorded(&selection, &visibility, 90, 310, 20).await;
                 let replayed: Vec<i64> = replayed.unwrap().iter().map(|entry| entry.seq).collect();
                 meant.retain(|seq| (91..=310).contains(seq));
                 meant.truncate(21);
-                assert_eq!(replayed, meant, "{selection:?} {sight:?}");
+                assert_eq!(replayed, meant, "{selection:?} {visibility:?}");
             }
         }
     }
@@ -347,7 +347,7 @@ async fn what_is_appended_between_two_pages_is_on_the_next() {
     .unwrap();
     (query.selection.since, query.selection.until) = (at(100), at(250));
     let page = async |query: &Query| -> Vec<i64> {
-        let rows = store.list_by(query, &Sight::Everything, REACH).await;
+        let rows = store.list_by(query, &Visibility::All, REACH).await;
         rows.unwrap().iter().map(|row| row.seq).collect()
     };
     let first = page(&query).await;

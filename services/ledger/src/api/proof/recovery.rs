@@ -186,7 +186,7 @@ fn conflict(error: Error) -> ProofError {
         | Error::Inconsistent(_)
         | Error::KeyUnfit { .. }
         | Error::NotResumed(_)
-        | Error::Moved { .. } => ProofError::Conflict(mesh_runtime::chain(&error)),
+        | Error::Moved { .. } => ProofError::Conflict(mesh_runtime::error_chain(&error)),
         error => error.into(),
     }
 }

@@ -47,7 +47,7 @@ fn the_range_ends_with_the_ledger_and_times_are_absolute() {
         serde_json::from_str::<ReplaySpec>(&stored).unwrap(),
         request
     );
-    assert_eq!(request.requester.sight(), alice().sight());
+    assert_eq!(request.requester.visibility(), alice().visibility());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::ledger::v1::{
     ListEventsRequest, TailEventsRequest,
 };
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use tonic::Code;
 
 use super::{client, export, of};
@@ -36,10 +36,10 @@ async fn streamed(url: &str, count: usize) -> Vec<u64> {
 }
 
 async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     let owned = |name: &str, account: &str, job: u32| {
-        let mut event = of_user(name, EventType::JobStarted, build::job(job));
+        let mut event = of_user(name, EventType::JobStarted, fixtures::job(job));
         event.owner.as_mut().unwrap().account = account.into();
         event
     };

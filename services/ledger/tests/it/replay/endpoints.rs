@@ -6,7 +6,7 @@ use mesh_events::catalogue::endpoint_consumer;
 use mesh_events::proto::mesh::ledger::v1::StartReplayRequest;
 use mesh_events::{EventType, subject};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 use serde_json::json;
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -39,12 +39,12 @@ impl Ledger {
 async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Database) {
     let mut ledger = Ledger::start(database).await;
     let events = [("alice", 1), ("bob", 2)]
-        .map(|(owner, job)| of_user(owner, EventType::JobStarted, build::job(job)));
+        .map(|(owner, job)| of_user(owner, EventType::JobStarted, fixtures::job(job)));
     ledger.append(&events).await;
     ledger.endpoint("alice's.own", "alice").await;
     ledger.endpoint("pipeline", "").await;
 
-    let coordinator = user("carol").coordinating(build::CLUSTER, "physics");
+    let coordinator = user("carol").coordinating(fixtures::CLUSTER, "physics");
     let auditor = Caller::peer("eve", 20_003, Role::Auditor);
     // Of whom, over REST: alice's own, the operator's, one that is not there. The same over gRPC.
     for (caller, statuses) in [

@@ -2,7 +2,7 @@
 
 use ledger::domain::note::PrivateKey;
 use ledger::{Error, Fault, VerifyError};
-use mesh_testkit::build::CLUSTER;
+use mesh_testkit::fixtures::CLUSTER;
 use mesh_testkit::{NatsServer, wait_until};
 
 use super::Ledger;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use ledger::domain::archive::file_name;
 use mesh_events::EventType;
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 
 use super::Ledger;
 use crate::support::{Database, Process, of_user, on_both, record};
@@ -82,7 +82,7 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
     std::fs::rename(&file, &moved).unwrap();
     let error = ledger.archive_all().await.unwrap_err();
     assert!(
-        mesh_runtime::chain(&error).contains("is noted, but"),
+        mesh_runtime::error_chain(&error).contains("is noted, but"),
         "{error}"
     );
     assert_eq!(ledger.count("payloads").await, 300);
@@ -165,7 +165,7 @@ async fn a_disk_that_is_full_while_an_archive_is_written_loses_nothing() {
     ledger.append("alice", 1).await;
     let mut records = Vec::new();
     for id in 2..200 {
-        let mut job = build::job(id);
+        let mut job = fixtures::job(id);
         job.comment = (0..2000)
             .map(|_| char::from(rand::random_range(b'a'..=b'z')))
             .collect();
@@ -178,7 +178,7 @@ async fn a_disk_that_is_full_while_an_archive_is_written_loses_nothing() {
     let disk = Disk::mount(&ledger.archives());
     let error = ledger.archive_all().await.unwrap_err();
     assert!(
-        mesh_runtime::chain(&error).contains("No space left"),
+        mesh_runtime::error_chain(&error).contains("No space left"),
         "{error:?}"
     );
     assert_eq!(ledger.count("payloads").await, 199);

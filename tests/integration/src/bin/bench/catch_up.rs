@@ -11,7 +11,7 @@ use async_nats::jetstream;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 use crate::Arguments;
 use crate::load::server;
@@ -83,7 +83,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let text = format!(
         "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = \"/dev/null\"\nbin_dir = {:?}\n\
          [ingest]\nhistory_since = \"{}\"\n",
-        build::CLUSTER,
+        fixtures::CLUSTER,
         folder.path(),
         nats.url(),
         slurm.bin_dir(),

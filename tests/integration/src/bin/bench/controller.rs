@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Slurm as _};
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 use crate::Arguments;
 use crate::process::cpu_time;
@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_secs(15);
 
 pub async fn measure(_: &Arguments) -> anyhow::Result<Section> {
-    let cluster = Cluster::start(&ClusterOptions::small(build::CLUSTER, BASE_PORT)).await?;
+    let cluster = Cluster::start(&ClusterOptions::small(fixtures::CLUSTER, BASE_PORT)).await?;
     let mut mesh = Mesh::set_up(&cluster, "mesh", &MeshOptions::default()).await?;
     // Hooks ring nobody yet. The first window only warms up.
     window(&cluster).await?;

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use chrono::Utc;
 use mesh_bus::Bus;
 use mesh_events::{Event, EventType, timestamp};
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ pub async fn servers(count: usize) -> anyhow::Result<(Vec<NatsServer>, Bus)> {
 
 /// A start of a job that never was.
 pub fn event(job_id: u32) -> Event {
-    let mut event = build::job_event(EventType::JobStarted, build::job(job_id));
+    let mut event = fixtures::job_event(EventType::JobStarted, fixtures::job(job_id));
     event.occurred_at = Some(timestamp(Utc::now()));
     event
 }

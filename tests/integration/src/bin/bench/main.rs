@@ -107,7 +107,7 @@ enum Part {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    mesh_runtime::install_tls();
+    mesh_runtime::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use integration::{Cluster, ClusterOptions, Mesh, MeshOptions};
 use mesh_bus::Bus;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 use crate::Arguments;
 use crate::load::{Receiver, deliver};
@@ -22,7 +22,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let receiver = Receiver::start().await?;
     let cluster = Cluster::start(&ClusterOptions {
         hooks: false,
-        ..ClusterOptions::small(build::CLUSTER, BASE_PORT)
+        ..ClusterOptions::small(fixtures::CLUSTER, BASE_PORT)
     })
     .await?;
     let mut mesh = Mesh::set_up(

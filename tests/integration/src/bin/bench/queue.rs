@@ -8,7 +8,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 use crate::Arguments;
 use crate::load::server;
@@ -55,7 +55,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let text = format!(
         "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = \"/dev/null\"\nbin_dir = {:?}\n\
          command_timeout = \"60s\"\n[ingest]\naccounting = false\nsweep_interval = \"1s\"\nsweep_interval_max = \"1s\"\n",
-        build::CLUSTER,
+        fixtures::CLUSTER,
         folder.path(),
         nats.url(),
         slurm.bin_dir(),

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mesh_events::cloudevents;
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 use tokio::task::JoinSet;
 
 use crate::Arguments;
@@ -33,7 +33,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let path = folder.path().join("mesh.toml");
     let text = format!(
         "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n{}",
-        build::CLUSTER,
+        fixtures::CLUSTER,
         folder.path(),
         nats.url(),
         receiver.endpoint()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use integration::scenario::Expected;
 use integration::{Delivery, Error, Fact, Mesh, Receiver};
-use mesh_bus::Start;
+use mesh_bus::StartPosition;
 use mesh_events::Event;
 use tokio::task::JoinHandle;
 
@@ -49,7 +49,7 @@ impl Watch {
         bus.ready(&tokio_util::sync::CancellationToken::new())
             .await?;
         let events = bus
-            .follow(vec!["slurm.>".into()], Start::Sequence(1))
+            .follow(vec!["slurm.>".into()], StartPosition::Sequence(1))
             .await?;
         let seen = Arc::<Mutex<Seen>>::default();
         let requests = receiver.requests();

@@ -112,7 +112,7 @@ fn again(args: &Args, plan: &Plan) -> String {
     )
 }
 
-/// Shown on a terminal only.
+/// AuditedRead on a terminal only.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(1);
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {bar:30} {pos}/{len} {msg}") {

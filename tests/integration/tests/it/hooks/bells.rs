@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use integration::wait_for;
-use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_bus::{Bus, Disposition, Handler, Message};
 use mesh_events::catalogue::{CONSUMERS, MESH_HOOKS};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use prost::Message as _;
@@ -17,10 +17,10 @@ use super::{NAME, PATIENCE};
 pub struct Bells(Arc<Mutex<Vec<Doorbell>>>);
 
 impl Handler for Bells {
-    async fn handle(&self, message: &Message) -> Outcome {
+    async fn handle(&self, message: &Message) -> Disposition {
         let bell = Doorbell::decode(message.body.clone()).unwrap();
         self.0.lock().unwrap().push(bell);
-        Outcome::Done
+        Disposition::Ack
     }
 }
 

@@ -10,7 +10,7 @@ use ledger::retention::{Retention, RetentionProgress, RetentionRequest};
 use ledger::{Location, Store, TrustAnchors, UnverifiedLedger};
 use ledger_format::merkle::Frontier;
 use mesh_events::EventType;
-use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::fixtures::{self, CLUSTER};
 use tokio::sync::watch::Sender;
 
 use crate::proof::ORIGIN;
@@ -39,8 +39,8 @@ impl Growing {
         let head = self.store.head().await.unwrap().seq;
         let jobs = head + 1..=head + count.unsigned_abs();
         let records = jobs.map(|id| {
-            let job = build::job(id.try_into().unwrap());
-            record(&build::job_event(EventType::JobSubmitted, job))
+            let job = fixtures::job(id.try_into().unwrap());
+            record(&fixtures::job_event(EventType::JobSubmitted, job))
         });
         self.store
             .append("S", head + 1, records.collect())

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, fixtures};
 
 use crate::process::{Memory, Running, program, wait_until};
 use crate::report::Line;
@@ -18,7 +18,7 @@ pub async fn measure(name: &str, url: &str, count: u32) -> anyhow::Result<[Line;
     let path = folder.path().join("mesh.toml");
     let text = format!(
         "[mesh]\ncluster = {:?}\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\n[ledger.db]\nurl = {url:?}\n",
-        build::CLUSTER,
+        fixtures::CLUSTER,
         folder.path(),
         nats.url()
     );

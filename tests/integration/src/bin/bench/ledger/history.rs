@@ -14,7 +14,7 @@ use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
 use mesh_events::proto::mesh::user::v1::UserEvent;
 use mesh_events::{Category, Event, EventId, EventType, RunKey, SCHEMA_VERSION, Slot, timestamp};
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 
 const USERS: u64 = 500;
 const ACCOUNTS: u64 = 40;
@@ -113,7 +113,7 @@ impl History {
                 _ => "cpu",
             },
             name: format!("step{family:03}-{}", shared.roll(1_000)),
-            submitted: build::submit_time()
+            submitted: fixtures::submit_time()
                 + TimeDelta::seconds(YEAR * first.cast_signed() / self.jobs.cast_signed()),
             waited: dice.seconds(20_000),
             ran: 1 + dice.seconds(80_000),
@@ -236,7 +236,7 @@ impl History {
                 .occurred_at
                 .as_ref()
                 .and_then(mesh_events::from_timestamp)
-                .unwrap_or_else(build::submit_time);
+                .unwrap_or_else(fixtures::submit_time);
             let mut at = occurred + TimeDelta::milliseconds(150);
             if dice.roll(100) == 0 {
                 event.late = true;
@@ -313,7 +313,7 @@ impl Life {
             nodes: String::new(),
             std_out: format!("{home}/slurm-{}.out", self.id),
             work_dir: home,
-            ..build::job(self.id)
+            ..fixtures::job(self.id)
         }
     }
 

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use ledger::{Location, Store, verify_database};
 use ledger_format::chain::GENESIS;
 use ledger_format::checkpoint::Checkpoint;
-use ledger_format::export::{FORMAT, Header, HexHash, ExportLine};
+use ledger_format::export::{ExportLine, FORMAT, Header, HexHash};
 use ledger_format::file::{self, VerifyOptions};
 use ledger_format::merkle::Frontier;
 use ledger_format::note::PrivateKey;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mesh_events::{Event, EventType, timestamp};
-use mesh_testkit::build;
+use mesh_testkit::fixtures;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio_util::sync::CancellationToken;
@@ -168,7 +168,7 @@ async fn offer(world: &mut World, first: u32, seconds: u32) -> anyhow::Result<Ve
 
 /// Has so many deliveries wait for the receivers that refuse: copies of one that waits, while the dispatcher is away.
 async fn wait(world: &mut World, count: u32) -> anyhow::Result<u64> {
-    let mut event: Event = build::job_event(EventType::JobSubmitted, build::job(1_000_000));
+    let mut event: Event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(1_000_000));
     event.occurred_at = Some(timestamp(chrono::Utc::now()));
     world
         .bus

@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::Bus;
-use mesh_testkit::{NatsServer, Port, build};
+use mesh_testkit::{NatsServer, Port, fixtures};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -171,7 +171,7 @@ impl World {
         let folder = tempfile::tempdir()?;
         let mut text = format!(
             "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\nreplicas = {count}\n",
-            build::CLUSTER,
+            fixtures::CLUSTER,
             folder.path(),
             NatsServer::urls(&nats)
         );

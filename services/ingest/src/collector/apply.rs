@@ -148,13 +148,15 @@ impl Collector {
                 Resolution::Open { .. }
             ),
             inferred,
+            restarted: open.is_some_and(|open| open.is_restart(&observation)),
         };
         let decision = observe(&core.run_store, &observation, &look);
         if decision.follow_ups.contains(&LookupTarget::Accounting) {
             follow_ups.accounting.insert(observation.raw_id);
             core.questions
                 .entry(observation.raw_id)
-                .or_insert_with(OpenLookup::now);
+                .or_insert_with(OpenLookup::now)
+                .note_restart(&observation);
             core.store_question(observation.raw_id);
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
             core.questions.remove(&observation.raw_id);

@@ -21,6 +21,8 @@ pub struct ObservationContext {
     pub given_up: bool,
     /// True if no record of Slurm stands behind the reading.
     pub inferred: bool,
+    /// True if the controller has shown this run as restarted.
+    pub restarted: bool,
 }
 
 /// What has to be asked before everything can be published.
@@ -171,7 +173,9 @@ fn continued_run(
             let end = tracked.end.as_ref().map(|end| end.event.as_str());
             restarts > 0 || end == Some(EventType::JobRequeued.event())
         }
-        // Accounting does not count restarts on 22.05; only these ends put a job back into the queue by themselves.
+        // Accounting does not count restarts on 22.05. A job that ended otherwise runs again only if somebody requeued it.
+        None if look.restarted => true,
+        // Only these ends put a job back into the queue by themselves.
         None => tracked.end.as_ref().is_some_and(|end| {
             matches!(end.event.as_str(), "requeued" | "preempted" | "node_fail")
         }),

@@ -74,6 +74,7 @@ pub fn step(text: &str, sweep: u64) -> Step {
         first_start: all.has("first"),
         given_up: all.has("given-up"),
         inferred: false,
+        restarted: all.has("restarted"),
     };
     let observations = match source {
         "sacct" => accounted(body),

@@ -96,6 +96,9 @@ pub struct Core {
     last: SnapshotCache,
     /// How runs ended, by Slurm's id of their record.
     questions: HashMap<u32, OpenLookup>,
+    /// Runs that the controller has shown as restarted while an earlier run's end is looked up, as submit times by Slurm's id of the record.
+    /// Rows of accounting have no restart count (22.05).
+    restarted: HashMap<u32, i64>,
     /// What became of tasks that left their array, by array: reading its record, which goes on, says nothing about them.
     task_questions: HashMap<RunKey, OpenTaskLookup>,
     /// Ended runs of which accounting has not reported yet what they used.
@@ -176,6 +179,7 @@ impl Collector {
             dirty: BTreeSet::new(),
             last: SnapshotCache::default(),
             questions: HashMap::new(),
+            restarted: HashMap::new(),
             task_questions: HashMap::new(),
             usage_backlog,
             array_submission_backlog,

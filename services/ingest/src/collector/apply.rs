@@ -148,16 +148,22 @@ impl Collector {
                 Resolution::Open { .. }
             ),
             inferred,
-            restarted: open.is_some_and(|open| open.is_restart(&observation)),
+            restarted: core.restarted.get(&observation.raw_id)
+                == Some(&observation.run.submit_time),
         };
         let decision = observe(&core.run_store, &observation, &look);
         if decision.follow_ups.contains(&LookupTarget::Accounting) {
             follow_ups.accounting.insert(observation.raw_id);
             core.questions
                 .entry(observation.raw_id)
-                .or_insert_with(OpenLookup::now)
-                .note_restart(&observation);
+                .or_insert_with(OpenLookup::now);
             core.store_question(observation.raw_id);
+            if observation.record == Record::Controller
+                && observation.restarts.is_some_and(|restarts| restarts > 0)
+            {
+                core.restarted
+                    .insert(observation.raw_id, observation.run.submit_time);
+            }
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
             core.questions.remove(&observation.raw_id);
         }
@@ -236,6 +242,9 @@ impl Collector {
                 // Accounting knows less of a run than was seen of it.
                 core.last
                     .insert(&changed, &observation.job, &observation.owner);
+            }
+            if core.restarted.get(&tracked.raw_id) == Some(&changed.submit_time) {
+                core.restarted.remove(&tracked.raw_id);
             }
             core.dirty.insert(Store::shard_of(&tracked));
             if self.config.accounting {

@@ -13,8 +13,7 @@ use slurm_types::TaskSet;
 use super::{Collector, Core};
 use crate::adapters::store::Store;
 use crate::domain::{
-    EndLookup, LookupAnswers, LookupLimits, Observation, Owner, Record, Resolution, StoredLookup,
-    settle,
+    EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
 };
 
 /// How much longer a question is open before that is stored again: a restart begins the wait anew by so much at most.
@@ -27,8 +26,6 @@ pub(super) struct OpenLookup {
     /// How long others had waited before.
     before: Duration,
     answers: LookupAnswers,
-    /// Submit time of the run that the controller shows as restarted.
-    restarted: Option<i64>,
 }
 
 impl OpenLookup {
@@ -37,21 +34,7 @@ impl OpenLookup {
             since: Instant::now(),
             before: Duration::ZERO,
             answers: LookupAnswers::default(),
-            restarted: None,
         }
-    }
-
-    /// Notes the restart count of the controller's record: rows of accounting do not have it.
-    pub(super) fn note_restart(&mut self, observation: &Observation) {
-        let restarted = observation.restarts.is_some_and(|restarts| restarts > 0);
-        if observation.record == Record::Controller && restarted {
-            self.restarted = Some(observation.run.submit_time);
-        }
-    }
-
-    /// True if the controller has shown this run as restarted.
-    pub(super) fn is_restart(&self, observation: &Observation) -> bool {
-        self.restarted == Some(observation.run.submit_time)
     }
 
     /// What the last answer had as alive may not be so any more.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::Confidence;
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::wait_for;
 
 use crate::bell::ring;
@@ -102,6 +103,33 @@ async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() 
     )
     .await;
     mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_run_after_an_unseen_requeue_names_the_run_it_continues_though_it_has_ended_too() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"";
+    let requeued = requeued_unseen(&mesh, cluster, settings).await;
+    tell_end(&mesh, &requeued, "FAILED", "3:0").await;
+    let id = requeued.job.to_string();
+    cluster.run("alice", &["scancel", &id]).await;
+    cluster.wait_state(requeued.job, "CANCELLED").await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    mesh.wait_story(
+        requeued.job,
+        "submitted started failed | submitted started cancelled",
+    )
+    .await;
+    let submitted = mesh.last(requeued.job, "job.submitted");
+    let Some(Payload::Job(job)) = &submitted.payload else {
+        panic!("{submitted:?}");
+    };
+    let continues = job.continues.as_ref().expect("the run it continues");
+    let failed = mesh.last(requeued.job, "job.failed");
+    assert_eq!(continues.run, failed.entity_key());
+    assert_eq!(continues.cause, "failed");
     ingest.stop().await;
 }
 

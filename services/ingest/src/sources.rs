@@ -70,7 +70,7 @@ impl SourceState {
 
 impl SlurmSource {
     /// A source by the name it has in events: `slurmctld`, `slurmdbd`. With a condition it counts for readiness.
-    /// It is away if that is what was published of it last.
+    /// The source is away if its last event says so.
     pub async fn new(
         name: &'static str,
         collector: Collector,

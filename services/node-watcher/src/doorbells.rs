@@ -1,7 +1,7 @@
 //! Doorbells of node hooks: somebody says "look at these nodes now".
 //!
 //! Rings that come together cause one look, and looks have the pauses of [`crate::config::Config::pause_after_ring`], whatever replies. A ring
-//! states nothing: what is published comes from Slurm's own answer. It is acknowledged once that is stored, or left to the next look if
+//! states nothing: what is published comes from Slurm's own answer. It is acknowledged once that is stored, or left to the next poll if
 //! Slurm does not answer.
 
 use std::time::Duration;

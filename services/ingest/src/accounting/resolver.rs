@@ -182,7 +182,7 @@ impl AccountingResolver {
         Ok(Duration::ZERO)
     }
 
-    /// What is to be published of the ends that doorbells brought along, as inferred. Those that may still be recorded stay.
+    /// The ends from doorbells that are published as inferred. Those that Slurm may still record stay in the backlog.
     async fn judged(
         &self,
         job_id: u32,

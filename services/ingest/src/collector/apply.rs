@@ -27,7 +27,7 @@ const MAX_OUTBOXES_BYTES: usize = 16 << 20;
 #[derive(Default)]
 struct EventBatch {
     events: Vec<OutboxEvent>,
-    /// What the run store had of runs of which something is published that must be stored first.
+    /// The former states of runs with events that must be stored before they are published.
     before: PreviousRunStates,
     /// What goes through outboxes, by shard.
     outbox_bytes: HashMap<u32, usize>,
@@ -201,7 +201,7 @@ impl Collector {
                 "{} is over, its id belongs to another job, and {accounting}",
                 run.entity_key()
             );
-            // In one write with the run, which the run store have as over.
+            // In one write with the run, which the run store has as over.
             let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
             batch.events.push(OutboxEvent::capture(run.clone(), gap));
         }

@@ -89,7 +89,7 @@ pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEven
     }
 }
 
-/// The end of a run that the run store have as over is in no record.
+/// No record has the end of a run that the run store has as over.
 pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
     note_lost(run);
     not_shown(message, how_it_ended(run))

@@ -89,7 +89,7 @@ impl Collector {
             for events in &counted {
                 events.count();
             }
-            // A gap is open before anything is published of the runs in it.
+            // The gap is opened before any event of the runs in it.
             let (gaps, facts): (Vec<OutboxEvent>, Vec<OutboxEvent>) =
                 counted.into_iter().partition(OutboxEvent::is_capture);
             for events in [gaps, facts] {
@@ -217,7 +217,7 @@ impl OutboxEvent {
         }
     }
 
-    /// Something about capture that is published of a run, stored in one write with it.
+    /// A capture event about a run, stored in one write with it.
     pub(super) fn capture(run: RunKey, event: Event) -> Self {
         let span = capture::span(&event);
         Self {

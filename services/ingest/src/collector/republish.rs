@@ -127,7 +127,7 @@ impl Collector {
             .collect()
     }
 
-    /// Of what runs used, as accounting reports it, what was published already: the rest is published when it is settled.
+    /// The usage events among accounting's that were published already. The others follow once their usage is settled.
     pub async fn told_of(&self, used: Vec<RunUsage>) -> Vec<Observation> {
         let core = self.core.lock().await;
         let observations = used.into_iter().map(|settled| settled.observation);

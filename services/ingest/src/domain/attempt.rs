@@ -11,9 +11,9 @@ use super::run_store::RunStore;
 
 /// Which attempt of a run an observation belongs to.
 enum Attempt<'a> {
-    /// The first: the run store have none.
+    /// The first run: the run store has no other.
     First,
-    /// One that the run store have.
+    /// A run in the run store.
     Known(RunKey),
     /// The one after the newest that they have.
     After(RunKey, &'a RunState),
@@ -30,7 +30,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The run an observation belongs to, which the run store need not have.
+/// The run an observation belongs to, which the run store need not contain.
 pub fn run_of(run_store: &RunStore, observation: &Observation) -> RunKey {
     attempt_of(run_store, observation).run(observation)
 }

@@ -20,7 +20,7 @@ pub enum EntityKind {
     Array,
 }
 
-/// Where a observation comes from.
+/// Where an observation comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// slurmctld's record.

@@ -12,7 +12,7 @@ use super::observation::Observation;
 use super::observe::ObservationContext;
 use super::run_state::{Candidate, RunState};
 
-/// Changes of the class that are published of a run as they come.
+/// Changes of the class that a run publishes at once.
 pub(super) const MAX_BURST: i64 = 3;
 /// Seconds from one further change to the next; a run at rest for so long may publish one more at once.
 pub(super) const MIN_INTERVAL_SECS: i64 = 600;

@@ -1,4 +1,4 @@
-//! What is stored of a run: what was published, and what two sweeps have to agree on before it is published.
+//! The stored state of a run: what was published, and what two polls must agree on before it is published.
 
 use mesh_events::EventType;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct RunState {
     /// True for an array's task.
     #[serde(rename = "t", default, skip_serializing_if = "is_false")]
     pub is_task: bool,
-    /// Events published of this run.
+    /// Number of events of this run.
     #[serde(rename = "q")]
     pub seq: u64,
     /// `submitted` was published, or must not be (baseline; first run of an array's task).
@@ -109,7 +109,7 @@ pub struct RunState {
     /// What the next sweep must confirm.
     #[serde(rename = "cd", default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Candidate>,
-    /// Until when what was published of the class counts, in Unix seconds: the further ahead, the quieter the run is to be.
+    /// How far the allowance of events of this class is used, in Unix seconds: the further ahead, the fewer events.
     #[serde(rename = "y", default, skip_serializing_if = "is_zero")]
     pub quiet_from: i64,
     /// How many `held`, `released`, `pending` were published.

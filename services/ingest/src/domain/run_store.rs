@@ -7,7 +7,7 @@ use mesh_events::RunKey;
 
 use super::run_state::RunState;
 
-/// A run's key without its cluster, which is the same for all: of 100,000 runs the name would take as much as what is published of them.
+/// A run's key without its cluster, which is the same for all: for 100,000 runs the name would take as much memory as their state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalRunKey {
     job_id: u32,

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use slurm_client::AccessRecords;
 
-/// Whom access is about. Accounts come first: what is published of them explains what follows about their users.
+/// Whom access is about. Accounts come first: their events explain those of their users.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entity {
     /// An account.

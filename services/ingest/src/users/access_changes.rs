@@ -1,4 +1,4 @@
-//! A reading that differs from what was published: what changed and why, and what is published of it with one write.
+//! Changes of access: what changed and why, and the events that one write publishes.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::diff::{Change, Kind, diff};
 /// A change, and the entry of the log that explains it.
 pub(super) type AttributedChange<'a> = (Change, Option<&'a Transaction>);
 
-/// A reading that differs from what was published.
+/// A reading that differs from the published state.
 pub(super) struct AccessDiff<'a> {
     pub(super) now: AccessByEntity,
     pub(super) changes: Vec<AttributedChange<'a>>,

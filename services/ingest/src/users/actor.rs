@@ -17,7 +17,7 @@ use slurm_client::Transaction;
 
 use super::diff::{Change, Kind};
 
-/// The latest entry that did this, among those nobody has been published of.
+/// The latest log entry that did this, among those without an event.
 pub fn who_did<'a>(change: &Change, log: &'a [Transaction]) -> Option<&'a Transaction> {
     log.iter()
         .filter(|entry| explains(change, entry))

@@ -25,7 +25,7 @@ use crate::metrics;
 pub const HOOK_NAME: &str = "Pam";
 /// Longest name of a user or a host, and of the rest.
 const MAX_NAME_BYTES: usize = 256;
-/// Users and minutes that are published of within one minute; what is more waits.
+/// Most users with login events per minute. Further ones wait.
 const MAX_LOGINS_PER_MINUTE: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
 /// How far another host's clock may be ahead.

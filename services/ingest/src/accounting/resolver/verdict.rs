@@ -59,7 +59,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
             snapshot::fill(&mut end.job, &row.job);
             EndVerdict::Inferred(Box::new(end))
         }
-        // What is published of a run that no record has shown must not be taken for one that comes.
+        // A run that no record has shown must not be mistaken for one that follows.
         None if end
             .end
             .is_some_and(|at| at > records.now + CLOCK_SKEW_SECONDS) =>

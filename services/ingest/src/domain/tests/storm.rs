@@ -1,4 +1,4 @@
-//! Reasons that go to and fro: little is published of them, and in the end what is true.
+//! Reasons that change back and forth: few events, and the last one is true.
 
 use mesh_events::EventType;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! What is published of which change, as data.
+//! Which change gives which events, as data.
 
 use proptest::prelude::*;
 use slurm_client::{AccessRecords, AssociationRecord, UserRecord};

@@ -20,14 +20,14 @@ pub enum Cause {
     /// Accounting was asked.
     Accounting,
     /// Ingest itself wanted to know more about a job, and no hook rang meanwhile.
-    ObservationContext,
+    Lookup,
 }
 
 impl Cause {
     const fn source(&self) -> Source {
         match self {
             Self::Hook(_) => Source::Hook,
-            Self::Sweep(_) | Self::ObservationContext => Source::Sweep,
+            Self::Sweep(_) | Self::Lookup => Source::Sweep,
             Self::Accounting => Source::Accounting,
         }
     }
@@ -38,7 +38,7 @@ impl Cause {
             _ if over_rest => "slurmrestd".to_owned(),
             Self::Sweep(_) => "squeue".to_owned(),
             Self::Accounting => "sacct".to_owned(),
-            Self::ObservationContext => "scontrol".to_owned(),
+            Self::Lookup => "scontrol".to_owned(),
         }
     }
 }

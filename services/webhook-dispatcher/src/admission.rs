@@ -12,10 +12,10 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::store::Delivery;
-use crate::domain::circuit::Pass;
-use crate::domain::gate::{Closed, Gate, Lesson, Rules, State};
+use crate::domain::circuit::CircuitPermit;
+use crate::domain::gate::{AdmissionRules, AttemptSignal, Closed, Gate, State};
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::lane::Lane;
 use crate::metrics;
 
 /// Under it the gate is kept.
@@ -23,14 +23,14 @@ pub const KEY: &str = "gate";
 
 /// A gate as it is kept.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Kept {
+pub struct StoredGate {
     /// Of the endpoint; another one begins anew.
     pub revision: i64,
     /// How it stood.
     pub state: State,
 }
 
-impl Kept {
+impl StoredGate {
     /// How the gate of an endpoint of this revision stood.
     pub fn read(text: Option<&String>, revision: i64) -> State {
         text.and_then(|text| serde_json::from_str::<Self>(text).ok())
@@ -42,7 +42,7 @@ impl Kept {
 
 /// The gate of an endpoint at work, and who waits in front of it.
 pub struct Admission {
-    rules: Rules,
+    rules: AdmissionRules,
     revision: i64,
     /// True if what comes later must not overtake.
     ordered: bool,
@@ -61,7 +61,7 @@ struct Queue {
 
 impl Admission {
     /// Of an endpoint that is not at work yet.
-    pub fn new(rules: Rules, revision: i64, ordered: bool) -> Self {
+    pub fn new(rules: AdmissionRules, revision: i64, ordered: bool) -> Self {
         Self {
             rules,
             revision,
@@ -110,12 +110,12 @@ impl Admission {
 }
 
 /// The right to make one attempt. Given back without a lesson, it is as if it had not been given.
-pub struct Entry<'a> {
-    lane: &'a Lane,
-    pass: Option<Pass>,
+pub struct AdmissionPermit<'a> {
+    worker: &'a EndpointWorker,
+    pass: Option<CircuitPermit>,
 }
 
-impl Lane {
+impl EndpointWorker {
     /// Reads how the gate stood, before the first attempt.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Lane {
         }
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let kept = store.kept(name, vec![KEY.to_owned()]).await?;
-        let state = Kept::read(kept.get(KEY), admission.revision);
+        let state = StoredGate::read(kept.get(KEY), admission.revision);
         metrics::circuit(name, state.open.is_some());
         let mut gate = admission.gate.lock();
         let gate = gate.as_mut().map_err(|poisoned| poisoned.get_mut());
@@ -152,7 +152,7 @@ impl Lane {
     }
 
     /// Asks to make an attempt at a delivery; one that waits already comes before those that are new.
-    pub fn enter(&self, delivery: &Delivery) -> Option<Entry<'_>> {
+    pub fn enter(&self, delivery: &Delivery) -> Option<AdmissionPermit<'_>> {
         let waits = delivery.next_at.is_some();
         if !waits && self.admission.must_queue() {
             return None;
@@ -164,7 +164,7 @@ impl Lane {
             self.wake();
         }
         let pass = Some(pass);
-        Some(Entry { lane: self, pass })
+        Some(AdmissionPermit { worker: self, pass })
     }
 
     /// Lets a delivery wait that was not let in.
@@ -188,13 +188,13 @@ impl Lane {
     }
 }
 
-impl Entry<'_> {
+impl AdmissionPermit<'_> {
     /// What came of the attempt; what the gate makes of it is kept with the delivery.
-    pub fn ended(mut self, delivery: &mut Delivery, lesson: &Lesson) {
+    pub fn ended(mut self, delivery: &mut Delivery, lesson: &AttemptSignal) {
         let Some(pass) = self.pass.take() else {
             return;
         };
-        let admission = &self.lane.admission;
+        let admission = &self.worker.admission;
         let (now, jitter) = (delivery.updated_at, rand::random());
         let error = &delivery.error;
         let (before, changed, state) = admission.with(|gate| {
@@ -202,13 +202,13 @@ impl Entry<'_> {
             let changed = gate.ended(pass, lesson, error, &admission.rules, now, jitter);
             (before, changed, gate.state())
         });
-        if matches!(pass, Pass::Probe(_)) || changed {
-            self.lane.wake();
+        if matches!(pass, CircuitPermit::Probe(_)) || changed {
+            self.worker.wake();
         }
         if !changed {
             return;
         }
-        let name = &self.lane.endpoint.name;
+        let name = &self.worker.endpoint.name;
         match (&before.open, &state.open) {
             (None, Some(open)) => {
                 tracing::warn!(
@@ -226,17 +226,17 @@ impl Entry<'_> {
         metrics::circuit(name, state.open.is_some());
         let kept = (state != State::default()).then(|| {
             let revision = admission.revision;
-            serde_json::json!(Kept { revision, state }).to_string()
+            serde_json::json!(StoredGate { revision, state }).to_string()
         });
         delivery.keep.push((KEY.to_owned(), kept));
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for AdmissionPermit<'_> {
     fn drop(&mut self) {
         if let Some(pass) = self.pass.take() {
-            self.lane.admission.with(|gate| gate.abandon(pass));
-            self.lane.wake();
+            self.worker.admission.with(|gate| gate.abandon(pass));
+            self.worker.wake();
         }
     }
 }

@@ -17,11 +17,11 @@ const MOST_BYTES: usize = 4 << 20;
 /// Recent costs by pair.
 pub struct Costs {
     kept: Duration,
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentCosts>,
 }
 
 #[derive(Default)]
-struct Recent {
+struct RecentCosts {
     costs: HashMap<String, (Instant, Vec<u8>)>,
     /// What was put, the oldest first; some may be taken by now.
     order: VecDeque<(Instant, String)>,
@@ -53,7 +53,7 @@ impl Costs {
     }
 
     /// Without those that are too old by now.
-    fn recent(&self, now: Instant) -> MutexGuard<'_, Recent> {
+    fn recent(&self, now: Instant) -> MutexGuard<'_, RecentCosts> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |(put, _): &(Instant, String)| now.duration_since(*put) >= self.kept;
         while recent.order.front().is_some_and(is_old) {
@@ -63,7 +63,7 @@ impl Costs {
     }
 }
 
-impl Recent {
+impl RecentCosts {
     fn remove(&mut self, pair: &str) -> Option<Vec<u8>> {
         let (_, cost) = self.costs.remove(pair)?;
         self.bytes -= pair.len() + cost.len();

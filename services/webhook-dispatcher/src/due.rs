@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::store::{Delivery, State};
 use crate::domain::gate::Closed;
 use crate::domain::{names, pending};
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::lane::Lane;
 
 /// A chat that missed events is told once none has come for so long.
 const QUIET: Duration = Duration::from_secs(2);
 /// After trouble with the database.
 const PAUSE: Duration = Duration::from_secs(1);
 
-impl Lane {
+impl EndpointWorker {
     /// Sends what is due, at most as many at a time as the endpoint allows, until told to stop; then finishes what is under way.
     pub async fn retry(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tasks: JoinSet<String> = JoinSet::new();
@@ -86,15 +86,15 @@ impl Lane {
             }
             if under_way.insert(id.clone()) {
                 started += 1;
-                let lane = Arc::clone(self);
+                let worker = Arc::clone(self);
                 tasks.spawn(async move {
-                    if let Err(error) = lane.try_again(&id).await
+                    if let Err(error) = worker.try_again(&id).await
                         && !matches!(error, Error::NotOurs(_) | Error::Halted(_))
                     {
                         tracing::error!(
                             error = &error as &dyn std::error::Error,
                             event.id = id,
-                            endpoint = lane.endpoint.name,
+                            endpoint = worker.endpoint.name,
                             "deliver again"
                         );
                         tokio::time::sleep(PAUSE).await;

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::adapters::store::{Delivery, State};
-use crate::domain::fact::Fact;
+use crate::domain::decoded_event::DecodedEvent;
 use crate::domain::{names, pairing};
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::lane::Lane;
 use crate::{replays, work};
 
 /// While the database does not work, messages stay on the bus.
@@ -28,28 +28,28 @@ const PAUSE: Duration = Duration::from_secs(5);
 const BUSY: Duration = Duration::from_secs(1);
 
 /// Handles the messages of one endpoint: events, and what replays tell once more.
-pub struct Intake {
-    lane: Arc<Lane>,
+pub struct EventHandler {
+    worker: Arc<EndpointWorker>,
     /// Cancelled when what was not begun is another's.
     stop: CancellationToken,
 }
 
 /// A message that was understood.
-pub struct Read<'a> {
+pub struct DecodedMessage<'a> {
     /// As the bus gave it.
     pub message: &'a Message,
     /// Its type.
     pub kind: EventType,
     /// What it tells.
-    pub event: Arc<Fact>,
+    pub event: Arc<DecodedEvent>,
     /// The replay that tells it once more.
     pub replay: Option<&'a str>,
 }
 
-impl Handler for Intake {
+impl Handler for EventHandler {
     async fn handle(&self, message: &Message) -> Disposition {
         match self.read(message) {
-            Ok(read) => match self.lane.end_waits(&[Some(&read)]).await {
+            Ok(read) => match self.worker.end_waits(&[Some(&read)]).await {
                 Ok(()) => self.tell(&read).await,
                 Err(error) => self.outcome(Err(error)),
             },
@@ -59,22 +59,23 @@ impl Handler for Intake {
 }
 
 /// Of endpoints that are told of arrays in digests: what is there of them is counted at once, the rest is told as ever.
-impl BatchHandler for Intake {
+impl BatchHandler for EventHandler {
     async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         let now = Disposition::Nak {
             after: Duration::ZERO,
         };
         // Hundreds that came again every few seconds would be a storm: they stay in hand.
-        while self.lane.may_send().is_err() {
+        while self.worker.may_send().is_err() {
             if !work::pause(PAUSE, &self.stop).await {
                 return vec![now; messages.len()];
             }
         }
         let read: Vec<_> = messages.iter().map(|message| self.read(message)).collect();
-        let events: Vec<Option<&Read<'_>>> = read.iter().map(|read| read.as_ref().ok()).collect();
+        let events: Vec<Option<&DecodedMessage<'_>>> =
+            read.iter().map(|read| read.as_ref().ok()).collect();
         let noted = async {
-            self.lane.end_waits(&events).await?;
-            self.lane.digest(&events).await
+            self.worker.end_waits(&events).await?;
+            self.worker.digest(&events).await
         };
         let in_digests = match noted.await {
             Ok(in_digests) => in_digests,
@@ -99,22 +100,22 @@ impl BatchHandler for Intake {
         });
         let outcomes: Vec<_> = outcomes.collect();
         stream::iter(outcomes)
-            .buffered(self.lane.endpoint.concurrency)
+            .buffered(self.worker.endpoint.concurrency)
             .collect()
             .await
     }
 }
 
-impl Intake {
+impl EventHandler {
     /// Of this endpoint, until told to stop.
-    pub fn new(lane: Arc<Lane>, stop: CancellationToken) -> Self {
-        Self { lane, stop }
+    pub fn new(worker: Arc<EndpointWorker>, stop: CancellationToken) -> Self {
+        Self { worker, stop }
     }
 
     /// Reads a message, if this is the time for it.
-    fn read<'a>(&self, message: &'a Message) -> Result<Read<'a>, Disposition> {
+    fn read<'a>(&self, message: &'a Message) -> Result<DecodedMessage<'a>, Disposition> {
         let reject = |reason: String| Disposition::DeadLetter { reason };
-        let event = self.lane.shared.facts.read(&message.body);
+        let event = self.worker.shared.facts.read(&message.body);
         let event = event.map_err(|error| reject(mesh_runtime::error_chain(&error)))?;
         let kind = event.kind().map_err(|error| reject(error.to_string()))?;
         let replay = match message.header(HEADER_REPLAY) {
@@ -122,11 +123,11 @@ impl Intake {
             None => return Err(reject(format!("no header {HEADER_REPLAY}"))),
             replay => replay,
         };
-        if self.lane.may_send().is_err() {
+        if self.worker.may_send().is_err() {
             // Readiness says why; once per message would say it a thousand times.
             return Err(Disposition::Nak { after: PAUSE });
         }
-        Ok(Read {
+        Ok(DecodedMessage {
             message,
             kind,
             event,
@@ -135,16 +136,16 @@ impl Intake {
     }
 
     /// Tells an event by itself.
-    async fn tell(&self, read: &Read<'_>) -> Disposition {
+    async fn tell(&self, read: &DecodedMessage<'_>) -> Disposition {
         let id = match read.replay {
             Some(replay) => names::replayed(replay, &read.event.id),
             None => read.event.id.clone(),
         };
-        let Some(_under_way) = self.lane.begin(&id) else {
+        let Some(_under_way) = self.worker.begin(&id) else {
             return Disposition::Nak { after: BUSY };
         };
         self.outcome(match read.replay {
-            Some(_) => replays::take(&self.lane, read, id).await,
+            Some(_) => replays::take(&self.worker, read, id).await,
             None => self.take(read).await,
         })
     }
@@ -156,7 +157,7 @@ impl Intake {
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    endpoint = self.lane.endpoint.name,
+                    endpoint = self.worker.endpoint.name,
                     "delivery stays on the bus"
                 );
                 Disposition::Nak { after: PAUSE }
@@ -164,63 +165,64 @@ impl Intake {
         }
     }
 
-    async fn take(&self, read: &Read<'_>) -> Result<(), Error> {
-        let lane = &self.lane;
+    async fn take(&self, read: &DecodedMessage<'_>) -> Result<(), Error> {
+        let worker = &self.worker;
         let (kind, event, message) = (read.kind, &*read.event, read.message);
-        if lane.companions.contains(&kind) {
+        if worker.companions.contains(&kind) {
             self.join(kind, event, message).await?;
-            if lane.endpoint.format.is_chat() {
+            if worker.endpoint.format.is_chat() {
                 return Ok(());
             }
         }
-        if !lane.endpoint.filter.matches(kind, event)
-            || lane
+        if !worker.endpoint.filter.matches(kind, event)
+            || worker
                 .shared
                 .store
-                .knows(&lane.endpoint.name, &event.id)
+                .knows(&worker.endpoint.name, &event.id)
                 .await?
         {
             return Ok(());
         }
         let now = Utc::now();
-        let mut delivery = Delivery::of(&lane.endpoint.name, event.id.clone(), event, message, now);
+        let mut delivery =
+            Delivery::of(&worker.endpoint.name, event.id.clone(), event, message, now);
         delivery.trace = message.header("traceparent").unwrap_or_default().to_owned();
-        if lane.is_too_old(event, now) {
+        if worker.is_too_old(event, now) {
             delivery.state = State::Expired;
-            return lane.store(delivery).await;
+            return worker.store(delivery).await;
         }
-        if !lane.endpoint.format.takes(kind, event) {
+        if !worker.endpoint.format.takes(kind, event) {
             tracing::debug!(event.id = event.id, "nothing that the format tells");
             return Ok(());
         }
-        if let Some(notice) = lane.notice(event) {
-            return lane.park_notice(delivery, notice).await;
+        if let Some(notice) = worker.notice(event) {
+            return worker.park_notice(delivery, notice).await;
         }
-        if lane.endpoint.format.shows_costs() {
-            let cost = pairing::awaits(kind, event).filter(|_| !lane.shared.cost_wait.is_zero());
+        if worker.endpoint.format.shows_costs() {
+            let cost = pairing::awaits(kind, event).filter(|_| !worker.shared.cost_wait.is_zero());
             if let Some(pair) = cost {
-                match lane.costs.take(&pair, Instant::now()) {
+                match worker.costs.take(&pair, Instant::now()) {
                     Some(cost) => delivery.cost = Some(cost),
                     None => return self.park(delivery, pair).await,
                 }
             }
         }
         let observed = event.observed_at.as_ref().and_then(from_timestamp);
-        lane.deliver(delivery, observed).await
+        worker.deliver(delivery, observed).await
     }
 
     /// Lets a message wait for its cost.
     async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
-        let lane = &self.lane;
-        let wait = TimeDelta::from_std(lane.shared.cost_wait).unwrap_or_default();
+        let worker = &self.worker;
+        let wait = TimeDelta::from_std(worker.shared.cost_wait).unwrap_or_default();
         delivery.next_at = Some(delivery.created_at + wait);
         delivery.pair = Some(pair.clone());
-        lane.store(delivery).await?;
+        worker.store(delivery).await?;
         // The cost may have come meanwhile.
-        if let Some(cost) = lane.costs.take(&pair, Instant::now())
-            && lane.join_cost(pair, cost).await?
+        if let Some(cost) = worker.costs.take(&pair, Instant::now())
+            && worker.join_cost(pair, cost).await?
         {
-            lane.wake();
+            worker.wake();
         }
         Ok(())
     }
@@ -228,18 +230,18 @@ impl Intake {
     /// Hands a cost to the message that waits for it. If that is not there yet it will look for the cost; if there is none (sent already,
     /// or not the endpoint's) the cost is forgotten after a while.
     async fn join(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
-        let lane = &self.lane;
+        let worker = &self.worker;
         let Some(pair) = pairing::completes(kind, event) else {
             return Ok(());
         };
-        if !lane.endpoint.filter.concerns(kind, event) {
+        if !worker.endpoint.filter.concerns(kind, event) {
             return Ok(());
         }
         let cost = message.body.to_vec();
-        lane.costs.put(pair.clone(), cost.clone(), Instant::now());
-        if lane.join_cost(pair.clone(), cost).await? {
-            lane.costs.take(&pair, Instant::now());
-            lane.wake();
+        worker.costs.put(pair.clone(), cost.clone(), Instant::now());
+        if worker.join_cost(pair.clone(), cost).await? {
+            worker.costs.take(&pair, Instant::now());
+            worker.wake();
         }
         Ok(())
     }

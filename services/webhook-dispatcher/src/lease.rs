@@ -12,9 +12,9 @@ use crate::error::Error;
 
 /// Until when this process may act on its leases. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Validity(Arc<Mutex<Option<Instant>>>);
+pub struct LeaseValidity(Arc<Mutex<Option<Instant>>>);
 
-impl Validity {
+impl LeaseValidity {
     /// They hold until then; `None` if nobody else could take them.
     pub fn set(&self, until: Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
@@ -35,12 +35,12 @@ pub struct Lease {
     pub epoch: i64,
     /// Cancelled when it is another's, or given back at once: what is under way is cut off.
     pub lost: CancellationToken,
-    validity: Validity,
+    validity: LeaseValidity,
 }
 
 impl Lease {
     /// A lease that was taken.
-    pub fn new(endpoint: &str, epoch: i64, validity: Validity) -> Self {
+    pub fn new(endpoint: &str, epoch: i64, validity: LeaseValidity) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
             epoch,

@@ -4,13 +4,13 @@
 //! - [`config`]: the section of `mesh.toml` and its checked endpoints.
 //! - [`handlers`]: per message: decide, send, store.
 //! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
-//! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
-//! - [`facts`]: events on their way, read once for all endpoints.
-//! - [`work`]: what is done for an endpoint; [`lane`]: its limits and attempts; [`due`]: when what waits is sent.
-//! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for; [`places`]: how much at a time.
-//! - [`redeliver`]: dead letters that somebody wants delivered again; [`halt`]: endpoints that are not sent to any more.
-//! - [`arrays`]: digests of arrays, on disk; [`pending`]: notices about jobs that wait.
-//! - [`announce`]: outcomes become audit entries and dead letters.
+//! - [`worker_pool`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
+//! - [`event_cache`]: events on their way, read once for all endpoints.
+//! - [`work`]: what is done for an endpoint; [`endpoint_worker`]: its limits and attempts; [`due`]: when what waits is sent.
+//! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for; [`concurrency_limit`]: how much at a time.
+//! - [`redeliver`]: dead letters that somebody wants delivered again; [`auto_disable`]: endpoints that are not sent to any more.
+//! - [`array_digests`]: digests of arrays, on disk; [`pending`]: notices about jobs that wait.
+//! - [`outbox_publisher`]: outcomes become audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: the Webhooks API, REST under `/v1/webhooks` and gRPC.
 //!
@@ -20,23 +20,22 @@
 
 pub mod adapters;
 pub mod admission;
-pub mod announce;
 pub mod api;
-pub mod arrays;
+pub mod array_digests;
+pub mod auto_disable;
+pub mod concurrency_limit;
 pub mod config;
 pub mod costs;
 pub mod domain;
 pub mod due;
+pub mod endpoint_worker;
 pub mod error;
-pub mod facts;
-pub mod fleet;
-pub mod halt;
+pub mod event_cache;
 pub mod handlers;
-pub mod lane;
 pub mod lease;
 pub mod metrics;
+pub mod outbox_publisher;
 pub mod pending;
-pub mod places;
 pub mod post;
 pub mod redeliver;
 pub mod registry;
@@ -44,6 +43,7 @@ pub mod replays;
 pub mod signature;
 pub mod vault;
 pub mod work;
+pub mod worker_pool;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -65,14 +65,14 @@ pub use error::Error;
 
 use adapters::http::Http;
 use adapters::store::Store;
-use api::{Turns, Webhooks};
+use api::{TestLimiter, Webhooks};
 use domain::names;
-use facts::Facts;
-use fleet::Fleet;
-use lane::Shared;
+use endpoint_worker::WorkerContext;
+use event_cache::EventCache;
 use registry::Registry;
 use vault::Vault;
 use work::pause;
+use worker_pool::WorkerPool;
 
 /// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -124,11 +124,11 @@ impl Service for WebhookDispatcherService {
             Err(error) => return Err(error.into()),
         };
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WorkerContext {
             bus,
             store,
             http: Http::new(network)?,
-            facts: Facts::default(),
+            facts: EventCache::default(),
             cluster: context.mesh.cluster.clone(),
             cost_wait,
             pause_after,
@@ -137,19 +137,19 @@ impl Service for WebhookDispatcherService {
             owned: RwLock::default(),
             replayed: watch::Sender::default(),
         });
-        let fleet = Arc::new(Fleet::new(Arc::clone(&shared), Arc::clone(&registry)));
+        let worker_pool = Arc::new(WorkerPool::new(Arc::clone(&shared), Arc::clone(&registry)));
         let router = api::router(Arc::new(Webhooks {
             shared: Arc::clone(&shared),
             registry: Arc::clone(&registry),
-            fleet: Arc::clone(&fleet),
+            worker_pool: Arc::clone(&worker_pool),
             config_file: context.config_file(),
-            turns: Turns::default(),
+            turns: TestLimiter::default(),
             making: Mutex::default(),
         }));
         let dispatcher = Dispatcher {
             shared,
             registry,
-            fleet,
+            worker_pool,
             remember,
         };
         // Before it runs: what has not begun is not ready.
@@ -229,9 +229,9 @@ async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
 }
 
 struct Dispatcher {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerContext>,
     registry: Arc<Registry>,
-    fleet: Arc<Fleet>,
+    worker_pool: Arc<WorkerPool>,
     remember: Duration,
 }
 
@@ -250,15 +250,18 @@ impl Dispatcher {
         }
         // Outlives the others: their last outcomes are announced too.
         let finished = CancellationToken::new();
-        let announcer = tokio::spawn(announce::run(Arc::clone(&self.shared), finished.clone()));
+        let announcer = tokio::spawn(outbox_publisher::run(
+            Arc::clone(&self.shared),
+            finished.clone(),
+        ));
         let mut tasks = JoinSet::new();
-        let (fleet, stop) = (Arc::clone(&self.fleet), shutdown.clone());
+        let (worker_pool, stop) = (Arc::clone(&self.worker_pool), shutdown.clone());
         // The rest is for giving leases back and announcing the last outcomes.
         let patience = context.mesh.drain_deadline.mul_f64(0.7);
-        tasks.spawn(async move { fleet.run(leases, stop, patience).await });
+        tasks.spawn(async move { worker_pool.run(leases, stop, patience).await });
         tasks.spawn(watch_database(
             Arc::clone(&self.shared),
-            Arc::clone(&self.fleet),
+            Arc::clone(&self.worker_pool),
             database,
             shutdown.clone(),
         ));
@@ -296,7 +299,7 @@ impl Dispatcher {
 }
 
 /// Deletes the consumers of endpoints that nothing is known of, as from before the database was made anew.
-async fn remove_strangers(shared: Arc<Shared>, shutdown: CancellationToken) {
+async fn remove_strangers(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     if shared.bus.ready(&shutdown).await.is_err() {
         // Told to stop before NATS came.
         return;
@@ -312,7 +315,7 @@ async fn remove_strangers(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-async fn try_remove_strangers(shared: &Shared) -> Result<(), Error> {
+async fn try_remove_strangers(shared: &WorkerContext) -> Result<(), Error> {
     // Before the endpoints are read: what is made meanwhile is not taken for a stranger.
     let there = shared.bus.endpoint_consumers().await?;
     let known: BTreeSet<String> = shared
@@ -336,8 +339,8 @@ async fn try_remove_strangers(shared: &Shared) -> Result<(), Error> {
 
 /// Says whether the database writes, and lets everybody go on once it does again.
 async fn watch_database(
-    shared: Arc<Shared>,
-    fleet: Arc<Fleet>,
+    shared: Arc<WorkerContext>,
+    worker_pool: Arc<WorkerPool>,
     condition: Condition,
     shutdown: CancellationToken,
 ) {
@@ -347,7 +350,7 @@ async fn watch_database(
         match reason {
             None => {
                 condition.ok();
-                fleet.wake_lanes();
+                worker_pool.wake_lanes();
                 shared.outcomes.notify_one();
             }
             Some(reason) => {
@@ -362,7 +365,7 @@ async fn watch_database(
 }
 
 /// Forgets old outcomes, now and every hour.
-async fn forget(shared: Arc<Shared>, remember: Duration, shutdown: CancellationToken) {
+async fn forget(shared: Arc<WorkerContext>, remember: Duration, shutdown: CancellationToken) {
     loop {
         let before = Utc::now() - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
         match shared.store.forget(before, &shutdown).await {

@@ -11,10 +11,10 @@ use mesh_events::Event;
 
 use crate::adapters::store::{Delivery, State};
 use crate::domain::names;
-use crate::domain::pending::{self, Notice, Topics};
+use crate::domain::pending::{self, PendingNotice, PublishedTopics};
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::handlers::Read;
-use crate::lane::Lane;
+use crate::handlers::DecodedMessage;
 
 /// Who has heard of an event that is no older than this is up to date.
 const RECENT: TimeDelta = TimeDelta::seconds(1);
@@ -25,12 +25,12 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Up to when an endpoint has heard of everything.
 #[derive(Default)]
-pub struct Heard {
+pub struct PendingWatermark {
     millis: AtomicI64,
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
-impl Heard {
+impl PendingWatermark {
     fn up_to(&self, time: DateTime<Utc>) {
         self.millis
             .fetch_max(time.timestamp_millis(), Ordering::Relaxed);
@@ -41,12 +41,12 @@ impl Heard {
     }
 }
 
-impl Lane {
+impl EndpointWorker {
     /// Takes note of these events, before they are told: notices about waits that they end are dropped.
     ///
     /// # Errors
     /// If the database does not write; the events come again.
-    pub async fn end_waits(&self, events: &[Option<&Read<'_>>]) -> Result<(), Error> {
+    pub async fn end_waits(&self, events: &[Option<&DecodedMessage<'_>>]) -> Result<(), Error> {
         if self.pending_companions.is_empty() {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl Lane {
     }
 
     /// The notice that an event becomes here.
-    pub fn notice(&self, event: &Event) -> Option<Notice> {
+    pub fn notice(&self, event: &Event) -> Option<PendingNotice> {
         let is_delayed = !self.pending_companions.is_empty();
         is_delayed
             .then(|| pending::notice(event, self.endpoint.pending_threshold))
@@ -95,7 +95,11 @@ impl Lane {
     ///
     /// # Errors
     /// If the database does not read or write.
-    pub async fn park_notice(&self, mut delivery: Delivery, notice: Notice) -> Result<(), Error> {
+    pub async fn park_notice(
+        &self,
+        mut delivery: Delivery,
+        notice: PendingNotice,
+    ) -> Result<(), Error> {
         if self.told_topics(&notice.key).await?.has(&notice.topic) {
             return Ok(());
         }
@@ -113,10 +117,10 @@ impl Lane {
     }
 
     /// What was told of the run of a notice.
-    async fn told_topics(&self, key: &str) -> Result<Topics, Error> {
+    async fn told_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let kept = store.kept(name, vec![key.to_owned()]).await?;
-        Ok(Topics::read(kept.get(key)))
+        Ok(PublishedTopics::read(kept.get(key)))
     }
 
     /// Whether a notice that is due is sent now; it is `None` if the endpoint has asked for none since. If it is not, it was put off or ended.
@@ -126,7 +130,7 @@ impl Lane {
     pub async fn may_tell_notice(
         &self,
         delivery: &Delivery,
-        notice: Option<&Notice>,
+        notice: Option<&PendingNotice>,
     ) -> Result<bool, Error> {
         let now = Utc::now();
         let mut delivery = delivery.clone();

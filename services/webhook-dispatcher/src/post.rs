@@ -12,18 +12,18 @@ use crate::adapters::http::{Attributes, Failure, Http};
 use crate::adapters::store::Delivery;
 use crate::config::Endpoint;
 use crate::domain::cause::Cause;
+use crate::domain::decoded_event::DecodedEvent;
 use crate::domain::digest::Summary;
-use crate::domain::fact::Fact;
-use crate::domain::format::{Content, Kept, Step, Topic, Verdict};
+use crate::domain::format::{Content, ProviderState, Step, Topic, Verdict};
 use crate::domain::message::Message;
 use crate::domain::names;
 use crate::domain::retry::Outcome;
 use crate::error::Error;
-use crate::facts::Facts;
+use crate::event_cache::EventCache;
 
 /// What came of an attempt.
 #[derive(Debug)]
-pub struct Attempted {
+pub struct AttemptResult {
     /// Whether it arrived, and what to remember.
     pub verdict: Verdict,
     /// HTTP status of the last answer, 0 without one.
@@ -37,11 +37,11 @@ pub struct Attempted {
 }
 
 /// What a delivery tells: the event, or a message of our own.
-pub enum Told {
+pub enum DeliveryContent {
     /// An event and its cost.
     Event {
         /// The event.
-        event: Arc<Fact>,
+        event: Arc<DecodedEvent>,
         /// What completes it.
         cost: Option<Box<CostEvent>>,
         /// The replay that tells it once more.
@@ -53,12 +53,12 @@ pub enum Told {
     Array(String, Message, Box<Summary>, String),
 }
 
-impl Told {
+impl DeliveryContent {
     /// What a stored delivery tells.
     ///
     /// # Errors
     /// If the stored body is no event.
-    pub fn of(delivery: &Delivery, cluster: &str, facts: &Facts) -> Result<Self, Error> {
+    pub fn of(delivery: &Delivery, cluster: &str, facts: &EventCache) -> Result<Self, Error> {
         if names::is_event(&delivery.event_id) {
             let cost = delivery
                 .cost
@@ -140,10 +140,10 @@ impl Told {
 pub async fn tell(
     http: &Http,
     endpoint: &Endpoint,
-    told: &Told,
-    kept: &Kept,
+    told: &DeliveryContent,
+    kept: &ProviderState,
     traceparent: Option<String>,
-) -> Attempted {
+) -> AttemptResult {
     let start = Instant::now();
     let content = told.content();
     let attributes = Attributes {
@@ -206,7 +206,7 @@ pub async fn tell(
     verdict
         .keep
         .retain(|(_, value)| value.as_ref().is_none_or(|value| !redactor.finds(value)));
-    Attempted {
+    AttemptResult {
         cause: unanswered.or_else(|| Cause::of_answer(&verdict.outcome, status)),
         verdict,
         status,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use chrono::Utc;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::redeliveries::Job;
-use crate::domain::place::Place;
+use crate::adapters::redeliveries::RedeliveryJob;
+use crate::domain::delivery_position::DeliveryPosition;
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::lane::Lane;
 use crate::work::pause;
 
 /// Deliveries begun at a time, where nobody asked for fewer.
@@ -18,20 +18,20 @@ const RATE: u32 = 100;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// At work until told to stop: on what is there, and then whenever the lane is told that there is more.
-pub async fn run(lane: Arc<Lane>, stop: CancellationToken) {
+pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        match piece(&lane).await {
+        match piece(&worker).await {
             Ok(Some(rest)) => {
                 pause(rest, &stop).await;
             }
             Ok(None) => tokio::select! {
-                () = lane.asked_again.notified() => {}
+                () = worker.asked_again.notified() => {}
                 () = stop.cancelled() => {}
             },
             Err(error) => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
-                    endpoint = lane.endpoint.name,
+                    endpoint = worker.endpoint.name,
                     "deliver dead letters again, trying again"
                 );
                 pause(PAUSE, &stop).await;
@@ -41,12 +41,12 @@ pub async fn run(lane: Arc<Lane>, stop: CancellationToken) {
 }
 
 /// Begins the next few again; returns how long to wait then, or `None` if nothing is left to do.
-async fn piece(lane: &Lane) -> Result<Option<Duration>, Error> {
-    let store = &lane.shared.store;
-    let Some(job) = store.next_redelivery(&lane.endpoint.name).await? else {
+async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
+    let store = &worker.shared.store;
+    let Some(job) = store.next_redelivery(&worker.endpoint.name).await? else {
         return Ok(None);
     };
-    if lane.may_send().is_err() {
+    if worker.may_send().is_err() {
         return Ok(Some(PAUSE));
     }
     let most = rate(&job).min(RATE);
@@ -54,7 +54,7 @@ async fn piece(lane: &Lane) -> Result<Option<Duration>, Error> {
     let more = dead.len() == most as usize;
     let (count, left) = (dead.len(), dead.into_iter());
     // What was not announced yet would never be, so it is waited for.
-    let places: Vec<Place> = left
+    let places: Vec<DeliveryPosition> = left
         .take_while(|(_, announced)| *announced)
         .map(|(place, _)| place)
         .collect();
@@ -64,16 +64,16 @@ async fn piece(lane: &Lane) -> Result<Option<Duration>, Error> {
     }
     let done = !more && !blocked;
     let begun = store
-        .begin_again(lane.lease.epoch, &job, places, done, Utc::now())
+        .begin_again(worker.lease.epoch, &job, places, done, Utc::now())
         .await?;
     tracing::info!(
-        endpoint = lane.endpoint.name,
+        endpoint = worker.endpoint.name,
         redelivery = job.id,
         begun,
         done,
         "dead letters are delivered again"
     );
-    lane.wake();
+    worker.wake();
     Ok(Some(if done {
         Duration::ZERO
     } else {
@@ -81,6 +81,6 @@ async fn piece(lane: &Lane) -> Result<Option<Duration>, Error> {
     }))
 }
 
-fn rate(job: &Job) -> u32 {
+fn rate(job: &RedeliveryJob) -> u32 {
     job.filter.rate.unwrap_or(RATE).max(1)
 }

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::adapters::endpoints::{Source, Stored};
+use crate::adapters::endpoints::{EndpointRow, Source};
 use crate::config::{Config, Endpoint, Fault};
 use crate::domain::redactor::Redactor;
 use crate::error::Error;
@@ -29,12 +29,12 @@ pub struct Definition {
     /// As the API was given it; a secret that was made is in it.
     pub spec: Value,
     /// Secrets from before.
-    pub retired: Vec<Retired>,
+    pub retired: Vec<RetiredSecret>,
 }
 
 /// A secret from before.
 #[derive(Clone, Deserialize, Serialize)]
-pub struct Retired {
+pub struct RetiredSecret {
     /// `whsec_…`
     pub secret: String,
     /// Until then it signs too.
@@ -79,7 +79,7 @@ impl Registry {
     ///
     /// # Errors
     /// If it is not known here, or what is stored makes none.
-    pub fn made_of(&self, stored: &Stored) -> Result<Endpoint, Error> {
+    pub fn made_of(&self, stored: &EndpointRow) -> Result<Endpoint, Error> {
         let name = &stored.name;
         if stored.source == Source::File {
             let listed = self.files.get(name).cloned();
@@ -106,7 +106,7 @@ impl Registry {
     ///
     /// # Errors
     /// If it does not open.
-    pub fn definition(&self, stored: &Stored) -> Result<Definition, Error> {
+    pub fn definition(&self, stored: &EndpointRow) -> Result<Definition, Error> {
         let sealed = stored.secrets.as_deref().unwrap_or_default();
         self.vault
             .as_ref()

@@ -15,16 +15,16 @@ use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Delivery;
+use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
-use crate::handlers::Read;
-use crate::lane::{Lane, Shared};
+use crate::handlers::DecodedMessage;
 use crate::work::pause;
 
 /// Between tries of what NATS refused.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Learns to which endpoints replays tell something, until told to stop.
-pub async fn listen(shared: Arc<Shared>, shutdown: CancellationToken) {
+pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     while shared.bus.ready(&shutdown).await.is_ok() {
         tokio::select! {
             heard = hear(&shared) => if let Err(error) = heard {
@@ -38,7 +38,7 @@ pub async fn listen(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-async fn hear(shared: &Shared) -> Result<(), mesh_bus::Error> {
+async fn hear(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
     let mut endpoints = pin!(shared.bus.follow_replayed_endpoints().await?);
     while let Some(endpoint) = endpoints.next().await {
         shared
@@ -49,9 +49,9 @@ async fn hear(shared: &Shared) -> Result<(), mesh_bus::Error> {
 }
 
 /// Waits until a replay tells something to the endpoint; false when told to stop before.
-pub async fn heard(lane: &Lane, stop: &CancellationToken) -> bool {
-    let mut replayed = lane.shared.replayed.subscribe();
-    let heard = replayed.wait_for(|endpoints| endpoints.contains(&lane.endpoint.name));
+pub async fn heard(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
+    let mut replayed = worker.shared.replayed.subscribe();
+    let heard = replayed.wait_for(|endpoints| endpoints.contains(&worker.endpoint.name));
     tokio::select! {
         heard = heard => heard.is_ok(),
         () = stop.cancelled() => false,
@@ -62,16 +62,20 @@ pub async fn heard(lane: &Lane, stop: &CancellationToken) -> bool {
 ///
 /// # Errors
 /// If the database does not read or write, or the endpoint is not ours any more; the event comes again.
-pub async fn take(lane: &Lane, read: &Read<'_>, id: String) -> Result<(), Error> {
-    let (endpoint, kind, event) = (&lane.endpoint, read.kind, &read.event);
-    let completes = endpoint.format.is_chat() && lane.companions.contains(&kind);
+pub async fn take(
+    worker: &EndpointWorker,
+    read: &DecodedMessage<'_>,
+    id: String,
+) -> Result<(), Error> {
+    let (endpoint, kind, event) = (&worker.endpoint, read.kind, &read.event);
+    let completes = endpoint.format.is_chat() && worker.companions.contains(&kind);
     let told_alone = !completes && endpoint.format.takes(kind, event);
     if !told_alone || !endpoint.filter.matches(kind, event) {
         return Ok(());
     }
-    if lane.shared.store.knows(&endpoint.name, &id).await? {
+    if worker.shared.store.knows(&endpoint.name, &id).await? {
         return Ok(());
     }
     let delivery = Delivery::of(&endpoint.name, id, event, read.message, Utc::now());
-    lane.deliver(delivery, None).await
+    worker.deliver(delivery, None).await
 }

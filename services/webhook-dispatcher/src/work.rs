@@ -10,9 +10,9 @@ use mesh_events::subject;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::names;
+use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
-use crate::handlers::Intake;
-use crate::lane::{Lane, Shared};
+use crate::handlers::EventHandler;
 use crate::lease::Lease;
 use crate::{metrics, redeliver, replays};
 
@@ -24,25 +24,25 @@ const AT_ONCE: usize = 128;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Delivers until told to stop, then finishes what is under way.
-pub async fn deliver(lane: Arc<Lane>, stop: CancellationToken) {
+pub async fn deliver(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     tokio::join!(
-        Arc::clone(&lane).retry(stop.clone()),
-        consume(Arc::clone(&lane), stop.clone()),
-        consume_replays(Arc::clone(&lane), stop.clone()),
-        redeliver::run(Arc::clone(&lane), stop.clone())
+        Arc::clone(&worker).retry(stop.clone()),
+        consume(Arc::clone(&worker), stop.clone()),
+        consume_replays(Arc::clone(&worker), stop.clone()),
+        redeliver::run(Arc::clone(&worker), stop.clone())
     );
     // Who is at work on it next says how it is.
-    metrics::circuit(&lane.endpoint.name, false);
+    metrics::circuit(&worker.endpoint.name, false);
 }
 
 /// Lets events queue on the bus until told to stop.
-pub async fn queue(lane: Arc<Lane>, stop: CancellationToken) {
-    declare(&lane, &stop).await;
+pub async fn queue(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+    declare(&worker, &stop).await;
     stop.cancelled().await;
 }
 
 /// Takes away what is left of an endpoint: its consumer with what is in it, what waits (which ends as dead letters), and what was kept.
-pub async fn remove(shared: Arc<Shared>, lease: Lease, stop: CancellationToken) {
+pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: CancellationToken) {
     while let Err(error) = try_remove(&shared, &lease, &stop).await {
         tracing::warn!(
             error = mesh_runtime::error_chain(&error),
@@ -55,7 +55,11 @@ pub async fn remove(shared: Arc<Shared>, lease: Lease, stop: CancellationToken) 
     }
 }
 
-async fn try_remove(shared: &Shared, lease: &Lease, stop: &CancellationToken) -> Result<(), Error> {
+async fn try_remove(
+    shared: &WorkerContext,
+    lease: &Lease,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
     let (store, name) = (&shared.store, &lease.endpoint);
     lease.check()?;
     let ended = store.end(lease.epoch, name, Utc::now(), stop).await?;
@@ -86,19 +90,24 @@ async fn try_remove(shared: &Shared, lease: &Lease, stop: &CancellationToken) ->
 }
 
 /// Makes the endpoint's consumer, and consumes.
-async fn consume(lane: Arc<Lane>, stop: CancellationToken) {
-    if !declare(&lane, &stop).await {
+async fn consume(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+    if !declare(&worker, &stop).await {
         return;
     }
-    let name = names::consumer(&lane.endpoint.name);
-    take_in(lane, SLURM_EVENTS, &name, &stop).await;
+    let name = names::consumer(&worker.endpoint.name);
+    take_in(worker, SLURM_EVENTS, &name, &stop).await;
 }
 
 /// Handles what comes from a consumer of the endpoint until told to stop.
-async fn take_in(lane: Arc<Lane>, stream: &str, consumer: &str, stop: &CancellationToken) {
-    let (bus, endpoint) = (lane.shared.bus.clone(), lane.endpoint.name.clone());
-    let (concurrency, makes_digests) = (lane.endpoint.concurrency, lane.makes_digests());
-    let intake = Intake::new(lane, stop.clone());
+async fn take_in(
+    worker: Arc<EndpointWorker>,
+    stream: &str,
+    consumer: &str,
+    stop: &CancellationToken,
+) {
+    let (bus, endpoint) = (worker.shared.bus.clone(), worker.endpoint.name.clone());
+    let (concurrency, makes_digests) = (worker.endpoint.concurrency, worker.makes_digests());
+    let intake = EventHandler::new(worker, stop.clone());
     let consumed = if makes_digests {
         bus.consume_batches(stream, consumer, AT_ONCE, intake, stop)
             .await
@@ -118,15 +127,15 @@ async fn take_in(lane: Arc<Lane>, stream: &str, consumer: &str, stop: &Cancellat
 
 /// Makes the endpoint's consumer of replays once there are any, and consumes. It begins with whatever is there, as what was asked for before
 /// counts, too.
-async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
-    let bus = lane.shared.bus.clone();
-    if !replays::heard(&lane, &stop).await || bus.ready(&stop).await.is_err() {
+async fn consume_replays(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+    let bus = worker.shared.bus.clone();
+    if !replays::heard(&worker, &stop).await || bus.ready(&stop).await.is_err() {
         return;
     }
-    let endpoint = lane.endpoint.name.clone();
+    let endpoint = worker.endpoint.name.clone();
     let consumer = EndpointConsumer {
         filters: vec![subject::replays_for(&endpoint)],
-        ..consumer(&lane)
+        ..consumer(&worker)
     };
     while let Err(error) = bus.replay_consumer(&consumer).await {
         tracing::warn!(
@@ -139,12 +148,12 @@ async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
         }
     }
     // On the heap: most endpoints never come here.
-    Box::pin(take_in(lane, MESH_REPLAY, &consumer.name, &stop)).await;
+    Box::pin(take_in(worker, MESH_REPLAY, &consumer.name, &stop)).await;
 }
 
-fn consumer(lane: &Lane) -> EndpointConsumer {
-    let endpoint = &lane.endpoint;
-    let at_once = if lane.makes_digests() {
+fn consumer(worker: &EndpointWorker) -> EndpointConsumer {
+    let endpoint = &worker.endpoint;
+    let at_once = if worker.makes_digests() {
         AT_ONCE
     } else {
         // As many again as are handled wait at hand, so that the next is there when one is done.
@@ -154,22 +163,22 @@ fn consumer(lane: &Lane) -> EndpointConsumer {
         name: names::consumer(&endpoint.name),
         endpoint: endpoint.name.clone(),
         owner: endpoint.owner.clone(),
-        filters: lane.subjects(),
+        filters: worker.subjects(),
         max_ack_pending: i64::try_from(at_once).unwrap_or(i64::MAX),
         // A message may wait for the requests before it, then for its own. Of many at once those in hand are told of to NATS, and one that comes
         // again meanwhile is known.
         ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
-        created_at: lane.created_at,
+        created_at: worker.created_at,
     }
 }
 
 /// Makes the endpoint's consumer, once NATS is there. False when told to stop before.
-async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
-    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
+async fn declare(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
+    let (bus, endpoint) = (&worker.shared.bus, &worker.endpoint);
     if bus.ready(stop).await.is_err() {
         return false;
     }
-    let consumer = consumer(lane);
+    let consumer = consumer(worker);
     while let Err(error) = bus.endpoint_consumer(&consumer).await {
         tracing::warn!(
             error = mesh_runtime::error_chain(&error),
@@ -180,7 +189,7 @@ async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
             return false;
         }
     }
-    lane.declared.cancel();
+    worker.declared.cancel();
     true
 }
 

@@ -60,7 +60,7 @@ impl Collector {
                 core.task_questions.remove(array);
                 return Ok(false);
             }
-            Some(DepartedTasks::RunUsage(next)) => (*next, None),
+            Some(DepartedTasks::Settled(next)) => (*next, None),
             Some(DepartedTasks::Missing(next)) => {
                 // Who was waited for has turned up: the others' wait begins now.
                 let of_others = given_up.is_some();

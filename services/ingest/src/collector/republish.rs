@@ -77,7 +77,7 @@ impl Collector {
     pub async fn republish_running(&self, window: Window) -> Vec<Event> {
         let core = self.core.lock().await;
         let now = Utc::now();
-        let cause = Cause::ObservationContext;
+        let cause = Cause::Lookup;
         let frame = self.frame_at(now, &cause);
         let mut events = Vec::new();
         for (run, tracked) in core.run_store.iter().filter(|(_, tracked)| !tracked.over()) {

@@ -87,7 +87,7 @@ fn seen(run_store: &RunStore, array: &RunKey) -> TaskSet {
 #[derive(Debug, PartialEq, Eq)]
 pub enum DepartedTasks {
     /// Each has turned up.
-    RunUsage(Box<RunState>),
+    Settled(Box<RunState>),
     /// Some have not turned up yet; the array must be asked for.
     Missing(Box<RunState>),
     /// Some did not turn up although the proof was waited for: they were cancelled.
@@ -117,7 +117,7 @@ pub fn resolve_departed_tasks(
     let missing = left.difference(&seen(run_store, array));
     if missing.is_empty() {
         next.left = None;
-        return Some(DepartedTasks::RunUsage(Box::new(next)));
+        return Some(DepartedTasks::Settled(Box::new(next)));
     }
     next.left = Some(missing.to_string());
     // Its record, which was gone, is there again and was not read yet: it may still have them.

@@ -223,7 +223,7 @@ impl JobReader {
         }
         drop(core);
         self.hooks.rang(rang);
-        let cause = hook.map_or(Cause::ObservationContext, Cause::Hook);
+        let cause = hook.map_or(Cause::Lookup, Cause::Hook);
         let follow_ups = self.collector.absorb(&cause, readings).await?;
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
         again.extend(follow_ups.again);

@@ -14,9 +14,9 @@ pub enum HookStatus {
     #[default]
     Unknown,
     /// They ring for nearly everything.
-    Well,
+    Healthy,
     /// They ring for some jobs.
-    Partly,
+    Partial,
     /// They do not ring although jobs start.
     Silent,
 }
@@ -48,7 +48,7 @@ impl HookHealth {
     /// Whether nearly everything is reported by hooks, so that sweeps are a safety net only.
     pub fn ring_well(&self) -> bool {
         let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.state == HookStatus::Well
+        heard.state == HookStatus::Healthy
     }
 
     fn note(&self, rang: usize, found: usize) {
@@ -93,8 +93,8 @@ impl HookCounts {
         self.state = match (self.rang, self.found) {
             (rang, found) if rang.saturating_add(found) < MIN_STARTS => self.state,
             (0, _) => HookStatus::Silent,
-            (rang, found) if rang >= found.saturating_mul(3) => HookStatus::Well,
-            _ => HookStatus::Partly,
+            (rang, found) if rang >= found.saturating_mul(3) => HookStatus::Healthy,
+            _ => HookStatus::Partial,
         };
     }
 }
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn hooks_that_never_ring_are_silent_and_those_that_mostly_ring_are_well() {
         assert_eq!(after(&[(0, 8)]), HookStatus::Silent);
-        assert_eq!(after(&[(8, 0)]), HookStatus::Well);
-        assert_eq!(after(&[(30, 10)]), HookStatus::Well);
-        assert_eq!(after(&[(10, 10)]), HookStatus::Partly);
+        assert_eq!(after(&[(8, 0)]), HookStatus::Healthy);
+        assert_eq!(after(&[(30, 10)]), HookStatus::Healthy);
+        assert_eq!(after(&[(10, 10)]), HookStatus::Partial);
     }
 
     #[test]
@@ -131,6 +131,6 @@ mod tests {
         steps.extend([(0, 8); 60]);
         assert_eq!(after(&steps), HookStatus::Silent);
         steps.extend([(8, 0); 60]);
-        assert_eq!(after(&steps), HookStatus::Well);
+        assert_eq!(after(&steps), HookStatus::Healthy);
     }
 }

@@ -79,7 +79,7 @@ impl Logins {
             .unwrap_or_else(PoisonError::into_inner)
             .take(user, minute, Instant::now());
         match verdict {
-            LoginVerdict::Tell => {}
+            LoginVerdict::Publish => {}
             LoginVerdict::Drop => {
                 metrics::doorbell("limited");
                 return Disposition::Ack;
@@ -189,7 +189,7 @@ impl Logins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoginVerdict {
     /// It is published.
-    Tell,
+    Publish,
     /// Its user logs in too often.
     Drop,
     /// There are too many of all users; again later.
@@ -227,7 +227,7 @@ impl LoginLimiter {
         let used = self.used.entry(key).or_default();
         *used = used.saturating_add(1);
         match *used <= self.per_minute {
-            true => LoginVerdict::Tell,
+            true => LoginVerdict::Publish,
             false => LoginVerdict::Drop,
         }
     }
@@ -243,23 +243,27 @@ mod tests {
         let taken: Vec<LoginVerdict> = (0..3).map(|_| budget.take("alice", 7, now)).collect();
         assert_eq!(
             taken,
-            [LoginVerdict::Tell, LoginVerdict::Tell, LoginVerdict::Drop]
+            [
+                LoginVerdict::Publish,
+                LoginVerdict::Publish,
+                LoginVerdict::Drop
+            ]
         );
-        assert_eq!(budget.take("bob", 7, now), LoginVerdict::Tell);
-        assert_eq!(budget.take("alice", 7, now + MINUTE), LoginVerdict::Tell);
+        assert_eq!(budget.take("bob", 7, now), LoginVerdict::Publish);
+        assert_eq!(budget.take("alice", 7, now + MINUTE), LoginVerdict::Publish);
     }
 
     #[test]
     fn an_hour_of_logins_that_arrive_at_once_are_all_told() {
         let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
-        assert!((0..60).all(|minute| budget.take("svc", minute, now) == LoginVerdict::Tell));
+        assert!((0..60).all(|minute| budget.take("svc", minute, now) == LoginVerdict::Publish));
     }
 
     #[test]
     fn invented_users_are_bounded_together() {
         let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
         let emitted = (0..MAX_LOGINS_PER_MINUTE)
-            .all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Tell);
+            .all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Publish);
         assert!(emitted && budget.take("one more", 7, now) == LoginVerdict::Later);
     }
 }

@@ -5,8 +5,8 @@ use mesh_db::pool::Transaction;
 use mesh_db::sql::Sql;
 
 use super::delivery::Delivery;
-use super::forget::piece;
 use super::outbox;
+use super::retention::piece;
 use super::saves::{keep, save};
 
 /// A write.

@@ -10,11 +10,11 @@ use mesh_events::{Event, cloudevents};
 use serde::Serialize;
 
 use crate::domain::cause::Cause;
-use crate::domain::fact::Fact;
+use crate::domain::decoded_event::DecodedEvent;
+use crate::domain::delivery_position::DeliveryPosition;
 use crate::domain::names;
-use crate::domain::place::Place;
 use crate::error::Error;
-use crate::facts::Facts;
+use crate::event_cache::EventCache;
 
 /// Where a delivery stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -130,8 +130,8 @@ pub struct Attempt {
 
 impl Delivery {
     /// Where it is in the list of its endpoint.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn place(&self) -> DeliveryPosition {
+        DeliveryPosition {
             created_at: self.created_at.timestamp_millis(),
             stream_sequence: self.stream_sequence.cast_signed(),
             event_id: self.event_id.clone(),
@@ -159,7 +159,7 @@ impl Delivery {
     ///
     /// # Errors
     /// If the stored body is none.
-    pub fn event(&self, facts: &Facts) -> Result<Arc<Fact>, Error> {
+    pub fn event(&self, facts: &EventCache) -> Result<Arc<DecodedEvent>, Error> {
         facts.read(&self.body).map_err(|source| Error::Stored {
             id: self.event_id.clone(),
             source,
@@ -256,8 +256,8 @@ pub(super) fn read_attempt(row: &Row) -> Result<Attempt, sqlx::Error> {
 }
 
 /// Reads where a delivery is in the list of its endpoint.
-pub(super) fn place(row: &Row) -> Result<Place, sqlx::Error> {
-    Ok(Place {
+pub(super) fn place(row: &Row) -> Result<DeliveryPosition, sqlx::Error> {
+    Ok(DeliveryPosition {
         created_at: row.get("created_at")?,
         stream_sequence: row.get("stream_sequence")?,
         event_id: row.get("event_id")?,
@@ -265,7 +265,7 @@ pub(super) fn place(row: &Row) -> Result<Place, sqlx::Error> {
 }
 
 /// Goes on with those before (`<`) or after (`>`) a place.
-pub(super) fn beyond(sql: Sql, sign: &'static str, place: &Place) -> Sql {
+pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> Sql {
     sql.push(" AND (created_at, stream_sequence, event_id) ")
         .push(sign)
         .push(" (")

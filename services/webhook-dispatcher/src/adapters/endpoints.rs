@@ -70,7 +70,7 @@ impl Activity {
 
 /// An endpoint as it is stored.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct EndpointRow {
     /// Its full name: with the owner's, if it belongs to a user.
     pub name: String,
     /// New with every creation.
@@ -97,7 +97,7 @@ pub struct Stored {
     pub updated_at: DateTime<Utc>,
 }
 
-impl Stored {
+impl EndpointRow {
     /// How a request names it, whoever asks: a name alone could be one's own.
     pub fn reference(&self) -> String {
         if self.owner.is_empty() {
@@ -110,7 +110,7 @@ impl Stored {
 
 /// What has to be known of every endpoint all the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outline {
+pub struct EndpointSummary {
     /// Where it is written.
     pub source: Source,
     /// What it does.
@@ -135,13 +135,13 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn outlines(&self) -> Result<BTreeMap<String, Outline>, Error> {
+    pub async fn outlines(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT name, source, state, revision, unlisted_at FROM endpoints");
         let rows = self.rows(action, &sql).await?;
         rows.iter()
             .map(|row| {
-                let outline = Outline {
+                let outline = EndpointSummary {
                     source: source(row)?,
                     activity: Activity::parse(&row.get::<String>("state")?),
                     revision: row.get("revision")?,
@@ -157,7 +157,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn endpoints(&self) -> Result<Vec<Stored>, Error> {
+    pub async fn endpoints(&self) -> Result<Vec<EndpointRow>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT * FROM endpoints ORDER BY name");
         let rows = self.rows(action, &sql).await?;
@@ -169,7 +169,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn endpoint(&self, name: &str) -> Result<Option<Stored>, Error> {
+    pub async fn endpoint(&self, name: &str) -> Result<Option<EndpointRow>, Error> {
         let action = "read endpoint";
         let sql = Sql::new("SELECT * FROM endpoints WHERE name = ").bind(name);
         let row = self.first(action, &sql).await?;
@@ -182,7 +182,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn named(&self, names: Vec<String>) -> Result<BTreeMap<String, Stored>, Error> {
+    pub async fn named(&self, names: Vec<String>) -> Result<BTreeMap<String, EndpointRow>, Error> {
         let action = "read endpoints";
         if names.is_empty() {
             return Ok(BTreeMap::new());
@@ -239,7 +239,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn create(&self, endpoint: &Stored, act: Act) -> Result<bool, Error> {
+    pub async fn create(&self, endpoint: &EndpointRow, act: Act) -> Result<bool, Error> {
         let sql = Sql::new(
             "INSERT INTO endpoints (name, id, source, owner, spec, secrets, state, reason, since, revision, created_at, updated_at) VALUES (",
         )
@@ -266,7 +266,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn change(&self, endpoint: &Stored, act: Option<Act>) -> Result<bool, Error> {
+    pub async fn change(&self, endpoint: &EndpointRow, act: Option<Act>) -> Result<bool, Error> {
         let sql = Sql::new("UPDATE endpoints SET revision = revision + 1, owner = ")
             .bind(&endpoint.owner)
             .push(", spec = ")
@@ -451,8 +451,8 @@ fn source(row: &Row) -> Result<Source, sqlx::Error> {
     })
 }
 
-fn read(row: &Row) -> Result<Stored, sqlx::Error> {
-    Ok(Stored {
+fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
+    Ok(EndpointRow {
         name: row.get("name")?,
         id: row.get("id")?,
         source: source(row)?,

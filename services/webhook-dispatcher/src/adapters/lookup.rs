@@ -11,7 +11,7 @@ const KNOWN: &str = "SELECT n FROM bulk WHERE EXISTS (SELECT 1 FROM deliveries
      WHERE deliveries.endpoint = bulk.endpoint AND deliveries.event_id = bulk.event_id)";
 
 /// An event of an endpoint, and who wants to know.
-struct Question {
+struct LookupRequest {
     endpoint: String,
     event_id: String,
     answer: oneshot::Sender<bool>,
@@ -20,7 +20,7 @@ struct Question {
 /// Hands questions to the task, which ends with the last of these. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Lookup {
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<LookupRequest>,
     pool: Pool,
 }
 
@@ -35,7 +35,7 @@ impl Lookup {
     /// True if the event is known for the endpoint, whatever became of it.
     pub(super) async fn knows(&self, endpoint: &str, event_id: &str) -> Result<bool, sqlx::Error> {
         let (answer, known) = oneshot::channel();
-        let question = Question {
+        let question = LookupRequest {
             endpoint: endpoint.to_owned(),
             event_id: event_id.to_owned(),
             answer,
@@ -54,7 +54,7 @@ impl Lookup {
     }
 }
 
-async fn run(pool: Pool, mut asked: mpsc::Receiver<Question>) {
+async fn run(pool: Pool, mut asked: mpsc::Receiver<LookupRequest>) {
     let mut questions = Vec::with_capacity(BATCH);
     while asked.recv_many(&mut questions, BATCH).await > 0 {
         match known(&pool, &questions).await {
@@ -76,8 +76,8 @@ async fn run(pool: Pool, mut asked: mpsc::Receiver<Question>) {
     }
 }
 
-async fn known(pool: &Pool, questions: &[Question]) -> Result<Vec<bool>, sqlx::Error> {
-    let texts = |of: fn(&Question) -> &str| {
+async fn known(pool: &Pool, questions: &[LookupRequest]) -> Result<Vec<bool>, sqlx::Error> {
+    let texts = |of: fn(&LookupRequest) -> &str| {
         Column::Texts(
             questions
                 .iter()

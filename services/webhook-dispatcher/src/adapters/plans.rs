@@ -16,10 +16,10 @@ use tracing::{Event, Metadata, Subscriber};
 use super::delivery::{Attempt, Delivery, State};
 use super::endpoints::Act;
 use super::outbox::Outcome;
-use super::redeliveries::{Again, Job, Wanted};
+use super::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
 use super::store::Store;
 use crate::domain::cause::Cause;
-use crate::domain::place::Place;
+use crate::domain::delivery_position::DeliveryPosition;
 
 /// Every statement that sqlx performs, by whichever thread.
 #[derive(Clone, Default)]
@@ -112,26 +112,26 @@ async fn work(store: &Store) {
     let keys = outcomes.iter().map(Outcome::key);
     store.announced(keys.collect()).await.unwrap();
     store.standings(names()).await.unwrap();
-    let wanted = Wanted {
+    let wanted = DeliverySelection {
         state: Some(State::Dead),
         kind: Some("job.*".to_owned()),
         cause: Some(Cause::Refused),
         since: Some(now),
         until: Some(now),
     };
-    let place = Place {
+    let place = DeliveryPosition {
         created_at: now.timestamp_millis(),
         stream_sequence: 1,
         event_id: "waiting".to_owned(),
     };
-    for wanted in [Wanted::default(), wanted] {
+    for wanted in [DeliverySelection::default(), wanted] {
         store.recent(endpoint, &wanted, None, 10).await.unwrap();
         store
             .recent(endpoint, &wanted, Some(&place), 10)
             .await
             .unwrap();
     }
-    let job = |id: &str, filter| Job {
+    let job = |id: &str, filter| RedeliveryJob {
         id: id.to_owned(),
         webhook: endpoint.to_owned(),
         filter,
@@ -144,16 +144,16 @@ async fn work(store: &Store) {
     };
     let all = job(
         "all",
-        Again {
+        RedeliverRequest {
             all: true,
-            ..Again::default()
+            ..RedeliverRequest::default()
         },
     );
     let some = job(
         "some",
-        Again {
+        RedeliverRequest {
             ids: names(),
-            ..Again::default()
+            ..RedeliverRequest::default()
         },
     );
     for job in [all, some] {
@@ -163,7 +163,7 @@ async fn work(store: &Store) {
         };
         assert!(store.redeliver(&job, 10, act).await.unwrap());
         store.dead_after(&job, 10).await.unwrap();
-        let later = Job {
+        let later = RedeliveryJob {
             cursor: place.cursor(),
             ..job.clone()
         };

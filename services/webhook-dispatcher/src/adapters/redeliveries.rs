@@ -11,12 +11,12 @@ use super::endpoints::Act;
 use super::store::Store;
 use super::writer::Command;
 use crate::domain::cause::Cause;
-use crate::domain::place::Place;
+use crate::domain::delivery_position::DeliveryPosition;
 use crate::error::Error;
 
 /// Which deliveries.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct DeliverySelection {
     /// In this state.
     pub state: Option<State>,
     /// Of this type; `job.*` for all of a category.
@@ -29,7 +29,7 @@ pub struct Wanted {
     pub until: Option<DateTime<Utc>>,
 }
 
-impl Wanted {
+impl DeliverySelection {
     /// A statement about deliveries, narrowed to these.
     pub(super) fn narrow(&self, mut sql: Sql) -> Sql {
         if let Some(state) = self.state {
@@ -69,7 +69,7 @@ impl Wanted {
 /// Which dead letters are delivered again: those that are named, or those that all the others fit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Again {
+pub struct RedeliverRequest {
     /// Ids of events; at most 1,000.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
@@ -103,13 +103,13 @@ pub struct Again {
 /// Something that was asked to be delivered again.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Redelivery)]
-pub struct Job {
+pub struct RedeliveryJob {
     /// Its id.
     pub id: String,
     /// Name of the endpoint.
     pub webhook: String,
     /// What was asked for.
-    pub filter: Again,
+    pub filter: RedeliverRequest,
     /// `running` or `done`.
     pub state: String,
     /// So many deliveries were begun again so far.
@@ -120,7 +120,7 @@ pub struct Job {
     pub created_at: DateTime<Utc>,
     /// When it got further.
     pub updated_at: DateTime<Utc>,
-    /// The [`Place`] of the last delivery that was looked at; empty if none was.
+    /// The [`DeliveryPosition`] of the last delivery that was looked at; empty if none was.
     #[serde(skip)]
     pub cursor: String,
 }
@@ -130,7 +130,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn redeliver(&self, job: &Job, most: i64, act: Act) -> Result<bool, Error> {
+    pub async fn redeliver(&self, job: &RedeliveryJob, most: i64, act: Act) -> Result<bool, Error> {
         let now = job.created_at.timestamp_millis();
         let filter = serde_json::to_string(&job.filter).unwrap_or_default();
         let sql = Sql::new(
@@ -158,7 +158,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn redeliveries(&self, endpoint: &str) -> Result<Vec<Job>, Error> {
+    pub async fn redeliveries(&self, endpoint: &str) -> Result<Vec<RedeliveryJob>, Error> {
         let sql = Sql::new("SELECT * FROM redeliveries WHERE endpoint = ")
             .bind(endpoint)
             .push(" ORDER BY created_at DESC, id LIMIT 100");
@@ -182,7 +182,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn next_redelivery(&self, endpoint: &str) -> Result<Option<Job>, Error> {
+    pub async fn next_redelivery(&self, endpoint: &str) -> Result<Option<RedeliveryJob>, Error> {
         let sql = Sql::new("SELECT * FROM redeliveries WHERE state = 'running' AND endpoint = ")
             .bind(endpoint)
             .push(" ORDER BY created_at, id LIMIT 1");
@@ -193,13 +193,17 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn dead_after(&self, job: &Job, most: u32) -> Result<Vec<(Place, bool)>, Error> {
+    pub async fn dead_after(
+        &self,
+        job: &RedeliveryJob,
+        most: u32,
+    ) -> Result<Vec<(DeliveryPosition, bool)>, Error> {
         let action = "read dead letters";
         let mut sql = Sql::new(
             "SELECT created_at, stream_sequence, event_id, announced FROM deliveries WHERE endpoint = ",
         )
         .bind(&job.webhook);
-        if let Some(place) = Place::parse(&job.cursor) {
+        if let Some(place) = DeliveryPosition::parse(&job.cursor) {
             sql = beyond(sql, ">", &place);
         }
         let again = &job.filter;
@@ -216,7 +220,7 @@ impl Store {
             .until
             .unwrap_or(DateTime::<Utc>::MAX_UTC)
             .min(job.created_at + chrono::TimeDelta::milliseconds(1));
-        let wanted = Wanted {
+        let wanted = DeliverySelection {
             state: None,
             kind: again.kind.clone(),
             cause: again.cause.as_deref().and_then(Cause::parse),
@@ -242,8 +246,8 @@ impl Store {
     pub async fn begin_again(
         &self,
         epoch: i64,
-        job: &Job,
-        places: Vec<Place>,
+        job: &RedeliveryJob,
+        places: Vec<DeliveryPosition>,
         done: bool,
         now: DateTime<Utc>,
     ) -> Result<u64, Error> {
@@ -252,7 +256,7 @@ impl Store {
             job: job.id.clone(),
             cursor: places
                 .last()
-                .map_or_else(|| job.cursor.clone(), Place::cursor),
+                .map_or_else(|| job.cursor.clone(), DeliveryPosition::cursor),
             ids: places.into_iter().map(|place| place.event_id).collect(),
             done,
             now,
@@ -260,7 +264,7 @@ impl Store {
         self.writer.write(Some(epoch), command).await
     }
 
-    async fn jobs(&self, sql: &Sql) -> Result<Vec<Job>, Error> {
+    async fn jobs(&self, sql: &Sql) -> Result<Vec<RedeliveryJob>, Error> {
         let action = "read redeliveries";
         let rows = self.rows(action, sql).await?;
         let read: Result<_, _> = rows.iter().map(read).collect();
@@ -268,8 +272,8 @@ impl Store {
     }
 }
 
-fn read(row: &Row) -> Result<Job, sqlx::Error> {
-    Ok(Job {
+fn read(row: &Row) -> Result<RedeliveryJob, sqlx::Error> {
+    Ok(RedeliveryJob {
         id: row.get("id")?,
         webhook: row.get("endpoint")?,
         // What an older version wrote is read by a newer one; what cannot be read means nothing.

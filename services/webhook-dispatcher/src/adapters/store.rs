@@ -15,9 +15,9 @@ use super::database::Database;
 pub use super::delivery::{Attempt, Delivery, State};
 use super::delivery::{COLUMNS, beyond, read, read_attempt, time};
 use super::lookup::Lookup;
-use super::redeliveries::Wanted;
+use super::redeliveries::DeliverySelection;
 use super::writer::{Command, Writer};
-use crate::domain::place::Place;
+use crate::domain::delivery_position::DeliveryPosition;
 use crate::error::Error;
 
 /// The database. Cheap to clone.
@@ -337,8 +337,8 @@ impl Store {
     pub async fn recent(
         &self,
         endpoint: &str,
-        wanted: &Wanted,
-        after: Option<&Place>,
+        wanted: &DeliverySelection,
+        after: Option<&DeliveryPosition>,
         most: u32,
     ) -> Result<Vec<Delivery>, Error> {
         const NEWEST: &str =
@@ -355,7 +355,7 @@ impl Store {
                 .push(COLUMNS)
                 .push(" FROM deliveries WHERE endpoint = ")
                 .bind(endpoint);
-            let wanted = Wanted {
+            let wanted = DeliverySelection {
                 state: Some(state),
                 ..wanted.clone()
             };

@@ -78,7 +78,7 @@ impl Writer {
 }
 
 /// Since the last commit failed.
-struct Trouble {
+struct WriteOutage {
     /// Outcomes that are not on disk. Their requests were made, so they are kept until they are written: forgotten, they would be made again.
     kept: Vec<Write>,
     pause: Duration,
@@ -88,7 +88,7 @@ struct Trouble {
 struct Task {
     pool: Pool,
     report: watch::Sender<Option<String>>,
-    trouble: Option<Trouble>,
+    trouble: Option<WriteOutage>,
 }
 
 impl Task {
@@ -173,7 +173,7 @@ impl Task {
     }
 
     fn failed(&mut self, error: &sqlx::Error, writes: Vec<Write>) {
-        let trouble = self.trouble.get_or_insert_with(|| Trouble {
+        let trouble = self.trouble.get_or_insert_with(|| WriteOutage {
             kept: Vec::new(),
             pause: FIRST_PAUSE / 2,
             next_try: Instant::now(),

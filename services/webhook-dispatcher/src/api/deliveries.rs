@@ -5,11 +5,11 @@ use std::fmt::Display;
 use chrono::Utc;
 use mesh_runtime::api::Caller;
 
-use super::{ApiError, Listed, Page, Webhooks};
-use crate::adapters::redeliveries::{Again, Job, Wanted};
+use super::{ApiError, DeliveryPage, Page, Webhooks};
+use crate::adapters::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery, State};
 use crate::domain::cause::Cause;
-use crate::domain::place::Place;
+use crate::domain::delivery_position::DeliveryPosition;
 
 /// So many redeliveries of an endpoint may be under way.
 const MOST_JOBS: i64 = 10;
@@ -22,10 +22,10 @@ impl Webhooks {
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> Result<Listed, ApiError> {
+    ) -> Result<DeliveryPage, ApiError> {
         let stored = self.visible(caller, name).await?;
         let states = "waiting, delivered, dead, expired";
-        let wanted = Wanted {
+        let wanted = DeliverySelection {
             state: known("state", states, page.state.as_deref(), State::named)?,
             kind: page.kind,
             cause: known("cause", causes(), page.cause.as_deref(), Cause::parse)?,
@@ -33,7 +33,12 @@ impl Webhooks {
             until: page.until,
         };
         let cursors = "next_cursor of the page before, unchanged";
-        let after = known("cursor", cursors, page.cursor.as_deref(), Place::parse)?;
+        let after = known(
+            "cursor",
+            cursors,
+            page.cursor.as_deref(),
+            DeliveryPosition::parse,
+        )?;
         let most = page.limit.unwrap_or(50).clamp(1, 500);
         // One more, to know whether there are more.
         let found = self
@@ -44,7 +49,7 @@ impl Webhooks {
         let more = deliveries.len() > most as usize;
         deliveries.truncate(most as usize);
         let last = deliveries.last().filter(|_| more);
-        Ok(Listed {
+        Ok(DeliveryPage {
             owner: stored.owner,
             next_cursor: last.map(|delivery| delivery.place().cursor()),
             deliveries,
@@ -73,8 +78,8 @@ impl Webhooks {
         &self,
         caller: &Caller,
         name: &str,
-        again: Again,
-    ) -> Result<Job, ApiError> {
+        again: RedeliverRequest,
+    ) -> Result<RedeliveryJob, ApiError> {
         let stored = self.changeable(caller, name).await?;
         let name = &stored.name;
         let narrowed = again.all
@@ -107,7 +112,7 @@ impl Webhooks {
             }
         }
         let now = Utc::now();
-        let job = Job {
+        let job = RedeliveryJob {
             id: uuid::Uuid::new_v4().to_string(),
             webhook: name.clone(),
             state: "running".to_owned(),
@@ -124,7 +129,7 @@ impl Webhooks {
                 "{MOST_JOBS} redeliveries to {name:?} are under way; wait until one is done"
             )));
         }
-        self.fleet.wake();
+        self.worker_pool.wake();
         self.shared.outcomes.notify_one();
         Ok(job)
     }
@@ -133,7 +138,7 @@ impl Webhooks {
         &self,
         caller: &Caller,
         name: &str,
-    ) -> Result<(String, Vec<Job>), ApiError> {
+    ) -> Result<(String, Vec<RedeliveryJob>), ApiError> {
         let stored = self.visible(caller, name).await?;
         let found = self.shared.store.redeliveries(&stored.name).await?;
         Ok((stored.owner, found))

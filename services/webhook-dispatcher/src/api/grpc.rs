@@ -24,8 +24,8 @@ use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Draft, Page, Rotation, Trial, Webhook, WebhooksApi, shown};
-use crate::adapters::redeliveries::{Again, Job};
+use super::{ApiError, Page, PreviewRequest, Rotation, TestRequest, Webhook, WebhooksApi, shown};
+use crate::adapters::redeliveries::{self, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery};
 use crate::domain::cause::Cause;
 
@@ -134,8 +134,12 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             dry_run,
         } = request.into_inner();
         let event = event.map(|event| json(Some(event))).transpose()?;
-        let trial = Trial { event, dry_run };
-        let tested = self.0.test(&caller, &name, trial).await.map_err(status)?;
+        let test_request = TestRequest { event, dry_run };
+        let tested = self
+            .0
+            .test(&caller, &name, test_request)
+            .await
+            .map_err(status)?;
         let latency = std::time::Duration::from_millis(tested.latency_ms);
         let response = TestWebhookResponse {
             event_id: tested.event_id,
@@ -155,7 +159,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
     ) -> Result<Response<PreviewWebhookResponse>, Status> {
         let caller = caller(&request)?;
         let request = request.into_inner();
-        let draft = Draft {
+        let draft = PreviewRequest {
             webhook: given(request.webhook),
             format: request
                 .format
@@ -258,7 +262,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
     ) -> Result<Response<RedeliverResponse>, Status> {
         let caller = caller(&request)?;
         let request = request.into_inner();
-        let again = Again {
+        let again = redeliveries::RedeliverRequest {
             ids: request.ids,
             all: request.all,
             kind: given(request.r#type),
@@ -366,7 +370,7 @@ fn attempt(attempt: Attempt) -> WebhookAttempt {
     }
 }
 
-fn redelivery(job: Job) -> Result<Redelivery, Status> {
+fn redelivery(job: RedeliveryJob) -> Result<Redelivery, Status> {
     Ok(Redelivery {
         id: job.id,
         webhook: job.webhook,

@@ -17,20 +17,20 @@ use tokio::sync::Mutex;
 
 use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
-use super::turn::Turns;
+use super::test_limiter::TestLimiter;
 use super::{
-    ApiError, Draft, Listed, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi,
-    WithSecret, trial,
+    ApiError, DeliveryPage, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult,
+    Webhook, WebhookWithSecret, WebhooksApi, webhook_test,
 };
-use crate::adapters::endpoints::{Act, Activity, Source, Stored};
-use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::endpoints::{Act, Activity, EndpointRow, Source};
+use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery};
-use crate::announce::{ACT, SERVICE};
 use crate::config::Endpoint;
-use crate::fleet::Fleet;
-use crate::lane::Shared;
-use crate::registry::{Definition, Registry, Retired};
+use crate::endpoint_worker::WorkerContext;
+use crate::outbox_publisher::{ACT, SERVICE};
+use crate::registry::{Definition, Registry, RetiredSecret};
 use crate::signature::Signer;
+use crate::worker_pool::WorkerPool;
 
 /// The old secret signs no longer than this.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -40,15 +40,15 @@ const MOST_RETIRED: usize = 10;
 /// The Webhooks API of a dispatcher.
 pub struct Webhooks {
     /// Bus, database and HTTP clients.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<WorkerContext>,
     /// What each endpoint is.
     pub registry: Arc<Registry>,
     /// Told of changes.
-    pub fleet: Arc<Fleet>,
+    pub worker_pool: Arc<WorkerPool>,
     /// Where endpoints of the operator are written.
     pub config_file: String,
     /// Tests that are under way.
-    pub turns: Turns,
+    pub turns: TestLimiter,
     /// Held while an endpoint is made: nobody has more than they may by asking this dispatcher several times at once.
     pub making: Mutex<()>,
 }
@@ -64,7 +64,11 @@ impl WebhooksApi for Webhooks {
         self.shown(self.visible(caller, name).await?).await
     }
 
-    async fn create(&self, caller: &Caller, mut spec: Value) -> Result<WithSecret, ApiError> {
+    async fn create(
+        &self,
+        caller: &Caller,
+        mut spec: Value,
+    ) -> Result<WebhookWithSecret, ApiError> {
         let Some(vault) = self.registry.vault() else {
             return Err(ApiError::Unprepared(format!(
                 "there is no key to encrypt secrets with: set webhook-dispatcher.secrets_key_file in {} (`openssl rand -base64 32` makes one) for every dispatcher",
@@ -78,7 +82,7 @@ impl WebhooksApi for Webhooks {
         let (definition, endpoint) = self.complete(spec)?;
         let now = Utc::now();
         let id = uuid::Uuid::new_v4().to_string();
-        let stored = Stored {
+        let stored = EndpointRow {
             name: webhook_name::full(&owner, &endpoint.name),
             source: Source::Api,
             owner,
@@ -103,7 +107,7 @@ impl WebhooksApi for Webhooks {
         self.applied(&stored).await;
         let secret = endpoint.signer.is_some().then(|| secret(&definition.spec));
         let webhook = self.shown(stored).await?;
-        Ok(WithSecret {
+        Ok(WebhookWithSecret {
             webhook,
             secret: secret.flatten(),
         })
@@ -148,7 +152,7 @@ impl WebhooksApi for Webhooks {
             .store
             .set_activity(&stored.name, Activity::Removed, "", now, Some(act))
             .await?;
-        self.fleet.wake();
+        self.worker_pool.wake();
         self.shared.outcomes.notify_one();
         Ok(())
     }
@@ -180,7 +184,7 @@ impl WebhooksApi for Webhooks {
         caller: &Caller,
         name: &str,
         rotation: Rotation,
-    ) -> Result<WithSecret, ApiError> {
+    ) -> Result<WebhookWithSecret, ApiError> {
         let mut stored = self.editable(caller, name).await?;
         let overlap = rotation
             .overlap
@@ -203,7 +207,7 @@ impl WebhooksApi for Webhooks {
         definition.retired.retain(|retired| retired.until > now);
         definition.retired.insert(
             0,
-            Retired {
+            RetiredSecret {
                 secret: old,
                 until: now + TimeDelta::from_std(overlap).unwrap_or_default(),
             },
@@ -212,22 +216,27 @@ impl WebhooksApi for Webhooks {
         stored.updated_at = now;
         let act = self.act(caller, &stored, "rotated", Vec::new(), "", now);
         let webhook = self.store(stored, Some(&definition), act).await?;
-        Ok(WithSecret {
+        Ok(WebhookWithSecret {
             webhook,
             secret: Some(new),
         })
     }
 
-    async fn test(&self, caller: &Caller, name: &str, trial: Trial) -> Result<Tested, ApiError> {
+    async fn test(
+        &self,
+        caller: &Caller,
+        name: &str,
+        test_request: TestRequest,
+    ) -> Result<TestResult, ApiError> {
         let stored = self.changeable(caller, name).await?;
         let endpoint = self.registry.made_of(&stored)?;
-        let sends = !trial.dry_run;
+        let sends = !test_request.dry_run;
         let turn = if sends {
             Some(self.turn(&endpoint).await?)
         } else {
             None
         };
-        let tested = trial::run(&self.shared, caller, &endpoint, trial).await?;
+        let tested = webhook_test::run(&self.shared, caller, &endpoint, test_request).await?;
         drop(turn);
         if sends {
             let act = self.act(caller, &stored, "tested", Vec::new(), "", Utc::now());
@@ -237,7 +246,7 @@ impl WebhooksApi for Webhooks {
         Ok(tested)
     }
 
-    async fn preview(&self, caller: &Caller, draft: Draft) -> Result<Preview, ApiError> {
+    async fn preview(&self, caller: &Caller, draft: PreviewRequest) -> Result<Preview, ApiError> {
         let endpoint = match (&draft.webhook, &draft.format) {
             (Some(name), None) => {
                 let stored = self.changeable(caller, name).await?;
@@ -249,7 +258,7 @@ impl WebhooksApi for Webhooks {
                 return Err(ApiError::invalid("webhook", problem));
             }
         };
-        trial::preview(&self.shared, caller, endpoint.as_ref(), draft)
+        webhook_test::preview(&self.shared, caller, endpoint.as_ref(), draft)
     }
 
     async fn deliveries(
@@ -257,7 +266,7 @@ impl WebhooksApi for Webhooks {
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> Result<Listed, ApiError> {
+    ) -> Result<DeliveryPage, ApiError> {
         self.list_deliveries(caller, name, page).await
     }
 
@@ -270,7 +279,12 @@ impl WebhooksApi for Webhooks {
         self.show_delivery(caller, name, event_id).await
     }
 
-    async fn redeliver(&self, caller: &Caller, name: &str, again: Again) -> Result<Job, ApiError> {
+    async fn redeliver(
+        &self,
+        caller: &Caller,
+        name: &str,
+        again: RedeliverRequest,
+    ) -> Result<RedeliveryJob, ApiError> {
         self.start_redelivery(caller, name, again).await
     }
 
@@ -278,7 +292,7 @@ impl WebhooksApi for Webhooks {
         &self,
         caller: &Caller,
         name: &str,
-    ) -> Result<(String, Vec<Job>), ApiError> {
+    ) -> Result<(String, Vec<RedeliveryJob>), ApiError> {
         self.list_redeliveries(caller, name).await
     }
 }
@@ -305,7 +319,7 @@ impl Webhooks {
     }
 
     /// Closes the circuit of an endpoint and ends the pause that its receiver asked for, by a new revision; without either nothing changes.
-    async fn try_at_once(&self, caller: &Caller, stored: Stored) -> Result<Webhook, ApiError> {
+    async fn try_at_once(&self, caller: &Caller, stored: EndpointRow) -> Result<Webhook, ApiError> {
         let shown = self.shown(stored.clone()).await?;
         if shown.circuit.since.is_none() && shown.held.is_none() {
             return Ok(shown);
@@ -339,7 +353,7 @@ impl Webhooks {
     /// Stores a changed endpoint.
     async fn store(
         &self,
-        mut stored: Stored,
+        mut stored: EndpointRow,
         definition: Option<&Definition>,
         act: Act,
     ) -> Result<Webhook, ApiError> {
@@ -357,16 +371,18 @@ impl Webhooks {
         self.shown(stored).await
     }
 
-    async fn applied(&self, stored: &Stored) {
+    async fn applied(&self, stored: &EndpointRow) {
         self.shared.outcomes.notify_one();
-        self.fleet.applied(&stored.name, stored.revision).await;
+        self.worker_pool
+            .applied(&stored.name, stored.revision)
+            .await;
     }
 
     /// An entry for the audit.
     pub(super) fn act(
         &self,
         caller: &Caller,
-        stored: &Stored,
+        stored: &EndpointRow,
         what: &str,
         keys: Vec<String>,
         reason: &str,

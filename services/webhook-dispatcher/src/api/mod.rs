@@ -11,9 +11,9 @@ pub mod openapi;
 mod patch;
 mod rest;
 mod rights;
-mod trial;
-mod turn;
+mod test_limiter;
 mod view;
+mod webhook_test;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery};
 use crate::config::Fault;
 use crate::domain::format::Previewed;
 use crate::error::Error;
 
 pub use manage::Webhooks;
-pub use turn::Turns;
+pub use test_limiter::TestLimiter;
 pub use view::{Circuit, Hold, Webhook};
 
 /// Endpoints and what was delivered to them.
@@ -52,7 +52,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         &self,
         caller: &Caller,
         spec: Value,
-    ) -> impl Future<Output = Result<WithSecret, ApiError>> + Send;
+    ) -> impl Future<Output = Result<WebhookWithSecret, ApiError>> + Send;
 
     /// Changes an endpoint by a JSON merge patch.
     fn edit(
@@ -90,21 +90,21 @@ pub trait WebhooksApi: Send + Sync + 'static {
         caller: &Caller,
         name: &str,
         rotation: Rotation,
-    ) -> impl Future<Output = Result<WithSecret, ApiError>> + Send;
+    ) -> impl Future<Output = Result<WebhookWithSecret, ApiError>> + Send;
 
     /// Sends a sample or an event that is given.
     fn test(
         &self,
         caller: &Caller,
         name: &str,
-        trial: Trial,
-    ) -> impl Future<Output = Result<Tested, ApiError>> + Send;
+        test_request: TestRequest,
+    ) -> impl Future<Output = Result<TestResult, ApiError>> + Send;
 
     /// Shows what would be sent.
     fn preview(
         &self,
         caller: &Caller,
-        draft: Draft,
+        draft: PreviewRequest,
     ) -> impl Future<Output = Result<Preview, ApiError>> + Send;
 
     /// Deliveries of an endpoint, the newest first.
@@ -113,7 +113,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> impl Future<Output = Result<Listed, ApiError>> + Send;
+    ) -> impl Future<Output = Result<DeliveryPage, ApiError>> + Send;
 
     /// A delivery with its attempts, and whose endpoint it is.
     fn delivery(
@@ -128,20 +128,20 @@ pub trait WebhooksApi: Send + Sync + 'static {
         &self,
         caller: &Caller,
         name: &str,
-        again: Again,
-    ) -> impl Future<Output = Result<Job, ApiError>> + Send;
+        again: RedeliverRequest,
+    ) -> impl Future<Output = Result<RedeliveryJob, ApiError>> + Send;
 
     /// What was asked to be delivered again to an endpoint, and whose endpoint it is.
     fn redeliveries(
         &self,
         caller: &Caller,
         name: &str,
-    ) -> impl Future<Output = Result<(String, Vec<Job>), ApiError>> + Send;
+    ) -> impl Future<Output = Result<(String, Vec<RedeliveryJob>), ApiError>> + Send;
 }
 
 /// Deliveries of an endpoint.
 #[derive(Debug)]
-pub struct Listed {
+pub struct DeliveryPage {
     /// Whose endpoint it is.
     pub owner: String,
     /// The newest first.
@@ -183,7 +183,7 @@ pub struct Page {
 
 /// An endpoint with its new secret.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct WithSecret {
+pub struct WebhookWithSecret {
     /// The endpoint.
     pub webhook: Webhook,
     /// Its signing secret, shown now and never again; absent if it is not signed.
@@ -206,7 +206,7 @@ pub struct Rotation {
 /// What is tried.
 #[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Trial {
+pub struct TestRequest {
     /// An event as webhooks and `/v1/events` give it (CloudEvents JSON); a sample if it is absent.
     #[schema(value_type = Option<Object>)]
     pub event: Option<Value>,
@@ -216,7 +216,7 @@ pub struct Trial {
 
 /// What came of a test.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Tested {
+pub struct TestResult {
     /// Name of the endpoint.
     pub webhook: String,
     /// Id of the event.
@@ -240,7 +240,7 @@ pub struct Tested {
 #[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = WebhookDraft)]
-pub struct Draft {
+pub struct PreviewRequest {
     /// Name of an endpoint. Or:
     pub webhook: Option<String>,
     /// A format as endpoints have it: its name, or an object whose `type` names it.

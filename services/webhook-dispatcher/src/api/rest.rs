@@ -18,10 +18,10 @@ use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::{
-    ApiError, Draft, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret,
-    openapi, shown,
+    ApiError, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
+    WebhookWithSecret, WebhooksApi, openapi, shown,
 };
-use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery};
 use crate::config::EndpointConfig;
 use crate::domain::cause::Cause;
@@ -54,15 +54,15 @@ pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it describes what [`Named`] reads")]
-pub(super) struct OfOwner {
+pub(super) struct OwnerQuery {
     /// Whose webhook it is; empty for one of no user. The caller's, or else of no user, if not given.
     owner: Option<String>,
 }
 
 /// The endpoint that a path names, of the owner that the query names.
-pub(super) struct Named(String);
+pub(super) struct WebhookPath(String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for WebhookPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -163,7 +163,7 @@ pub(super) async fn list<A: WebhooksApi>(
 
 /// Makes an endpoint. Its signing secret is in the answer, and never again.
 #[utoipa::path(post, path = "/v1/webhooks", tag = "webhooks", request_body = NewWebhook, responses(
-    (status = 201, description = "The endpoint and its secret", body = WithSecret), (status = 400, response = openapi::BadRequest),
+    (status = 201, description = "The endpoint and its secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 503, response = openapi::Unprepared),
@@ -172,7 +172,7 @@ pub(super) async fn create<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     bytes: Bytes,
-) -> Result<(StatusCode, Extension<AuditedRead>, Json<WithSecret>), Problem> {
+) -> Result<(StatusCode, Extension<AuditedRead>, Json<WebhookWithSecret>), Problem> {
     let made = api.create(&caller, body(&bytes)?).await.map_err(problem)?;
     let shown = shown(&caller, [made.webhook.owner.as_str()]);
     Ok((StatusCode::CREATED, shown.extension(), Json(made)))
@@ -190,20 +190,20 @@ pub(super) struct NewWebhook {
 }
 
 /// An endpoint.
-#[utoipa::path(get, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner), responses(
+#[utoipa::path(get, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn show<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
 ) -> Answer<Webhook> {
     answer(&caller, api.get(&caller, &name).await)
 }
 
 /// Changes an endpoint: a JSON merge patch (RFC 7396), `null` takes a value back to its default.
-#[utoipa::path(patch, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
+#[utoipa::path(patch, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body(content = EndpointConfig, content_type = "application/merge-patch+json"), responses(
     (status = 200, description = "The changed endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -212,21 +212,21 @@ pub(super) async fn show<A: WebhooksApi>(
 pub(super) async fn edit<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     bytes: Bytes,
 ) -> Answer<Webhook> {
     answer(&caller, api.edit(&caller, &name, body(&bytes)?).await)
 }
 
 /// Removes an endpoint. What waits for it ends as dead letters; the name is free again a moment later.
-#[utoipa::path(delete, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner), responses(
+#[utoipa::path(delete, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
     (status = 204, description = "It is being removed"), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
 pub(super) async fn remove<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
 ) -> Result<(StatusCode, Extension<AuditedRead>), Problem> {
     api.remove(&caller, &name).await.map_err(problem)?;
     Ok((StatusCode::NO_CONTENT, AuditedRead::nothing().extension()))
@@ -242,7 +242,7 @@ pub(super) struct Pause {
 }
 
 /// Lets an endpoint wait. Its events are queued on the bus, as long as the bus keeps them.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body = Option<Pause>, responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -251,7 +251,7 @@ pub(super) struct Pause {
 pub(super) async fn pause<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     bytes: Bytes,
 ) -> Answer<Webhook> {
     let Pause { reason } = optional(&bytes)?;
@@ -259,31 +259,31 @@ pub(super) async fn pause<A: WebhooksApi>(
 }
 
 /// Lets an endpoint go on.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner), responses(
+#[utoipa::path(post, path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
 pub(super) async fn resume<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
 ) -> Answer<Webhook> {
     answer(&caller, api.resume(&caller, &name).await)
 }
 
 /// Makes a new signing secret, which is in the answer and never again; the old one signs beside it for a while.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body = Option<Rotation>, responses(
-    (status = 200, description = "The endpoint and its new secret", body = WithSecret), (status = 400, response = openapi::BadRequest),
+    (status = 200, description = "The endpoint and its new secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
 pub(super) async fn rotate<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     bytes: Bytes,
-) -> Answer<WithSecret> {
+) -> Answer<WebhookWithSecret> {
     let rotated = api.rotate(&caller, &name, optional(&bytes)?).await;
     let rotated = rotated.map_err(problem)?;
     let shown = shown(&caller, [rotated.webhook.owner.as_str()]);
@@ -291,9 +291,9 @@ pub(super) async fn rotate<A: WebhooksApi>(
 }
 
 /// Sends a sample, or an event that is given, once and now, and says what came of it. Nothing is stored.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
-    request_body = Option<Trial>, responses(
-    (status = 200, description = "What came of it", body = Tested), (status = 400, response = openapi::BadRequest),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+    request_body = Option<TestRequest>, responses(
+    (status = 200, description = "What came of it", body = TestResult), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 429, response = openapi::TooMany),
@@ -301,16 +301,16 @@ pub(super) async fn rotate<A: WebhooksApi>(
 pub(super) async fn test<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     bytes: Bytes,
-) -> Answer<Tested> {
+) -> Answer<TestResult> {
     let tested = api.test(&caller, &name, optional(&bytes)?).await;
     let tested = tested.map_err(problem)?;
     Ok((AuditedRead::nothing().extension(), Json(tested)))
 }
 
 /// Shows what an endpoint would be sent, or what a format makes, of an event or a sample. Nothing is sent or stored.
-#[utoipa::path(post, path = "/v1/webhooks/preview", tag = "webhooks", request_body = Draft, responses(
+#[utoipa::path(post, path = "/v1/webhooks/preview", tag = "webhooks", request_body = PreviewRequest, responses(
     (status = 200, description = "What would be sent", body = Preview), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
@@ -335,7 +335,7 @@ pub(super) async fn preview<A: WebhooksApi>(
 pub(super) async fn deliveries<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     Query(page): Query<Page>,
 ) -> Answer<DeliveryList> {
     let found = api.deliveries(&caller, &name, page).await;
@@ -352,7 +352,7 @@ pub(super) async fn deliveries<A: WebhooksApi>(
 /// A delivery with its attempts.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WebhookDeliveryInFull)]
-pub(super) struct DeliveryInFull {
+pub(super) struct DeliveryWithAttempts {
     #[serde(flatten)]
     delivery: DeliveryJson,
     /// Requests that were made, the first one first; the last 50 are kept.
@@ -401,20 +401,20 @@ impl From<Attempt> for AttemptJson {
 
 /// A delivery: its event, and what came of each attempt.
 #[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
-    ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event"), OfOwner), responses(
-    (status = 200, description = "The delivery", body = DeliveryInFull), (status = 401, response = openapi::Unauthorized),
+    ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event"), OwnerQuery), responses(
+    (status = 200, description = "The delivery", body = DeliveryWithAttempts), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn delivery<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     Path((_, id)): Path<(String, String)>,
-) -> Answer<DeliveryInFull> {
+) -> Answer<DeliveryWithAttempts> {
     let found = api.delivery(&caller, &name, &id).await;
     let (owner, delivery, attempts) = found.map_err(problem)?;
     let shown = shown(&caller, [owner.as_str()]);
-    let full = DeliveryInFull {
+    let full = DeliveryWithAttempts {
         event: delivery.cloud_event(),
         delivery: delivery.into(),
         tried: attempts.into_iter().map(Into::into).collect(),
@@ -426,22 +426,22 @@ pub(super) async fn delivery<A: WebhooksApi>(
 #[derive(Serialize, ToSchema)]
 pub(super) struct RedeliveryList {
     /// The newest first.
-    redeliveries: Vec<Job>,
+    redeliveries: Vec<RedeliveryJob>,
 }
 
 /// Has dead letters delivered again, with the same `webhook-id`: those that are named, or those that a filter fits. It goes on over restarts.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OfOwner),
-    request_body = Again, responses(
-    (status = 202, description = "What was asked for", body = Job), (status = 400, response = openapi::BadRequest),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery),
+    request_body = RedeliverRequest, responses(
+    (status = 202, description = "What was asked for", body = RedeliveryJob), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
 pub(super) async fn redeliver<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
     bytes: Bytes,
-) -> Result<(StatusCode, Extension<AuditedRead>, Json<Job>), Problem> {
+) -> Result<(StatusCode, Extension<AuditedRead>, Json<RedeliveryJob>), Problem> {
     let job = api.redeliver(&caller, &name, optional(&bytes)?).await;
     let job = job.map_err(problem)?;
     Ok((
@@ -452,14 +452,14 @@ pub(super) async fn redeliver<A: WebhooksApi>(
 }
 
 /// What was asked to be delivered again, and how far that is.
-#[utoipa::path(get, path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OfOwner), responses(
+#[utoipa::path(get, path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery), responses(
     (status = 200, description = "The newest first", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn redeliveries<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Named(name): Named,
+    WebhookPath(name): WebhookPath,
 ) -> Answer<RedeliveryList> {
     let found = api.redeliveries(&caller, &name).await;
     let (owner, redeliveries) = found.map_err(problem)?;

@@ -5,12 +5,16 @@ use mesh_runtime::api::Caller;
 use serde_json::{Value, json};
 
 use super::{ApiError, Webhooks};
-use crate::adapters::endpoints::{Activity, Source, Stored};
+use crate::adapters::endpoints::{Activity, EndpointRow, Source};
 
 impl Webhooks {
     /// An endpoint that the caller may see: `alice/ci` by its full name, `ci` if it is their own, or else belongs to no user (`/ci` in any
     /// case). Another's is never meant by its name alone.
-    pub(super) async fn visible(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+    pub(super) async fn visible(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<EndpointRow, ApiError> {
         let candidates = webhook_name::candidates(name, &caller.users);
         let mut found = self.shared.store.named(candidates.clone()).await?;
         let mut meant = candidates
@@ -29,7 +33,11 @@ impl Webhooks {
     }
 
     /// An endpoint that the caller may act on.
-    pub(super) async fn changeable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+    pub(super) async fn changeable(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<EndpointRow, ApiError> {
         let stored = self.visible(caller, name).await?;
         if stored.activity == Activity::Removed {
             return Err(ApiError::Conflict(format!("{name:?} is being removed")));
@@ -44,7 +52,11 @@ impl Webhooks {
     }
 
     /// An endpoint that the caller may act on, and that is not written in `mesh.toml`.
-    pub(super) async fn editable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+    pub(super) async fn editable(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<EndpointRow, ApiError> {
         let stored = self.changeable(caller, name).await?;
         match stored.source {
             Source::Api => Ok(stored),
@@ -72,7 +84,7 @@ impl Webhooks {
 }
 
 /// True if the endpoint exists for the caller.
-pub(super) fn may_see(caller: &Caller, stored: &Stored) -> bool {
+pub(super) fn may_see(caller: &Caller, stored: &EndpointRow) -> bool {
     caller.sees_everything() || caller.is(&stored.owner)
 }
 

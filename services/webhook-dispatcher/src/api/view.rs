@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{ApiError, Webhooks};
-use crate::adapters::endpoints::Stored;
-use crate::adapters::standing::{Counts, Standing};
-use crate::admission::Kept;
-use crate::domain::circuit::{LONGEST, Open};
+use crate::adapters::endpoint_stats::{Counts, EndpointStats};
+use crate::adapters::endpoints::EndpointRow;
+use crate::admission::StoredGate;
+use crate::domain::circuit::{LONGEST, OpenCircuit};
 use crate::domain::gate::Held;
 
 /// An endpoint as it may be shown.
@@ -64,7 +64,7 @@ pub struct Circuit {
 }
 
 impl Circuit {
-    fn of(open: Option<Open>, now: DateTime<Utc>) -> Self {
+    fn of(open: Option<OpenCircuit>, now: DateTime<Utc>) -> Self {
         let Some(open) = open else {
             return Self {
                 state: "closed",
@@ -109,8 +109,8 @@ impl From<Held> for Hold {
 }
 
 impl Webhook {
-    fn of(stored: Stored, standing: Standing, now: DateTime<Utc>) -> Self {
-        let state = Kept::read(standing.gate.as_ref(), stored.revision);
+    fn of(stored: EndpointRow, standing: EndpointStats, now: DateTime<Utc>) -> Self {
+        let state = StoredGate::read(standing.gate.as_ref(), stored.revision);
         let spec = match stored.spec {
             Value::Object(spec) => spec,
             _ => Map::new(),
@@ -135,7 +135,7 @@ impl Webhook {
 
 impl Webhooks {
     /// An endpoint as it may be shown.
-    pub(super) async fn shown(&self, stored: Stored) -> Result<Webhook, ApiError> {
+    pub(super) async fn shown(&self, stored: EndpointRow) -> Result<Webhook, ApiError> {
         let names = vec![stored.name.clone()];
         let mut standings = self.shared.store.standings(names).await?;
         let standing = standings.remove(&stored.name).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Webhooks {
     }
 
     /// Endpoints as they may be shown.
-    pub(super) async fn all_shown(&self, all: Vec<Stored>) -> Result<Vec<Webhook>, ApiError> {
+    pub(super) async fn all_shown(&self, all: Vec<EndpointRow>) -> Result<Vec<Webhook>, ApiError> {
         let names = all.iter().map(|stored| stored.name.clone()).collect();
         let mut standings = self.shared.store.standings(names).await?;
         let now = Utc::now();

@@ -11,7 +11,7 @@ use crate::domain::address::Subnet;
 use crate::domain::circuit;
 use crate::domain::filter::Filter;
 use crate::domain::format::Format;
-use crate::domain::gate::Rules;
+use crate::domain::gate::AdmissionRules;
 use crate::domain::rate::Limit;
 use crate::domain::redactor::{Redactor, Values};
 use crate::domain::retry::Policy;
@@ -63,9 +63,9 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// When it may be sent something. Probes wait as retries do, but never for hours.
-    pub fn rules(&self) -> Rules {
+    pub fn rules(&self) -> AdmissionRules {
         let policy = self.policy;
-        Rules {
+        AdmissionRules {
             circuit: circuit::Policy {
                 after: self.circuit_after,
                 first: policy.first_wait,

@@ -14,7 +14,7 @@ pub enum Cause {
     /// No trust or no agreement between client and server.
     Tls,
     /// The receiver is out of order: a 5xx and the like.
-    Failing,
+    FailureState,
     /// The receiver wants fewer requests.
     Limited,
     /// No connection, or it broke.
@@ -33,7 +33,7 @@ pub enum Cause {
 
 /// Who can mend it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ResponsibleParty {
     /// The owner of the endpoint.
     Owner,
     /// The receiver, or what is between it and us.
@@ -42,7 +42,7 @@ pub enum Side {
     Dispatcher,
 }
 
-impl Side {
+impl ResponsibleParty {
     /// Its word in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Cause {
         Self::Gone,
         Self::Address,
         Self::Tls,
-        Self::Failing,
+        Self::FailureState,
         Self::Limited,
         Self::Unreachable,
         Self::Timeout,
@@ -77,7 +77,7 @@ impl Cause {
             Self::Gone => "gone",
             Self::Address => "address",
             Self::Tls => "tls",
-            Self::Failing => "failing",
+            Self::FailureState => "failing",
             Self::Limited => "limited",
             Self::Unreachable => "unreachable",
             Self::Timeout => "timeout",
@@ -94,15 +94,15 @@ impl Cause {
     }
 
     /// Who can mend it.
-    pub const fn side(self) -> Side {
+    pub const fn side(self) -> ResponsibleParty {
         match self {
             Self::Refused | Self::Gone | Self::Address | Self::Content | Self::Removed => {
-                Side::Owner
+                ResponsibleParty::Owner
             }
-            Self::Tls | Self::Failing | Self::Limited | Self::Unreachable | Self::Timeout => {
-                Side::Receiver
+            Self::Tls | Self::FailureState | Self::Limited | Self::Unreachable | Self::Timeout => {
+                ResponsibleParty::Receiver
             }
-            Self::Proxy | Self::Internal => Side::Dispatcher,
+            Self::Proxy | Self::Internal => ResponsibleParty::Dispatcher,
         }
     }
 
@@ -115,7 +115,7 @@ impl Cause {
             (Outcome::Permanent { .. }, _) => Some(Self::Refused),
             // GitHub's 403 is one, too, where it says when to come again.
             (Outcome::Retry { .. }, 403 | 429) => Some(Self::Limited),
-            (Outcome::Retry { .. }, _) => Some(Self::Failing),
+            (Outcome::Retry { .. }, _) => Some(Self::FailureState),
         }
     }
 }
@@ -135,12 +135,12 @@ mod tests {
                 .map(|cause| (cause.as_str(), cause.side()))
         };
         assert_eq!(of(204), None);
-        assert_eq!(of(404), Some(("refused", Side::Owner)));
-        assert_eq!(of(301), Some(("refused", Side::Owner)));
-        assert_eq!(of(410), Some(("gone", Side::Owner)));
-        assert_eq!(of(429), Some(("limited", Side::Receiver)));
-        assert_eq!(of(503), Some(("failing", Side::Receiver)));
-        assert_eq!(of(403), Some(("refused", Side::Owner)));
+        assert_eq!(of(404), Some(("refused", ResponsibleParty::Owner)));
+        assert_eq!(of(301), Some(("refused", ResponsibleParty::Owner)));
+        assert_eq!(of(410), Some(("gone", ResponsibleParty::Owner)));
+        assert_eq!(of(429), Some(("limited", ResponsibleParty::Receiver)));
+        assert_eq!(of(503), Some(("failing", ResponsibleParty::Receiver)));
+        assert_eq!(of(403), Some(("refused", ResponsibleParty::Owner)));
         let limited = Outcome::Retry { after: None };
         assert_eq!(Cause::of_answer(&limited, 403), Some(Cause::Limited));
         let unsendable = Outcome::Permanent {

@@ -43,18 +43,18 @@ impl Policy {
 
 /// What an attempt says of its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum CircuitSignal {
     /// The receiver is at work, whatever it thinks of this delivery.
     Alive,
     /// It is not, or cannot be reached.
-    Failing,
+    FailureState,
     /// Nothing: no request was made.
     Nothing,
 }
 
 /// An open circuit. As JSON it survives restarts and goes to the next dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Open {
+pub struct OpenCircuit {
     /// Since when.
     pub since: DateTime<Utc>,
     /// When the next probe may be sent.
@@ -65,7 +65,7 @@ pub struct Open {
     pub reason: String,
 }
 
-impl Open {
+impl OpenCircuit {
     /// True if a probe may be sent. A clock that was set back does not keep the circuit open.
     pub fn is_due(&self, now: DateTime<Utc>, longest: Duration) -> bool {
         let longest = TimeDelta::from_std(longest).unwrap_or(TimeDelta::MAX);
@@ -75,7 +75,7 @@ impl Open {
 
 /// The right to make one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum CircuitPermit {
     /// The circuit was closed.
     Regular,
     /// The one attempt that an open circuit lets through.
@@ -86,14 +86,14 @@ pub enum Pass {
 #[derive(Clone, Debug, Default)]
 pub struct Circuit {
     failures: u32,
-    open: Option<Open>,
+    open: Option<OpenCircuit>,
     probe: Option<u64>,
     probes: u64,
 }
 
 impl Circuit {
     /// One that was open when it was last heard of.
-    pub fn opened(open: Option<Open>) -> Self {
+    pub fn opened(open: Option<OpenCircuit>) -> Self {
         Self {
             open,
             ..Self::default()
@@ -101,7 +101,7 @@ impl Circuit {
     }
 
     /// What is known of it while it is open.
-    pub const fn open(&self) -> Option<&Open> {
+    pub const fn open(&self) -> Option<&OpenCircuit> {
         self.open.as_ref()
     }
 
@@ -119,33 +119,33 @@ impl Circuit {
     }
 
     /// Asks for the right to make an attempt.
-    pub fn enter(&mut self, policy: &Policy, now: DateTime<Utc>) -> Option<Pass> {
+    pub fn enter(&mut self, policy: &Policy, now: DateTime<Utc>) -> Option<CircuitPermit> {
         if !self.lets_in(policy, now) {
             return None;
         }
         match self.open {
-            None => Some(Pass::Regular),
+            None => Some(CircuitPermit::Regular),
             Some(_) => Some(self.probe()),
         }
     }
 
     /// The right to make an attempt that others wait for, whether the circuit is open or not.
-    pub(super) fn probe(&mut self) -> Pass {
+    pub(super) fn probe(&mut self) -> CircuitPermit {
         self.probes += 1;
         self.probe = Some(self.probes);
-        Pass::Probe(self.probes)
+        CircuitPermit::Probe(self.probes)
     }
 
     /// True for the probe that others wait for.
-    pub(super) fn awaits(&self, pass: Pass) -> bool {
-        matches!(pass, Pass::Probe(number) if self.probe == Some(number))
+    pub(super) fn awaits(&self, pass: CircuitPermit) -> bool {
+        matches!(pass, CircuitPermit::Probe(number) if self.probe == Some(number))
     }
 
     /// What came of an attempt; `jitter` is a random number in 0..1.
     pub fn ended(
         &mut self,
-        pass: Pass,
-        sign: Sign,
+        pass: CircuitPermit,
+        sign: CircuitSignal,
         reason: &str,
         policy: &Policy,
         now: DateTime<Utc>,
@@ -153,16 +153,16 @@ impl Circuit {
     ) {
         let probed = self.abandon(pass);
         match (sign, &self.open) {
-            (Sign::Nothing, _) => {}
-            (Sign::Alive, _) => {
+            (CircuitSignal::Nothing, _) => {}
+            (CircuitSignal::Alive, _) => {
                 self.failures = 0;
                 if self.open.take().is_some() {
                     self.probe = None;
                 }
             }
-            (Sign::Failing, Some(open)) if probed => {
+            (CircuitSignal::FailureState, Some(open)) if probed => {
                 let openings = open.openings.saturating_add(1);
-                self.open = Some(Open {
+                self.open = Some(OpenCircuit {
                     since: open.since,
                     until: now + policy.wait(openings, jitter),
                     openings,
@@ -170,12 +170,12 @@ impl Circuit {
                 });
             }
             // It was under way when the circuit opened.
-            (Sign::Failing, Some(_)) => {}
-            (Sign::Failing, None) => {
+            (CircuitSignal::FailureState, Some(_)) => {}
+            (CircuitSignal::FailureState, None) => {
                 self.failures = self.failures.saturating_add(1);
                 if policy.after > 0 && self.failures >= policy.after {
                     self.failures = 0;
-                    self.open = Some(Open {
+                    self.open = Some(OpenCircuit {
                         since: now,
                         until: now + policy.wait(1, jitter),
                         openings: 1,
@@ -187,7 +187,7 @@ impl Circuit {
     }
 
     /// An attempt that nothing came of: another probe may be sent. True if it was the probe.
-    pub fn abandon(&mut self, pass: Pass) -> bool {
+    pub fn abandon(&mut self, pass: CircuitPermit) -> bool {
         let probed = self.awaits(pass);
         if probed {
             self.probe = None;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     impl Circuit {
-        fn attempt(&mut self, sign: Sign, now: DateTime<Utc>, jitter: f64) -> bool {
+        fn attempt(&mut self, sign: CircuitSignal, now: DateTime<Utc>, jitter: f64) -> bool {
             let Some(pass) = self.enter(&POLICY, now) else {
                 return false;
             };
@@ -224,7 +224,7 @@ mod tests {
 
         fn fail(&mut self, times: u32, now: i64) {
             for _ in 0..times {
-                assert!(self.attempt(Sign::Failing, at(now), 1.0));
+                assert!(self.attempt(CircuitSignal::FailureState, at(now), 1.0));
             }
         }
     }
@@ -233,9 +233,9 @@ mod tests {
     fn it_opens_after_failures_in_a_row_and_probes_ever_later() {
         let mut circuit = Circuit::default();
         circuit.fail(2, 0);
-        assert!(circuit.attempt(Sign::Alive, at(0), 1.0));
+        assert!(circuit.attempt(CircuitSignal::Alive, at(0), 1.0));
         circuit.fail(2, 0);
-        assert!(circuit.attempt(Sign::Nothing, at(0), 1.0));
+        assert!(circuit.attempt(CircuitSignal::Nothing, at(0), 1.0));
         assert_eq!(circuit.open(), None, "never three in a row");
         circuit.fail(1, 0);
         let mut now = 0;
@@ -243,11 +243,11 @@ mod tests {
             let open = circuit.open().unwrap();
             assert_eq!((open.until, open.openings), (at(now + wait), openings));
             assert_eq!((open.since, open.reason.as_str()), (at(0), "status 503"));
-            assert!(!circuit.attempt(Sign::Alive, at(now + wait - 1), 1.0));
+            assert!(!circuit.attempt(CircuitSignal::Alive, at(now + wait - 1), 1.0));
             now += wait;
             circuit.fail(1, now);
         }
-        assert!(circuit.attempt(Sign::Alive, at(now + 300), 1.0));
+        assert!(circuit.attempt(CircuitSignal::Alive, at(now + 300), 1.0));
         assert_eq!(circuit.open(), None);
         circuit.fail(3, 1_000);
         assert_eq!(circuit.open().unwrap().openings, 1, "from the beginning");
@@ -258,18 +258,18 @@ mod tests {
         let mut circuit = Circuit::default();
         let [early, late] = [0; 2].map(|_| circuit.enter(&POLICY, at(0)).unwrap());
         circuit.fail(3, 0);
-        circuit.ended(early, Sign::Failing, "", &POLICY, at(1), 1.0);
+        circuit.ended(early, CircuitSignal::FailureState, "", &POLICY, at(1), 1.0);
         assert_eq!(circuit.open().unwrap().openings, 1);
         let probe = circuit.enter(&POLICY, at(10)).unwrap();
         assert_eq!(circuit.enter(&POLICY, at(10)), None);
         assert!(circuit.is_probing());
         assert!(circuit.abandon(probe), "as if it had never been");
         let probe = circuit.enter(&POLICY, at(10)).unwrap();
-        circuit.ended(probe, Sign::Nothing, "", &POLICY, at(11), 1.0);
+        circuit.ended(probe, CircuitSignal::Nothing, "", &POLICY, at(11), 1.0);
         let probe = circuit.enter(&POLICY, at(11)).unwrap();
-        circuit.ended(late, Sign::Alive, "", &POLICY, at(12), 1.0);
+        circuit.ended(late, CircuitSignal::Alive, "", &POLICY, at(12), 1.0);
         assert_eq!(circuit.open(), None);
-        circuit.ended(probe, Sign::Failing, "", &POLICY, at(13), 1.0);
+        circuit.ended(probe, CircuitSignal::FailureState, "", &POLICY, at(13), 1.0);
         assert_eq!(circuit.open(), None, "one failure of three");
     }
 
@@ -284,7 +284,14 @@ mod tests {
         let never = Policy { after: 0, ..POLICY };
         let mut circuit = Circuit::default();
         for _ in 0..1_000 {
-            circuit.ended(Pass::Regular, Sign::Failing, "", &never, at(0), 1.0);
+            circuit.ended(
+                CircuitPermit::Regular,
+                CircuitSignal::FailureState,
+                "",
+                &never,
+                at(0),
+                1.0,
+            );
         }
         assert_eq!(circuit.open(), None);
     }
@@ -294,7 +301,7 @@ mod tests {
         #[test]
         fn the_rules_hold_for_any_order(steps in prop::collection::vec((0u8..6, 0usize..8, 0i64..400, 0.0f64..1.0), 1..200)) {
             let mut circuit = Circuit::default();
-            let mut under_way: Vec<Pass> = Vec::new();
+            let mut under_way: Vec<CircuitPermit> = Vec::new();
             let (mut now, mut row) = (0, 0);
             for (what, which, later, jitter) in steps {
                 let before = circuit.open().cloned();
@@ -303,11 +310,11 @@ mod tests {
                     let lets_in = circuit.lets_in(&POLICY, at(now));
                     let pass = circuit.enter(&POLICY, at(now));
                     prop_assert_eq!(pass.is_some(), lets_in);
-                    let probes = under_way.iter().filter(|pass| matches!(pass, Pass::Probe(_))).count();
+                    let probes = under_way.iter().filter(|pass| matches!(pass, CircuitPermit::Probe(_))).count();
                     match (&before, pass) {
-                        (None, pass) => prop_assert_eq!(pass, Some(Pass::Regular)),
+                        (None, pass) => prop_assert_eq!(pass, Some(CircuitPermit::Regular)),
                         (Some(open), Some(pass)) => {
-                            prop_assert!(matches!(pass, Pass::Probe(_)) && at(now) >= open.until);
+                            prop_assert!(matches!(pass, CircuitPermit::Probe(_)) && at(now) >= open.until);
                         }
                         (Some(open), None) => prop_assert!(at(now) < open.until || probes > 0),
                     }
@@ -318,15 +325,15 @@ mod tests {
                     continue;
                 }
                 let pass = under_way.swap_remove(which % under_way.len());
-                let sign = [Sign::Alive, Sign::Failing, Sign::Failing, Sign::Nothing][usize::from(what - 2)];
+                let sign = [CircuitSignal::Alive, CircuitSignal::FailureState, CircuitSignal::FailureState, CircuitSignal::Nothing][usize::from(what - 2)];
                 circuit.ended(pass, sign, "", &POLICY, at(now), jitter);
                 match (sign, before, circuit.open()) {
-                    (Sign::Alive, _, after) => {
+                    (CircuitSignal::Alive, _, after) => {
                         prop_assert_eq!(after, None);
                         row = 0;
                     }
-                    (Sign::Nothing, before, after) => prop_assert_eq!(before.as_ref(), after),
-                    (Sign::Failing, None, after) => {
+                    (CircuitSignal::Nothing, before, after) => prop_assert_eq!(before.as_ref(), after),
+                    (CircuitSignal::FailureState, None, after) => {
                         row += 1;
                         prop_assert_eq!(after.is_some(), row >= 3);
                         if let Some(open) = after {
@@ -334,7 +341,7 @@ mod tests {
                             prop_assert!(open.until >= at(now + 5) && open.until <= at(now + 10));
                         }
                     }
-                    (Sign::Failing, Some(before), after) => {
+                    (CircuitSignal::FailureState, Some(before), after) => {
                         let after = after.unwrap();
                         let wait = after.until - at(now);
                         prop_assert!(*after == before

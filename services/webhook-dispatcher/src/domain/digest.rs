@@ -29,8 +29,8 @@ use slurm_types::TaskSet;
 
 use super::text::cut;
 
-use runs::{Entered, Runs};
-pub use summary::{Moment, Summary};
+use runs::{RunOrder, TaskRuns};
+pub use summary::{DigestReason, Summary};
 pub use tasks::Tasks;
 
 /// A run that went back to the queue; the task has not ended.
@@ -40,7 +40,7 @@ const MOST_CURRENCIES: usize = 4;
 
 /// When messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct DigestSchedule {
     /// After the last task has ended, so long nothing may follow: costs come a little later, and a task may go back to the queue.
     pub settle: TimeDelta,
     /// Between messages about how it goes; doubled after each, up to `longest`.
@@ -49,7 +49,7 @@ pub struct Pace {
     pub longest: TimeDelta,
 }
 
-impl Pace {
+impl DigestSchedule {
     /// For messages of their own.
     pub const MESSAGES: Self = Self {
         settle: TimeDelta::seconds(10),
@@ -84,7 +84,7 @@ pub struct Digest {
     /// True if a whole list of them was seen.
     whole: bool,
     /// The run each task is in.
-    runs: Runs,
+    runs: TaskRuns,
     started: Tasks,
     /// By cause.
     ended: BTreeMap<String, Tasks>,
@@ -92,7 +92,7 @@ pub struct Digest {
     #[serde(default)]
     requeued: Tasks,
     /// The last run of each task whose cost is in the sums.
-    costed: Runs,
+    costed: TaskRuns,
     micros: BTreeMap<String, i64>,
     first_failure: Option<String>,
     told_first: bool,
@@ -161,11 +161,11 @@ impl Digest {
         let mut told = Vec::new();
         if !self.told_first && !self.started.is_empty() {
             self.told_first = true;
-            told.push(self.tell(Moment::First));
+            told.push(self.tell(DigestReason::First));
         }
         if !self.told_failure && self.has_failed(asked) {
             self.told_failure = true;
-            told.push(self.tell(Moment::Failing));
+            told.push(self.tell(DigestReason::FailureState));
         }
         if !told.is_empty() && self.told_at.is_none() {
             self.told_at = Some(now);
@@ -174,7 +174,7 @@ impl Digest {
     }
 
     /// When there may be something to tell.
-    pub fn due(&self, pace: &Pace) -> Option<DateTime<Utc>> {
+    pub fn due(&self, pace: &DigestSchedule) -> Option<DateTime<Utc>> {
         let changed = self.changed_at?;
         if self.is_done() {
             return Some(changed + pace.settle);
@@ -185,15 +185,15 @@ impl Digest {
     }
 
     /// What is to be told now.
-    pub fn tick(&mut self, pace: &Pace, now: DateTime<Utc>) -> Option<Summary> {
+    pub fn tick(&mut self, pace: &DigestSchedule, now: DateTime<Utc>) -> Option<Summary> {
         if self.due(pace).is_none_or(|due| due > now) {
             return None;
         }
         let moment = if self.is_done() {
-            Moment::Done
+            DigestReason::Done
         } else {
             self.pauses = self.pauses.saturating_add(1);
-            Moment::Progress
+            DigestReason::Progress
         };
         self.changed_at = None;
         self.told_at = Some(now);
@@ -205,7 +205,7 @@ impl Digest {
         self.changed_at.is_none() && self.is_done()
     }
 
-    fn tell(&mut self, moment: Moment) -> Summary {
+    fn tell(&mut self, moment: DigestReason) -> Summary {
         self.messages += 1;
         let causes = self
             .ended
@@ -276,9 +276,9 @@ impl Digest {
     fn enter(&mut self, task: u32, job: &Job) -> bool {
         self.known.insert(task);
         match self.runs.enter(task, order(job)) {
-            Entered::Older => return false,
-            Entered::Same => {}
-            Entered::Newer => {
+            RunOrder::Older => return false,
+            RunOrder::Same => {}
+            RunOrder::Newer => {
                 self.touched |= self.has_ended(task);
                 self.started.remove(task);
                 self.ended.values_mut().for_each(|tasks| tasks.remove(task));
@@ -345,7 +345,7 @@ impl Digest {
             return;
         };
         // Runs come in any order; an earlier one that comes after a later one is not added, so a sum is never too high.
-        if self.costed.enter(task, order(job)) != Entered::Newer {
+        if self.costed.enter(task, order(job)) != RunOrder::Newer {
             return;
         }
         if self.micros.len() < MOST_CURRENCIES || self.micros.contains_key(&total.currency) {

@@ -26,10 +26,12 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::fact::Fact;
+use super::decoded_event::DecodedEvent;
 use super::message::{self, Message};
 
-pub use exchange::{Exchange, Keep, Kept, Method, Request, Response, Step, Unsendable, Verdict};
+pub use exchange::{
+    Exchange, Method, ProviderState, Request, Response, StateUpdate, Step, Unsendable, Verdict,
+};
 pub use github::GitHub;
 pub use pagerduty::{Incident, PagerDuty};
 pub use preview::Previewed;
@@ -80,7 +82,7 @@ pub enum Content<'a> {
     /// An event, with its cost if that is known.
     Event {
         /// The event.
-        event: &'a Fact,
+        event: &'a DecodedEvent,
         /// `cost.estimated` of a start, `cost.finalized` of an end.
         cost: Option<&'a CostEvent>,
         /// The replay that tells it once more.
@@ -292,7 +294,7 @@ impl Format {
         &self,
         address: &Url,
         content: &Content<'_>,
-        kept: &Kept,
+        kept: &ProviderState,
     ) -> Result<Step, Unsendable> {
         match self {
             Self::CloudEvents => cloudevents::begin(address, content),

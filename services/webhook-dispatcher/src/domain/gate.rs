@@ -10,13 +10,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
-use super::circuit::{self, Circuit, Open, Pass, Sign};
+use super::circuit::{self, Circuit, CircuitPermit, CircuitSignal, OpenCircuit};
 use super::rate::{Bucket, Limit};
 use super::retry::{Outcome, RetryAfter};
 
 /// What a gate goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct AdmissionRules {
     /// When the circuit opens.
     pub circuit: circuit::Policy,
     /// How fast; `None`: as fast as it goes.
@@ -48,25 +48,25 @@ impl Held {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The circuit, while it is open.
-    pub open: Option<Open>,
+    pub open: Option<OpenCircuit>,
     /// The pause that the receiver asked for.
     pub held: Option<Held>,
 }
 
 /// What an attempt says of its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lesson {
-    sign: Sign,
+pub struct AttemptSignal {
+    sign: CircuitSignal,
     until: Option<DateTime<Utc>>,
 }
 
-impl Lesson {
+impl AttemptSignal {
     /// The lesson of an outcome.
     pub fn of(
         outcome: &Outcome,
         cause: Option<Cause>,
         status: u16,
-        rules: &Rules,
+        rules: &AdmissionRules,
         now: DateTime<Utc>,
     ) -> Self {
         let after = match outcome {
@@ -74,11 +74,13 @@ impl Lesson {
             _ => None,
         };
         let sign = match (outcome, cause) {
-            (_, Some(Cause::Content)) => Sign::Nothing,
+            (_, Some(Cause::Content)) => CircuitSignal::Nothing,
             // Who says when to come again is at work.
-            (Outcome::Retry { .. }, Some(Cause::Limited)) if after.is_some() => Sign::Alive,
-            (Outcome::Retry { .. }, _) => Sign::Failing,
-            _ => Sign::Alive,
+            (Outcome::Retry { .. }, Some(Cause::Limited)) if after.is_some() => {
+                CircuitSignal::Alive
+            }
+            (Outcome::Retry { .. }, _) => CircuitSignal::FailureState,
+            _ => CircuitSignal::Alive,
         };
         let until = after.map(|after: RetryAfter| after.at(now, rules.max_retry_after));
         Self { sign, until }
@@ -124,7 +126,7 @@ impl Gate {
     ///
     /// # Errors
     /// If nobody is: why.
-    pub fn room(&self, rules: &Rules, now: DateTime<Utc>) -> Result<usize, Closed> {
+    pub fn room(&self, rules: &AdmissionRules, now: DateTime<Utc>) -> Result<usize, Closed> {
         let most = rules.max_retry_after;
         if let Some(held) = self.held.as_ref().filter(|held| !held.is_over(most, now)) {
             return Err(Closed::Until(held.until));
@@ -148,7 +150,7 @@ impl Gate {
     }
 
     /// Asks to be let in.
-    pub fn enter(&mut self, rules: &Rules, now: DateTime<Utc>) -> Option<Pass> {
+    pub fn enter(&mut self, rules: &AdmissionRules, now: DateTime<Utc>) -> Option<CircuitPermit> {
         self.room(rules, now).ok()?;
         let pass = match self.held {
             Some(_) => self.circuit.probe(),
@@ -161,7 +163,11 @@ impl Gate {
     }
 
     /// Counts a request that the gate has no say in. Gives the time when it may come, if the rate is used up.
-    pub fn spend(&mut self, rules: &Rules, now: DateTime<Utc>) -> Result<(), DateTime<Utc>> {
+    pub fn spend(
+        &mut self,
+        rules: &AdmissionRules,
+        now: DateTime<Utc>,
+    ) -> Result<(), DateTime<Utc>> {
         match &rules.limit {
             Some(limit) if !self.bucket.take(limit, now) => Err(self.bucket.next(limit, now)),
             _ => Ok(()),
@@ -171,10 +177,10 @@ impl Gate {
     /// What came of an attempt. True if there is something else to be known beyond a restart.
     pub fn ended(
         &mut self,
-        pass: Pass,
-        lesson: &Lesson,
+        pass: CircuitPermit,
+        lesson: &AttemptSignal,
         reason: &str,
-        rules: &Rules,
+        rules: &AdmissionRules,
         now: DateTime<Utc>,
         jitter: f64,
     ) -> bool {
@@ -188,15 +194,15 @@ impl Gate {
             }
         } else if probed && self.held.is_some() {
             match lesson.sign {
-                Sign::Alive => self.held = None,
+                CircuitSignal::Alive => self.held = None,
                 // From now on its probes count.
-                Sign::Failing if self.circuit.open().is_some() => self.held = None,
-                Sign::Failing => {
+                CircuitSignal::FailureState if self.circuit.open().is_some() => self.held = None,
+                CircuitSignal::FailureState => {
                     let wait = rules.circuit.wait(1, jitter);
                     let most = TimeDelta::from_std(rules.max_retry_after);
                     self.hold(now + most.map_or(wait, |most| wait.min(most)), reason, now);
                 }
-                Sign::Nothing => {}
+                CircuitSignal::Nothing => {}
             }
         }
         self.state() != before
@@ -211,7 +217,7 @@ impl Gate {
     }
 
     /// An attempt that nothing came of.
-    pub fn abandon(&mut self, pass: Pass) {
+    pub fn abandon(&mut self, pass: CircuitPermit) {
         self.circuit.abandon(pass);
     }
 }
@@ -225,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    const RULES: Rules = Rules {
+    const RULES: AdmissionRules = AdmissionRules {
         circuit: circuit::Policy {
             after: 2,
             first: Duration::from_secs(10),
@@ -240,12 +246,12 @@ mod tests {
         DateTime::from_timestamp(1_763_760_000 + seconds, 0).unwrap()
     }
 
-    fn lesson(status: u16, after: Option<u32>, now: i64) -> Lesson {
+    fn lesson(status: u16, after: Option<u32>, now: i64) -> AttemptSignal {
         let outcome = Outcome::of_status(
             status,
             after.map(|seconds| RetryAfter::fractional(seconds.into())),
         );
-        Lesson::of(
+        AttemptSignal::of(
             &outcome,
             Cause::of_answer(&outcome, status),
             status,
@@ -257,24 +263,28 @@ mod tests {
     #[test]
     fn an_answer_is_a_lesson_about_the_endpoint() {
         let signs = [
-            (204, None, Sign::Alive, None),
-            (404, None, Sign::Alive, None),
-            (410, None, Sign::Alive, None),
-            (500, None, Sign::Failing, None),
-            (500, Some(9), Sign::Failing, None),
-            (503, Some(9), Sign::Failing, Some(9)),
-            (429, Some(9), Sign::Alive, Some(9)),
-            (429, None, Sign::Failing, None),
+            (204, None, CircuitSignal::Alive, None),
+            (404, None, CircuitSignal::Alive, None),
+            (410, None, CircuitSignal::Alive, None),
+            (500, None, CircuitSignal::FailureState, None),
+            (500, Some(9), CircuitSignal::FailureState, None),
+            (503, Some(9), CircuitSignal::FailureState, Some(9)),
+            (429, Some(9), CircuitSignal::Alive, Some(9)),
+            (429, None, CircuitSignal::FailureState, None),
         ];
         for (status, after, sign, until) in signs {
             let until = until.map(at);
-            assert_eq!(lesson(status, after, 0), Lesson { sign, until }, "{status}");
+            assert_eq!(
+                lesson(status, after, 0),
+                AttemptSignal { sign, until },
+                "{status}"
+            );
         }
         let unsent = Outcome::Permanent {
             reason: String::new(),
         };
-        let unsent = Lesson::of(&unsent, Some(Cause::Content), 0, &RULES, at(0));
-        assert_eq!(unsent.sign, Sign::Nothing);
+        let unsent = AttemptSignal::of(&unsent, Some(Cause::Content), 0, &RULES, at(0));
+        assert_eq!(unsent.sign, CircuitSignal::Nothing);
         let unanswered = Outcome::Retry { after: None };
         for cause in [
             Cause::Unreachable,
@@ -282,8 +292,8 @@ mod tests {
             Cause::Tls,
             Cause::Address,
         ] {
-            let lesson = Lesson::of(&unanswered, Some(cause), 0, &RULES, at(0));
-            assert_eq!(lesson.sign, Sign::Failing);
+            let lesson = AttemptSignal::of(&unanswered, Some(cause), 0, &RULES, at(0));
+            assert_eq!(lesson.sign, CircuitSignal::FailureState);
         }
     }
 
@@ -296,7 +306,7 @@ mod tests {
         assert_eq!(gate.enter(&RULES, at(29)), None);
         // One that was under way asks for less: the longer one counts.
         assert!(!gate.ended(
-            Pass::Regular,
+            CircuitPermit::Regular,
             &lesson(429, Some(5), 1),
             "",
             &RULES,
@@ -304,7 +314,7 @@ mod tests {
             1.0
         ));
         assert!(gate.ended(
-            Pass::Regular,
+            CircuitPermit::Regular,
             &lesson(503, Some(60), 1),
             "down",
             &RULES,
@@ -332,7 +342,7 @@ mod tests {
         for mut gate in [gate.clone(), Gate::new(gate.state())] {
             assert_eq!(gate.room(&RULES, at(30)), Ok(1));
             let probe = gate.enter(&RULES, at(30)).unwrap();
-            assert!(matches!(probe, Pass::Probe(_)));
+            assert!(matches!(probe, CircuitPermit::Probe(_)));
             assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
             // What was sent before the pause says nothing of what is now.
             gate.ended(early, &lesson(204, None, 31), "", &RULES, at(31), 1.0);
@@ -392,7 +402,7 @@ mod tests {
             steps in prop::collection::vec((0usize..6, 0i64..40, 0.0f64..1.0), 1..120), limited in any::<bool>(),
         ) {
             let limit = Limit { rate: "30/m".parse().unwrap(), burst: 3 };
-            let rules = Rules { limit: limited.then_some(limit), ..RULES };
+            let rules = AdmissionRules { limit: limited.then_some(limit), ..RULES };
             let (mut gate, mut now, mut under_way) = (Gate::default(), 0, Vec::new());
             for (what, later, jitter) in steps {
                 now += later;

@@ -63,7 +63,7 @@ pub enum Severity {
 
 /// One named value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fact {
+pub struct MessageField {
     /// Its name.
     pub name: &'static str,
     /// Its value.
@@ -93,7 +93,7 @@ pub struct Message {
     /// A sentence about it. Empty if the heading says everything.
     pub sentence: Text,
     /// Named values, the important ones first.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<MessageField>,
     /// Where to find more.
     pub links: Vec<Link>,
     /// Where it happened.
@@ -119,7 +119,7 @@ impl Message {
     pub fn fact(mut self, name: &'static str, value: impl Into<Text>) -> Self {
         let value = value.into();
         if !value.is_empty() {
-            self.facts.push(Fact { name, value });
+            self.facts.push(MessageField { name, value });
         }
         self
     }
@@ -130,7 +130,7 @@ impl Message {
         if let Some(since) = pending::since(event) {
             self.facts.insert(
                 0,
-                Fact {
+                MessageField {
                     name: "Waited so far",
                     value: Text::from(text::span((now - since).num_seconds())),
                 },

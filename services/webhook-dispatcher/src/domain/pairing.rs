@@ -10,14 +10,14 @@ use super::filter::Filter;
 
 /// What is joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pair {
+pub enum JoinKey {
     /// `job.started` and `cost.estimated`.
     Start,
     /// The end of a run and `cost.finalized`.
     End,
 }
 
-impl Pair {
+impl JoinKey {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -37,8 +37,8 @@ impl Pair {
 /// The pair an event waits in, and its key: the same for the message and for its cost.
 pub fn awaits(kind: EventType, event: &Event) -> Option<String> {
     let pair = match kind {
-        EventType::JobStarted => Pair::Start,
-        kind if kind.is_end() => Pair::End,
+        EventType::JobStarted => JoinKey::Start,
+        kind if kind.is_end() => JoinKey::End,
         _ => return None,
     };
     let job = event.job()?;
@@ -50,14 +50,14 @@ pub fn awaits(kind: EventType, event: &Event) -> Option<String> {
 /// The key of the pair a cost event completes.
 pub fn completes(kind: EventType, event: &Event) -> Option<String> {
     let pair = match kind {
-        EventType::CostEstimated => Pair::Start,
-        EventType::CostFinalized => Pair::End,
+        EventType::CostEstimated => JoinKey::Start,
+        EventType::CostFinalized => JoinKey::End,
         _ => return None,
     };
     Some(key(pair, &event.cluster, &event.job()?.run))
 }
 
-fn key(pair: Pair, cluster: &str, run: &str) -> String {
+fn key(pair: JoinKey, cluster: &str, run: &str) -> String {
     format!("{}/{cluster}/{run}", pair.as_str())
 }
 
@@ -68,8 +68,8 @@ pub fn companions(filter: &Filter) -> Vec<EventType> {
         .copied()
         .any(|kind| kind.is_end() && filter.selects(kind));
     [
-        (filter.selects(EventType::JobStarted), Pair::Start),
-        (ends, Pair::End),
+        (filter.selects(EventType::JobStarted), JoinKey::Start),
+        (ends, JoinKey::End),
     ]
     .into_iter()
     .filter(|(wanted, _)| *wanted)

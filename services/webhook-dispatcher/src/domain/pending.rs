@@ -20,7 +20,7 @@ const WAIT: &str = "wait";
 
 /// What an explanation becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct PendingNotice {
     /// The same for all explanations of a run.
     pub key: String,
     /// What is told once.
@@ -30,7 +30,7 @@ pub struct Notice {
 }
 
 /// The notice of an explanation; `None` for other events.
-pub fn notice(event: &Event, threshold: Duration) -> Option<Notice> {
+pub fn notice(event: &Event, threshold: Duration) -> Option<PendingNotice> {
     let Some(Payload::Queue(queue)) = &event.payload else {
         return None;
     };
@@ -39,14 +39,14 @@ pub fn notice(event: &Event, threshold: Duration) -> Option<Notice> {
     // Of a reason that no table knows nobody can say who has to act.
     let waits = matches!(explanation.actor.as_str(), "" | "wait");
     if !waits && explanation.reason_class != "unknown" {
-        return Some(Notice {
+        return Some(PendingNotice {
             key,
             topic: format!("act:{}", explanation.reason_class),
             due: None,
         });
     }
     let threshold = TimeDelta::from_std(threshold).unwrap_or(TimeDelta::MAX);
-    Some(Notice {
+    Some(PendingNotice {
         key,
         topic: WAIT.to_owned(),
         due: since(event).and_then(|since| since.checked_add_signed(threshold)),
@@ -103,9 +103,9 @@ fn key(cluster: &str, run: &str) -> String {
 
 /// What was told of a run, as it is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Topics(Vec<String>);
+pub struct PublishedTopics(Vec<String>);
 
-impl Topics {
+impl PublishedTopics {
     /// As they were kept.
     pub fn read(text: Option<&String>) -> Self {
         let words = text.into_iter().flat_map(|text| text.split(' '));
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn what_was_told_is_known_by_its_topic() {
-        let kept = Topics::default().and("wait".to_owned());
-        let kept = Topics::read(Some(&kept)).and("act:held".to_owned());
-        let topics = Topics::read(Some(&kept));
+        let kept = PublishedTopics::default().and("wait".to_owned());
+        let kept = PublishedTopics::read(Some(&kept)).and("act:held".to_owned());
+        let topics = PublishedTopics::read(Some(&kept));
         assert!(topics.has("wait") && topics.has("act:held") && !topics.has("held"));
-        assert!(!Topics::read(None).has("wait"));
+        assert!(!PublishedTopics::read(None).has("wait"));
     }
 }

@@ -4,8 +4,8 @@ use chrono::Utc;
 use mesh_testkit::wait_until;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use webhook_dispatcher::adapters::endpoint_stats::Counts;
 use webhook_dispatcher::adapters::endpoints::Activity;
-use webhook_dispatcher::adapters::standing::Counts;
 use webhook_dispatcher::adapters::store::State;
 
 use crate::harness::{DEADLINE, Kind, on_both};

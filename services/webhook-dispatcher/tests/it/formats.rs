@@ -14,7 +14,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use url::Url;
-use webhook_dispatcher::domain::format::{Content, Format, Kept, Step};
+use webhook_dispatcher::domain::format::{Content, Format, ProviderState, Step};
 use webhook_dispatcher::domain::message::Message;
 
 use crate::generated::{PIECES, generated, summary, words};
@@ -148,7 +148,9 @@ fn bodies(
         if !format.takes(kind, event) {
             continue;
         }
-        let step = format.begin(&address, &content, &Kept::new()).unwrap();
+        let step = format
+            .begin(&address, &content, &ProviderState::new())
+            .unwrap();
         let Step::Send(request, _) = step else {
             panic!("nothing to send: {step:?}")
         };
@@ -207,7 +209,9 @@ fn bodies_for_any_job_keep_to_the_rules_of_their_targets() {
                 topic: None,
             };
             let address = Url::parse("https://target.example/").unwrap();
-            let Ok(Step::Send(request, _)) = format.begin(&address, &content, &Kept::new()) else {
+            let Ok(Step::Send(request, _)) =
+                format.begin(&address, &content, &ProviderState::new())
+            else {
                 panic!("nothing to send")
             };
             let body: Value = serde_json::from_str(&request.body).unwrap();

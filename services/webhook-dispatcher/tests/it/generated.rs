@@ -9,7 +9,7 @@ use mesh_events::{Event, EventType, timestamp};
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use webhook_dispatcher::domain::digest::{Moment, Summary};
+use webhook_dispatcher::domain::digest::{DigestReason, Summary};
 use webhook_dispatcher::domain::sample;
 
 /// What is folded into names, paths and reasons.
@@ -205,10 +205,10 @@ const MOST_TASKS: u64 = 1_000_000_000;
 /// What is told of an array.
 pub fn summary(rng: &mut StdRng) -> Summary {
     let moments = [
-        Moment::First,
-        Moment::Failing,
-        Moment::Progress,
-        Moment::Done,
+        DigestReason::First,
+        DigestReason::FailureState,
+        DigestReason::Progress,
+        DigestReason::Done,
     ];
     Summary {
         moment: *moments.choose(rng).unwrap(),

@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
 use webhook_dispatcher::adapters::outbox::Outcome;
-use webhook_dispatcher::adapters::redeliveries::{Again, Job};
+use webhook_dispatcher::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
 use webhook_dispatcher::adapters::store::{Attempt, Delivery, State, Store};
 use webhook_dispatcher::error::Error;
 
@@ -351,11 +351,11 @@ async fn dead_letters_are_begun_again_in_their_order(kind: Kind) {
     tables.store.close().await;
 }
 
-fn job() -> Job {
-    Job {
+fn job() -> RedeliveryJob {
+    RedeliveryJob {
         id: "again".to_owned(),
         webhook: "one".to_owned(),
-        filter: Again::default(),
+        filter: RedeliverRequest::default(),
         state: "running".to_owned(),
         queued: 0,
         by: "alice".to_owned(),

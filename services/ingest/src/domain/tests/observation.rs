@@ -283,7 +283,7 @@ pub fn apply(run_store: &mut RunStore, step: Step) -> Vec<Fact> {
                 given_up.as_ref(),
                 EPOCH + 999,
             ) {
-                Some(DepartedTasks::RunUsage(next) | DepartedTasks::Missing(next)) => {
+                Some(DepartedTasks::Settled(next) | DepartedTasks::Missing(next)) => {
                     run_store.put(array, *next)
                 }
                 Some(DepartedTasks::Cancelled(next, fact)) => {

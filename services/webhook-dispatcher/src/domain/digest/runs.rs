@@ -11,7 +11,7 @@ const MOST_RERUNS: usize = 100_000;
 
 /// The last run of each task, by a number that orders runs. Most tasks run once, all submitted with the array: only the others take room.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Runs {
+pub(super) struct TaskRuns {
     /// The run most tasks are in.
     base: i64,
     /// Tasks that are known.
@@ -22,7 +22,7 @@ pub(super) struct Runs {
 
 /// How a run relates to what was known of its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entered {
+pub(super) enum RunOrder {
     /// The task is known to be in a later one.
     Older,
     /// It is the run the task is in.
@@ -31,9 +31,9 @@ pub(super) enum Entered {
     Newer,
 }
 
-impl Runs {
+impl TaskRuns {
     /// A task was seen in a run.
-    pub fn enter(&mut self, task: u32, run: i64) -> Entered {
+    pub fn enter(&mut self, task: u32, run: i64) -> RunOrder {
         if self.seen.is_empty() {
             self.base = run;
         } else if run < self.base {
@@ -46,8 +46,8 @@ impl Runs {
         let rerun = self.reruns.get(&task).copied();
         let current = rerun.or(self.seen.contains(task).then_some(self.base));
         match current {
-            Some(current) if current > run => return Entered::Older,
-            Some(current) if current == run => return Entered::Same,
+            Some(current) if current > run => return RunOrder::Older,
+            Some(current) if current == run => return RunOrder::Same,
             _ => {}
         }
         if run == self.base {
@@ -56,9 +56,9 @@ impl Runs {
             self.reruns.insert(task, run);
         } else if current.is_some() {
             // Too many to tell apart: such a task stays in the run it is known in.
-            return Entered::Older;
+            return RunOrder::Older;
         }
         self.seen.insert(task);
-        Entered::Newer
+        RunOrder::Newer
     }
 }

@@ -16,11 +16,11 @@ const MOST_CAUSES: usize = 8;
 /// Why something is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Moment {
+pub enum DigestReason {
     /// The first task started.
     First,
     /// The first task failed.
-    Failing,
+    FailureState,
     /// How it goes.
     Progress,
     /// All tasks have ended.
@@ -31,7 +31,7 @@ pub enum Moment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Why it is told.
-    pub moment: Moment,
+    pub moment: DigestReason,
     /// Counts the messages of the array from 1.
     pub number: u32,
     /// The replay that tells it once more.
@@ -80,10 +80,10 @@ impl Summary {
     /// went if a task ended in one of these ways or went back to the queue.
     pub fn concerns(&self, asked: impl Fn(EventType) -> bool) -> bool {
         match self.moment {
-            Moment::First => asked(EventType::JobStarted),
-            Moment::Failing | Moment::Progress | Moment::Done => {
+            DigestReason::First => asked(EventType::JobStarted),
+            DigestReason::FailureState | DigestReason::Progress | DigestReason::Done => {
                 let mut causes = self.causes.keys();
-                let failing = self.moment == Moment::Failing;
+                let failing = self.moment == DigestReason::FailureState;
                 let requeued = !failing && self.requeued > 0;
                 (requeued && asked(EventType::JobRequeued))
                     || causes.any(|cause| {
@@ -111,32 +111,32 @@ impl Summary {
             format!("of at least {} tasks", self.known)
         };
         let (severity, sign, heading) = match (self.moment, self.failed) {
-            (Moment::First, _) => (
+            (DigestReason::First, _) => (
                 Severity::Info,
                 "▶️",
                 format!("Array {array} started: the first {of}"),
             ),
-            (Moment::Failing, _) => (
+            (DigestReason::FailureState, _) => (
                 Severity::Error,
                 "❌",
                 format!("Array {array}: a task failed"),
             ),
-            (Moment::Progress, 0) => (
+            (DigestReason::Progress, 0) => (
                 Severity::Info,
                 "⏳",
                 format!("Array {array}: {} {of} ended", self.ended),
             ),
-            (Moment::Progress, failed) => (
+            (DigestReason::Progress, failed) => (
                 Severity::Warning,
                 "⏳",
                 format!("Array {array}: {} {of} ended, {failed} failed", self.ended),
             ),
-            (Moment::Done, 0) => (
+            (DigestReason::Done, 0) => (
                 Severity::Good,
                 "✅",
                 format!("Array {array} ended: {} tasks, none failed", self.ended),
             ),
-            (Moment::Done, failed) => (
+            (DigestReason::Done, failed) => (
                 Severity::Error,
                 "❌",
                 format!(
@@ -169,7 +169,7 @@ impl Summary {
                 })
             })
             .collect();
-        let first = self.moment == Moment::First;
+        let first = self.moment == DigestReason::First;
         let mut message = Message::line(severity, sign, Text::from(heading), about);
         if !first {
             message = message
@@ -182,7 +182,7 @@ impl Summary {
                 )
                 .fact("Failed tasks", Text::new().code(&self.failed_tasks))
                 .fact("Cost", cost.join(", "));
-            if self.moment == Moment::Done {
+            if self.moment == DigestReason::Done {
                 message = message.fact("What to try", retry);
             }
         }

@@ -63,8 +63,11 @@ fn run(digest: &mut Digest, events: &[(i64, Event)], until: i64) -> Vec<Summary>
     let mut told = Vec::new();
     let tick = |digest: &mut Digest, until: DateTime<Utc>| {
         let mut ticked = Vec::new();
-        while let Some(due) = digest.due(&Pace::MESSAGES).filter(|due| *due <= until) {
-            ticked.extend(digest.tick(&Pace::MESSAGES, due));
+        while let Some(due) = digest
+            .due(&DigestSchedule::MESSAGES)
+            .filter(|due| *due <= until)
+        {
+            ticked.extend(digest.tick(&DigestSchedule::MESSAGES, due));
         }
         ticked
     };
@@ -110,19 +113,22 @@ fn ten_thousand_tasks_are_a_few_messages() {
     // Without a restart after each, which is tried with fewer tasks.
     let mut told = Vec::new();
     for (now, event) in &events {
-        told.extend(digest.tick(&Pace::MESSAGES, at(*now)));
+        told.extend(digest.tick(&DigestSchedule::MESSAGES, at(*now)));
         told.extend(apply(&mut digest, event, *now));
     }
     assert_eq!(
-        digest.tick(&Pace::MESSAGES, at(5_060)),
+        digest.tick(&DigestSchedule::MESSAGES, at(5_060)),
         None,
         "not yet settled"
     );
-    told.extend(digest.tick(&Pace::MESSAGES, at(5_100)));
+    told.extend(digest.tick(&DigestSchedule::MESSAGES, at(5_100)));
     assert!(digest.is_over());
-    let moments: Vec<Moment> = told.iter().map(|summary| summary.moment).collect();
-    assert_eq!(moments[..2], [Moment::First, Moment::Failing]);
-    assert_eq!(moments.last(), Some(&Moment::Done));
+    let moments: Vec<DigestReason> = told.iter().map(|summary| summary.moment).collect();
+    assert_eq!(
+        moments[..2],
+        [DigestReason::First, DigestReason::FailureState]
+    );
+    assert_eq!(moments.last(), Some(&DigestReason::Done));
     assert!(moments.len() <= 7, "{moments:?}");
     let size = serde_json::to_string(&digest).unwrap().len();
     assert!(size < 4_000, "{size} bytes");
@@ -152,10 +158,17 @@ fn a_requeued_task_counts_by_its_last_run() {
         &task(EventType::JobCompleted, Some(1), 1, 0),
         9,
     );
-    let told = digest.tick(&Pace::MESSAGES, at(60)).unwrap();
-    assert_eq!((told.moment, told.ended, told.failed), (Moment::Done, 2, 0));
+    let told = digest.tick(&DigestSchedule::MESSAGES, at(60)).unwrap();
+    assert_eq!(
+        (told.moment, told.ended, told.failed),
+        (DigestReason::Done, 2, 0)
+    );
     assert_eq!(told.causes, [("completed".to_owned(), 2)].into());
-    assert_eq!(digest.tick(&Pace::MESSAGES, at(100_000)), None, "once");
+    assert_eq!(
+        digest.tick(&DigestSchedule::MESSAGES, at(100_000)),
+        None,
+        "once"
+    );
 }
 
 #[test]
@@ -174,9 +187,9 @@ fn who_asks_for_requeues_hears_of_those_of_tasks() {
     for event in &events {
         told.extend(apply(&mut digest, event, 5));
     }
-    told.extend(digest.tick(&Pace::MESSAGES, at(1_000)));
-    let moments: Vec<Moment> = told.iter().map(|summary| summary.moment).collect();
-    assert_eq!(moments, [Moment::First, Moment::Progress]);
+    told.extend(digest.tick(&DigestSchedule::MESSAGES, at(1_000)));
+    let moments: Vec<DigestReason> = told.iter().map(|summary| summary.moment).collect();
+    assert_eq!(moments, [DigestReason::First, DigestReason::Progress]);
     let asked = |kind| kind == EventType::JobRequeued;
     let concerns: Vec<bool> = told.iter().map(|summary| summary.concerns(asked)).collect();
     assert_eq!(concerns, [false, true]);
@@ -198,12 +211,12 @@ fn the_cancelled_remainder_is_counted_by_its_tasks() {
     });
     apply(&mut digest, &cancelled, 2);
     apply(&mut digest, &cancelled, 3);
-    let told = digest.tick(&Pace::MESSAGES, at(60)).unwrap();
+    let told = digest.tick(&DigestSchedule::MESSAGES, at(60)).unwrap();
     assert_eq!(
         told.causes,
         [("cancelled".to_owned(), 99), ("completed".to_owned(), 1)].into()
     );
-    assert_eq!((told.moment, told.failed), (Moment::Done, 0));
+    assert_eq!((told.moment, told.failed), (DigestReason::Done, 0));
 }
 
 #[test]
@@ -211,13 +224,13 @@ fn an_array_whose_list_was_cut_is_told_after_a_while() {
     let mut digest = Digest::default();
     apply(&mut digest, &submitted("1,3,5,7,..."), 0);
     apply(&mut digest, &task(EventType::JobFailed, Some(3), 0, 2), 1);
-    assert_eq!(digest.tick(&Pace::MESSAGES, at(300)), None);
-    let told = digest.tick(&Pace::MESSAGES, at(700)).unwrap();
+    assert_eq!(digest.tick(&DigestSchedule::MESSAGES, at(300)), None);
+    let told = digest.tick(&DigestSchedule::MESSAGES, at(700)).unwrap();
     assert_eq!(
         (told.moment, told.whole, told.failed),
-        (Moment::Progress, false, 1)
+        (DigestReason::Progress, false, 1)
     );
-    assert_eq!(digest.due(&Pace::MESSAGES), None, "nothing new");
+    assert_eq!(digest.due(&DigestSchedule::MESSAGES), None, "nothing new");
 }
 
 #[test]
@@ -259,7 +272,11 @@ fn a_slow_array_is_told_of_ever_more_rarely() {
             now,
         )
         .len();
-        told += usize::from(digest.tick(&Pace::MESSAGES, at(now + 1_199)).is_some());
+        told += usize::from(
+            digest
+                .tick(&DigestSchedule::MESSAGES, at(now + 1_199))
+                .is_some(),
+        );
     }
     assert!((100..160).contains(&told), "{told}: about one a day");
 }
@@ -301,7 +318,7 @@ proptest! {
         let mut digest = Digest::default();
         let told = run(&mut digest, &events, 100_000);
         let last = told.last().unwrap();
-        prop_assert_eq!(last.moment, Moment::Done);
+        prop_assert_eq!(last.moment, DigestReason::Done);
         prop_assert_eq!(&last.causes, &expected);
         prop_assert_eq!(last.ended, tasks.len() as u64);
         prop_assert_eq!(last.running, 0);
@@ -324,10 +341,10 @@ proptest! {
 }
 
 /// Types that are asked for, ends with their exit codes, and what is told.
-type Case<'a> = (&'a [&'a str], &'a [(EventType, u32)], &'a [Moment]);
+type Case<'a> = (&'a [&'a str], &'a [(EventType, u32)], &'a [DigestReason]);
 
 /// What an array of three tells somebody who asks for these types.
-fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<Moment> {
+fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<DigestReason> {
     let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
     let filter = Filter::new(&types, &[], &[]);
     let asked = |kind| filter.selects(kind);
@@ -341,8 +358,8 @@ fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<Moment> {
         let end = task(*kind, Some(n), 0, *code);
         told.extend(digest.apply(*kind, &end, asked, at(2)));
     }
-    while let Some(due) = digest.due(&Pace::MESSAGES) {
-        told.extend(digest.tick(&Pace::MESSAGES, due));
+    while let Some(due) = digest.due(&DigestSchedule::MESSAGES) {
+        told.extend(digest.tick(&DigestSchedule::MESSAGES, due));
     }
     told.retain(|summary| summary.concerns(asked));
     told.iter().map(|summary| summary.moment).collect()
@@ -350,7 +367,7 @@ fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<Moment> {
 
 #[test]
 fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
-    use Moment::{Done, Failing, First};
+    use DigestReason::{Done, FailureState, First};
     let all = |kind| [(kind, 0); 3];
     let completed = all(EventType::JobCompleted);
     let cancelled = all(EventType::JobCancelled);
@@ -381,13 +398,17 @@ fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
         (&["job.completed"], &completed, &[Done]),
         (&["job.completed"], &failed, &[Done]),
         (&["job.completed"], &out_of_memory, &[]),
-        (&["job.failed"], &failed, &[Failing, Done]),
+        (&["job.failed"], &failed, &[FailureState, Done]),
         (&["job.failed"], &out_of_memory, &[]),
-        (&["job.failed"], &mixed, &[Failing, Done]),
-        (&["job.node_fail"], &mixed, &[Failing, Done]),
-        (&["job.out_of_memory"], &out_of_memory, &[Failing, Done]),
+        (&["job.failed"], &mixed, &[FailureState, Done]),
+        (&["job.node_fail"], &mixed, &[FailureState, Done]),
+        (
+            &["job.out_of_memory"],
+            &out_of_memory,
+            &[FailureState, Done],
+        ),
         (&["job.*"], &cancelled, &[First, Done]),
-        (&["job.*"], &mixed, &[First, Failing, Done]),
+        (&["job.*"], &mixed, &[First, FailureState, Done]),
     ];
     for (types, ends, expected) in cases {
         assert_eq!(told_to(types, ends), expected, "{types:?} of {ends:?}");

@@ -8,12 +8,12 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use url::Url;
 
-use super::slack_api::Talk;
+use super::slack_api::SlackExchange;
 use crate::domain::redactor::Redactor;
 use crate::domain::retry::{Outcome, RetryAfter};
 
 /// What was kept from earlier answers of an endpoint, by key.
-pub type Kept = BTreeMap<String, String>;
+pub type ProviderState = BTreeMap<String, String>;
 
 /// How a request is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Response {
 }
 
 /// Something to remember from an answer, or (`None`) to forget.
-pub type Keep = (String, Option<String>);
+pub type StateUpdate = (String, Option<String>);
 
 /// What came of an exchange.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,7 +145,7 @@ pub struct Verdict {
     /// What went wrong; empty if nothing did.
     pub error: String,
     /// What to remember for the next time.
-    pub keep: Vec<Keep>,
+    pub keep: Vec<StateUpdate>,
 }
 
 impl Verdict {
@@ -174,7 +174,7 @@ impl Verdict {
         }
     }
 
-    pub(super) fn keeping(mut self, keep: impl IntoIterator<Item = Keep>) -> Self {
+    pub(super) fn keeping(mut self, keep: impl IntoIterator<Item = StateUpdate>) -> Self {
         self.keep.extend(keep);
         self
     }
@@ -199,12 +199,12 @@ impl Step {
     pub(super) fn once_keeping(
         request: Request,
         judge: fn(&Response) -> Outcome,
-        keep: Vec<Keep>,
+        keep: Vec<StateUpdate>,
     ) -> Self {
         Self::Send(Box::new(request), Exchange(Waiting::Once { judge, keep }))
     }
 
-    pub(super) fn talk(request: Request, talk: Talk) -> Self {
+    pub(super) fn talk(request: Request, talk: SlackExchange) -> Self {
         Self::Send(Box::new(request), Exchange(Waiting::Slack(Box::new(talk))))
     }
 }
@@ -217,9 +217,9 @@ pub struct Exchange(Waiting);
 enum Waiting {
     Once {
         judge: fn(&Response) -> Outcome,
-        keep: Vec<Keep>,
+        keep: Vec<StateUpdate>,
     },
-    Slack(Box<Talk>),
+    Slack(Box<SlackExchange>),
 }
 
 impl Exchange {

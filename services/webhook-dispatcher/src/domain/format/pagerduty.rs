@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::exchange::{Kept, Request, Response, Step, Unsendable, Verdict};
+use super::exchange::{ProviderState, Request, Response, Step, Unsendable, Verdict};
 use super::{Content, Secret};
 use crate::domain::message::{self, Dialect, Message, Severity};
 use crate::domain::text::cut;
@@ -93,7 +93,7 @@ impl PagerDuty {
         &self,
         address: &Url,
         content: &Content<'_>,
-        kept: &Kept,
+        kept: &ProviderState,
     ) -> Result<Step, Unsendable> {
         let message = content.message().ok_or(Unsendable::Nothing)?;
         let (action, key, keep) = match content {
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    fn tell(event: &Event, kept: &mut Kept) -> Option<(String, String)> {
+    fn tell(event: &Event, kept: &mut ProviderState) -> Option<(String, String)> {
         let address = Url::parse("https://events.pagerduty.com/v2/enqueue").unwrap();
         let content = Content::Event {
             event: &event.clone().into(),
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_node_opens_and_closes_the_same_incident_and_what_is_late_is_not_told() {
-        let mut kept = Kept::new();
+        let mut kept = ProviderState::new();
         let told = |action: &str| Some((action.to_owned(), "slurm-mesh/c/node/n1".to_owned()));
         assert_eq!(
             tell(&node(EventType::NodeDown, 10), &mut kept),

@@ -4,7 +4,7 @@ use serde::Serialize;
 use url::Url;
 use utoipa::ToSchema;
 
-use super::exchange::{Kept, Method, Response, Step, Unsendable};
+use super::exchange::{Method, ProviderState, Response, Step, Unsendable};
 use super::{Content, Format};
 use crate::domain::redactor::{Redactor, Values};
 
@@ -43,7 +43,7 @@ impl Format {
             ..Response::default()
         };
         let mut previewed = Vec::new();
-        let mut step = self.begin(address, content, &Kept::new())?;
+        let mut step = self.begin(address, content, &ProviderState::new())?;
         while let Step::Send(request, exchange) = step {
             if previewed.len() == MOST_REQUESTS {
                 break;

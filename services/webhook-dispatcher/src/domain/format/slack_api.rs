@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::exchange::{Keep, Kept, Method, Request, Response, Step, Unsendable, Verdict};
+use super::exchange::{
+    Method, ProviderState, Request, Response, StateUpdate, Step, Unsendable, Verdict,
+};
 use super::github::join;
 use super::{Content, Secret, slack};
 use crate::domain::retry::Outcome;
@@ -41,7 +43,7 @@ impl Eq for Secret {}
 
 /// What was kept of a posted message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Posted {
+struct PostedMessage {
     channel: String,
     ts: String,
     seq: u64,
@@ -78,10 +80,10 @@ impl SlackApi {
         &self,
         address: &Url,
         content: &Content<'_>,
-        kept: &Kept,
+        kept: &ProviderState,
     ) -> Result<Step, Unsendable> {
         let message = content.message().ok_or(Unsendable::Nothing)?;
-        let mut talk = Talk {
+        let mut talk = SlackExchange {
             address: address.clone(),
             token: self.token.clone(),
             body: slack::layout(&message),
@@ -97,7 +99,9 @@ impl SlackApi {
         };
         let posted = talk.message_key.as_ref().and_then(|key| kept.get(key));
         // Written by us; what cannot be read is as good as nothing.
-        if let Some(posted) = posted.and_then(|text| serde_json::from_str::<Posted>(text).ok()) {
+        if let Some(posted) =
+            posted.and_then(|text| serde_json::from_str::<PostedMessage>(text).ok())
+        {
             if posted.seq > talk.seq {
                 return Ok(Step::Done(Verdict::needless()));
             }
@@ -154,7 +158,7 @@ fn user_key(email: &str) -> String {
 }
 
 /// An exchange under way.
-pub struct Talk {
+pub struct SlackExchange {
     address: Url,
     token: Secret,
     body: Value,
@@ -163,7 +167,7 @@ pub struct Talk {
     message_key: Option<String>,
     seq: u64,
     stage: Stage,
-    keep: Vec<Keep>,
+    keep: Vec<StateUpdate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,13 +178,13 @@ enum Stage {
     Update,
 }
 
-impl fmt::Debug for Talk {
+impl fmt::Debug for SlackExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Talk({:?})", self.stage)
     }
 }
 
-impl Talk {
+impl SlackExchange {
     fn look_up(mut self, email: &str) -> Result<Step, Unsendable> {
         let mut url = join(&self.address, "users.lookupByEmail")?;
         url.query_pairs_mut().append_pair("email", email);
@@ -202,7 +206,7 @@ impl Talk {
         self.call("chat.postMessage", Stage::Post, &body)
     }
 
-    fn update(self, posted: Posted) -> Result<Step, Unsendable> {
+    fn update(self, posted: PostedMessage) -> Result<Step, Unsendable> {
         let mut body = self.body.clone();
         body["channel"] = posted.channel.into();
         body["ts"] = posted.ts.into();
@@ -223,7 +227,7 @@ impl Talk {
     }
 
     pub(super) fn answered(mut self, response: &Response) -> Step {
-        let said = Said::read(&response.body);
+        let said = SlackResponse::read(&response.body);
         if !(200..300).contains(&response.status) {
             return Step::Done(Verdict::of(response.by_status(), response));
         }
@@ -238,7 +242,7 @@ impl Talk {
         }
     }
 
-    fn went_well(mut self, said: Said, response: &Response) -> Step {
+    fn went_well(mut self, said: SlackResponse, response: &Response) -> Step {
         let next = match self.stage {
             Stage::LookUp => match said.user {
                 Some(user) => self.call("conversations.open", Stage::Open, &json!({"users": user})),
@@ -257,7 +261,7 @@ impl Talk {
                 if let (Some(key), Some(channel), Some(ts)) =
                     (self.message_key, said.channel, said.ts)
                 {
-                    let posted = json!(Posted {
+                    let posted = json!(PostedMessage {
                         channel,
                         ts,
                         seq: self.seq
@@ -351,7 +355,7 @@ fn unsendable(error: &Unsendable) -> Verdict {
 
 /// The fields of an answer that matter.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct SlackResponse {
     ok: Option<bool>,
     error: Option<String>,
     channel: Option<String>,
@@ -359,7 +363,7 @@ struct Said {
     ts: Option<String>,
 }
 
-impl Said {
+impl SlackResponse {
     /// Reads as far as the body goes: what follows `ok`, `channel` and `ts` repeats the message and may be cut.
     fn read(body: &[u8]) -> Self {
         let mut said = Self::default();
@@ -385,7 +389,7 @@ impl From<Id> for String {
     }
 }
 
-struct Reader<'a>(&'a mut Said);
+struct Reader<'a>(&'a mut SlackResponse);
 
 impl<'de> Visitor<'de> for Reader<'_> {
     type Value = ();

@@ -76,7 +76,8 @@ fn answers_of_teams_and_discord_are_judged_by_what_they_say() {
             topic: None,
         };
         let address = Url::parse(address).unwrap();
-        let Ok(Step::Send(_, exchange)) = format.begin(&address, &content, &Kept::new()) else {
+        let Ok(Step::Send(_, exchange)) = format.begin(&address, &content, &ProviderState::new())
+        else {
             panic!("nothing to send")
         };
         let response = Response {

@@ -32,7 +32,7 @@ fn answer(body: &Value) -> Response {
 fn run(
     settings: &SlackApi,
     event: &Event,
-    kept: &Kept,
+    kept: &ProviderState,
     answers: &[Value],
 ) -> (Vec<(String, Value)>, Verdict) {
     let address = Url::parse("https://slack.com/api/").unwrap();
@@ -74,7 +74,7 @@ fn paths(asked: &[(String, Value)]) -> Vec<&str> {
     asked.iter().map(|(path, _)| path.as_str()).collect()
 }
 
-fn keep(kept: &mut Kept, verdict: &Verdict) {
+fn keep(kept: &mut ProviderState, verdict: &Verdict) {
     for (key, value) in &verdict.keep {
         match value {
             Some(value) => kept.insert(key.clone(), value.clone()),
@@ -85,7 +85,7 @@ fn keep(kept: &mut Kept, verdict: &Verdict) {
 
 #[test]
 fn a_direct_message_looks_the_person_up_once() {
-    let mut kept = Kept::new();
+    let mut kept = ProviderState::new();
     let ok = json!({"ok": true, "channel": "D1", "ts": "1.2"});
     let (asked, verdict) = run(
         &settings(),
@@ -120,7 +120,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     let (_, verdict) = run(
         &settings(),
         &event(1),
-        &Kept::new(),
+        &ProviderState::new(),
         std::slice::from_ref(&unknown),
     );
     assert!(matches!(verdict.outcome, Outcome::Permanent { .. }));
@@ -132,7 +132,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     let (asked, verdict) = run(
         &with_channel,
         &event(1),
-        &Kept::new(),
+        &ProviderState::new(),
         &[unknown, json!({"ok": true, "channel": "C1", "ts": "1"})],
     );
     assert_eq!(asked[1].1["channel"], "#jobs");
@@ -147,7 +147,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     };
     let address = Url::parse("https://slack.com/api/").unwrap();
     let error = settings()
-        .begin(&address, &content, &Kept::new())
+        .begin(&address, &content, &ProviderState::new())
         .unwrap_err();
     assert_eq!(
         error,
@@ -165,7 +165,7 @@ fn one_message_is_kept_current_and_never_goes_back() {
         current: true,
         ..settings()
     };
-    let mut kept = Kept::new();
+    let mut kept = ProviderState::new();
     let ok = json!({"ok": true, "channel": "C1", "ts": "5.5"});
     let (asked, verdict) = run(&settings, &event(1), &kept, std::slice::from_ref(&ok));
     assert_eq!(paths(&asked), ["chat.postMessage"]);
@@ -195,7 +195,7 @@ fn one_message_is_kept_current_and_never_goes_back() {
 
 #[test]
 fn a_kept_conversation_that_is_gone_is_forgotten() {
-    let mut kept: Kept = [(user_key("alice@example.org"), "D9".to_owned())].into();
+    let mut kept: ProviderState = [(user_key("alice@example.org"), "D9".to_owned())].into();
     let (_, verdict) = run(
         &settings(),
         &event(1),
@@ -214,7 +214,11 @@ fn two_hundred_may_mean_no() {
         direct: false,
         ..settings()
     };
-    let outcome = |body: Value| run(&settings, &event(1), &Kept::new(), &[body]).1.outcome;
+    let outcome = |body: Value| {
+        run(&settings, &event(1), &ProviderState::new(), &[body])
+            .1
+            .outcome
+    };
     for error in [
         "invalid_auth",
         "not_in_channel",
@@ -254,7 +258,9 @@ fn limits_are_waited_for() {
         replay: None,
         now: chrono::DateTime::UNIX_EPOCH,
     };
-    let Step::Send(_, exchange) = settings().begin(&address, &content, &Kept::new()).unwrap()
+    let Step::Send(_, exchange) = settings()
+        .begin(&address, &content, &ProviderState::new())
+        .unwrap()
     else {
         panic!("nothing to send")
     };
@@ -282,13 +288,13 @@ fn an_answer_that_was_cut_says_enough() {
         "{{\"ok\":true,\"channel\":\"C1\",\"ts\":\"1.5\",\"message\":{{\"text\":\"{}",
         "x".repeat(99)
     );
-    let expected = Said {
+    let expected = SlackResponse {
         ok: Some(true),
         channel: Some("C1".into()),
         ts: Some("1.5".into()),
-        ..Said::default()
+        ..SlackResponse::default()
     };
-    assert_eq!(Said::read(whole.as_bytes()), expected);
-    assert_eq!(Said::read(slacks.as_bytes()), expected);
-    assert_eq!(Said::read(b"not json"), Said::default());
+    assert_eq!(SlackResponse::read(whole.as_bytes()), expected);
+    assert_eq!(SlackResponse::read(slacks.as_bytes()), expected);
+    assert_eq!(SlackResponse::read(b"not json"), SlackResponse::default());
 }

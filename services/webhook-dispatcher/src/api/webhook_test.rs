@@ -12,26 +12,26 @@ use mesh_events::{
 use mesh_runtime::api::Caller;
 use serde_json::Value;
 
-use super::{ApiError, Draft, Preview, Tested, Trial};
+use super::{ApiError, Preview, PreviewRequest, TestRequest, TestResult};
 use crate::config::Endpoint;
-use crate::domain::format::{Format, Kept};
+use crate::domain::format::{Format, ProviderState};
 use crate::domain::retry::Outcome;
 use crate::domain::sample;
-use crate::lane::Shared;
-use crate::post::{self, Told};
+use crate::endpoint_worker::WorkerContext;
+use crate::post::{self, DeliveryContent};
 
 /// Sends once, now, and says what came of it.
 pub(super) async fn run(
-    shared: &Shared,
+    shared: &WorkerContext,
     caller: &Caller,
     endpoint: &Endpoint,
-    trial: Trial,
-) -> Result<Tested, ApiError> {
-    let given = trial.event.as_ref().map(read).transpose()?;
+    test_request: TestRequest,
+) -> Result<TestResult, ApiError> {
+    let given = test_request.event.as_ref().map(read).transpose()?;
     let user = caller.users.first().map_or("", String::as_str);
     let (told, event, is_given) = match given {
         Some(event) => {
-            let told = Told::Event {
+            let told = DeliveryContent::Event {
                 event: Arc::new(event.clone().into()),
                 cost: None,
                 replay: None,
@@ -40,13 +40,13 @@ pub(super) async fn run(
         }
         None => {
             let event = test_job(&shared.cluster, &endpoint.name, user, Utc::now());
-            (Told::test(endpoint, &event), event, false)
+            (DeliveryContent::test(endpoint, &event), event, false)
         }
     };
     let kind = event
         .kind()
         .map_err(|error| ApiError::invalid("event", error.to_string()))?;
-    let mut tested = Tested {
+    let mut tested = TestResult {
         webhook: endpoint.name.clone(),
         event_id: event.id.clone(),
         matches: endpoint.filter.matches(kind, &event) && endpoint.format.takes(kind, &event),
@@ -56,16 +56,16 @@ pub(super) async fn run(
         error: String::new(),
         body: None,
     };
-    if is_given || trial.dry_run {
+    if is_given || test_request.dry_run {
         match endpoint.format.preview(&endpoint.url, &told.content()) {
             Ok(requests) => tested.body = requests.into_iter().next().map(|request| request.body),
             Err(error) => tested.error = error.to_string(),
         }
     }
-    if trial.dry_run {
+    if test_request.dry_run {
         return Ok(tested);
     }
-    let attempted = post::tell(&shared.http, endpoint, &told, &Kept::new(), None).await;
+    let attempted = post::tell(&shared.http, endpoint, &told, &ProviderState::new(), None).await;
     tested.delivered = attempted.verdict.outcome == Outcome::Delivered;
     tested.status = attempted.status;
     tested.latency_ms = u64::try_from(attempted.elapsed.as_millis()).unwrap_or(u64::MAX);
@@ -75,10 +75,10 @@ pub(super) async fn run(
 
 /// What would be sent, to an endpoint or in a format that no endpoint has yet.
 pub(super) fn preview(
-    shared: &Shared,
+    shared: &WorkerContext,
     caller: &Caller,
     endpoint: Option<&Endpoint>,
-    draft: Draft,
+    draft: PreviewRequest,
 ) -> Result<Preview, ApiError> {
     let (event, cost) = match (&draft.event, draft.kind.as_deref()) {
         (Some(_), Some(_)) => {
@@ -121,7 +121,7 @@ pub(super) fn preview(
             (&given, address, true)
         }
     };
-    let told = Told::Event {
+    let told = DeliveryContent::Event {
         event: Arc::new(event.clone().into()),
         cost,
         replay: None,

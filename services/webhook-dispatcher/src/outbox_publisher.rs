@@ -17,13 +17,13 @@ use mesh_events::{subject, timestamp};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::endpoints::{Act as Recorded, Stored};
+use crate::adapters::endpoints::{Act as Recorded, EndpointRow};
 use crate::adapters::outbox::{Key, Outcome};
 use crate::adapters::store::State;
 use crate::domain::cause::Cause;
 use crate::domain::names;
+use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
-use crate::lane::Shared;
 
 /// The service's name, in subjects and entries.
 pub const SERVICE: &str = "webhook-dispatcher";
@@ -37,7 +37,7 @@ const GATHER: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Announces outcomes until told to stop, and then those that are left, if NATS takes them.
-pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     loop {
         let stopping = shutdown.is_cancelled();
         let pause = match round(&shared).await {
@@ -79,7 +79,7 @@ enum Round {
     Refused,
 }
 
-async fn round(shared: &Shared) -> Result<Round, Error> {
+async fn round(shared: &WorkerContext) -> Result<Round, Error> {
     let endpoints = shared
         .owned
         .read()
@@ -147,7 +147,7 @@ fn taken(
 /// An entry about what the dispatcher does with an endpoint by itself.
 pub fn own_act(
     cluster: &str,
-    stored: &Stored,
+    stored: &EndpointRow,
     what: &str,
     reason: &str,
     now: DateTime<Utc>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The places of one endpoint.
-pub struct Places {
+pub struct ConcurrencyLimit {
     own: Semaphore,
     /// The one that is the endpoint's alone.
     sure: Semaphore,
@@ -16,12 +16,12 @@ pub struct Places {
 }
 
 /// The right to have a request under way.
-pub struct Place<'a> {
+pub struct Permit<'a> {
     _own: SemaphorePermit<'a>,
     _common: SemaphorePermit<'a>,
 }
 
-impl Places {
+impl ConcurrencyLimit {
     /// So many at a time, of those that all have together.
     pub fn new(concurrency: usize, common: Arc<Semaphore>) -> Self {
         Self {
@@ -35,14 +35,14 @@ impl Places {
     ///
     /// # Panics
     /// Never: no semaphore is closed.
-    pub async fn take(&self) -> Place<'_> {
+    pub async fn take(&self) -> Permit<'_> {
         let own = self.own.acquire().await;
         let common = tokio::select! {
             biased;
             place = self.sure.acquire() => place,
             place = self.common.acquire() => place,
         };
-        Place {
+        Permit {
             _own: own.expect("the semaphore is never closed"),
             _common: common.expect("the semaphore is never closed"),
         }
@@ -58,10 +58,10 @@ mod tests {
     #[test]
     fn all_together_is_bounded_and_each_has_a_place_of_its_own() {
         let common = Arc::new(Semaphore::new(2));
-        let greedy = Places::new(64, Arc::clone(&common));
+        let greedy = ConcurrencyLimit::new(64, Arc::clone(&common));
         let held: Vec<_> = std::iter::from_fn(|| greedy.take().now_or_never()).collect();
         assert_eq!(held.len(), 3, "its own and the two of all");
-        let other = Places::new(64, common);
+        let other = ConcurrencyLimit::new(64, common);
         let first = other.take().now_or_never();
         assert!(first.is_some(), "its own");
         assert!(other.take().now_or_never().is_none());
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_has_no_more_than_it_may() {
-        let places = Places::new(2, Arc::new(Semaphore::new(10)));
+        let places = ConcurrencyLimit::new(2, Arc::new(Semaphore::new(10)));
         let held: Vec<_> = std::iter::from_fn(|| places.take().now_or_never()).collect();
         assert_eq!(held.len(), 2);
     }

@@ -7,7 +7,7 @@ const VERSION: &str = "1";
 
 /// The place of a delivery in the list of its endpoint. As text it is a cursor: opaque to callers, and without any rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DeliveryPosition {
     /// When it was made, in milliseconds since 1970.
     pub created_at: i64,
     /// Orders those of one time, as they were published.
@@ -16,7 +16,7 @@ pub struct Place {
     pub event_id: String,
 }
 
-impl Place {
+impl DeliveryPosition {
     /// The text that callers get.
     pub fn cursor(&self) -> String {
         let (at, sequence, id) = (self.created_at, self.stream_sequence, &self.event_id);
@@ -47,13 +47,13 @@ mod tests {
     proptest! {
         #[test]
         fn cursors_come_back(created_at: i64, stream_sequence: i64, event_id in "[^\0]*") {
-            let place = Place { created_at, stream_sequence, event_id };
-            prop_assert_eq!(Place::parse(&place.cursor()), Some(place));
+            let place = DeliveryPosition { created_at, stream_sequence, event_id };
+            prop_assert_eq!(DeliveryPosition::parse(&place.cursor()), Some(place));
         }
 
         #[test]
         fn any_other_text_is_none(text: String) {
-            prop_assert_eq!(Place::parse(&text), None);
+            prop_assert_eq!(DeliveryPosition::parse(&text), None);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// How an endpoint fares.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct EndpointStats {
     /// Its deliveries.
     pub counts: Counts,
     /// What is kept of its gate.
@@ -54,7 +54,7 @@ impl Store {
     pub async fn standings(
         &self,
         endpoints: Vec<String>,
-    ) -> Result<BTreeMap<String, Standing>, Error> {
+    ) -> Result<BTreeMap<String, EndpointStats>, Error> {
         let action = "count deliveries";
         let mut standings = BTreeMap::new();
         if endpoints.is_empty() {
@@ -85,7 +85,7 @@ impl Store {
         let mut read = || -> Result<(), sqlx::Error> {
             let of = |row: &Row| row.get::<String>("endpoint");
             for row in &counts {
-                let standing: &mut Standing = standings.entry(of(row)?).or_default();
+                let standing: &mut EndpointStats = standings.entry(of(row)?).or_default();
                 let state = State::parse(&row.get::<String>("state")?);
                 *standing.counts.slot(state) = row.get::<i64>("count")?.unsigned_abs();
             }

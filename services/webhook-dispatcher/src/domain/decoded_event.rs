@@ -7,12 +7,12 @@ use mesh_events::{Event, UnknownEventType, cloudevents};
 
 /// An event, and its CloudEvents JSON from when it was asked for first.
 #[derive(Debug)]
-pub struct Fact {
+pub struct DecodedEvent {
     event: Event,
     json: OnceLock<String>,
 }
 
-impl Fact {
+impl DecodedEvent {
     /// CloudEvents 1.0 in structured JSON.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Fact {
     }
 }
 
-impl From<Event> for Fact {
+impl From<Event> for DecodedEvent {
     fn from(event: Event) -> Self {
         Self {
             event,
@@ -35,7 +35,7 @@ impl From<Event> for Fact {
     }
 }
 
-impl Deref for Fact {
+impl Deref for DecodedEvent {
     type Target = Event;
 
     fn deref(&self) -> &Event {

@@ -16,23 +16,23 @@ const SOON: u64 = 1;
 
 /// Tests of endpoints.
 #[derive(Default)]
-pub struct Turns(Mutex<HashMap<String, Tried>>);
+pub struct TestLimiter(Mutex<HashMap<String, TestHistory>>);
 
 #[derive(Default)]
-struct Tried {
+struct TestHistory {
     under_way: bool,
     /// Where another dispatcher has the endpoint, and its rate with it.
     bucket: Bucket,
 }
 
 /// The right to send a test.
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct TestPermit<'a> {
+    turns: &'a TestLimiter,
     name: String,
     _place: OwnedSemaphorePermit,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TestPermit<'_> {
     fn drop(&mut self) {
         let mut all = self.turns.all();
         if let Some(tried) = all.get_mut(&self.name) {
@@ -44,8 +44,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Turns {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Tried>> {
+impl TestLimiter {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, TestHistory>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,7 +65,7 @@ impl Turns {
 
 impl Webhooks {
     /// Asks to send a test now.
-    pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<Turn<'_>, ApiError> {
+    pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit<'_>, ApiError> {
         let (name, now) = (&endpoint.name, Utc::now());
         let places = Arc::clone(&self.shared.places).try_acquire_owned();
         let place = places.map_err(|_| ApiError::TooMany {
@@ -83,13 +83,13 @@ impl Webhooks {
             }
             tried.under_way = true;
         }
-        let turn = Turn {
+        let turn = TestPermit {
             turns: &self.turns,
             name: name.clone(),
             _place: place,
         };
-        let spent = match self.fleet.lane(name) {
-            Some(lane) => lane.spend(now).await?,
+        let spent = match self.worker_pool.worker(name) {
+            Some(worker) => worker.spend(now).await?,
             None => self.turns.spend(endpoint, now),
         };
         spent.map_err(|next| ApiError::TooMany {

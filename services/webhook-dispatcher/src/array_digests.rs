@@ -11,19 +11,19 @@ use mesh_events::EventType;
 use tokio::sync::Mutex;
 
 use crate::adapters::store::Delivery;
-use crate::domain::digest::{self, Digest, Pace, Summary};
+use crate::domain::digest::{self, Digest, DigestSchedule, Summary};
 use crate::domain::names;
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::handlers::Read;
-use crate::lane::Lane;
+use crate::handlers::DecodedMessage;
 
 /// Nothing is due for so long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// The digests of an endpoint that still have something to tell or to wait for; `None` until they were read.
-pub type Arrays = Mutex<Option<BTreeMap<String, Digest>>>;
+pub type ArrayDigests = Mutex<Option<BTreeMap<String, Digest>>>;
 
-impl Lane {
+impl EndpointWorker {
     /// True if events of arrays go into digests here.
     pub fn makes_digests(&self) -> bool {
         self.endpoint.digest && !self.array_companions.is_empty()
@@ -34,12 +34,12 @@ impl Lane {
     ///
     /// # Errors
     /// If the database does not read or write; the events come again.
-    pub async fn digest(&self, events: &[Option<&Read<'_>>]) -> Result<Vec<bool>, Error> {
+    pub async fn digest(&self, events: &[Option<&DecodedMessage<'_>>]) -> Result<Vec<bool>, Error> {
         let keyed = events.iter().map(|read| {
             let read = (*read)?;
             Some((read, self.digest_of(read)?))
         });
-        let keyed: Vec<Option<(&Read<'_>, String)>> = keyed.collect();
+        let keyed: Vec<Option<(&DecodedMessage<'_>, String)>> = keyed.collect();
         if keyed.iter().all(Option::is_none) {
             return Ok(vec![false; events.len()]);
         }
@@ -79,7 +79,7 @@ impl Lane {
         Ok(taken)
     }
 
-    fn digest_of(&self, read: &Read<'_>) -> Option<String> {
+    fn digest_of(&self, read: &DecodedMessage<'_>) -> Option<String> {
         let key = digest::key(read.kind, &read.event)?;
         Some(match read.replay {
             Some(replay) => format!("{key}/{replay}"),
@@ -92,7 +92,7 @@ impl Lane {
         &self,
         live: &BTreeMap<String, Digest>,
         key: &str,
-        read: &Read<'_>,
+        read: &DecodedMessage<'_>,
         now: DateTime<Utc>,
     ) -> Result<Option<Digest>, Error> {
         if let Some(digest) = live.get(key) {
@@ -142,11 +142,11 @@ impl Lane {
         Ok(pause)
     }
 
-    fn pace(&self) -> Pace {
+    fn pace(&self) -> DigestSchedule {
         if self.endpoint.format.keeps_current() {
-            Pace::CURRENT
+            DigestSchedule::CURRENT
         } else {
-            Pace::MESSAGES
+            DigestSchedule::MESSAGES
         }
     }
 

@@ -15,23 +15,23 @@ use tracing::{Instrument as _, Span};
 use crate::adapters::http::Http;
 use crate::adapters::store::{Attempt, Delivery, State, Store};
 use crate::admission::Admission;
-use crate::arrays::Arrays;
+use crate::array_digests::ArrayDigests;
+use crate::auto_disable::FailureState;
+use crate::concurrency_limit::ConcurrencyLimit;
 use crate::config::Endpoint;
 use crate::costs::Costs;
-use crate::domain::gate::Lesson;
+use crate::domain::gate::AttemptSignal;
 use crate::domain::retry::{Next, next_attempt};
 use crate::domain::{pairing, pending};
 use crate::error::Error;
-use crate::facts::Facts;
-use crate::halt::Failing;
+use crate::event_cache::EventCache;
 use crate::lease::Lease;
-use crate::pending::Heard;
-use crate::places::Places;
-use crate::post::Told;
+use crate::pending::PendingWatermark;
+use crate::post::DeliveryContent;
 use crate::{metrics, post};
 
 /// What all endpoints use.
-pub struct Shared {
+pub struct WorkerContext {
     /// The bus.
     pub bus: Bus,
     /// The database.
@@ -39,7 +39,7 @@ pub struct Shared {
     /// HTTP clients.
     pub http: Http,
     /// Events on their way.
-    pub facts: Facts,
+    pub facts: EventCache,
     /// Slurm's ClusterName.
     pub cluster: String,
     /// How long a chat message waits for its cost.
@@ -56,7 +56,7 @@ pub struct Shared {
     pub replayed: watch::Sender<BTreeSet<String>>,
 }
 
-impl Shared {
+impl WorkerContext {
     /// These endpoints are at work here.
     pub fn owned(&self, endpoints: Vec<String>) {
         let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
@@ -68,9 +68,9 @@ impl Shared {
 }
 
 /// An endpoint at work.
-pub struct Lane {
+pub struct EndpointWorker {
     /// What all endpoints use.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<WorkerContext>,
     /// The endpoint.
     pub endpoint: Endpoint,
     /// When it was made.
@@ -84,9 +84,9 @@ pub struct Lane {
     /// Types that end the waits it is told of; none if it is told of none, or of each at once.
     pub pending_companions: Vec<EventType>,
     /// Up to when it has heard of everything.
-    pub heard: Heard,
+    pub heard: PendingWatermark,
     /// Digests of arrays.
-    pub arrays: Arrays,
+    pub arrays: ArrayDigests,
     /// Costs that came before their message.
     pub costs: Costs,
     /// Cancelled once the bus has its consumer, so that no event passes it by.
@@ -95,29 +95,29 @@ pub struct Lane {
     pub asked_again: Notify,
     /// What may be sent now.
     pub admission: Admission,
-    pub(crate) failing: Failing,
+    pub(crate) failing: FailureState,
     pub(crate) halted: AtomicBool,
-    places: Places,
+    places: ConcurrencyLimit,
     pub(crate) wake: Notify,
     under_way: Mutex<HashSet<String>>,
 }
 
 /// An event that is being handled.
-pub struct UnderWay<'a> {
-    lane: &'a Lane,
+pub struct InFlightDelivery<'a> {
+    worker: &'a EndpointWorker,
     event: String,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightDelivery<'_> {
     fn drop(&mut self) {
-        self.lane.events_under_way().remove(&self.event);
+        self.worker.events_under_way().remove(&self.event);
     }
 }
 
-impl Lane {
+impl EndpointWorker {
     /// An endpoint, not yet at work.
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<WorkerContext>,
         endpoint: Endpoint,
         created_at: DateTime<Utc>,
         revision: i64,
@@ -139,20 +139,20 @@ impl Lane {
             Vec::new()
         };
         let costs = Costs::new(shared.cost_wait);
-        let places = Places::new(endpoint.concurrency, Arc::clone(&shared.places));
+        let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision, endpoint.concurrency == 1);
         Self {
             shared,
             companions,
             array_companions,
             pending_companions,
-            heard: Heard::default(),
-            arrays: Arrays::default(),
+            heard: PendingWatermark::default(),
+            arrays: ArrayDigests::default(),
             costs,
             declared: CancellationToken::new(),
             asked_again: Notify::new(),
             admission,
-            failing: Failing::default(),
+            failing: FailureState::default(),
             halted: AtomicBool::new(false),
             places,
             wake: Notify::new(),
@@ -204,10 +204,10 @@ impl Lane {
     }
 
     /// Begins to handle an event; `None` while it is being handled already, as when the bus gave it out twice.
-    pub fn begin(&self, event: &str) -> Option<UnderWay<'_>> {
+    pub fn begin(&self, event: &str) -> Option<InFlightDelivery<'_>> {
         let began = self.events_under_way().insert(event.to_owned());
-        began.then(|| UnderWay {
-            lane: self,
+        began.then(|| InFlightDelivery {
+            worker: self,
             event: event.to_owned(),
         })
     }
@@ -267,7 +267,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the database does not write, or a stored body is not an event.
-    async fn attempt(&self, mut delivery: Delivery) -> Result<(Delivery, Lesson), Error> {
+    async fn attempt(&self, mut delivery: Delivery) -> Result<(Delivery, AttemptSignal), Error> {
         let attempt = delivery.attempts + 1;
         let span = tracing::info_span!(
             "webhook.deliver",
@@ -284,7 +284,7 @@ impl Lane {
             trace::adopt(&span, &delivery.trace);
         }
         async {
-            let told = Told::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
+            let told = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
             let keys = self.endpoint.format.keys(&told.content());
             let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
             let at = Utc::now();
@@ -304,7 +304,7 @@ impl Lane {
             Span::current().record("status", attempted.status);
             let outcome = &attempted.verdict.outcome;
             let rules = self.endpoint.rules();
-            let lesson = Lesson::of(outcome, attempted.cause, attempted.status, &rules, now);
+            let lesson = AttemptSignal::of(outcome, attempted.cause, attempted.status, &rules, now);
             let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
             // A notice goes on being dropped if the wait it tells of ends.
             let is_notice = delivery.pair.as_deref().is_some_and(pending::is_key);

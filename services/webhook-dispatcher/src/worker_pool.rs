@@ -15,12 +15,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::endpoints::{Activity, Outline, Source, Stored};
+use crate::adapters::endpoints::{Activity, EndpointRow, EndpointSummary, Source};
 use crate::adapters::replicas::TTL;
 use crate::domain::ownership::{Lease as Held, Step, Wanted, plan};
+use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
-use crate::lane::{Lane, Shared};
-use crate::lease::{Lease, Validity};
+use crate::lease::{Lease, LeaseValidity};
 use crate::registry::Registry;
 use crate::work;
 
@@ -38,33 +38,33 @@ const TAKEN: &str = "another dispatcher takes over this endpoint";
 const APPLIED: Duration = Duration::from_millis(1_500);
 
 /// The endpoints this dispatcher is at work on.
-pub struct Fleet {
-    shared: Arc<Shared>,
+pub struct WorkerPool {
+    shared: Arc<WorkerContext>,
     registry: Arc<Registry>,
-    validity: Validity,
-    running: Mutex<BTreeMap<String, Running>>,
+    validity: LeaseValidity,
+    running: Mutex<BTreeMap<String, ActiveEndpoint>>,
     /// Endpoints that were not sent to at the last look.
     halted: Mutex<BTreeSet<String>>,
     wake: Arc<Notify>,
 }
 
 /// An endpoint at work.
-struct Running {
+struct ActiveEndpoint {
     lease: Lease,
     revision: i64,
     /// `None` while there is nothing to do, or it cannot be done.
-    lane: Option<Arc<Lane>>,
+    worker: Option<Arc<EndpointWorker>>,
     stop: CancellationToken,
     work: JoinHandle<()>,
 }
 
-impl Fleet {
+impl WorkerPool {
     /// Not at work yet.
-    pub fn new(shared: Arc<Shared>, registry: Arc<Registry>) -> Self {
+    pub fn new(shared: Arc<WorkerContext>, registry: Arc<Registry>) -> Self {
         Self {
             shared,
             registry,
-            validity: Validity::default(),
+            validity: LeaseValidity::default(),
             running: Mutex::default(),
             halted: Mutex::default(),
             wake: Arc::default(),
@@ -88,21 +88,21 @@ impl Fleet {
 
     fn is_applied(&self, name: &str, revision: i64) -> bool {
         self.running().get(name).is_some_and(|running| {
-            let declared = |lane: &Arc<Lane>| lane.declared.is_cancelled();
-            running.revision >= revision && running.lane.as_ref().is_none_or(declared)
+            let declared = |worker: &Arc<EndpointWorker>| worker.declared.is_cancelled();
+            running.revision >= revision && running.worker.as_ref().is_none_or(declared)
         })
     }
 
     /// An endpoint that is at work here.
-    pub fn lane(&self, name: &str) -> Option<Arc<Lane>> {
-        self.running().get(name)?.lane.clone()
+    pub fn worker(&self, name: &str) -> Option<Arc<EndpointWorker>> {
+        self.running().get(name)?.worker.clone()
     }
 
     /// Endpoints at work here whose consumers were not made yet, and what tells when they are.
     fn undeclared(&self) -> Vec<(String, CancellationToken)> {
         let all = self.running();
         let undeclared = all.iter().filter_map(|(name, running)| {
-            let declared = &running.lane.as_ref()?.declared;
+            let declared = &running.worker.as_ref()?.declared;
             (!declared.is_cancelled()).then(|| (name.clone(), declared.clone()))
         });
         undeclared.collect()
@@ -111,8 +111,8 @@ impl Fleet {
     /// Lets every endpoint look for what is due.
     pub fn wake_lanes(&self) {
         for running in self.running().values() {
-            if let Some(lane) = &running.lane {
-                lane.wake();
+            if let Some(worker) = &running.worker {
+                worker.wake();
             }
         }
     }
@@ -238,8 +238,8 @@ impl Fleet {
         self.tidy();
         self.look_for_notices(&outlines);
         for name in store.with_redeliveries().await? {
-            if let Some(lane) = self.running().get(&name).and_then(|it| it.lane.as_ref()) {
-                lane.asked_again.notify_one();
+            if let Some(worker) = self.running().get(&name).and_then(|it| it.worker.as_ref()) {
+                worker.asked_again.notify_one();
             }
         }
         self.unlist(&replicas, &outlines).await
@@ -270,7 +270,7 @@ impl Fleet {
     }
 
     /// Ends what runs for an endpoint if it is not as it should be. True if nothing runs.
-    fn settle(&self, name: &str, outline: Option<&Outline>) -> bool {
+    fn settle(&self, name: &str, outline: Option<&EndpointSummary>) -> bool {
         let mut all = self.running();
         let Some(running) = all.get(name) else {
             return true;
@@ -286,9 +286,10 @@ impl Fleet {
     }
 
     /// Where an endpoint was halted, wherever that was, messages about it may wait at others.
-    fn look_for_notices(&self, outlines: &BTreeMap<String, Outline>) {
-        let is_halted =
-            |outline: &Outline| matches!(outline.activity, Activity::Paused | Activity::Disabled);
+    fn look_for_notices(&self, outlines: &BTreeMap<String, EndpointSummary>) {
+        let is_halted = |outline: &EndpointSummary| {
+            matches!(outline.activity, Activity::Paused | Activity::Disabled)
+        };
         let halted = outlines.iter().filter(|(_, outline)| is_halted(outline));
         let halted: BTreeSet<String> = halted.map(|(name, _)| name.clone()).collect();
         let mut before = self.halted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,7 +307,13 @@ impl Fleet {
         self.shared.owned(all.keys().cloned().collect());
     }
 
-    fn start(&self, name: &str, epoch: i64, outline: &Outline, stored: Option<Stored>) {
+    fn start(
+        &self,
+        name: &str,
+        epoch: i64,
+        outline: &EndpointSummary,
+        stored: Option<EndpointRow>,
+    ) {
         let lease = Lease::new(name, epoch, self.validity.clone());
         let stop = CancellationToken::new();
         let made = match outline.activity {
@@ -315,7 +322,7 @@ impl Fleet {
                 let unknown = || Error::Unknown(name.to_owned());
                 let endpoint = stored.ok_or_else(unknown);
                 let made =
-                    |stored: Stored| Ok((self.registry.made_of(&stored)?, stored.created_at));
+                    |stored: EndpointRow| Ok((self.registry.made_of(&stored)?, stored.created_at));
                 match endpoint.and_then(made) {
                     Ok(made) => Some(made),
                     Err(error) => {
@@ -329,9 +336,9 @@ impl Fleet {
                 }
             }
         };
-        let lane = made.map(|(endpoint, created_at)| {
+        let worker = made.map(|(endpoint, created_at)| {
             let (shared, revision) = (Arc::clone(&self.shared), outline.revision);
-            Arc::new(Lane::new(
+            Arc::new(EndpointWorker::new(
                 shared,
                 endpoint,
                 created_at,
@@ -339,11 +346,11 @@ impl Fleet {
                 lease.clone(),
             ))
         });
-        let work = match (&lane, outline.activity) {
-            (Some(lane), Activity::Active) => {
-                tokio::spawn(work::deliver(Arc::clone(lane), stop.clone()))
+        let work = match (&worker, outline.activity) {
+            (Some(worker), Activity::Active) => {
+                tokio::spawn(work::deliver(Arc::clone(worker), stop.clone()))
             }
-            (Some(lane), _) => tokio::spawn(work::queue(Arc::clone(lane), stop.clone())),
+            (Some(worker), _) => tokio::spawn(work::queue(Arc::clone(worker), stop.clone())),
             (None, Activity::Removed) => tokio::spawn(work::remove(
                 Arc::clone(&self.shared),
                 lease.clone(),
@@ -355,10 +362,10 @@ impl Fleet {
                 tokio::spawn(async move { stop.cancelled().await })
             }
         };
-        let running = Running {
+        let running = ActiveEndpoint {
             lease,
             revision: outline.revision,
-            lane,
+            worker,
             stop,
             work: self.and_wake(work),
         };
@@ -386,7 +393,7 @@ impl Fleet {
     async fn unlist(
         &self,
         replicas: &[crate::domain::ownership::Replica],
-        outlines: &BTreeMap<String, Outline>,
+        outlines: &BTreeMap<String, EndpointSummary>,
     ) -> Result<(), Error> {
         let store = &self.shared.store;
         let now = Utc::now();
@@ -428,7 +435,7 @@ impl Fleet {
         Ok(())
     }
 
-    fn running(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
+    fn running(&self) -> MutexGuard<'_, BTreeMap<String, ActiveEndpoint>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -441,7 +448,7 @@ async fn all(declared: &[(String, CancellationToken)]) {
 }
 
 /// What is removed needs nobody who knows what it was.
-fn wanted(name: &str, outline: &Outline) -> Wanted {
+fn wanted(name: &str, outline: &EndpointSummary) -> Wanted {
     Wanted {
         name: name.to_owned(),
         from_file: outline.source == Source::File && outline.activity != Activity::Removed,

@@ -6,15 +6,15 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Mutex;
 
-use crate::adapters::endpoints::{Activity, Stored};
+use crate::adapters::endpoints::{Activity, EndpointRow};
 use crate::adapters::store::{Delivery, State};
-use crate::announce;
-use crate::domain::cause::{Cause, Side};
+use crate::domain::cause::{Cause, ResponsibleParty};
 use crate::domain::format::Format;
 use crate::domain::message::Notice;
 use crate::domain::names;
+use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::lane::Lane;
+use crate::outbox_publisher;
 
 /// Under it the beginning of the failures is kept, and how many there were.
 const KEY: &str = "failing-since";
@@ -23,16 +23,16 @@ const ENOUGH: u32 = 10;
 
 /// Attempts that failed, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Streak {
+pub struct FailureStreak {
     since: DateTime<Utc>,
     /// Counted up to [`ENOUGH`].
     attempts: u32,
 }
 
 /// How every attempt failed lately; the outer is `None` until it was read.
-pub type Failing = Mutex<Option<Option<Streak>>>;
+pub type FailureState = Mutex<Option<Option<FailureStreak>>>;
 
-impl Streak {
+impl FailureStreak {
     /// One more that failed.
     fn and(streak: Option<Self>, now: DateTime<Utc>) -> Self {
         let Self { since, attempts } = streak.unwrap_or(Self {
@@ -68,10 +68,10 @@ impl Streak {
 /// Messages about an endpoint that is halted, to what its owner reads: their chats that are at work. Where nobody owns it, it is the
 /// operator's, whose chats are those for everybody's events.
 fn notices(
-    halted: &Stored,
+    halted: &EndpointRow,
     state: &str,
     reason: &str,
-    all: &[Stored],
+    all: &[EndpointRow],
     now: DateTime<Utc>,
 ) -> Vec<Delivery> {
     let notice = Notice {
@@ -80,7 +80,7 @@ fn notices(
         reason: reason.to_owned(),
     };
     let body = serde_json::json!(notice).to_string().into_bytes();
-    let reads = |other: &&Stored| {
+    let reads = |other: &&EndpointRow| {
         let format = serde_json::from_value::<Format>(other.spec["format"].clone());
         let users = other.spec["users"].as_array();
         other.name != halted.name
@@ -89,7 +89,7 @@ fn notices(
             && format.is_ok_and(|format| format.is_chat())
             && (!halted.owner.is_empty() || users.is_none_or(Vec::is_empty))
     };
-    let message = |other: &Stored| {
+    let message = |other: &EndpointRow| {
         let id = names::notice_id(&other.name, &halted.name, now.timestamp_millis());
         Delivery::message(&other.name, id, body.clone(), now)
     };
@@ -98,12 +98,12 @@ fn notices(
 
 /// What is to be done with an endpoint.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Halt {
+pub struct AutoDisable {
     activity: Activity,
     reason: String,
 }
 
-impl Lane {
+impl EndpointWorker {
     /// Reads since when the endpoint fails, before the first request.
     ///
     /// # Errors
@@ -117,9 +117,9 @@ impl Lane {
     }
 
     /// Whether the endpoint is to be halted after this attempt. Since when it fails is kept with the delivery.
-    pub(crate) async fn halt_after(&self, delivery: &mut Delivery) -> Option<Halt> {
+    pub(crate) async fn halt_after(&self, delivery: &mut Delivery) -> Option<AutoDisable> {
         if delivery.cause == Some(Cause::Gone) {
-            return Some(Halt {
+            return Some(AutoDisable {
                 activity: Activity::Disabled,
                 reason: delivery.error.clone(),
             });
@@ -131,16 +131,18 @@ impl Lane {
             (State::Delivered, _) => None,
             // It says nothing of the receiver.
             (_, Some(Cause::Content)) => streak,
-            (_, Some(cause)) if cause.side() == Side::Dispatcher => streak,
-            _ => Some(Streak::and(streak, now)),
+            (_, Some(cause)) if cause.side() == ResponsibleParty::Dispatcher => streak,
+            _ => Some(FailureStreak::and(streak, now)),
         };
         if next != streak {
-            delivery.keep.push((KEY.to_owned(), next.map(Streak::kept)));
+            delivery
+                .keep
+                .push((KEY.to_owned(), next.map(FailureStreak::kept)));
         }
         *failing = Some(next);
         let after = self.shared.pause_after;
         let halts = next.is_some_and(|streak| streak.is_enough(after, now));
-        halts.then(|| Halt {
+        halts.then(|| AutoDisable {
             activity: Activity::Paused,
             reason: format!(
                 "nothing has arrived for {} (webhook-dispatcher.pause_after), last: {}",
@@ -150,16 +152,16 @@ impl Lane {
         })
     }
 
-    async fn failing_since(&self) -> Result<Option<Streak>, Error> {
+    async fn failing_since(&self) -> Result<Option<FailureStreak>, Error> {
         let store = &self.shared.store;
         let kept = store
             .kept(&self.endpoint.name, vec![KEY.to_owned()])
             .await?;
-        Ok(kept.get(KEY).and_then(|text| Streak::read(text)))
+        Ok(kept.get(KEY).and_then(|text| FailureStreak::read(text)))
     }
 
     /// Halts the endpoint: what waits and what comes is kept, until somebody resumes it.
-    pub(crate) async fn halt(&self, halt: Halt) {
+    pub(crate) async fn halt(&self, halt: AutoDisable) {
         if self.halted.swap(true, std::sync::atomic::Ordering::AcqRel) {
             return;
         }
@@ -174,7 +176,7 @@ impl Lane {
         }
     }
 
-    async fn try_halt(&self, halt: &Halt) -> Result<(), Error> {
+    async fn try_halt(&self, halt: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, Utc::now());
         // Who resumes it begins anew.
         store
@@ -184,7 +186,7 @@ impl Lane {
             return Ok(());
         };
         let what = halt.activity.as_str();
-        let act = announce::own_act(&self.shared.cluster, &stored, what, &halt.reason, now);
+        let act = outbox_publisher::own_act(&self.shared.cluster, &stored, what, &halt.reason, now);
         // Somebody who paused it meanwhile had their own reason.
         if stored.activity != Activity::Active {
             return Ok(());
@@ -210,23 +212,23 @@ mod tests {
         let start = DateTime::from_timestamp_millis(1_763_760_000_000).unwrap();
         let pause_after = Duration::from_secs(5 * 24 * 60 * 60);
         let at = |hours| start + TimeDelta::hours(hours);
-        let first = Streak::and(None, at(0));
-        let second = Streak::and(Some(first), at(200));
+        let first = FailureStreak::and(None, at(0));
+        let second = FailureStreak::and(Some(first), at(200));
         assert!(!second.is_enough(pause_after, at(200)), "two, days apart");
         let mut streak = second;
         for _ in 3..=12 {
-            assert_eq!(Streak::read(&streak.kept()), Some(streak));
-            streak = Streak::and(Some(streak), at(201));
+            assert_eq!(FailureStreak::read(&streak.kept()), Some(streak));
+            streak = FailureStreak::and(Some(streak), at(201));
         }
         assert!(streak.is_enough(pause_after, at(201)));
         assert!(!streak.is_enough(pause_after, at(119)), "not for so long");
         assert!(!streak.is_enough(Duration::ZERO, at(201)), "never");
         assert_eq!(
-            Streak::and(Some(streak), at(202)),
+            FailureStreak::and(Some(streak), at(202)),
             streak,
             "not written again"
         );
-        let older = Streak::read("1763760000000");
+        let older = FailureStreak::read("1763760000000");
         assert_eq!(older, Some(first), "as versions before wrote it");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use mesh_events::{DecodeError, Event};
 
-use crate::domain::fact::Fact;
+use crate::domain::decoded_event::DecodedEvent;
 
 /// So many are remembered, the last ones.
 const MOST: usize = 256;
@@ -15,27 +15,27 @@ const LARGEST: usize = 8 * 1024;
 
 /// Events by their bytes: what is the same is read the same, wherever it comes from.
 #[derive(Default)]
-pub struct Facts(Mutex<Recent>);
+pub struct EventCache(Mutex<RecentEvents>);
 
 #[derive(Default)]
-struct Recent {
-    facts: HashMap<Bytes, Arc<Fact>>,
+struct RecentEvents {
+    facts: HashMap<Bytes, Arc<DecodedEvent>>,
     order: VecDeque<Bytes>,
 }
 
-impl Facts {
+impl EventCache {
     /// The event of these bytes.
     ///
     /// # Errors
     /// If they are none of the contract.
-    pub fn read(&self, body: &[u8]) -> Result<Arc<Fact>, DecodeError> {
+    pub fn read(&self, body: &[u8]) -> Result<Arc<DecodedEvent>, DecodeError> {
         if body.len() > LARGEST {
             return Ok(Arc::new(Event::from_bytes(body)?.into()));
         }
         if let Some(fact) = self.with(|recent| recent.facts.get(body).cloned()) {
             return Ok(fact);
         }
-        let fact = Arc::new(Fact::from(Event::from_bytes(body)?));
+        let fact = Arc::new(DecodedEvent::from(Event::from_bytes(body)?));
         // Bytes of their own: those of a message hold all that was received with it.
         let body = Bytes::copy_from_slice(body);
         self.with(|recent| {
@@ -55,7 +55,7 @@ impl Facts {
         Ok(fact)
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Recent) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut RecentEvents) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_last_ones_are_read_once() {
-        let facts = Facts::default();
+        let facts = EventCache::default();
         let read = |n| facts.read(&body(n, 0)).unwrap();
         let first = read(0);
         assert!(Arc::ptr_eq(&first, &read(0)));
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn large_ones_are_not_remembered_and_what_is_none_is_an_error() {
-        let facts = Facts::default();
+        let facts = EventCache::default();
         assert_eq!(facts.read(&body(7, LARGEST)).unwrap().run_seq, 7);
         assert!(facts.read(b"no event").is_err());
         assert!(facts.0.lock().unwrap().facts.is_empty());

@@ -68,7 +68,12 @@ pub fn compare_submitted(
     });
     let ordered = ordered.into_iter().flat_map(TaskSet::iter);
     let all = TaskSet::new(submitted.rest.iter().chain(ordered));
-    record_departed(&mut next, all.difference(&remaining).difference(&jobs));
+    let departed = all
+        .difference(&remaining)
+        .difference(&jobs)
+        .difference(&next.cancelled_tasks());
+    record_departed(&mut next, departed);
+    next.cancelled = None;
     next.ask_submitted = false;
     Some(next)
 }
@@ -129,6 +134,10 @@ pub fn resolve_departed_tasks(
         return Some(DepartedTasks::Missing(Box::new(next)));
     }
     next.left = (!waiting.is_empty()).then(|| waiting.to_string());
+    if next.ask_submitted {
+        let all = TaskSet::new(next.cancelled_tasks().iter().chain(cancelled.iter()));
+        next.cancelled = Some(all.to_string());
+    }
     let mut facts = Vec::new();
     let mut emitter = Emitter {
         run: array,
@@ -145,4 +154,56 @@ pub fn resolve_departed_tasks(
         .array_tasks = cancelled.to_string();
     let fact = facts.pop()?;
     Some(DepartedTasks::Cancelled(Box::new(next), Box::new(fact)))
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_types::{JobId, UnixTime};
+
+    use super::*;
+
+    fn tasks(text: &str) -> TaskSet {
+        text.parse().unwrap()
+    }
+
+    /// Accounting lists a task that was cancelled alone as submitted, however long ago its cancellation was published.
+    #[test]
+    fn a_task_that_was_published_as_cancelled_is_not_published_again() {
+        let array = RunKey {
+            cluster: "c".to_owned(),
+            job_id: 7,
+            task_id: None,
+            submit_time: 1_000,
+            attempt: 0,
+        };
+        let mut run_store = RunStore::default();
+        run_store.put(
+            array.clone(),
+            RunState {
+                raw_id: 7,
+                is_array: true,
+                remaining: Some("1-2,4".to_owned()),
+                left: Some("3".to_owned()),
+                ask_submitted: true,
+                ..RunState::default()
+            },
+        );
+        let given_up = tasks("3");
+        let resolved = resolve_departed_tasks(&run_store, &array, false, Some(&given_up), 2_000);
+        let Some(DepartedTasks::Cancelled(next, fact)) = resolved else {
+            panic!("{resolved:?}");
+        };
+        assert_eq!(fact.array_tasks, "3");
+        run_store.put(array.clone(), *next);
+        let submitted = ArraySubmission {
+            array: JobId::new(7).unwrap(),
+            submit: UnixTime::from_secs(1_000),
+            jobs: TaskSet::default(),
+            rest: tasks("1-4"),
+            ordered: Some(tasks("1-5")),
+        };
+        let next = compare_submitted(&run_store, &array, &submitted, false).unwrap();
+        assert_eq!(next.left.as_deref(), Some("5"));
+        assert!(!next.ask_submitted && next.cancelled.is_none());
+    }
 }

@@ -124,6 +124,9 @@ pub struct RunState {
     /// Tasks that left the array's record and were not seen since.
     #[serde(rename = "lf", default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
+    /// Tasks that were published as cancelled while accounting is still to be asked about the submission, which lists them again.
+    #[serde(rename = "cx", default, skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<String>,
     /// Accounting is still to be asked which tasks the array was submitted with.
     #[serde(rename = "as", default, skip_serializing_if = "is_false")]
     pub ask_submitted: bool,
@@ -191,6 +194,15 @@ impl RunState {
     /// The tasks an array's own record still had.
     pub fn remaining_tasks(&self) -> Option<TaskSet> {
         self.remaining.as_deref()?.parse().ok()
+    }
+
+    /// Tasks that were published as cancelled before accounting was asked about the submission.
+    pub fn cancelled_tasks(&self) -> TaskSet {
+        let tasks = self
+            .cancelled
+            .as_deref()
+            .and_then(|tasks| tasks.parse().ok());
+        tasks.unwrap_or_default()
     }
 
     /// Tasks that left the array's record and were not seen since.

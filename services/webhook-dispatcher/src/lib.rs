@@ -4,11 +4,11 @@
 //! - [`config`]: the section of `mesh.toml` and its checked endpoints.
 //! - [`handlers`]: per message: decide, send, store.
 //! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
-//! - [`worker_pool`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
-//! - [`event_cache`]: events on their way, read once for all endpoints.
-//! - [`work`]: what is done for an endpoint; [`endpoint_worker`]: its limits and attempts; [`due`]: when what waits is sent.
-//! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for; [`concurrency_limit`]: how much at a time.
-//! - [`redeliver`]: dead letters that somebody wants delivered again; [`auto_disable`]: endpoints that are not sent to any more.
+//! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: until when it owns them.
+//! - [`event_cache`]: recent events, decoded once for all endpoints.
+//! - [`work`]: the tasks of a worker; [`endpoint_worker`]: its limits and attempts; [`due`]: sends deliveries that are due.
+//! - [`admission`]: when a request may be sent: circuit breaker, rate limit, Retry-After; [`concurrency_limit`]: how many at a time.
+//! - [`redeliver`]: redelivery of dead letters; [`auto_disable`]: disables endpoints that fail for too long.
 //! - [`array_digests`]: digests of arrays, on disk; [`pending`]: notices about jobs that wait.
 //! - [`outbox_publisher`]: outcomes become audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.

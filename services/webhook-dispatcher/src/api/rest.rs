@@ -146,7 +146,7 @@ impl From<Delivery> for DeliveryJson {
 }
 
 /// The endpoints that the caller may see.
-#[utoipa::path(get, path = "/v1/webhooks", tag = "webhooks", responses(
+#[utoipa::path(get, operation_id = "listWebhooks", path = "/v1/webhooks", tag = "webhooks", responses(
     (status = 200, description = "Endpoints by name", body = WebhookList), (status = 401, response = openapi::Unauthorized),
 ))]
 pub(super) async fn list<A: WebhooksApi>(
@@ -162,7 +162,7 @@ pub(super) async fn list<A: WebhooksApi>(
 }
 
 /// Makes an endpoint. Its signing secret is in the answer, and never again.
-#[utoipa::path(post, path = "/v1/webhooks", tag = "webhooks", request_body = NewWebhook, responses(
+#[utoipa::path(post, operation_id = "createWebhook", path = "/v1/webhooks", tag = "webhooks", request_body = NewWebhook, responses(
     (status = 201, description = "The endpoint and its secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
@@ -190,7 +190,7 @@ pub(super) struct NewWebhook {
 }
 
 /// An endpoint.
-#[utoipa::path(get, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
+#[utoipa::path(get, operation_id = "getWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
@@ -203,7 +203,7 @@ pub(super) async fn show<A: WebhooksApi>(
 }
 
 /// Changes an endpoint: a JSON merge patch (RFC 7396), `null` takes a value back to its default.
-#[utoipa::path(patch, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+#[utoipa::path(patch, operation_id = "updateWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body(content = EndpointConfig, content_type = "application/merge-patch+json"), responses(
     (status = 200, description = "The changed endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -219,7 +219,7 @@ pub(super) async fn edit<A: WebhooksApi>(
 }
 
 /// Removes an endpoint. What waits for it ends as dead letters; the name is free again a moment later.
-#[utoipa::path(delete, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
+#[utoipa::path(delete, operation_id = "deleteWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
     (status = 204, description = "It is being removed"), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
@@ -242,7 +242,7 @@ pub(super) struct Pause {
 }
 
 /// Lets an endpoint wait. Its events are queued on the bus, as long as the bus keeps them.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+#[utoipa::path(post, operation_id = "pauseWebhook", path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body = Option<Pause>, responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -259,7 +259,7 @@ pub(super) async fn pause<A: WebhooksApi>(
 }
 
 /// Lets an endpoint go on.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
+#[utoipa::path(post, operation_id = "resumeWebhook", path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
@@ -272,7 +272,7 @@ pub(super) async fn resume<A: WebhooksApi>(
 }
 
 /// Makes a new signing secret, which is in the answer and never again; the old one signs beside it for a while.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+#[utoipa::path(post, operation_id = "rotateWebhookSecret", path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body = Option<Rotation>, responses(
     (status = 200, description = "The endpoint and its new secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -291,7 +291,7 @@ pub(super) async fn rotate<A: WebhooksApi>(
 }
 
 /// Sends a sample, or an event that is given, once and now, and says what came of it. Nothing is stored.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+#[utoipa::path(post, operation_id = "testWebhook", path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
     request_body = Option<TestRequest>, responses(
     (status = 200, description = "What came of it", body = TestResult), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -310,7 +310,7 @@ pub(super) async fn test<A: WebhooksApi>(
 }
 
 /// Shows what an endpoint would be sent, or what a format makes, of an event or a sample. Nothing is sent or stored.
-#[utoipa::path(post, path = "/v1/webhooks/preview", tag = "webhooks", request_body = PreviewRequest, responses(
+#[utoipa::path(post, operation_id = "previewWebhook", path = "/v1/webhooks/preview", tag = "webhooks", request_body = PreviewRequest, responses(
     (status = 200, description = "What would be sent", body = Preview), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
@@ -328,7 +328,7 @@ pub(super) async fn preview<A: WebhooksApi>(
 }
 
 /// The newest deliveries of an endpoint.
-#[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Its name"), Page), responses(
+#[utoipa::path(get, operation_id = "listDeliveries", path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Its name"), Page), responses(
     (status = 200, description = "The newest first", body = DeliveryList), (status = 400, description = "A parameter is wrong", content_type = "text/plain"),
     (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 422, response = openapi::Unprocessable),
 ))]
@@ -400,7 +400,7 @@ impl From<Attempt> for AttemptJson {
 }
 
 /// A delivery: its event, and what came of each attempt.
-#[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
+#[utoipa::path(get, operation_id = "getDelivery", path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
     ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event"), OwnerQuery), responses(
     (status = 200, description = "The delivery", body = DeliveryWithAttempts), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
@@ -430,7 +430,7 @@ pub(super) struct RedeliveryList {
 }
 
 /// Has dead letters delivered again, with the same `webhook-id`: those that are named, or those that a filter fits. It goes on over restarts.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery),
+#[utoipa::path(post, operation_id = "redeliverDeliveries", path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery),
     request_body = RedeliverRequest, responses(
     (status = 202, description = "What was asked for", body = RedeliveryJob), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -452,7 +452,7 @@ pub(super) async fn redeliver<A: WebhooksApi>(
 }
 
 /// What was asked to be delivered again, and how far that is.
-#[utoipa::path(get, path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery), responses(
+#[utoipa::path(get, operation_id = "listRedeliveries", path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery), responses(
     (status = 200, description = "The newest first", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]

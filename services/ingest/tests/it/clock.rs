@@ -45,12 +45,7 @@ fn start(config: &PathBuf, clock: &PathBuf) -> Process {
 
 /// How far the last poll that ingest has stored is ahead of the clock, in seconds.
 async fn ahead(mesh: &Mesh) -> Option<i64> {
-    let client = async_nats::connect(mesh.nats.url()).await.ok()?;
-    let bucket = async_nats::jetstream::new(client);
-    let bucket = bucket.get_key_value("mesh_ingest").await.ok()?;
-    let meta = bucket.get("ingest.meta").await.ok()??;
-    let meta: serde_json::Value = serde_json::from_slice(&meta).ok()?;
-    Some(meta["watermark"].as_i64()? - chrono::Utc::now().timestamp())
+    Some(mesh.last_poll().await? - chrono::Utc::now().timestamp())
 }
 
 async fn wait_ahead(mesh: &Mesh, what: &str, wanted: impl Fn(i64) -> bool) {
@@ -74,11 +69,7 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     };
     set(0);
     let ingest = start(&config, &clock);
-    // A job that ends before the first poll is history and is not told.
-    wait_ahead(&mesh, "its first poll is stored", |seconds| {
-        seconds.abs() < HOUR / 2
-    })
-    .await;
+    mesh.wait_first_poll().await;
     let first = cluster.sbatch(&[], "true").await;
     mesh.wait_passed(first, "submitted started completed").await;
 

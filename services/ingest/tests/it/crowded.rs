@@ -20,7 +20,7 @@ async fn connections_of_strangers_leave_room_for_slurms_commands() {
     let settings = format!(
         "sweep_interval = \"500ms\"\n[mesh.api]\nlisten = \"{address}\"\ntoken_file = \"token\""
     );
-    let config = mesh.config(cluster, &settings);
+    let config = mesh.config_of_process(cluster, &settings);
     write_private(
         &config.with_file_name("token"),
         "a token of enough characters",
@@ -37,6 +37,7 @@ async fn connections_of_strangers_leave_room_for_slurms_commands() {
         TcpStream::connect(address).await.is_ok()
     })
     .await;
+    mesh.wait_first_poll().await;
     let mut held = Vec::new();
     for client in 0..520_u32 {
         let from = Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + client % 5);

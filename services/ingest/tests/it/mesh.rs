@@ -146,12 +146,6 @@ impl Mesh {
         Replicas::start(IngestService::NAME, program, &config, self.folder.path())
     }
 
-    /// The configuration of a process of its own.
-    pub fn config(&self, cluster: &Cluster, settings: &str) -> PathBuf {
-        let slurm = format!("bin_dir = {:?}", cluster.commands());
-        self.write_config(NAME, cluster, &slurm, settings)
-    }
-
     fn write_config(&self, name: &str, cluster: &Cluster, slurm: &str, settings: &str) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.toml"));
         if !self.folder.path().join("identities.toml").exists() {
@@ -267,6 +261,24 @@ impl Mesh {
     pub async fn wait_passed(&self, id: u32, story: &str) {
         wait_for(&format!("job {id}: {story}"), DEADLINE, async || {
             self.story(id).starts_with(story).then_some(())
+        })
+        .await;
+    }
+
+    /// When the last poll began that a process of ingest has stored, in Unix seconds.
+    pub async fn last_poll(&self) -> Option<i64> {
+        let client = async_nats::connect(self.nats.url()).await.ok()?;
+        let bucket = async_nats::jetstream::new(client);
+        let bucket = bucket.get_key_value("mesh_ingest").await.ok()?;
+        let meta = bucket.get("ingest.meta").await.ok()??;
+        let meta: serde_json::Value = serde_json::from_slice(&meta).ok()?;
+        meta["watermark"].as_i64().filter(|began| *began > 0)
+    }
+
+    /// Waits until a process of ingest has stored its first poll: jobs that end before it are history, without events.
+    pub async fn wait_first_poll(&self) {
+        wait_for("the first poll is stored", DEADLINE, async || {
+            self.last_poll().await
         })
         .await;
     }

@@ -14,12 +14,12 @@ use futures_util::future::join_all;
 use crate::{BoxError, Bus, Error, metrics, trace};
 
 /// Messages of a batch; nats-server's default is to take no more than 1,000. It holds them in memory until the last one has come.
-const MOST: usize = 512;
+const MAX_BATCH_MESSAGES: usize = 512;
 /// Bytes of a batch, unless a single message has more.
 const MOST_BYTES: usize = 2 << 20;
 
 /// A batch is sent and stored within this time, or nobody answers.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A message that is no event: an audit entry, a dead letter.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Bus {
         for batch in batches(messages) {
             let subject = batch.first().map_or("", |message| message.subject.as_str());
             let waiting = self.status.publishing(subject);
-            let stored = tokio::time::timeout(PATIENCE, self.publish_batch(batch)).await;
+            let stored = tokio::time::timeout(PUBLISH_TIMEOUT, self.publish_batch(batch)).await;
             waiting.answered();
             match stored.unwrap_or(Err(Failure::Away)) {
                 Ok(()) => {
@@ -137,7 +137,7 @@ fn batches(messages: &[RawMessage]) -> impl Iterator<Item = &[RawMessage]> {
     let mut left = messages;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = left.iter().take(MOST).take_while(|message| {
+        let fits = left.iter().take(MAX_BATCH_MESSAGES).take_while(|message| {
             let first = bytes == 0;
             bytes += message.body.len() + 1;
             first || bytes <= MOST_BYTES

@@ -16,15 +16,15 @@ use crate::state::FormerStates;
 use crate::status::Status;
 use crate::{BoxError, Config, Error, authentication, innermost, metrics};
 
-/// So long what was declared is taken to be there still.
-const DECLARED: Duration = Duration::from_secs(10);
+/// How long a declaration is assumed to hold without a check.
+const DECLARATION_TTL: Duration = Duration::from_secs(10);
 /// How long a connection may take to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is found out why there is no connection.
 const REASON_INTERVAL: Duration = Duration::from_secs(10);
 /// So many consumers are declared or opened at a time: the server does them one after the other, and each has to be done before its
 /// request times out, however many there are.
-const DECLARING: usize = 32;
+const MAX_CONCURRENT_DECLARATIONS: usize = 32;
 
 /// A connection to NATS in one role. Cheap to clone.
 #[derive(Clone)]
@@ -99,7 +99,7 @@ impl Bus {
             role: role.into(),
             config: Arc::new(config.clone()),
             declared: Arc::default(),
-            declaring: Arc::new(Semaphore::new(DECLARING)),
+            declaring: Arc::new(Semaphore::new(MAX_CONCURRENT_DECLARATIONS)),
             consumers: Arc::default(),
             former: Arc::default(),
             status,
@@ -169,7 +169,8 @@ impl Bus {
     async fn declare_all(&self) -> Result<(), Error> {
         let mut declared = self.declared.lock().await;
         let connection = self.client.statistics().connects.load(Ordering::Relaxed);
-        let is_fresh = |(at, over): (Instant, u64)| over == connection && at.elapsed() < DECLARED;
+        let is_fresh =
+            |(at, over): (Instant, u64)| over == connection && at.elapsed() < DECLARATION_TTL;
         if !declared.is_some_and(is_fresh) {
             // On the heap: it is large, and would be part of the future of everyone who waits for the bus.
             Box::pin(self.provision()).await?;

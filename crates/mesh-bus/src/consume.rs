@@ -22,8 +22,8 @@ use crate::metrics::Pending;
 use crate::repair::of_catalogue;
 use crate::{Bus, Error, Message, metrics};
 
-/// So often the server is told that work goes on: before the shortest ack wait is over, the ledger's ten seconds.
-const STILL_AT_IT: Duration = Duration::from_secs(7);
+/// Interval of progress acknowledgements: shorter than the shortest ack wait, the ledger's ten seconds.
+const ACK_PROGRESS_INTERVAL: Duration = Duration::from_secs(7);
 
 /// What a handler decided about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -329,7 +329,7 @@ async fn is_waited_for(consumer: &PullConsumer, asking: &Semaphore) -> bool {
 async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output = T>>) -> T {
     let telling = async {
         loop {
-            tokio::time::sleep(STILL_AT_IT).await;
+            tokio::time::sleep(ACK_PROGRESS_INTERVAL).await;
             for message in messages {
                 if let Err(error) = message.acknowledge(AckKind::Progress).await {
                     tracing::debug!(

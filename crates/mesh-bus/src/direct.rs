@@ -17,7 +17,7 @@ use crate::follow::StartPosition;
 use crate::{Bus, Error, Message};
 
 /// Messages of one request.
-const BATCH: u32 = 256;
+const BATCH_SIZE: u32 = 256;
 /// A request is answered within this time, or asked again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without word of a new message it is looked this often.
@@ -226,7 +226,7 @@ impl DirectReader {
     /// Messages of one filter, and whether these are all that there are now.
     async fn batch(&self, filter: &str) -> Result<(Vec<Message>, bool), Error> {
         let request = BatchRequest {
-            batch: BATCH,
+            batch: BATCH_SIZE,
             next_by_subj: filter,
             seq: match self.next {
                 Next::Sequence(sequence) => Some(sequence),

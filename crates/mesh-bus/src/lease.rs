@@ -1,6 +1,6 @@
 //! Leadership: of the replicas of a service, one leads per cluster; the others stand by.
 //!
-//! The leader renews an entry `<cluster>.<service>` of bucket `mesh_leases`. A standby that has seen the same revision for [`TERM`], by
+//! The leader renews an entry `<cluster>.<service>` of bucket `mesh_leases`. A standby that has seen the same revision for [`LEASE_TTL`], by
 //! its own monotonic clock, takes the entry; so it does at once when the leader has given it up. No two hosts' clocks are compared.
 //!
 //! A lease is no fence: a paused leader does not know that it has been replaced. What it writes is refused by [`crate::ClusterState`]. A
@@ -16,18 +16,18 @@ use tokio_util::sync::CancellationToken;
 use crate::bucket::{Bucket, BucketEntry, PutError};
 use crate::{Bus, Error, metrics};
 
-/// Without a renewal for so long, a standby takes over.
-const TERM: Duration = Duration::from_secs(6);
+/// A standby takes over after this time without a renewal.
+const LEASE_TTL: Duration = Duration::from_secs(6);
 /// Between two renewals.
-const RENEW: Duration = Duration::from_millis(1_500);
-/// A renewal that takes longer is tried again.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Between two looks of a standby.
-const LOOK: Duration = Duration::from_millis(500);
-/// Two looks further apart than this are no observation of the time between: the standby was paused, or NATS was away.
-const BLIND: Duration = Duration::from_secs(3);
-/// A look that takes longer is none: NATS was away, so the leader could not renew. Less is a slow server.
-const SLOW: Duration = Duration::from_secs(4);
+const RENEW_INTERVAL: Duration = Duration::from_millis(1_500);
+/// A renewal without an answer within this time is retried.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two polls of a standby.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Polls further apart prove nothing about the time between them: the standby was paused, or NATS was away.
+const MAX_POLL_GAP: Duration = Duration::from_secs(3);
+/// A slower poll does not count: NATS was away, so the leader could not renew. A faster one is a slow server.
+const POLL_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What a replica is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Candidate {
                     Ok(Some(lease)) => return Ok(lease),
                     Ok(None) => looked = Instant::now(),
                     Err(error) => {
-                        if looked.elapsed() >= SLOW {
+                        if looked.elapsed() >= POLL_TIMEOUT {
                             self.now(LeadershipState::Unsure);
                         }
                         tracing::debug!(error = &error as &dyn std::error::Error, "look at the lease");
@@ -111,7 +111,7 @@ impl Candidate {
             }
             tokio::select! {
                 () = shutdown.cancelled() => return Err(Error::Cancelled),
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
@@ -196,15 +196,15 @@ impl Watched {
         let first = match self.seen {
             Some((revision, first, last))
                 if revision == entry.revision
-                    && began.duration_since(last) <= BLIND
-                    && now.duration_since(began) <= SLOW =>
+                    && began.duration_since(last) <= MAX_POLL_GAP
+                    && now.duration_since(began) <= POLL_TIMEOUT =>
             {
                 first
             }
             _ => now,
         };
         self.seen = Some((entry.revision, first, now));
-        now.duration_since(first) >= TERM
+        now.duration_since(first) >= LEASE_TTL
     }
 }
 
@@ -255,9 +255,9 @@ impl Keeper {
             tokio::select! {
                 // Dropped or told: both mean the same.
                 _ = &mut given_up => break,
-                () = tokio::time::sleep(RENEW) => {}
+                () = tokio::time::sleep(RENEW_INTERVAL) => {}
             }
-            match tokio::time::timeout(ANSWER, self.term.renew()).await {
+            match tokio::time::timeout(REQUEST_TIMEOUT, self.term.renew()).await {
                 Ok(Ok(())) => self.now(LeadershipState::Leader),
                 Ok(Err(PutError::Conflict { .. })) => {
                     self.now(LeadershipState::Standby);
@@ -265,7 +265,7 @@ impl Keeper {
                     return;
                 }
                 Ok(Err(PutError::Bus(_))) | Err(_) => {
-                    if self.term.renewed.elapsed() >= TERM - RENEW {
+                    if self.term.renewed.elapsed() >= LEASE_TTL - RENEW_INTERVAL {
                         self.now(LeadershipState::Unsure);
                     }
                 }

@@ -17,7 +17,7 @@ use tracing::{Instrument as _, Span};
 use crate::{Bus, Error, metrics, trace};
 
 /// How many entities are published at the same time by [`Bus::publish_all`].
-const WINDOW: usize = 256;
+const MAX_IN_FLIGHT_PUBLISHES: usize = 256;
 
 /// JetStream's receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +270,7 @@ impl Bus {
             by_entity.entry(key).or_default().push((event, span));
         }
         stream::iter(by_entity.into_values().map(Ok))
-            .try_for_each_concurrent(WINDOW, |events| async move {
+            .try_for_each_concurrent(MAX_IN_FLIGHT_PUBLISHES, |events| async move {
                 for (event, span) in &events {
                     self.publish_until_done(event, shutdown)
                         .instrument(span.clone())

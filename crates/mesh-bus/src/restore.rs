@@ -12,7 +12,7 @@ use crate::{Bus, Error, metrics};
 /// A server that is well answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where a server answers how it is; in the system account only.
-const HEALTH: &str = "$SYS.REQ.SERVER.PING.HEALTHZ";
+const HEALTH_SUBJECT: &str = "$SYS.REQ.SERVER.PING.HEALTHZ";
 
 #[derive(Deserialize)]
 struct HealthAnswer {
@@ -71,7 +71,7 @@ impl Bus {
     pub async fn server_problem(&self) -> Result<Option<String>, Error> {
         let failed = || Error::jetstream("ask for the health of", "NATS");
         let request = async_nats::Request::new().timeout(Some(ANSWER_TIMEOUT));
-        let answer = self.client.send_request(HEALTH, request).await;
+        let answer = self.client.send_request(HEALTH_SUBJECT, request).await;
         let answer = answer.map_err(|source| failed()(source.into()))?;
         let answer: HealthAnswer =
             serde_json::from_slice(&answer.payload).map_err(|source| failed()(source.into()))?;

@@ -28,21 +28,21 @@ use crate::{Bus, Error};
 
 /// Makes the server compare with the last message of other subjects than the message's own; nats-server 2.12 and later, also in a cluster.
 const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
-/// Who wrote, so that a write whose answer was lost is recognised.
-const WRITER: &str = "Mesh-Writer";
+/// Names the writer, so that a write is recognised whose answer was lost.
+const WRITER_HEADER: &str = "Mesh-Writer";
 /// The server refuses what is in order.
-const UNCLEAR: &str =
+const UNEXPECTED_CONFLICT: &str =
     "refused as out of date, which it is not; does every nats-server have version 2.12 or newer?";
 /// Key suffix of the writer's mark.
 pub(crate) const MARK: &str = "writer";
 /// A delete is a message without a value, and with this header.
-const OPERATION: (&str, &str) = ("KV-Operation", "DEL");
+const DELETE_MARKER: (&str, &str) = ("KV-Operation", "DEL");
 /// Between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// What was written so long ago may be older than what another process wrote since.
-const REMEMBERED: Duration = Duration::from_secs(60);
-/// Keys that are read at the same time.
-const READS: usize = 32;
+const WRITE_CACHE_TTL: Duration = Duration::from_secs(60);
+/// Keys read concurrently.
+const MAX_CONCURRENT_READS: usize = 32;
 
 /// What a writer had written, by key, compressed.
 type Written = BTreeMap<String, Vec<u8>>;
@@ -61,7 +61,7 @@ impl FormerStates {
     fn take(&self, bucket: &str, cluster: &str) -> Option<Written> {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, written) = states.remove(&(bucket.to_owned(), cluster.to_owned()))?;
-        (at.elapsed() < REMEMBERED && !written.is_empty()).then_some(written)
+        (at.elapsed() < WRITE_CACHE_TTL && !written.is_empty()).then_some(written)
     }
 }
 
@@ -157,7 +157,7 @@ impl ClusterState {
     /// As [`ClusterState::put`].
     pub async fn delete(&mut self, key: &str) -> Result<(), PutError> {
         let mut headers = self.headers();
-        let (name, value) = OPERATION;
+        let (name, value) = DELETE_MARKER;
         headers.insert(name, value);
         self.write(key, Bytes::new(), &headers).await
     }
@@ -204,7 +204,7 @@ impl ClusterState {
             };
             if newest.sequence == self.last {
                 // Nothing came in between: a write of ours is on its way still, or the server compares with another subject.
-                return Err(self.bucket.error("write bucket")(UNCLEAR).into());
+                return Err(self.bucket.error("write bucket")(UNEXPECTED_CONFLICT).into());
             }
             self.last = newest.sequence;
             if newest.subject.as_str() == subject && newest.payload == value {
@@ -218,7 +218,11 @@ impl ClusterState {
     async fn newest_own(&mut self, key: &str) -> Result<Option<StreamMessage>, PutError> {
         let newest = self.newest(&self.key(">")).await?;
         let is_own = |newest: &StreamMessage| {
-            newest.headers.get(WRITER).map(|writer| writer.as_str()) == Some(&self.writer)
+            newest
+                .headers
+                .get(WRITER_HEADER)
+                .map(|writer| writer.as_str())
+                == Some(&self.writer)
         };
         match newest {
             Some(newest) if !is_own(&newest) => Err(self.replaced(key)),
@@ -330,7 +334,7 @@ impl ClusterState {
             .collect();
         let entries: Vec<Option<BucketEntry>> =
             stream::iter(keys.into_iter().map(|key| self.read(key)))
-                .buffer_unordered(READS)
+                .buffer_unordered(MAX_CONCURRENT_READS)
                 .try_collect()
                 .await?;
         let mut entries: Vec<BucketEntry> = entries.into_iter().flatten().collect();
@@ -354,7 +358,7 @@ impl ClusterState {
 
     async fn read(&self, key: String) -> Result<Option<BucketEntry>, Error> {
         let newest = self.newest(&key).await?;
-        let stored = newest.filter(|message| message.headers.get(OPERATION.0).is_none());
+        let stored = newest.filter(|message| message.headers.get(DELETE_MARKER.0).is_none());
         Ok(stored.map(|message| BucketEntry {
             key,
             value: message.payload,
@@ -381,7 +385,7 @@ impl ClusterState {
 
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(WRITER, self.writer.as_str());
+        headers.insert(WRITER_HEADER, self.writer.as_str());
         headers
     }
 }

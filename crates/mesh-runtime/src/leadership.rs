@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Context;
 
-/// After a term that ended although nobody else leads.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a term that ended although no other instance leads.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Context {
     /// Calls `term` whenever this replica begins to lead, until the process is told to stop. A term ends when its token is cancelled:
@@ -89,7 +89,7 @@ impl Context {
                 standby();
                 tokio::select! {
                     () = self.shutdown.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(PAUSE) => {}
+                    () = tokio::time::sleep(RETRY_INTERVAL) => {}
                 }
             }
         };

@@ -19,7 +19,7 @@ use crate::ring::connect;
 use crate::spool::{self, FlushLock, Spool, Spooled};
 
 /// Doorbells that are sent together.
-const WINDOW: usize = 16;
+const MAX_IN_FLIGHT: usize = 16;
 
 /// What a flush did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl Flush<'_> {
             if names.is_empty() {
                 return Ok(());
             }
-            for window in names.chunks(WINDOW) {
+            for window in names.chunks(MAX_IN_FLIGHT) {
                 if Instant::now() >= self.until {
                     return Ok(());
                 }
@@ -282,7 +282,7 @@ impl Flush<'_> {
                 break;
             }
             let bells = lines::doorbells(&self.config.cluster, host, &text);
-            for window in bells.chunks(WINDOW) {
+            for window in bells.chunks(MAX_IN_FLIGHT) {
                 self.rung_by_lines(window)?;
             }
         }

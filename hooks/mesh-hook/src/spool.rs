@@ -32,7 +32,7 @@ const REFUSED: &str = "refused";
 /// Damaged, for a person to look at.
 const DAMAGED: &str = "bad";
 /// Unfinished files older than this belong to a process that was killed.
-const ABANDONED: Duration = Duration::from_secs(60);
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// Why a doorbell could not be spooled.
 #[derive(Debug, thiserror::Error)]
@@ -292,7 +292,7 @@ impl Spool {
                 .and_then(|meta| meta.modified())
                 .ok()
                 .and_then(|time| time.elapsed().ok());
-            if age.is_some_and(|age| age > ABANDONED) {
+            if age.is_some_and(|age| age > ABANDONED_AFTER) {
                 fs::remove_file(entry.path()).ok();
             }
         }

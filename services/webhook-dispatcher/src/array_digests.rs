@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::handlers::DecodedMessage;
 
 /// Nothing is due for so long.
-const LONG: Duration = Duration::from_secs(60);
+const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The digests of an endpoint that still have something to tell or to wait for; `None` until they were read.
 pub type ArrayDigests = Mutex<Option<BTreeMap<String, Digest>>>;
@@ -115,12 +115,12 @@ impl EndpointWorker {
     /// If the database does not read or write.
     pub async fn tick_digests(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
         if !self.makes_digests() {
-            return Ok(LONG);
+            return Ok(IDLE_INTERVAL);
         }
         let pace = self.pace();
         let mut arrays = self.arrays.lock().await;
         let live = self.live(&mut arrays).await?;
-        let mut pause = LONG;
+        let mut pause = IDLE_INTERVAL;
         let mut changed = BTreeMap::new();
         let mut told = Vec::new();
         let due = |digest: &Digest| digest.due(&pace).is_some_and(|due| due <= now);

@@ -19,13 +19,13 @@ use crate::outbox_publisher;
 /// Under it the beginning of the failures is kept, and how many there were.
 const KEY: &str = "failing-since";
 /// Nothing is known of a receiver that was hardly asked: two failures may be days apart with nothing between.
-const ENOUGH: u32 = 10;
+const MIN_FAILURES: u32 = 10;
 
 /// Attempts that failed, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureStreak {
     since: DateTime<Utc>,
-    /// Counted up to [`ENOUGH`].
+    /// Counted up to [`MIN_FAILURES`].
     attempts: u32,
 }
 
@@ -41,7 +41,7 @@ impl FailureStreak {
         });
         Self {
             since,
-            attempts: ENOUGH.min(attempts + 1),
+            attempts: MIN_FAILURES.min(attempts + 1),
         }
     }
 
@@ -61,7 +61,7 @@ impl FailureStreak {
     /// True if nothing has arrived for so long, although it was tried.
     fn is_enough(self, after: Duration, now: DateTime<Utc>) -> bool {
         let after = TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
-        !after.is_zero() && self.attempts >= ENOUGH && now - self.since >= after
+        !after.is_zero() && self.attempts >= MIN_FAILURES && now - self.since >= after
     }
 }
 

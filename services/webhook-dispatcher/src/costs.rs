@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Besides the time that messages wait for their cost: one that the bus has to give out again comes within it.
-const OVERTAKING: Duration = Duration::from_secs(10);
+const JOIN_WINDOW: Duration = Duration::from_secs(10);
 /// Costs and their pairs; beyond it the oldest go: those messages go without.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -32,7 +32,7 @@ impl Costs {
     /// For messages that wait so long for their cost.
     pub fn new(cost_wait: Duration) -> Self {
         Self {
-            kept: cost_wait + OVERTAKING,
+            kept: cost_wait + JOIN_WINDOW,
             recent: Mutex::default(),
         }
     }

@@ -16,9 +16,9 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 
 /// A chat that missed events is told once none has come for so long.
-const QUIET: Duration = Duration::from_secs(2);
-/// After trouble with the database.
-const PAUSE: Duration = Duration::from_secs(1);
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Between retries after a database error.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl EndpointWorker {
     /// Sends what is due, at most as many at a time as the endpoint allows, until told to stop; then finishes what is under way.
@@ -34,7 +34,7 @@ impl EndpointWorker {
                         endpoint = self.endpoint.name,
                         "look for due deliveries"
                     );
-                    PAUSE
+                    RETRY_INTERVAL
                 }
             };
             tokio::select! {
@@ -56,7 +56,7 @@ impl EndpointWorker {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         if self.may_send().is_err() {
             // Woken when the database writes again; a lease that was not renewed in time may yet be.
-            return Ok(PAUSE);
+            return Ok(RETRY_INTERVAL);
         }
         let now = Utc::now();
         let mut pause = self.report_missed(now).await?;
@@ -97,7 +97,7 @@ impl EndpointWorker {
                             endpoint = worker.endpoint.name,
                             "deliver again"
                         );
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(RETRY_INTERVAL).await;
                     }
                     id
                 });
@@ -153,7 +153,10 @@ impl EndpointWorker {
             return Ok(long);
         };
         let quiet = (now - last).to_std().unwrap_or_default();
-        if let Some(left) = QUIET.checked_sub(quiet).filter(|left| !left.is_zero()) {
+        if let Some(left) = IDLE_INTERVAL
+            .checked_sub(quiet)
+            .filter(|left| !left.is_zero())
+        {
             return Ok(left);
         }
         let id = names::away_id(&self.endpoint.name, &first);

@@ -8,10 +8,10 @@ use mesh_events::{DecodeError, Event};
 
 use crate::domain::decoded_event::DecodedEvent;
 
-/// So many are remembered, the last ones.
-const MOST: usize = 256;
-/// Larger ones are not.
-const LARGEST: usize = 8 * 1024;
+/// Only the newest events are cached.
+const MAX_EVENTS: usize = 256;
+/// Larger events are not cached.
+const MAX_EVENT_BYTES: usize = 8 * 1024;
 
 /// Events by their bytes: what is the same is read the same, wherever it comes from.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl EventCache {
     /// # Errors
     /// If they are none of the contract.
     pub fn read(&self, body: &[u8]) -> Result<Arc<DecodedEvent>, DecodeError> {
-        if body.len() > LARGEST {
+        if body.len() > MAX_EVENT_BYTES {
             return Ok(Arc::new(Event::from_bytes(body)?.into()));
         }
         if let Some(fact) = self.with(|recent| recent.facts.get(body).cloned()) {
@@ -46,7 +46,7 @@ impl EventCache {
             {
                 recent.order.push_back(body);
             }
-            if recent.order.len() > MOST
+            if recent.order.len() > MAX_EVENTS
                 && let Some(oldest) = recent.order.pop_front()
             {
                 recent.facts.remove(&oldest);
@@ -83,18 +83,21 @@ mod tests {
         let read = |n| facts.read(&body(n, 0)).unwrap();
         let first = read(0);
         assert!(Arc::ptr_eq(&first, &read(0)));
-        for n in 1..=MOST {
+        for n in 1..=MAX_EVENTS {
             assert_eq!(read(n).run_seq, n as u64);
         }
         assert!(!Arc::ptr_eq(&first, &read(0)), "too long ago");
         let recent = facts.0.lock().unwrap();
-        assert_eq!((recent.facts.len(), recent.order.len()), (MOST, MOST));
+        assert_eq!(
+            (recent.facts.len(), recent.order.len()),
+            (MAX_EVENTS, MAX_EVENTS)
+        );
     }
 
     #[test]
     fn large_ones_are_not_remembered_and_what_is_none_is_an_error() {
         let facts = EventCache::default();
-        assert_eq!(facts.read(&body(7, LARGEST)).unwrap().run_seq, 7);
+        assert_eq!(facts.read(&body(7, MAX_EVENT_BYTES)).unwrap().run_seq, 7);
         assert!(facts.read(b"no event").is_err());
         assert!(facts.0.lock().unwrap().facts.is_empty());
     }

@@ -22,10 +22,10 @@ use crate::error::Error;
 use crate::{replays, work};
 
 /// While the database does not work, messages stay on the bus.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An event that the bus gives out again while it is handled is looked at again so soon.
-const BUSY: Duration = Duration::from_secs(1);
+/// Redelivery interval of an event that is still being handled.
+const BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Handles the messages of one endpoint: events, and what replays tell once more.
 pub struct EventHandler {
@@ -66,7 +66,7 @@ impl BatchHandler for EventHandler {
         };
         // Hundreds that came again every few seconds would be a storm: they stay in hand.
         while self.worker.may_send().is_err() {
-            if !work::pause(PAUSE, &self.stop).await {
+            if !work::pause(RETRY_INTERVAL, &self.stop).await {
                 return vec![now; messages.len()];
             }
         }
@@ -125,7 +125,9 @@ impl EventHandler {
         };
         if self.worker.may_send().is_err() {
             // Readiness says why; once per message would say it a thousand times.
-            return Err(Disposition::Nak { after: PAUSE });
+            return Err(Disposition::Nak {
+                after: RETRY_INTERVAL,
+            });
         }
         Ok(DecodedMessage {
             message,
@@ -142,7 +144,9 @@ impl EventHandler {
             None => read.event.id.clone(),
         };
         let Some(_under_way) = self.worker.begin(&id) else {
-            return Disposition::Nak { after: BUSY };
+            return Disposition::Nak {
+                after: BUSY_RETRY_INTERVAL,
+            };
         };
         self.outcome(match read.replay {
             Some(_) => replays::take(&self.worker, read, id).await,
@@ -153,14 +157,18 @@ impl EventHandler {
     fn outcome(&self, result: Result<(), Error>) -> Disposition {
         match result {
             Ok(()) => Disposition::Ack,
-            Err(Error::NotOurs(_) | Error::Halted(_)) => Disposition::Nak { after: PAUSE },
+            Err(Error::NotOurs(_) | Error::Halted(_)) => Disposition::Nak {
+                after: RETRY_INTERVAL,
+            },
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     endpoint = self.worker.endpoint.name,
                     "delivery stays on the bus"
                 );
-                Disposition::Nak { after: PAUSE }
+                Disposition::Nak {
+                    after: RETRY_INTERVAL,
+                }
             }
         }
     }

@@ -74,8 +74,8 @@ use vault::Vault;
 use work::pause;
 use worker_pool::WorkerPool;
 
-/// Between tries of what NATS or the database refused.
-const RETRY: Duration = Duration::from_secs(1);
+/// Between retries after an error of NATS or the database.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The service, as `mesh-runtime` runs it.
 pub struct WebhookDispatcherService;
@@ -291,7 +291,7 @@ impl Dispatcher {
                 }
                 Err(error) => return Err(error),
             }
-            if !pause(RETRY, shutdown).await {
+            if !pause(RETRY_INTERVAL, shutdown).await {
                 return Ok(false);
             }
         }
@@ -309,7 +309,7 @@ async fn remove_strangers(shared: Arc<WorkerContext>, shutdown: CancellationToke
             error = mesh_runtime::error_chain(&error),
             "delete consumers of unknown webhooks, trying again"
         );
-        if !pause(RETRY, &shutdown).await {
+        if !pause(RETRY_INTERVAL, &shutdown).await {
             return;
         }
     }

@@ -30,11 +30,11 @@ pub const SERVICE: &str = "webhook-dispatcher";
 /// Kind of the entries about endpoints that were made, changed or removed.
 pub const ACT: &str = "webhook";
 /// Outcomes per round.
-const BATCH: u32 = 512;
-/// Outcomes are gathered so long: an audit entry is not urgent, and many at a time cost the server one sync.
-const GATHER: Duration = Duration::from_millis(100);
+const BATCH_SIZE: u32 = 512;
+/// How long outcomes are batched: audit entries are not urgent, and a batch costs the server one sync.
+const GATHER_INTERVAL: Duration = Duration::from_millis(100);
 /// While NATS is away.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Announces outcomes until told to stop, and then those that are left, if NATS takes them.
 pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
@@ -47,11 +47,11 @@ pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
                     () = shared.outcomes.notified() => {}
                     () = shutdown.cancelled() => {}
                 }
-                GATHER
+                GATHER_INTERVAL
             }
             Ok(Round::More) => Duration::ZERO,
             Ok(Round::Refused) if stopping => return,
-            Ok(Round::Refused) => PAUSE,
+            Ok(Round::Refused) => RETRY_INTERVAL,
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -60,7 +60,7 @@ pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
                 if stopping {
                     return;
                 }
-                PAUSE
+                RETRY_INTERVAL
             }
         };
         tokio::select! {
@@ -85,7 +85,7 @@ async fn round(shared: &WorkerContext) -> Result<Round, Error> {
         .read()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    let outcomes = shared.store.outbox(endpoints, BATCH).await?;
+    let outcomes = shared.store.outbox(endpoints, BATCH_SIZE).await?;
     let acts = shared.store.acts().await?;
     if outcomes.is_empty() && acts.is_empty() {
         return Ok(Round::All);

@@ -17,11 +17,11 @@ use crate::error::Error;
 use crate::handlers::DecodedMessage;
 
 /// Who has heard of an event that is no older than this is up to date.
-const RECENT: TimeDelta = TimeDelta::seconds(1);
+const RECENT_WITHIN: TimeDelta = TimeDelta::seconds(1);
 /// Until then who is not up to date waits before the next look.
-const PAUSE: TimeDelta = TimeDelta::seconds(1);
-/// Looks at the bus are no closer together: one answers for all notices.
-const LOOK: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: TimeDelta = TimeDelta::seconds(1);
+/// Between two reads of the bus, which serve all notices.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Up to when an endpoint has heard of everything.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl PendingWatermark {
     }
 
     fn is_recent(&self, now: DateTime<Utc>) -> bool {
-        self.millis.load(Ordering::Relaxed) >= (now - RECENT).timestamp_millis()
+        self.millis.load(Ordering::Relaxed) >= (now - RECENT_WITHIN).timestamp_millis()
     }
 }
 
@@ -153,7 +153,7 @@ impl EndpointWorker {
         if self.is_up_to_date(now).await {
             return Ok(true);
         }
-        delivery.next_at = Some(now + PAUSE);
+        delivery.next_at = Some(now + RETRY_INTERVAL);
         self.store(delivery).await?;
         Ok(false)
     }
@@ -164,7 +164,7 @@ impl EndpointWorker {
             return true;
         }
         let mut looked = self.heard.looked.lock().await;
-        if looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        if looked.is_some_and(|looked| looked.elapsed() < POLL_INTERVAL) {
             return self.heard.is_recent(now);
         }
         *looked = Some(Instant::now());

@@ -13,9 +13,9 @@ use crate::error::Error;
 use crate::work::pause;
 
 /// Deliveries begun at a time, where nobody asked for fewer.
-const RATE: u32 = 100;
-/// After trouble, and while the bus was not told of what comes next.
-const PAUSE: Duration = Duration::from_secs(1);
+const DEFAULT_RATE: u32 = 100;
+/// Between retries after an error.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// At work until told to stop: on what is there, and then whenever the lane is told that there is more.
 pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
@@ -34,7 +34,7 @@ pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
                     endpoint = worker.endpoint.name,
                     "deliver dead letters again, trying again"
                 );
-                pause(PAUSE, &stop).await;
+                pause(RETRY_INTERVAL, &stop).await;
             }
         }
     }
@@ -47,9 +47,9 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
         return Ok(None);
     };
     if worker.may_send().is_err() {
-        return Ok(Some(PAUSE));
+        return Ok(Some(RETRY_INTERVAL));
     }
-    let most = rate(&job).min(RATE);
+    let most = rate(&job).min(DEFAULT_RATE);
     let dead = store.dead_after(&job, most).await?;
     let more = dead.len() == most as usize;
     let (count, left) = (dead.len(), dead.into_iter());
@@ -60,7 +60,7 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
         .collect();
     let blocked = places.len() < count;
     if blocked && places.is_empty() {
-        return Ok(Some(PAUSE));
+        return Ok(Some(RETRY_INTERVAL));
     }
     let done = !more && !blocked;
     let begun = store
@@ -82,5 +82,5 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
 }
 
 fn rate(job: &RedeliveryJob) -> u32 {
-    job.filter.rate.unwrap_or(RATE).max(1)
+    job.filter.rate.unwrap_or(DEFAULT_RATE).max(1)
 }

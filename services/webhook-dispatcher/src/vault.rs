@@ -18,13 +18,13 @@ use crate::error::Error;
 
 /// First byte of everything that is sealed.
 const VERSION: u8 = 1;
-const KEY: usize = 32;
-const SALT: usize = 32;
+const KEY_BYTES: usize = 32;
+const SALT_BYTES: usize = 32;
 
 /// Seals and opens. Holds the keys.
 pub struct Vault {
     /// The first one seals, all open.
-    keys: Vec<[u8; KEY]>,
+    keys: Vec<[u8; KEY_BYTES]>,
 }
 
 impl Vault {
@@ -70,7 +70,7 @@ impl Vault {
             .open(path);
         match made {
             Ok(mut file) => {
-                let key = format!("{}\n", STANDARD.encode(rand::random::<[u8; KEY]>()));
+                let key = format!("{}\n", STANDARD.encode(rand::random::<[u8; KEY_BYTES]>()));
                 file.write_all(key.as_bytes())
                     .and_then(|()| file.sync_all())
                     .map_err(|error| unusable(error.to_string()))?;
@@ -85,7 +85,7 @@ impl Vault {
 
     /// Seals a text of an endpoint.
     pub fn seal(&self, endpoint_id: &str, text: &[u8]) -> Vec<u8> {
-        let salt: [u8; SALT] = rand::random();
+        let salt: [u8; SALT_BYTES] = rand::random();
         let key = derive(&self.keys[0], &salt);
         let mut sealed = text.to_vec();
         key.seal_in_place_append_tag(nonce(), Aad::from(endpoint_id), &mut sealed)
@@ -99,7 +99,7 @@ impl Vault {
     /// Opens what was sealed for this endpoint; `None` if another key sealed it, or it was changed.
     pub fn open(&self, endpoint_id: &str, blob: &[u8]) -> Option<Vec<u8>> {
         let (version, rest) = blob.split_first()?;
-        let (salt, sealed) = rest.split_at_checked(SALT)?;
+        let (salt, sealed) = rest.split_at_checked(SALT_BYTES)?;
         if *version != VERSION {
             return None;
         }
@@ -120,14 +120,14 @@ fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }
 
-fn derive(key: &[u8; KEY], salt: &[u8]) -> LessSafeKey {
+fn derive(key: &[u8; KEY_BYTES], salt: &[u8]) -> LessSafeKey {
     struct Length;
     impl KeyType for Length {
         fn len(&self) -> usize {
-            KEY
+            KEY_BYTES
         }
     }
-    let mut derived = [0; KEY];
+    let mut derived = [0; KEY_BYTES];
     Salt::new(HKDF_SHA256, salt)
         .extract(key)
         .expand(&[b"slurm-mesh/webhook-secrets/1"], Length)
@@ -144,7 +144,7 @@ mod tests {
 
     fn vault(seeds: &[u8]) -> Vault {
         Vault {
-            keys: seeds.iter().map(|seed| [*seed; KEY]).collect(),
+            keys: seeds.iter().map(|seed| [*seed; KEY_BYTES]).collect(),
         }
     }
 

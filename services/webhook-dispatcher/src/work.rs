@@ -16,12 +16,12 @@ use crate::handlers::EventHandler;
 use crate::lease::Lease;
 use crate::{metrics, redeliver, replays};
 
-/// Between tries of what NATS or the database refused.
-const RETRY: Duration = Duration::from_secs(1);
+/// Between retries after an error of NATS or the database.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// So many messages are taken in at a time where many become one write: those of arrays.
 const AT_ONCE: usize = 128;
 /// Between looks whether everything about a removed endpoint was announced.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Delivers until told to stop, then finishes what is under way.
 pub async fn deliver(worker: Arc<EndpointWorker>, stop: CancellationToken) {
@@ -49,7 +49,7 @@ pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: Cancellation
             endpoint = lease.endpoint,
             "remove endpoint, trying again"
         );
-        if !pause(RETRY, &stop).await {
+        if !pause(RETRY_INTERVAL, &stop).await {
             return;
         }
     }
@@ -79,7 +79,7 @@ async fn try_remove(
         shared.bus.delete_endpoint_consumer(&consumer).await?;
     }
     while !store.outbox(vec![name.clone()], 1).await?.is_empty() {
-        if !pause(LOOK, stop).await {
+        if !pause(POLL_INTERVAL, stop).await {
             return Ok(());
         }
     }
@@ -143,7 +143,7 @@ async fn consume_replays(worker: Arc<EndpointWorker>, stop: CancellationToken) {
             endpoint,
             "declare consumer of replays, trying again"
         );
-        if !pause(RETRY, &stop).await {
+        if !pause(RETRY_INTERVAL, &stop).await {
             return;
         }
     }
@@ -185,7 +185,7 @@ async fn declare(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
             endpoint = endpoint.name,
             "declare consumer, trying again"
         );
-        if !pause(RETRY, stop).await {
+        if !pause(RETRY_INTERVAL, stop).await {
             return false;
         }
     }

@@ -24,18 +24,18 @@ use crate::lease::{Lease, LeaseValidity};
 use crate::registry::Registry;
 use crate::work;
 
-/// Between two looks.
-const TICK: Duration = Duration::from_secs(1);
-/// So much earlier than others may take its leases this dispatcher stops to send.
+/// Between two reconciliations of the workers.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A dispatcher stops sending this long before others may take its leases.
 const MARGIN: Duration = Duration::from_secs(1);
-/// So long an endpoint that no dispatcher has in its `mesh.toml` any more is kept: those that have it may only be starting again.
-const UNLISTED: TimeDelta = TimeDelta::minutes(10);
+/// An endpoint that is in no `mesh.toml` any more is removed after this time: its dispatchers may only be restarting.
+const UNLISTED_AFTER: TimeDelta = TimeDelta::minutes(10);
 
 /// Why an endpoint is lost.
 const TAKEN: &str = "another dispatcher takes over this endpoint";
 
-/// So long an answer waits for what was changed to be at work.
-const APPLIED: Duration = Duration::from_millis(1_500);
+/// How long an answer of the API waits until a change is active.
+const APPLY_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// The endpoints this dispatcher is at work on.
 pub struct WorkerPool {
@@ -80,7 +80,7 @@ impl WorkerPool {
     /// at work on it, or NATS is away, it is so a little later.
     pub async fn applied(&self, name: &str, revision: i64) {
         self.wake();
-        let until = Instant::now() + APPLIED;
+        let until = Instant::now() + APPLY_TIMEOUT;
         while Instant::now() < until && !self.is_applied(name, revision) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -156,7 +156,7 @@ impl WorkerPool {
                 break;
             }
             tokio::select! {
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.wake.notified() => {}
                 // One look when the last is there: one for each would be as many looks at everything as there are endpoints.
                 () = all(&missing), if !missing.is_empty() => {}
@@ -398,7 +398,7 @@ impl WorkerPool {
         let store = &self.shared.store;
         let now = Utc::now();
         let grace = if store.is_shared() {
-            UNLISTED
+            UNLISTED_AFTER
         } else {
             TimeDelta::zero()
         };

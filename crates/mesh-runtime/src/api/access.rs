@@ -14,7 +14,7 @@ use crate::identity::IdentityMap;
 use crate::{BoxError, MeshConfig};
 
 /// Changes of the identity map and of token files count after this time at the latest.
-const LOOK: Duration = Duration::from_secs(2);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What decides about callers.
 pub(crate) struct Access {
@@ -52,7 +52,7 @@ impl Access {
             loop {
                 tokio::select! {
                     () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(RELOAD_INTERVAL) => {}
                 }
                 let access = Arc::clone(&self);
                 let looked = tokio::task::spawn_blocking(move || {

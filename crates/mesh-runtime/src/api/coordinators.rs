@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::AccountsByCluster;
 
 /// Before the next try to watch the bucket.
-const PAUSE: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A value of the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl Coordinators {
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(PAUSE) => {}
+                    () = tokio::time::sleep(RETRY_INTERVAL) => {}
                 }
             }
         });

@@ -40,7 +40,7 @@ use super::{AuthMethod, Caller, Problem, metrics};
 /// Kind of these entries.
 const KIND: &str = "read";
 /// An answer waits no longer for its entry: as long as a disk that is busy with other things may keep JetStream from syncing.
-const DEADLINE: Duration = Duration::from_secs(10);
+const AUDIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The entry of a stream's end is tried so long; nobody waits for it.
 const AT_THE_END: Duration = Duration::from_secs(30);
 /// Entries on their way; more than that wait within the deadline.
@@ -218,7 +218,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
     let mut entry = reads.entry(&caller, phase, others);
     entry.1.filter = filter;
     let id = entry.0.clone();
-    match timeout(DEADLINE, reads.publish(entry)).await {
+    match timeout(AUDIT_TIMEOUT, reads.publish(entry)).await {
         Ok(Ok(())) => metrics::read("audited"),
         refused => {
             metrics::read("refused");

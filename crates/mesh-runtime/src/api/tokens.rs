@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq as _;
 use super::{AccountsByCluster, AuthMethod, Caller, Role};
 
 /// Shorter ones can be guessed.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_CHARS: usize = 16;
 /// Name of the token of `mesh.api.token_file`.
 const UNNAMED: &str = "token_file";
 
@@ -221,8 +221,8 @@ impl Token {
 fn read(file: &Path) -> Result<([u8; 32], FileStamp), String> {
     let (text, stamp) = secret_file::read_with_stamp(file).map_err(|error| error.to_string())?;
     let text = text.trim();
-    if text.len() < SHORTEST {
-        return Err(format!("a token has at least {SHORTEST} characters"));
+    if text.len() < MIN_TOKEN_CHARS {
+        return Err(format!("a token has at least {MIN_TOKEN_CHARS} characters"));
     }
     Ok((Sha256::digest(text.as_bytes()).into(), stamp))
 }

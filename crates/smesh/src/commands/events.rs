@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::{settings, show};
 
 /// Entries of one page.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 pub(super) async fn run(global: &Global, args: cli::Events) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
@@ -83,7 +83,7 @@ async fn newest(client: &Client, query: &Query, limit: u32) -> Result<Vec<Value>
     while entries.len() < wanted {
         let mut page = query.clone();
         page.push(("order", "desc".into()));
-        page.push(("limit", PAGE.min(limit).to_string()));
+        page.push(("limit", PAGE_SIZE.min(limit).to_string()));
         page.extend(cursor.map(|cursor| ("cursor", cursor)));
         let mut answer = client.get("/v1/events", &page).await?;
         let Value::Array(found) = answer["entries"].take() else {

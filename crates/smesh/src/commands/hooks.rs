@@ -29,7 +29,7 @@ use plan::{Hook, Site};
 /// How much of a file is looked at: scripts of ours are short, and programs may be there as well.
 const SCRIPT_BYTES: u64 = 64 << 10;
 /// How long strigger may take.
-const STRIGGER: Duration = Duration::from_secs(5);
+const STRIGGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(global: &Global, args: cli::Hooks) -> Result<ExitCode, Error> {
     match args {
@@ -108,7 +108,7 @@ async fn triggers(slurm: &slurm_client::Config, slurm_conf: &Path) -> String {
         .env("SLURM_CONF", slurm_conf)
         .kill_on_drop(true)
         .output();
-    match tokio::time::timeout(STRIGGER, output).await {
+    match tokio::time::timeout(STRIGGER_TIMEOUT, output).await {
         Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).into_owned(),
         _ => String::new(),
     }

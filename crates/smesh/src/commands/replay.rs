@@ -15,7 +15,7 @@ use crate::{settings, show};
 
 const PATH: &str = "/v1/replays";
 /// How often it is asked how a replay stands.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(global: &Global, args: Replay) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
@@ -103,7 +103,7 @@ async fn wait(global: &Global, client: &Client, mut replay: Value) -> Result<Exi
             Some(problem) => format!("{} events; {problem}", replay["sent"]),
             None => format!("{} events", replay["sent"]),
         });
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         match client.get(&path, &Query::new()).await {
             Ok(now) => replay = now,
             // It goes on without us, and comes back with its services.

@@ -17,11 +17,11 @@ use crate::error::Error;
 use crate::{settings, show};
 
 /// Exit status when the job ended otherwise.
-const IMPOSSIBLE: u8 = 2;
+const EXIT_OTHER_END: u8 = 2;
 /// Exit status when `--timeout` is over.
-const TIMEOUT: u8 = 3;
+const EXIT_TIMEOUT: u8 = 3;
 /// How long a preempted or failed-over job may take to show up in the queue again.
-const SETTLE: Duration = Duration::from_secs(15);
+const END_GRACE_PERIOD: Duration = Duration::from_secs(15);
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ pub(super) async fn run(global: &Global, args: &cli::Wait) -> Result<ExitCode, E
                     args.job,
                     humantime::format_duration(timeout)
                 );
-                Ok(ExitCode::from(TIMEOUT))
+                Ok(ExitCode::from(EXIT_TIMEOUT))
             }
         },
     }
@@ -255,7 +255,7 @@ async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCod
                 return finish(global, args, standing, &entry);
             }
             () = tokio::time::sleep(Duration::from_millis(250)) => {
-                let due = unsettled.borrow().clone().filter(|(since, _)| since.elapsed() > SETTLE);
+                let due = unsettled.borrow().clone().filter(|(since, _)| since.elapsed() > END_GRACE_PERIOD);
                 if let Some((_, entry)) = due {
                     return finish(global, args, waiter.borrow().settled(), &entry);
                 }
@@ -283,7 +283,7 @@ fn finish(
         args.job,
         args.event
     );
-    Ok(ExitCode::from(IMPOSSIBLE))
+    Ok(ExitCode::from(EXIT_OTHER_END))
 }
 
 #[cfg(test)]

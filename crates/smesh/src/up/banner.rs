@@ -7,7 +7,7 @@ use std::time::Duration;
 use mesh_runtime::Context;
 
 /// How long to wait in silence for everything to be ready.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prints once, when ready; says what is missing if that takes long.
 pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
@@ -21,7 +21,7 @@ pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
             if problems.is_empty() {
                 break;
             }
-            if !told && started.elapsed() > PATIENCE {
+            if !told && started.elapsed() > READY_TIMEOUT {
                 told = true;
                 let list: Vec<String> = problems
                     .iter()

@@ -18,9 +18,9 @@ use super::open_own;
 
 const FILE: &str = ".used";
 /// How long others may hold the file: they need microseconds, or milliseconds to count. After that its holder hangs, and a new file is made.
-const PATIENCE: Duration = Duration::from_millis(200);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 /// How often a full spool is counted.
-const RECOUNT: Duration = Duration::from_secs(1);
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// After a crash of the machine the file may be older than the folder: numbers of another boot do not count.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -47,8 +47,8 @@ impl Room<'_> {
         };
         let fits = |tally: Tally| tally.used.saturating_add(bytes) <= self.limit;
         // A clock that went back is no reason to trust it longer.
-        let age = tally.counted_at.elapsed().unwrap_or(RECOUNT);
-        if !fits(tally) && known.is_some() && age >= RECOUNT {
+        let age = tally.counted_at.elapsed().unwrap_or(RECOUNT_INTERVAL);
+        if !fits(tally) && known.is_some() && age >= RECOUNT_INTERVAL {
             tally = self.count()?;
         }
         let fits = fits(tally);
@@ -83,7 +83,7 @@ impl Room<'_> {
     /// The file, in our hands alone. `None` if it cannot be had, as on a full disk: then files are counted.
     fn locked(&self) -> Option<File> {
         let path = self.folder.join(FILE);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             let Ok(file) = open_own(self.folder, FILE) else {
                 // What is no file of ours would have every call count for ever.

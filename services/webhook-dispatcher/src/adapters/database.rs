@@ -15,11 +15,11 @@ use crate::error::Error;
 /// Whose the tables are, for messages.
 const NAME: &str = "webhook-dispatcher";
 /// Queries at a time.
-const READERS: u32 = 4;
+const READER_CONNECTIONS: u32 = 4;
 /// A query takes no longer.
-const LONGEST: Duration = Duration::from_secs(10);
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// On PostgreSQL: one for deliveries, which commits many at once, and one that need not wait for it.
-const WRITERS: u32 = 2;
+const WRITER_CONNECTIONS: u32 = 2;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
@@ -50,13 +50,14 @@ impl Database {
                     // What cannot be made is said by who opens the file.
                     drop(std::fs::create_dir_all(folder));
                 }
-                let pools = mesh_db::sqlite::pools(NAME, path, READERS, LONGEST)?;
+                let pools =
+                    mesh_db::sqlite::pools(NAME, path, READER_CONNECTIONS, STATEMENT_TIMEOUT)?;
                 lock = Some(lock_file(path)?);
                 pools
             }
             Location::Postgres(options) => (
-                postgres::writers(NAME, options, WRITERS, "5s"),
-                postgres::readers(NAME, options, READERS, LONGEST),
+                postgres::writers(NAME, options, WRITER_CONNECTIONS, "5s"),
+                postgres::readers(NAME, options, READER_CONNECTIONS, STATEMENT_TIMEOUT),
             ),
         };
         Ok(Self {

@@ -5,7 +5,7 @@ use mesh_db::sql::{Column, Sql};
 use tokio::sync::{mpsc, oneshot};
 
 /// Events per query.
-const BATCH: usize = 256;
+const BATCH_SIZE: usize = 256;
 
 const KNOWN: &str = "SELECT n FROM bulk WHERE EXISTS (SELECT 1 FROM deliveries
      WHERE deliveries.endpoint = bulk.endpoint AND deliveries.event_id = bulk.event_id)";
@@ -27,7 +27,7 @@ pub(super) struct Lookup {
 impl Lookup {
     /// Reads through connections of this pool, one at a time.
     pub(super) fn start(pool: Pool) -> Self {
-        let (questions, asked) = mpsc::channel(2 * BATCH);
+        let (questions, asked) = mpsc::channel(2 * BATCH_SIZE);
         tokio::spawn(run(pool.clone(), asked));
         Self { questions, pool }
     }
@@ -55,8 +55,8 @@ impl Lookup {
 }
 
 async fn run(pool: Pool, mut asked: mpsc::Receiver<LookupRequest>) {
-    let mut questions = Vec::with_capacity(BATCH);
-    while asked.recv_many(&mut questions, BATCH).await > 0 {
+    let mut questions = Vec::with_capacity(BATCH_SIZE);
+    while asked.recv_many(&mut questions, BATCH_SIZE).await > 0 {
         match known(&pool, &questions).await {
             Ok(known) => questions
                 .drain(..)

@@ -12,9 +12,9 @@ use super::store::Store;
 use crate::error::Error;
 
 /// Rows of a piece: some ten milliseconds.
-const PIECE: i64 = 1_000;
+const ROWS_PER_DELETE: i64 = 1_000;
 /// Between two pieces.
-const REST: Duration = Duration::from_millis(20);
+const DELETE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where old rows are, and which they are: what comes next is the time before which they are old.
 const OLD: [(&str, &str); 4] = [
@@ -124,7 +124,7 @@ impl Store {
                 0 => break,
                 some => rows += some,
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(DELETE_PAUSE).await;
         }
         Ok(rows)
     }
@@ -141,7 +141,7 @@ pub(super) fn piece(sql: Sql, table: &'static str, which: impl FnOnce(Sql) -> Sq
         .push(" WHERE ");
     which(sql)
         .push(" LIMIT ")
-        .bind(PIECE)
+        .bind(ROWS_PER_DELETE)
         .either(")", " FOR UPDATE SKIP LOCKED))")
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 /// Names that are asked for at a time: half of the threads that tokio has for everything that blocks.
-const MOST: usize = 256;
+const MAX_LOOKUPS: usize = 256;
 
 /// Addresses, or why there are none.
 type Found = Result<Vec<IpAddr>, String>;
@@ -35,7 +35,7 @@ impl System {
         Self {
             ask: Box::new(ask),
             under_way: Mutex::default(),
-            slots: Semaphore::new(MOST),
+            slots: Semaphore::new(MAX_LOOKUPS),
         }
     }
 
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_millis(100);
+    const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
     /// A system that is asked for names and answers when told to; how often it was asked.
     fn hanging() -> (Arc<System>, mpsc::Sender<()>, Arc<AtomicUsize>) {
@@ -115,13 +115,14 @@ mod tests {
     async fn a_name_that_hangs_holds_one_thread_however_often_it_is_asked_for() {
         let (system, go, asked) = hanging();
         // More than tokio has threads; nobody waits for the end.
-        let waits = (0..600).map(|_| tokio::time::timeout(SOON, system.addresses("hangs")));
+        let waits =
+            (0..600).map(|_| tokio::time::timeout(RETRY_INTERVAL, system.addresses("hangs")));
         assert!(join_all(waits).await.iter().all(Result::is_err));
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        let other = tokio::time::timeout(60 * SOON, system.addresses("other"));
+        let other = tokio::time::timeout(60 * RETRY_INTERVAL, system.addresses("other"));
         assert_eq!(other.await.unwrap().unwrap().len(), 1, "others go on");
         go.send(()).unwrap();
-        let found = tokio::time::timeout(60 * SOON, system.addresses("hangs"));
+        let found = tokio::time::timeout(60 * RETRY_INTERVAL, system.addresses("hangs"));
         assert_eq!(found.await.unwrap().unwrap().len(), 1);
         assert!(system.under_way().is_empty(), "the next asks anew");
     }
@@ -132,11 +133,11 @@ mod tests {
         let names: Vec<String> = (0..600).map(|n| format!("hangs-{n}")).collect();
         let waits = names
             .iter()
-            .map(|name| tokio::time::timeout(SOON, system.addresses(name)));
+            .map(|name| tokio::time::timeout(RETRY_INTERVAL, system.addresses(name)));
         assert!(join_all(waits).await.iter().all(Result::is_err));
-        assert!(asked.load(Ordering::SeqCst) <= MOST);
+        assert!(asked.load(Ordering::SeqCst) <= MAX_LOOKUPS);
         let other = tokio::task::spawn_blocking(|| 7);
-        let other = tokio::time::timeout(60 * SOON, other).await;
+        let other = tokio::time::timeout(60 * RETRY_INTERVAL, other).await;
         assert_eq!(other.unwrap().unwrap(), 7, "a thread is left");
         drop(go);
     }

@@ -16,12 +16,12 @@ use super::saves::Group;
 use crate::error::Error;
 
 /// Writes per transaction.
-const BATCH: usize = 512;
+const BATCH_SIZE: usize = 512;
 /// After a failed commit the database is tried again so soon, then half as often each time, down to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long one transaction may take: a server that is gone without a word is found out by it.
-const ATTEMPT: Duration = Duration::from_secs(10);
+/// Longest time of a transaction: detects a server that vanished silently.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A write, and the epoch of the lease it needs.
 struct Write {
@@ -41,7 +41,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes through connections of this pool, one at a time.
     pub(super) fn start(pool: Pool) -> Self {
-        let (writes, incoming) = mpsc::channel(2 * BATCH);
+        let (writes, incoming) = mpsc::channel(2 * BATCH_SIZE);
         let (report, trouble) = watch::channel(None);
         let task = Task {
             pool,
@@ -93,12 +93,12 @@ struct Task {
 
 impl Task {
     async fn run(mut self, mut incoming: mpsc::Receiver<(Option<Write>, Reply)>) {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(BATCH_SIZE);
         let mut closing = None;
         while closing.is_none() {
             let next_try = self.trouble.as_ref().map(|trouble| trouble.next_try);
             tokio::select! {
-                count = incoming.recv_many(&mut batch, BATCH) => if count == 0 { break },
+                count = incoming.recv_many(&mut batch, BATCH_SIZE) => if count == 0 { break },
                 () = at(next_try) => {}
             }
             let mut replies = Vec::with_capacity(batch.len());
@@ -161,7 +161,7 @@ impl Task {
             transaction.commit().await?;
             Ok(results)
         };
-        let committed = tokio::time::timeout(ATTEMPT, attempt)
+        let committed = tokio::time::timeout(TRANSACTION_TIMEOUT, attempt)
             .await
             .unwrap_or(Err(sqlx::Error::PoolTimedOut));
         if committed.is_err() {

@@ -12,7 +12,7 @@ use crate::config::Endpoint;
 use crate::domain::rate::Bucket;
 
 /// When to come again where nobody knows.
-const SOON: u64 = 1;
+const DEFAULT_RETRY_AFTER_SECS: u64 = 1;
 
 /// Tests of endpoints.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl Webhooks {
         let places = Arc::clone(&self.shared.places).try_acquire_owned();
         let place = places.map_err(|_| ApiError::TooMany {
             problem: "as many requests as may be (most_requests) are under way".to_owned(),
-            after: SOON,
+            after: DEFAULT_RETRY_AFTER_SECS,
         })?;
         {
             let mut all = self.turns.all();
@@ -78,7 +78,7 @@ impl Webhooks {
             if tried.under_way {
                 return Err(ApiError::TooMany {
                     problem: format!("a test of {name:?} is under way"),
-                    after: SOON,
+                    after: DEFAULT_RETRY_AFTER_SECS,
                 });
             }
             tried.under_way = true;

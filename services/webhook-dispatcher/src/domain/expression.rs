@@ -14,8 +14,8 @@ use serde_json::Value as Json;
 use super::fields;
 
 /// Longer ones are programs.
-const LONGEST: usize = 1_000;
-const STEPS: u64 = 1_000;
+const MAX_EXPRESSION_CHARS: usize = 1_000;
+const MAX_STEPS: u64 = 1_000;
 
 /// An expression, checked.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct Expression {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidExpression {
     /// Too long.
-    #[error("at most {LONGEST} characters")]
+    #[error("at most {MAX_EXPRESSION_CHARS} characters")]
     TooLong,
     /// Not of the language.
     #[error("character {at}: {problem}")]
@@ -59,7 +59,7 @@ impl Expression {
     /// # Errors
     /// What is wrong, where, and which fields there are.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
-        if text.chars().count() > LONGEST {
+        if text.chars().count() > MAX_EXPRESSION_CHARS {
             return Err(InvalidExpression::TooLong);
         }
         let environment = environment();
@@ -150,7 +150,7 @@ impl Eq for Expression {}
 fn environment() -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_fuel(Some(STEPS));
+    environment.set_fuel(Some(MAX_STEPS));
     environment.set_recursion_limit(50);
     environment.add_test("none", is::is_none);
     environment.add_test("startingwith", is::is_startingwith);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 /// The most requests a second that can be asked for.
-const MOST: u32 = 10_000;
+const MAX_RATE: u32 = 10_000;
 
 /// What a rate may be of, and how many seconds that is.
 const UNITS: [(&str, u64); 3] = [("s", 1), ("m", 60), ("h", 3_600)];
@@ -24,7 +24,7 @@ pub struct Rate {
 /// Not a rate.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no rate; a whole number from 1 to {MOST} a second, minute or hour, as 10/s, 30/m or 100/h"
+    "{0:?} is no rate; a whole number from 1 to {MAX_RATE} a second, minute or hour, as 10/s, 30/m or 100/h"
 )]
 pub struct InvalidRate(String);
 
@@ -35,7 +35,7 @@ impl FromStr for Rate {
         let read = || {
             let (count, unit) = text.split_once('/')?;
             let (_, seconds) = UNITS.into_iter().find(|(word, _)| *word == unit)?;
-            let count = count.parse().ok().filter(|n| (1..=MOST).contains(n))?;
+            let count = count.parse().ok().filter(|n| (1..=MAX_RATE).contains(n))?;
             Some(Self { count, seconds })
         };
         read().ok_or_else(|| InvalidRate(text.to_owned()))

@@ -17,12 +17,12 @@ use super::config::OidcConfig;
 use super::keys::Keys;
 use crate::api::metrics;
 
-/// Between two fetches at least.
-const PAUSE: Duration = Duration::from_secs(10);
+/// Shortest time between two fetches.
+const REFETCH_INTERVAL: Duration = Duration::from_secs(10);
 /// Keys that are older are fetched again, while the old ones are used.
-const FRESH: Duration = Duration::from_secs(600);
+const KEYS_TTL: Duration = Duration::from_secs(600);
 /// A fetch (two answers) takes no longer.
-const DEADLINE: Duration = Duration::from_secs(5);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of an answer no more is read.
 const MOST_BYTES: usize = 512 * 1024;
 
@@ -75,7 +75,7 @@ impl Issuer {
         if let Some(known) = self.known()
             && let Some(key) = known.keys.find(id, algorithm)
         {
-            if known.fetched.elapsed() > FRESH {
+            if known.fetched.elapsed() > KEYS_TTL {
                 drop(self.refresh());
             }
             return Ok(key.clone());
@@ -110,14 +110,14 @@ impl Issuer {
     async fn fetch_once(&self) -> bool {
         let mut last = self.fetching.lock().await;
         if let Some(fetch) = &*last
-            && fetch.began.elapsed() < PAUSE
+            && fetch.began.elapsed() < REFETCH_INTERVAL
         {
             return fetch.failed;
         }
         let began = Instant::now();
-        let fetched = timeout(DEADLINE, self.fetch())
+        let fetched = timeout(FETCH_TIMEOUT, self.fetch())
             .await
-            .unwrap_or_else(|_| Err(format!("no answer within {DEADLINE:?}")));
+            .unwrap_or_else(|_| Err(format!("no answer within {FETCH_TIMEOUT:?}")));
         let failed = fetched.is_err();
         metrics::keys_fetched(!failed);
         match fetched {

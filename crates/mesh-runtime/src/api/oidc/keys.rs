@@ -20,7 +20,7 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 3] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 /// More keys than any issuer has.
-const MOST: usize = 100;
+const MAX_KEYS: usize = 100;
 
 /// The keys of an issuer at one time.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +55,7 @@ impl Keys {
     /// If it is none, or has no key that could be used.
     pub(super) fn read(set: &Value) -> Result<Self, String> {
         let listed = set["keys"].as_array().ok_or("no list of keys")?;
-        let keys: Vec<Key> = listed.iter().take(MOST).filter_map(key).collect();
+        let keys: Vec<Key> = listed.iter().take(MAX_KEYS).filter_map(key).collect();
         if keys.is_empty() {
             return Err("none of its keys is for RS256, ES256 or EdDSA".to_owned());
         }

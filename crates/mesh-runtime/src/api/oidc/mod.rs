@@ -27,9 +27,9 @@ use crate::identity::IdentityMap;
 pub use self::config::{OidcConfig, UserClaim};
 
 /// A token that is longer is no token.
-const LONGEST: usize = 16 * 1024;
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// `typ` of access tokens (RFC 9068) and of what was before them. Others, such as `logout+jwt`, are for something else.
-const TYPES: [&str; 4] = ["JWT", "at+jwt", "application/jwt", "application/at+jwt"];
+const TOKEN_TYPES: [&str; 4] = ["JWT", "at+jwt", "application/jwt", "application/at+jwt"];
 
 /// The issuers.
 pub(crate) struct Oidc(Vec<Arc<Issuer>>);
@@ -91,7 +91,7 @@ impl Oidc {
 
     /// Who shows a token.
     pub(super) async fn caller(&self, token: &str, map: &IdentityMap) -> Result<Caller, Refusal> {
-        if token.len() > LONGEST {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(Invalid("it is too long"));
         }
         let header: Header = token
@@ -106,7 +106,11 @@ impl Oidc {
             .ok_or(Invalid(
                 "its algorithm is not one of RS256, ES256 and EdDSA",
             ))?;
-        let typed = |typ: &str| TYPES.iter().any(|known| known.eq_ignore_ascii_case(typ));
+        let typed = |typ: &str| {
+            TOKEN_TYPES
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(typ))
+        };
         if header.typ.as_deref().is_some_and(|typ| !typed(typ)) {
             return Err(Invalid("its typ is not that of an access token"));
         }

@@ -13,7 +13,7 @@ use crate::api::Caller;
 /// How long an entry covers what is asked again.
 pub(super) const LENGTH: Duration = Duration::from_secs(60);
 /// Queries that are covered at a time. More have an entry for each answer.
-const MOST: usize = 10_000;
+const MAX_WINDOWS: usize = 10_000;
 
 /// Who asks what, wherever in the answer they are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,7 +83,7 @@ impl Windows {
     /// An entry of the query is durable. False if another one covers it already, or too many are covered.
     pub fn open(&self, query: &Query) -> bool {
         let mut windows = self.lock();
-        let full = windows.len() >= MOST;
+        let full = windows.len() >= MAX_WINDOWS;
         match windows.entry(query.clone()) {
             Entry::Vacant(vacant) if !full => {
                 vacant.insert(More::default());
@@ -156,7 +156,7 @@ mod tests {
     fn memory_is_bounded() {
         let root = Caller::peer("root", 0, Role::Admin);
         let windows = Windows::default();
-        for n in 0..MOST {
+        for n in 0..MAX_WINDOWS {
             assert!(windows.open(&query(&root, &format!("/v1/events?user=u{n}"))));
         }
         assert!(!windows.open(&query(&root, "/v1/events?user=one-more")));

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::show;
 
 /// How long one flush may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest pause while NATS is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,8 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
 async fn once(path: PathBuf, again: bool) -> Result<Flushed, Error> {
     tokio::task::spawn_blocking(move || {
         let config = mesh_hook::Config::load(&path).map_err(Error::Hooks)?;
-        ringer::flush(&config, PATIENCE, again).map_err(|error| Error::Failed(error.to_string()))
+        ringer::flush(&config, FLUSH_TIMEOUT, again)
+            .map_err(|error| Error::Failed(error.to_string()))
     })
     .await
     .map_err(|error| Error::Failed(error.to_string()))?

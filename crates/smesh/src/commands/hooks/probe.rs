@@ -25,9 +25,9 @@ use crate::error::Error;
 use crate::{settings, show};
 
 /// How long a doorbell may take to be taken: a service that was just started finds its place first.
-const TAKEN: Duration = Duration::from_secs(10);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// JetStream: no message found.
-const GONE: u64 = 404;
+const NOT_FOUND: u64 = 404;
 
 /// How a hook fared.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl Probe {
             .open(&path)
             .and_then(|mut file| file.write_all(line.as_bytes()))
             .map_err(|error| format!("append to {}: {error}", path.display()))?;
-        ringer::flush(&config, TAKEN, false).map_err(|error| error.to_string())?;
+        ringer::flush(&config, ACCEPT_TIMEOUT, false).map_err(|error| error.to_string())?;
         let subject = mesh_events::subject::doorbell(&config.cluster, hook.name);
         Ok((config, json!({ "last_by_subj": subject })))
     }
@@ -241,7 +241,7 @@ impl Probe {
         config: &Config,
         question: &Value,
     ) -> Result<Option<String>, String> {
-        let deadline = Instant::now() + TAKEN;
+        let deadline = Instant::now() + ACCEPT_TIMEOUT;
         let mut connection = match self.observer(config, deadline) {
             Ok(connection) => connection,
             Err(why) => return Ok(Some(why)),
@@ -254,14 +254,14 @@ impl Probe {
             };
             let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
             match answer["error"]["code"].as_u64() {
-                Some(GONE) => return Ok(None),
+                Some(NOT_FOUND) => return Ok(None),
                 Some(_) => return Ok(Some(answer["error"]["description"].to_string())),
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         }
         Err(format!(
             "it is on the stream, but nobody took it in {} s; do ingest and node-watcher run?",
-            TAKEN.as_secs()
+            ACCEPT_TIMEOUT.as_secs()
         ))
     }
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::show;
 
 /// Deliveries that are asked for at once.
-const PAGE: usize = 500;
+const PAGE_SIZE: usize = 500;
 
 pub(super) async fn list(
     client: &Client,
@@ -23,7 +23,7 @@ pub(super) async fn list(
     let mut cursor = None;
     loop {
         let left = (limit as usize).saturating_sub(found.len());
-        let mut query: Query = vec![("limit", left.clamp(1, PAGE).to_string())];
+        let mut query: Query = vec![("limit", left.clamp(1, PAGE_SIZE).to_string())];
         query.extend(state.clone().map(|state| ("state", state)));
         query.extend(chosen(which));
         query.extend(cursor.take().map(|cursor| ("cursor", cursor)));

@@ -302,12 +302,16 @@ fn kept_key(dedup_key: &str) -> String {
 
 /// At most 255 characters, and still distinct.
 fn bounded(key: String) -> String {
-    const MOST: usize = 255;
-    if key.chars().count() <= MOST && !key.chars().any(char::is_control) {
+    const MAX_DEDUP_KEY_CHARS: usize = 255;
+    if key.chars().count() <= MAX_DEDUP_KEY_CHARS && !key.chars().any(char::is_control) {
         return key;
     }
     let digest = hex::encode(&Sha256::digest(key.as_bytes())[..16]);
-    let start: String = key.chars().map(message::clean).take(MOST - 33).collect();
+    let start: String = key
+        .chars()
+        .map(message::clean)
+        .take(MAX_DEDUP_KEY_CHARS - 33)
+        .collect();
     format!("{start}#{digest}")
 }
 

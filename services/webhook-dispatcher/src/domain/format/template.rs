@@ -22,7 +22,7 @@ use crate::domain::fields;
 const LONGEST_TEMPLATE: usize = 8 * 1024;
 const LONGEST_BODY: usize = 64 * 1024;
 const LONGEST_FIELD: usize = 4_000;
-const STEPS: u64 = 20_000;
+const MAX_STEPS: u64 = 20_000;
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,7 +143,7 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         // Errors say where.
         environment.set_debug(true);
-        environment.set_fuel(Some(STEPS));
+        environment.set_fuel(Some(MAX_STEPS));
         environment.set_recursion_limit(50);
         environment.add_filter("json", filters::tojson);
         environment.add_filter("upper", filters::upper);

@@ -7,7 +7,7 @@ use url::Url;
 use super::markup::units;
 
 /// Longer addresses fit into no button.
-const LONGEST: usize = 1_000;
+const MAX_LINK_CHARS: usize = 1_000;
 
 /// A link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Link {
     }
 
     fn new(what: &str, address: &str) -> Option<Self> {
-        if address.len() > LONGEST {
+        if address.len() > MAX_LINK_CHARS {
             return None;
         }
         let url = Url::parse(address).ok()?;
@@ -49,7 +49,7 @@ impl Link {
                 c => c.to_string(),
             })
             .collect();
-        (units(&url) <= LONGEST).then_some(Self { label, url })
+        (units(&url) <= MAX_LINK_CHARS).then_some(Self { label, url })
     }
 }
 

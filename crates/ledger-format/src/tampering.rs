@@ -130,7 +130,7 @@ enum Act {
     /// By the owner of the key: only a trusted checkpoint reveals it.
     Fork,
     /// In an export.
-    ExportReader(LineAct, Index),
+    ExportLine(LineAct, Index),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +169,7 @@ fn acts() -> impl Strategy<Value = Act> {
         1 => Just(Act::RewriteAndForge),
         1 => Just(Act::ForgeCheckpoint),
         1 => Just(Act::Fork),
-        4 => (lines, any::<Index>()).prop_map(|(act, other)| Act::ExportReader(act, other)),
+        4 => (lines, any::<Index>()).prop_map(|(act, other)| Act::ExportLine(act, other)),
     ]
 }
 
@@ -306,7 +306,7 @@ fn tamper(
             ledger.marks.truncate(before);
             Some(after_checkpoint(at))
         }
-        Act::ExportReader(act, other) => {
+        Act::ExportLine(act, other) => {
             let note = LAST_NOTE.with(Clone::clone);
             return tamper_lines(ledger, *act, at, other.index(COUNT), note);
         }

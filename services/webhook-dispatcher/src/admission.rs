@@ -109,7 +109,7 @@ impl Admission {
     }
 }
 
-/// The right to make one attempt. Given back without a lesson, it is as if it had not been given.
+/// The right to make one attempt. Released without a signal, it changes nothing.
 pub struct AdmissionPermit<'a> {
     worker: &'a EndpointWorker,
     pass: Option<CircuitPermit>,
@@ -190,7 +190,7 @@ impl EndpointWorker {
 
 impl AdmissionPermit<'_> {
     /// What came of the attempt; what the gate makes of it is kept with the delivery.
-    pub fn ended(mut self, delivery: &mut Delivery, lesson: &AttemptSignal) {
+    pub fn ended(mut self, delivery: &mut Delivery, signal: &AttemptSignal) {
         let Some(pass) = self.pass.take() else {
             return;
         };
@@ -199,7 +199,7 @@ impl AdmissionPermit<'_> {
         let error = &delivery.error;
         let (before, changed, state) = admission.with(|gate| {
             let before = gate.state();
-            let changed = gate.ended(pass, lesson, error, &admission.rules, now, jitter);
+            let changed = gate.ended(pass, signal, error, &admission.rules, now, jitter);
             (before, changed, gate.state())
         });
         if matches!(pass, CircuitPermit::Probe(_)) || changed {

@@ -117,7 +117,7 @@ impl EndpointWorker {
     }
 
     /// Whether the endpoint is to be halted after this attempt. Since when it fails is kept with the delivery.
-    pub(crate) async fn halt_after(&self, delivery: &mut Delivery) -> Option<AutoDisable> {
+    pub(crate) async fn auto_disable_after(&self, delivery: &mut Delivery) -> Option<AutoDisable> {
         if delivery.cause == Some(Cause::Gone) {
             return Some(AutoDisable {
                 activity: Activity::Disabled,
@@ -161,11 +161,11 @@ impl EndpointWorker {
     }
 
     /// Halts the endpoint: what waits and what comes is kept, until somebody resumes it.
-    pub(crate) async fn halt(&self, halt: AutoDisable) {
+    pub(crate) async fn auto_disable(&self, auto_disable: AutoDisable) {
         if self.halted.swap(true, std::sync::atomic::Ordering::AcqRel) {
             return;
         }
-        if let Err(error) = self.try_halt(&halt).await {
+        if let Err(error) = self.try_auto_disable(&auto_disable).await {
             tracing::error!(
                 error = mesh_runtime::error_chain(&error),
                 endpoint = self.endpoint.name,
@@ -176,7 +176,7 @@ impl EndpointWorker {
         }
     }
 
-    async fn try_halt(&self, halt: &AutoDisable) -> Result<(), Error> {
+    async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, Utc::now());
         // Who resumes it begins anew.
         store
@@ -185,18 +185,41 @@ impl EndpointWorker {
         let Some(stored) = store.endpoint(name).await? else {
             return Ok(());
         };
-        let what = halt.activity.as_str();
-        let act = outbox_publisher::own_act(&self.shared.cluster, &stored, what, &halt.reason, now);
+        let what = auto_disable.activity.as_str();
+        let act = outbox_publisher::own_act(
+            &self.shared.cluster,
+            &stored,
+            what,
+            &auto_disable.reason,
+            now,
+        );
         // Somebody who paused it meanwhile had their own reason.
         if stored.activity != Activity::Active {
             return Ok(());
         }
-        let notices = notices(&stored, what, &halt.reason, &store.endpoints().await?, now);
+        let notices = notices(
+            &stored,
+            what,
+            &auto_disable.reason,
+            &store.endpoints().await?,
+            now,
+        );
         if store
-            .halt(name, halt.activity, &halt.reason, now, act, notices)
+            .auto_disable(
+                name,
+                auto_disable.activity,
+                &auto_disable.reason,
+                now,
+                act,
+                notices,
+            )
             .await?
         {
-            tracing::warn!(endpoint = name, reason = halt.reason, "endpoint is {what}");
+            tracing::warn!(
+                endpoint = name,
+                reason = auto_disable.reason,
+                "endpoint is {what}"
+            );
             self.shared.outcomes.notify_one();
         }
         Ok(())

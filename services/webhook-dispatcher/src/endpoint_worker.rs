@@ -243,20 +243,20 @@ impl EndpointWorker {
             drop(place);
             return self.put_off(delivery).await;
         };
-        let (mut delivery, lesson) = self.attempt(delivery).await?;
-        entry.ended(&mut delivery, &lesson);
+        let (mut delivery, signal) = self.attempt(delivery).await?;
+        entry.ended(&mut delivery, &signal);
         if let (State::Delivered, Some((key, told))) = (delivery.state, told) {
             delivery.keep.push((key, Some(told)));
         }
-        let halt = self.halt_after(&mut delivery).await;
+        let auto_disable = self.auto_disable_after(&mut delivery).await;
         if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
             metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
         }
         self.store(delivery).await?;
         drop(place);
-        if let Some(halt) = halt {
+        if let Some(auto_disable) = auto_disable {
             // On the heap: it is rare, and would be a part of every delivery.
-            Box::pin(self.halt(halt)).await;
+            Box::pin(self.auto_disable(auto_disable)).await;
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ impl EndpointWorker {
             Span::current().record("status", attempted.status);
             let outcome = &attempted.verdict.outcome;
             let rules = self.endpoint.rules();
-            let lesson = AttemptSignal::of(outcome, attempted.cause, attempted.status, &rules, now);
+            let signal = AttemptSignal::of(outcome, attempted.cause, attempted.status, &rules, now);
             let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
             // A notice goes on being dropped if the wait it tells of ends.
             let is_notice = delivery.pair.as_deref().is_some_and(pending::is_key);
@@ -347,7 +347,7 @@ impl EndpointWorker {
                 metrics::failed(&self.endpoint.name, cause);
             }
             metrics::attempted(&self.endpoint.name, result, attempted.elapsed);
-            Ok((delivery, lesson))
+            Ok((delivery, signal))
         }
         .instrument(span)
         .await

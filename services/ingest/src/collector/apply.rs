@@ -117,11 +117,11 @@ impl Collector {
                 snapshot::keep_allocation(&mut observation, &last);
             }
         }
-        if let Some(events) = core.run_store.get(&run)
+        if let Some(tracked) = core.run_store.get(&run)
             && observation.end_kind().is_some()
         {
             // Also where what was seen last is not stored any more.
-            let code = events
+            let code = tracked
                 .exit_code
                 .map(|(code, signal)| ExitCode { code, signal });
             observation.job.exit_code = observation.job.exit_code.or(code);

@@ -118,8 +118,11 @@ impl Collector {
     pub async fn expire(&self) {
         let mut core = self.core.lock().await;
         // What accounting will be asked about must be known to have been published.
-        let events = core.meta.watermark;
-        let oldest = core.meta.owed_from.map_or(events, |owed| owed.min(events))
+        let published_until = core.meta.watermark;
+        let oldest = core
+            .meta
+            .owed_from
+            .map_or(published_until, |owed| owed.min(published_until))
             - i64::try_from(self.config.forget_after.as_secs()).unwrap_or(i64::MAX);
         let live_arrays: BTreeSet<u32> = core
             .run_store

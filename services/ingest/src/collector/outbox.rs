@@ -35,15 +35,15 @@ impl Collector {
         // Of a run with such a fact everything goes through the outbox, so that its events stay in order.
         let counted: BTreeSet<RunKey> = events
             .iter()
-            .filter(|events| events.stored_first)
-            .map(|events| events.run.clone())
+            .filter(|event| event.stored_first)
+            .map(|event| event.run.clone())
             .collect();
         let (counted, plain): (Vec<OutboxEvent>, Vec<OutboxEvent>) = events
             .into_iter()
-            .partition(|events| counted.contains(&events.run));
+            .partition(|event| counted.contains(&event.run));
         core.ahead = true;
-        for events in &plain {
-            events.count();
+        for event in &plain {
+            event.count();
         }
         self.bus
             .publish_all_traced(
@@ -54,15 +54,15 @@ impl Collector {
         if !counted.is_empty() {
             let shards: BTreeSet<u32> = counted
                 .iter()
-                .filter_map(|events| core.run_store.get(&events.run))
+                .filter_map(|event| core.run_store.get(&event.run))
                 .map(Store::shard_of)
                 .collect();
             let outbox: Vec<(u32, Event)> = counted
                 .iter()
-                .filter_map(|events| {
+                .filter_map(|outgoing| {
                     Some((
-                        Store::shard_of(core.run_store.get(&events.run)?),
-                        events.event.clone(),
+                        Store::shard_of(core.run_store.get(&outgoing.run)?),
+                        outgoing.event.clone(),
                     ))
                 })
                 .collect();
@@ -81,13 +81,13 @@ impl Collector {
             // Their outboxes are emptied with the next write.
             core.dirty.extend(shards);
             if !stored {
-                let runs = counted.iter().map(|events| &events.run);
+                let runs = counted.iter().map(|event| &event.run);
                 core.take_back(&runs.collect(), before);
                 core.ahead = false;
                 return Ok(());
             }
-            for events in &counted {
-                events.count();
+            for event in &counted {
+                event.count();
             }
             // The gap is opened before any event of the runs in it.
             let (gaps, facts): (Vec<OutboxEvent>, Vec<OutboxEvent>) =

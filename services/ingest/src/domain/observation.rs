@@ -114,21 +114,15 @@ impl Observation {
         let never_ran = !allocated && !completing && record.restarts == 0;
         let tasks = record.array_tasks.as_ref();
         let position = record.array_job_id.map(|id| (id.get(), tasks));
-        let place = RunIdentity::of(raw_id, position, never_ran);
-        let run = RunKey {
-            cluster: cluster.to_owned(),
-            job_id: place.root,
-            task_id: place.task,
-            submit_time,
-            attempt: 0,
-        };
+        let identity = RunIdentity::of(raw_id, position, never_ran);
+        let run = identity.run_key(cluster, submit_time);
         let reason = Reason::lookup(&record.reason);
-        let job = snapshot::from_controller(record, &run, &place.tasks);
+        let job = snapshot::from_controller(record, &run, &identity.tasks);
         Some(Self {
             run,
             raw_id,
-            entity: place.entity,
-            tasks: place.tasks,
+            entity: identity.entity,
+            tasks: identity.tasks,
             record: Record::Controller,
             base: record.state.base,
             completing,
@@ -176,22 +170,16 @@ impl Observation {
             .array
             .as_ref()
             .map(|array| (array.array_job_id.get(), Some(&array.tasks)));
-        let place = RunIdentity::of(raw_id, position, !allocated);
-        let run = RunKey {
-            cluster: cluster.to_owned(),
-            job_id: place.root,
-            task_id: place.task,
-            submit_time,
-            attempt: 0,
-        };
-        let job = snapshot::from_accounting(row, &run, &place.tasks);
+        let identity = RunIdentity::of(raw_id, position, !allocated);
+        let run = identity.run_key(cluster, submit_time);
+        let job = snapshot::from_accounting(row, &run, &identity.tasks);
         // A finished state without its time is not the end yet.
         let ended = row.ended();
         Some(Self {
             run,
             raw_id,
-            entity: place.entity,
-            tasks: place.tasks,
+            entity: identity.entity,
+            tasks: identity.tasks,
             record: Record::Accounting,
             base: row
                 .state
@@ -337,6 +325,17 @@ impl RunIdentity {
                 entity: EntityKind::Array,
                 tasks: tasks.and_then(ArrayTasks::set),
             },
+        }
+    }
+
+    /// The run that was submitted then, in its first attempt.
+    pub(super) fn run_key(&self, cluster: &str, submit_time: i64) -> RunKey {
+        RunKey {
+            cluster: cluster.to_owned(),
+            job_id: self.root,
+            task_id: self.task,
+            submit_time,
+            attempt: 0,
         }
     }
 }

@@ -308,7 +308,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn halt(
+    pub async fn auto_disable(
         &self,
         name: &str,
         activity: Activity,

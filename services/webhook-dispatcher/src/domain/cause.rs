@@ -14,7 +14,7 @@ pub enum Cause {
     /// No trust or no agreement between client and server.
     Tls,
     /// The receiver is out of order: a 5xx and the like.
-    FailureState,
+    Failing,
     /// The receiver wants fewer requests.
     Limited,
     /// No connection, or it broke.
@@ -60,7 +60,7 @@ impl Cause {
         Self::Gone,
         Self::Address,
         Self::Tls,
-        Self::FailureState,
+        Self::Failing,
         Self::Limited,
         Self::Unreachable,
         Self::Timeout,
@@ -77,7 +77,7 @@ impl Cause {
             Self::Gone => "gone",
             Self::Address => "address",
             Self::Tls => "tls",
-            Self::FailureState => "failing",
+            Self::Failing => "failing",
             Self::Limited => "limited",
             Self::Unreachable => "unreachable",
             Self::Timeout => "timeout",
@@ -99,7 +99,7 @@ impl Cause {
             Self::Refused | Self::Gone | Self::Address | Self::Content | Self::Removed => {
                 ResponsibleParty::Owner
             }
-            Self::Tls | Self::FailureState | Self::Limited | Self::Unreachable | Self::Timeout => {
+            Self::Tls | Self::Failing | Self::Limited | Self::Unreachable | Self::Timeout => {
                 ResponsibleParty::Receiver
             }
             Self::Proxy | Self::Internal => ResponsibleParty::Dispatcher,
@@ -115,7 +115,7 @@ impl Cause {
             (Outcome::Permanent { .. }, _) => Some(Self::Refused),
             // GitHub's 403 is one, too, where it says when to come again.
             (Outcome::Retry { .. }, 403 | 429) => Some(Self::Limited),
-            (Outcome::Retry { .. }, _) => Some(Self::FailureState),
+            (Outcome::Retry { .. }, _) => Some(Self::Failing),
         }
     }
 }

@@ -47,7 +47,7 @@ pub enum CircuitSignal {
     /// The receiver is at work, whatever it thinks of this delivery.
     Alive,
     /// It is not, or cannot be reached.
-    FailureState,
+    Failing,
     /// Nothing: no request was made.
     Nothing,
 }
@@ -160,7 +160,7 @@ impl Circuit {
                     self.probe = None;
                 }
             }
-            (CircuitSignal::FailureState, Some(open)) if probed => {
+            (CircuitSignal::Failing, Some(open)) if probed => {
                 let openings = open.openings.saturating_add(1);
                 self.open = Some(OpenCircuit {
                     since: open.since,
@@ -170,8 +170,8 @@ impl Circuit {
                 });
             }
             // It was under way when the circuit opened.
-            (CircuitSignal::FailureState, Some(_)) => {}
-            (CircuitSignal::FailureState, None) => {
+            (CircuitSignal::Failing, Some(_)) => {}
+            (CircuitSignal::Failing, None) => {
                 self.failures = self.failures.saturating_add(1);
                 if policy.after > 0 && self.failures >= policy.after {
                     self.failures = 0;
@@ -224,7 +224,7 @@ mod tests {
 
         fn fail(&mut self, times: u32, now: i64) {
             for _ in 0..times {
-                assert!(self.attempt(CircuitSignal::FailureState, at(now), 1.0));
+                assert!(self.attempt(CircuitSignal::Failing, at(now), 1.0));
             }
         }
     }
@@ -258,7 +258,7 @@ mod tests {
         let mut circuit = Circuit::default();
         let [early, late] = [0; 2].map(|_| circuit.enter(&POLICY, at(0)).unwrap());
         circuit.fail(3, 0);
-        circuit.ended(early, CircuitSignal::FailureState, "", &POLICY, at(1), 1.0);
+        circuit.ended(early, CircuitSignal::Failing, "", &POLICY, at(1), 1.0);
         assert_eq!(circuit.open().unwrap().openings, 1);
         let probe = circuit.enter(&POLICY, at(10)).unwrap();
         assert_eq!(circuit.enter(&POLICY, at(10)), None);
@@ -269,7 +269,7 @@ mod tests {
         let probe = circuit.enter(&POLICY, at(11)).unwrap();
         circuit.ended(late, CircuitSignal::Alive, "", &POLICY, at(12), 1.0);
         assert_eq!(circuit.open(), None);
-        circuit.ended(probe, CircuitSignal::FailureState, "", &POLICY, at(13), 1.0);
+        circuit.ended(probe, CircuitSignal::Failing, "", &POLICY, at(13), 1.0);
         assert_eq!(circuit.open(), None, "one failure of three");
     }
 
@@ -286,7 +286,7 @@ mod tests {
         for _ in 0..1_000 {
             circuit.ended(
                 CircuitPermit::Regular,
-                CircuitSignal::FailureState,
+                CircuitSignal::Failing,
                 "",
                 &never,
                 at(0),
@@ -325,7 +325,7 @@ mod tests {
                     continue;
                 }
                 let pass = under_way.swap_remove(which % under_way.len());
-                let sign = [CircuitSignal::Alive, CircuitSignal::FailureState, CircuitSignal::FailureState, CircuitSignal::Nothing][usize::from(what - 2)];
+                let sign = [CircuitSignal::Alive, CircuitSignal::Failing, CircuitSignal::Failing, CircuitSignal::Nothing][usize::from(what - 2)];
                 circuit.ended(pass, sign, "", &POLICY, at(now), jitter);
                 match (sign, before, circuit.open()) {
                     (CircuitSignal::Alive, _, after) => {
@@ -333,7 +333,7 @@ mod tests {
                         row = 0;
                     }
                     (CircuitSignal::Nothing, before, after) => prop_assert_eq!(before.as_ref(), after),
-                    (CircuitSignal::FailureState, None, after) => {
+                    (CircuitSignal::Failing, None, after) => {
                         row += 1;
                         prop_assert_eq!(after.is_some(), row >= 3);
                         if let Some(open) = after {
@@ -341,7 +341,7 @@ mod tests {
                             prop_assert!(open.until >= at(now + 5) && open.until <= at(now + 10));
                         }
                     }
-                    (CircuitSignal::FailureState, Some(before), after) => {
+                    (CircuitSignal::Failing, Some(before), after) => {
                         let after = after.unwrap();
                         let wait = after.until - at(now);
                         prop_assert!(*after == before

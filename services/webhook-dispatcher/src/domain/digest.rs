@@ -165,7 +165,7 @@ impl Digest {
         }
         if !self.told_failure && self.has_failed(asked) {
             self.told_failure = true;
-            told.push(self.tell(DigestReason::FailureState));
+            told.push(self.tell(DigestReason::Failing));
         }
         if !told.is_empty() && self.told_at.is_none() {
             self.told_at = Some(now);

@@ -61,7 +61,7 @@ pub struct AttemptSignal {
 }
 
 impl AttemptSignal {
-    /// The lesson of an outcome.
+    /// The signal of an outcome.
     pub fn of(
         outcome: &Outcome,
         cause: Option<Cause>,
@@ -79,7 +79,7 @@ impl AttemptSignal {
             (Outcome::Retry { .. }, Some(Cause::Limited)) if after.is_some() => {
                 CircuitSignal::Alive
             }
-            (Outcome::Retry { .. }, _) => CircuitSignal::FailureState,
+            (Outcome::Retry { .. }, _) => CircuitSignal::Failing,
             _ => CircuitSignal::Alive,
         };
         let until = after.map(|after: RetryAfter| after.at(now, rules.max_retry_after));
@@ -178,7 +178,7 @@ impl Gate {
     pub fn ended(
         &mut self,
         pass: CircuitPermit,
-        lesson: &AttemptSignal,
+        signal: &AttemptSignal,
         reason: &str,
         rules: &AdmissionRules,
         now: DateTime<Utc>,
@@ -187,17 +187,17 @@ impl Gate {
         let before = self.state();
         let probed = self.circuit.awaits(pass);
         self.circuit
-            .ended(pass, lesson.sign, reason, &rules.circuit, now, jitter);
-        if let Some(until) = lesson.until.filter(|until| *until > now) {
+            .ended(pass, signal.sign, reason, &rules.circuit, now, jitter);
+        if let Some(until) = signal.until.filter(|until| *until > now) {
             if self.held.as_ref().is_none_or(|held| held.until < until) {
                 self.hold(until, reason, now);
             }
         } else if probed && self.held.is_some() {
-            match lesson.sign {
+            match signal.sign {
                 CircuitSignal::Alive => self.held = None,
                 // From now on its probes count.
-                CircuitSignal::FailureState if self.circuit.open().is_some() => self.held = None,
-                CircuitSignal::FailureState => {
+                CircuitSignal::Failing if self.circuit.open().is_some() => self.held = None,
+                CircuitSignal::Failing => {
                     let wait = rules.circuit.wait(1, jitter);
                     let most = TimeDelta::from_std(rules.max_retry_after);
                     self.hold(now + most.map_or(wait, |most| wait.min(most)), reason, now);
@@ -246,7 +246,7 @@ mod tests {
         DateTime::from_timestamp(1_763_760_000 + seconds, 0).unwrap()
     }
 
-    fn lesson(status: u16, after: Option<u32>, now: i64) -> AttemptSignal {
+    fn signal(status: u16, after: Option<u32>, now: i64) -> AttemptSignal {
         let outcome = Outcome::of_status(
             status,
             after.map(|seconds| RetryAfter::fractional(seconds.into())),
@@ -266,16 +266,16 @@ mod tests {
             (204, None, CircuitSignal::Alive, None),
             (404, None, CircuitSignal::Alive, None),
             (410, None, CircuitSignal::Alive, None),
-            (500, None, CircuitSignal::FailureState, None),
-            (500, Some(9), CircuitSignal::FailureState, None),
-            (503, Some(9), CircuitSignal::FailureState, Some(9)),
+            (500, None, CircuitSignal::Failing, None),
+            (500, Some(9), CircuitSignal::Failing, None),
+            (503, Some(9), CircuitSignal::Failing, Some(9)),
             (429, Some(9), CircuitSignal::Alive, Some(9)),
-            (429, None, CircuitSignal::FailureState, None),
+            (429, None, CircuitSignal::Failing, None),
         ];
         for (status, after, sign, until) in signs {
             let until = until.map(at);
             assert_eq!(
-                lesson(status, after, 0),
+                signal(status, after, 0),
                 AttemptSignal { sign, until },
                 "{status}"
             );
@@ -292,8 +292,8 @@ mod tests {
             Cause::Tls,
             Cause::Address,
         ] {
-            let lesson = AttemptSignal::of(&unanswered, Some(cause), 0, &RULES, at(0));
-            assert_eq!(lesson.sign, CircuitSignal::FailureState);
+            let signal = AttemptSignal::of(&unanswered, Some(cause), 0, &RULES, at(0));
+            assert_eq!(signal.sign, CircuitSignal::Failing);
         }
     }
 
@@ -301,13 +301,13 @@ mod tests {
     fn a_receiver_that_asks_for_a_pause_gets_it_from_the_whole_endpoint() {
         let mut gate = Gate::default();
         let pass = gate.enter(&RULES, at(0)).unwrap();
-        assert!(gate.ended(pass, &lesson(429, Some(30), 0), "slow", &RULES, at(0), 1.0));
+        assert!(gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0));
         assert_eq!(gate.room(&RULES, at(29)), Err(Closed::Until(at(30))));
         assert_eq!(gate.enter(&RULES, at(29)), None);
         // One that was under way asks for less: the longer one counts.
         assert!(!gate.ended(
             CircuitPermit::Regular,
-            &lesson(429, Some(5), 1),
+            &signal(429, Some(5), 1),
             "",
             &RULES,
             at(1),
@@ -315,7 +315,7 @@ mod tests {
         ));
         assert!(gate.ended(
             CircuitPermit::Regular,
-            &lesson(503, Some(60), 1),
+            &signal(503, Some(60), 1),
             "down",
             &RULES,
             at(1),
@@ -328,7 +328,7 @@ mod tests {
         );
         let mut next = Gate::new(gate.state());
         let pass = next.enter(&RULES, at(61)).unwrap();
-        assert!(next.ended(pass, &lesson(204, None, 61), "", &RULES, at(61), 1.0));
+        assert!(next.ended(pass, &signal(204, None, 61), "", &RULES, at(61), 1.0));
         assert_eq!(next.state(), State::default());
     }
 
@@ -337,7 +337,7 @@ mod tests {
         let mut gate = Gate::default();
         let early = gate.enter(&RULES, at(0)).unwrap();
         let pass = gate.enter(&RULES, at(0)).unwrap();
-        gate.ended(pass, &lesson(429, Some(30), 0), "slow", &RULES, at(0), 1.0);
+        gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0);
         // As the next dispatcher has it.
         for mut gate in [gate.clone(), Gate::new(gate.state())] {
             assert_eq!(gate.room(&RULES, at(30)), Ok(1));
@@ -345,12 +345,12 @@ mod tests {
             assert!(matches!(probe, CircuitPermit::Probe(_)));
             assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
             // What was sent before the pause says nothing of what is now.
-            gate.ended(early, &lesson(204, None, 31), "", &RULES, at(31), 1.0);
+            gate.ended(early, &signal(204, None, 31), "", &RULES, at(31), 1.0);
             assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
             // Asked to wait again; then a failure that says nothing of a pause.
             gate.ended(
                 probe,
-                &lesson(429, Some(20), 32),
+                &signal(429, Some(20), 32),
                 "slow",
                 &RULES,
                 at(32),
@@ -358,12 +358,12 @@ mod tests {
             );
             assert_eq!(gate.room(&RULES, at(51)), Err(Closed::Until(at(52))));
             let probe = gate.enter(&RULES, at(52)).unwrap();
-            gate.ended(probe, &lesson(500, None, 53), "down", &RULES, at(53), 1.0);
+            gate.ended(probe, &signal(500, None, 53), "down", &RULES, at(53), 1.0);
             assert_eq!(gate.room(&RULES, at(53)), Err(Closed::Until(at(63))));
             let probe = gate.enter(&RULES, at(63)).unwrap();
             gate.abandon(probe);
             let probe = gate.enter(&RULES, at(63)).unwrap();
-            gate.ended(probe, &lesson(204, None, 64), "", &RULES, at(64), 1.0);
+            gate.ended(probe, &signal(204, None, 64), "", &RULES, at(64), 1.0);
             assert_eq!(gate.room(&RULES, at(64)), Ok(usize::MAX));
             assert_eq!(gate.state(), State::default());
         }
@@ -373,10 +373,10 @@ mod tests {
     fn a_probe_that_fails_may_open_the_circuit_and_a_clock_set_back_ends_a_pause() {
         let mut gate = Gate::default();
         let pass = gate.enter(&RULES, at(0)).unwrap();
-        gate.ended(pass, &lesson(503, Some(30), 0), "", &RULES, at(0), 1.0);
+        gate.ended(pass, &signal(503, Some(30), 0), "", &RULES, at(0), 1.0);
         assert_eq!(gate.room(&RULES, at(-4_000)), Ok(1));
         let probe = gate.enter(&RULES, at(30)).unwrap();
-        gate.ended(probe, &lesson(503, None, 30), "", &RULES, at(30), 1.0);
+        gate.ended(probe, &signal(503, None, 30), "", &RULES, at(30), 1.0);
         let state = gate.state();
         assert!(state.open.is_some() && state.held.is_none(), "{state:?}");
     }
@@ -386,7 +386,7 @@ mod tests {
         let mut gate = Gate::default();
         for _ in 0..2 {
             let pass = gate.enter(&RULES, at(0)).unwrap();
-            gate.ended(pass, &lesson(500, None, 0), "", &RULES, at(0), 1.0);
+            gate.ended(pass, &signal(500, None, 0), "", &RULES, at(0), 1.0);
         }
         assert_eq!(gate.room(&RULES, at(9)), Err(Closed::Until(at(10))));
         assert_eq!(gate.room(&RULES, at(10)), Ok(1));
@@ -426,7 +426,7 @@ mod tests {
                 let (status, after) = answers[what];
                 if let Some(pass) = (jitter < 0.7).then(|| under_way.pop()).flatten() {
                     let before = gate.state();
-                    let changed = gate.ended(pass, &lesson(status, after, now), "", &rules, at(now), jitter);
+                    let changed = gate.ended(pass, &signal(status, after, now), "", &rules, at(now), jitter);
                     prop_assert_eq!(changed, gate.state() != before);
                 }
             }

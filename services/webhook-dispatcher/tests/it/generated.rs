@@ -206,7 +206,7 @@ const MOST_TASKS: u64 = 1_000_000_000;
 pub fn summary(rng: &mut StdRng) -> Summary {
     let moments = [
         DigestReason::First,
-        DigestReason::FailureState,
+        DigestReason::Failing,
         DigestReason::Progress,
         DigestReason::Done,
     ];

@@ -20,7 +20,7 @@ pub enum DigestReason {
     /// The first task started.
     First,
     /// The first task failed.
-    FailureState,
+    Failing,
     /// How it goes.
     Progress,
     /// All tasks have ended.
@@ -81,9 +81,9 @@ impl Summary {
     pub fn concerns(&self, asked: impl Fn(EventType) -> bool) -> bool {
         match self.moment {
             DigestReason::First => asked(EventType::JobStarted),
-            DigestReason::FailureState | DigestReason::Progress | DigestReason::Done => {
+            DigestReason::Failing | DigestReason::Progress | DigestReason::Done => {
                 let mut causes = self.causes.keys();
-                let failing = self.moment == DigestReason::FailureState;
+                let failing = self.moment == DigestReason::Failing;
                 let requeued = !failing && self.requeued > 0;
                 (requeued && asked(EventType::JobRequeued))
                     || causes.any(|cause| {
@@ -116,7 +116,7 @@ impl Summary {
                 "▶️",
                 format!("Array {array} started: the first {of}"),
             ),
-            (DigestReason::FailureState, _) => (
+            (DigestReason::Failing, _) => (
                 Severity::Error,
                 "❌",
                 format!("Array {array}: a task failed"),

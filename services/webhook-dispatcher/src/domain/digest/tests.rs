@@ -124,10 +124,7 @@ fn ten_thousand_tasks_are_a_few_messages() {
     told.extend(digest.tick(&DigestSchedule::MESSAGES, at(5_100)));
     assert!(digest.is_over());
     let moments: Vec<DigestReason> = told.iter().map(|summary| summary.moment).collect();
-    assert_eq!(
-        moments[..2],
-        [DigestReason::First, DigestReason::FailureState]
-    );
+    assert_eq!(moments[..2], [DigestReason::First, DigestReason::Failing]);
     assert_eq!(moments.last(), Some(&DigestReason::Done));
     assert!(moments.len() <= 7, "{moments:?}");
     let size = serde_json::to_string(&digest).unwrap().len();
@@ -367,7 +364,7 @@ fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<DigestReason> {
 
 #[test]
 fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
-    use DigestReason::{Done, FailureState, First};
+    use DigestReason::{Done, Failing, First};
     let all = |kind| [(kind, 0); 3];
     let completed = all(EventType::JobCompleted);
     let cancelled = all(EventType::JobCancelled);
@@ -398,19 +395,28 @@ fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
         (&["job.completed"], &completed, &[Done]),
         (&["job.completed"], &failed, &[Done]),
         (&["job.completed"], &out_of_memory, &[]),
-        (&["job.failed"], &failed, &[FailureState, Done]),
+        (&["job.failed"], &failed, &[Failing, Done]),
         (&["job.failed"], &out_of_memory, &[]),
-        (&["job.failed"], &mixed, &[FailureState, Done]),
-        (&["job.node_fail"], &mixed, &[FailureState, Done]),
-        (
-            &["job.out_of_memory"],
-            &out_of_memory,
-            &[FailureState, Done],
-        ),
+        (&["job.failed"], &mixed, &[Failing, Done]),
+        (&["job.node_fail"], &mixed, &[Failing, Done]),
+        (&["job.out_of_memory"], &out_of_memory, &[Failing, Done]),
         (&["job.*"], &cancelled, &[First, Done]),
-        (&["job.*"], &mixed, &[First, FailureState, Done]),
+        (&["job.*"], &mixed, &[First, Failing, Done]),
     ];
     for (types, ends, expected) in cases {
         assert_eq!(told_to(types, ends), expected, "{types:?} of {ends:?}");
+    }
+}
+
+/// A digest that waits in the database is read by the next version: these words are stored.
+#[test]
+fn the_stored_words_of_a_reason_never_change() {
+    for (reason, stored) in [
+        (DigestReason::First, "first"),
+        (DigestReason::Failing, "failing"),
+        (DigestReason::Progress, "progress"),
+        (DigestReason::Done, "done"),
+    ] {
+        assert_eq!(serde_json::to_value(reason).unwrap(), stored);
     }
 }

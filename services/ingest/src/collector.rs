@@ -10,6 +10,7 @@ mod apply;
 mod array_reconcile;
 mod array_submissions;
 mod capture;
+mod deferred;
 mod drift;
 mod gaps;
 mod lost_state;
@@ -35,6 +36,7 @@ use tracing::Span;
 pub use self::accounting_backlog::BacklogWindow;
 use self::accounting_backlog::Clock;
 use self::array_submissions::ArraySubmissionBacklog;
+use self::deferred::DeferredObservations;
 pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 pub use self::republish::{Window, without_usage};
@@ -99,6 +101,8 @@ pub struct Core {
     /// Runs that the controller has shown as restarted while an earlier run's end is looked up, as submit times by Slurm's id of the record.
     /// Rows of accounting have no restart count (22.05).
     restarted: HashMap<u32, i64>,
+    /// Of waiting runs while an earlier run's end is looked up.
+    deferred: DeferredObservations,
     /// What became of tasks that left their array, by array: reading its record, which goes on, says nothing about them.
     task_questions: HashMap<RunKey, OpenTaskLookup>,
     /// Ended runs of which accounting has not reported yet what they used.
@@ -180,6 +184,7 @@ impl Collector {
             last: SnapshotCache::default(),
             questions: HashMap::new(),
             restarted: HashMap::new(),
+            deferred: DeferredObservations::default(),
             task_questions: HashMap::new(),
             usage_backlog,
             array_submission_backlog,

@@ -140,7 +140,7 @@ impl GapFiller {
             if self.catch_up.shutdown.is_cancelled() {
                 return Err(Error::Stopped);
             }
-            self.bus.publish_again(event, gap).await?;
+            self.bus.republish(event, gap).await?;
         }
         Ok(events.len() as u64)
     }

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::ExitCode;
 use mesh_events::{EventType, RunKey};
 
+use super::deferred::DeferredObservation;
 use super::gaps::lost;
 use super::open_lookups::OpenLookup;
 use super::outbox::{OutboxEvent, PreviousRunStates};
@@ -90,7 +91,25 @@ impl Collector {
         }
     }
 
+    /// Takes in a reading, after those of the same run that wait.
     fn take_in(
+        &self,
+        core: &mut Core,
+        cause: &Cause,
+        now: DateTime<Utc>,
+        reading: TracedObservation,
+        follow_ups: &mut FollowUpLookups,
+        batch: &mut EventBatch,
+    ) {
+        let run = run_of(&core.run_store, &reading.observation);
+        for earlier in core.deferred.take(&run) {
+            let DeferredObservation { cause, at, reading } = earlier;
+            self.apply(core, &cause, at, reading, follow_ups, batch);
+        }
+        self.apply(core, cause, now, reading, follow_ups, batch);
+    }
+
+    fn apply(
         &self,
         core: &mut Core,
         cause: &Cause,
@@ -163,6 +182,23 @@ impl Collector {
             {
                 core.restarted
                     .insert(observation.raw_id, observation.run.submit_time);
+            }
+            if observation.record == Record::Controller
+                && observation.waiting()
+                && decision.changes.is_empty()
+            {
+                let reading = TracedObservation {
+                    observation: observation.clone(),
+                    digest,
+                    inferred,
+                    links: Vec::new(),
+                };
+                let deferred = DeferredObservation {
+                    cause: cause.clone(),
+                    at: now,
+                    reading,
+                };
+                core.deferred.push(&run, deferred);
             }
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
             core.questions.remove(&observation.raw_id);

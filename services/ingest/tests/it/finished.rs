@@ -10,6 +10,7 @@ use crate::bell::ring;
 use crate::cluster::{self, Cluster};
 use crate::forged::field;
 use crate::mesh::{DEADLINE, Mesh};
+use crate::stand_in::StandIn;
 
 /// The first run fails at once, the next one stays.
 const SCRIPT: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 1; exit 3";
@@ -183,5 +184,40 @@ async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
     let requeued = mesh.last(job, "job.requeued");
     assert_eq!(requeued.confidence(), Confidence::Observed);
     cluster.run("alice", &["scancel", &id]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_story(job, "submitted started").await;
+    ingest.stop().await;
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeuehold", &id]).await;
+    cluster.wait_state(job, "PENDING").await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie("sacct", "exit 1");
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    // Of two polls that began since, the second finds what the first has read.
+    stand_in.wait_calls("squeue", 3).await;
+    cluster.run("root", &["scontrol", "release", &id]).await;
+    cluster.wait_state(job, "COMPLETED").await;
+    assert_eq!(mesh.story(job), "submitted started");
+    stand_in.truth("sacct");
+    mesh.wait_passed(
+        job,
+        "submitted started requeued | submitted held released started completed",
+    )
+    .await;
+    let held = mesh.last(job, "job.held");
+    let released = mesh.last(job, "job.released");
+    assert!(held.observed_at.unwrap().seconds <= released.observed_at.unwrap().seconds);
+    mesh.assert_no_duplicates();
     ingest.stop().await;
 }

@@ -1,0 +1,72 @@
+//! Observations of a waiting run whose earlier run's end is still looked up. They are applied in their order once that end is known, so
+//! that a hold or reason is published although it is over by then.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::RunKey;
+
+use super::TracedObservation;
+use crate::domain::Observation;
+use crate::envelope::Cause;
+
+/// Observations of one run: of a run that changes more often meanwhile, the later changes are not published.
+const MAX_PER_RUN: usize = 8;
+/// Observations of all runs together, at some kilobytes each.
+const MAX_TOTAL: usize = 2_048;
+/// Every lookup is over by then: what is older belongs to runs that nothing shows any more.
+const MAX_AGE: TimeDelta = TimeDelta::hours(1);
+
+/// An observation that waits.
+pub(super) struct DeferredObservation {
+    /// What made ingest read it.
+    pub cause: Cause,
+    /// When it was read.
+    pub at: DateTime<Utc>,
+    /// What was read.
+    pub reading: TracedObservation,
+}
+
+/// Observations that wait, by run.
+#[derive(Default)]
+pub(super) struct DeferredObservations {
+    runs: HashMap<RunKey, Vec<DeferredObservation>>,
+    total: usize,
+}
+
+impl DeferredObservations {
+    /// Stores an observation if it shows something new, or confirms what the one before showed first.
+    pub(super) fn push(&mut self, run: &RunKey, deferred: DeferredObservation) {
+        if self.total >= MAX_TOTAL {
+            self.remove_older_than(deferred.at - MAX_AGE);
+        }
+        let earlier = self.runs.get(run).map_or(&[][..], Vec::as_slice);
+        let shows_same = |other: &DeferredObservation| {
+            is_same(&other.reading.observation, &deferred.reading.observation)
+        };
+        let confirmed = earlier.len() >= 2 && earlier.iter().rev().take(2).all(shows_same);
+        if confirmed || earlier.len() >= MAX_PER_RUN || self.total >= MAX_TOTAL {
+            return;
+        }
+        self.total += 1;
+        self.runs.entry(run.clone()).or_default().push(deferred);
+    }
+
+    /// Removes the observations of a run, in their order.
+    pub(super) fn take(&mut self, run: &RunKey) -> Vec<DeferredObservation> {
+        let taken = self.runs.remove(run).unwrap_or_default();
+        self.total -= taken.len();
+        taken
+    }
+
+    fn remove_older_than(&mut self, time: DateTime<Utc>) {
+        self.runs
+            .retain(|_, waiting| waiting.iter().any(|deferred| deferred.at > time));
+        self.total = self.runs.values().map(Vec::len).sum();
+    }
+}
+
+/// Whether two observations of a waiting run agree on what is published of it while it waits.
+fn is_same(one: &Observation, other: &Observation) -> bool {
+    one.held == other.held && one.class == other.class
+}

@@ -203,10 +203,13 @@ mod tests {
             ),
         ] {
             let error = options(&config).err().unwrap();
-            let told = format!("{error} {:?}", std::error::Error::source(&error));
-            assert!(told.contains(&format!("mesh.nats.{key}")), "{told}");
-            assert!(told.contains(folder.path().to_str().unwrap()), "{told}");
-            assert!(!told.contains("hunter2"), "{told}");
+            let message = format!("{error} {:?}", std::error::Error::source(&error));
+            assert!(message.contains(&format!("mesh.nats.{key}")), "{message}");
+            assert!(
+                message.contains(folder.path().to_str().unwrap()),
+                "{message}"
+            );
+            assert!(!message.contains("hunter2"), "{message}");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{BoxError, Bus, Error, metrics, trace};
 /// Messages of a batch; nats-server's default is to take no more than 1,000. It holds them in memory until the last one has come.
 const MAX_BATCH_MESSAGES: usize = 512;
 /// Bytes of a batch, unless a single message has more.
-const MOST_BYTES: usize = 2 << 20;
+const MAX_BATCH_BYTES: usize = 2 << 20;
 
 /// A batch is sent and stored within this time, or nobody answers.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
@@ -35,7 +35,7 @@ pub struct RawMessage {
 /// Why a batch is not known to be stored.
 enum Failure {
     /// Nobody answers.
-    Away,
+    Unavailable,
     /// Its messages cannot be stored together.
     Refused(BoxError),
 }
@@ -52,18 +52,18 @@ impl Bus {
             let waiting = self.status.publishing(subject);
             let stored = tokio::time::timeout(PUBLISH_TIMEOUT, self.publish_batch(batch)).await;
             waiting.answered();
-            match stored.unwrap_or(Err(Failure::Away)) {
+            match stored.unwrap_or(Err(Failure::Unavailable)) {
                 Ok(()) => {
                     self.status.stored(subject);
                     metrics::published("stored", batch.len() as u64);
                     results.extend(batch.iter().map(|_| Ok(())));
                 }
-                Err(Failure::Away) => {
+                Err(Failure::Unavailable) => {
                     self.status.failed(subject, &"no answer in time");
                     metrics::published("failed", batch.len() as u64);
-                    let away =
+                    let unavailable =
                         |message: &RawMessage| Error::jetstream("publish to", &message.subject);
-                    let failed = |message| Err(away(message)("no answer in time".into()));
+                    let failed = |message| Err(unavailable(message)("no answer in time".into()));
                     results.extend(batch.iter().map(failed));
                 }
                 Err(Failure::Refused(error)) => {
@@ -106,7 +106,7 @@ impl Bus {
         let stored = async { sent?.await }
             .await
             .map_err(|error| match error.kind() {
-                PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => Failure::Away,
+                PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => Failure::Unavailable,
                 _ => Failure::Refused(error.into()),
             })?;
         if stored.batch_size != Some(messages.len() as u64) {
@@ -140,7 +140,7 @@ fn batches(messages: &[RawMessage]) -> impl Iterator<Item = &[RawMessage]> {
         let fits = left.iter().take(MAX_BATCH_MESSAGES).take_while(|message| {
             let first = bytes == 0;
             bytes += message.body.len() + 1;
-            first || bytes <= MOST_BYTES
+            first || bytes <= MAX_BATCH_BYTES
         });
         let (batch, rest) = left.split_at(fits.count());
         left = rest;

@@ -64,9 +64,9 @@ impl Config {
     }
 
     /// The address as it may be shown: without user and password, should somebody have written them into it.
-    pub fn shown_url(&self) -> String {
-        let shown: Vec<String> = self.url.split(',').map(without_userinfo).collect();
-        shown.join(",")
+    pub fn redacted_url(&self) -> String {
+        let redacted: Vec<String> = self.url.split(',').map(without_userinfo).collect();
+        redacted.join(",")
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_address_is_shown_without_its_password() {
-        for (url, shown) in [
+        for (url, redacted) in [
             ("nats://h:1", "nats://h:1"),
             ("nats://u:p@h:1", "nats://***@h:1"),
             ("token@h", "***@h"),
@@ -122,7 +122,7 @@ mod tests {
                 url: url.into(),
                 ..Config::default()
             };
-            assert_eq!(config.shown_url(), shown);
+            assert_eq!(config.redacted_url(), redacted);
         }
     }
 }

@@ -49,7 +49,7 @@ impl Bus {
     pub async fn connect(config: &Config, role: &str) -> Result<Self, Error> {
         metrics::describe();
         let connect_error = |source: BoxError| Error::Connect {
-            url: config.shown_url(),
+            url: config.redacted_url(),
             source,
         };
         let addresses = config
@@ -124,14 +124,14 @@ impl Bus {
     pub async fn ready(&self, shutdown: &CancellationToken) -> Result<(), Error> {
         // The first moments of a connection are nothing to warn of.
         let patience = Instant::now() + Duration::from_secs(2);
-        let mut told = false;
+        let mut warned = false;
         loop {
             let ready = shutdown.run_until_cancelled(self.try_ready()).await;
             match ready.ok_or(Error::Cancelled)? {
                 Ok(()) => return Ok(()),
-                Err(error) if !told && Instant::now() > patience => {
-                    told = true;
-                    tracing::warn!(error = &error as &dyn std::error::Error, nats.url = %self.config.shown_url(), "waiting for NATS");
+                Err(error) if !warned && Instant::now() > patience => {
+                    warned = true;
+                    tracing::warn!(error = &error as &dyn std::error::Error, nats.url = %self.config.redacted_url(), "waiting for NATS");
                 }
                 Err(_) => {}
             }
@@ -234,12 +234,12 @@ impl Reason {
 }
 
 /// Whether a version of nats-server is this one or newer. One that cannot be read is none to refuse.
-fn is_at_least(version: &str, wanted: (u32, u32)) -> bool {
+fn is_at_least(version: &str, required: (u32, u32)) -> bool {
     let mut numbers = version
         .split('.')
         .map_while(|part| part.parse::<u32>().ok());
     let (major, minor) = (numbers.next(), numbers.next());
-    major.zip(minor).is_none_or(|version| version >= wanted)
+    major.zip(minor).is_none_or(|version| version >= required)
 }
 
 fn log_event(role: &str, event: &Event) {

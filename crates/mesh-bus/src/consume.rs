@@ -110,7 +110,7 @@ impl Bus {
         }
     }
 
-    /// Consumes a durable consumer in batches of up to `most` messages: whatever is there, without waiting for more.
+    /// Consumes a durable consumer in batches of up to `max_messages` messages: whatever is there, without waiting for more.
     ///
     /// # Errors
     /// None at present; see [`Bus::consume`].
@@ -118,13 +118,13 @@ impl Bus {
         &self,
         stream: &str,
         durable: &str,
-        most: usize,
+        max_messages: usize,
         handler: H,
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
         let _checking = self.checking(stream, durable, shutdown);
-        while let Some(messages) = self.reopen(stream, durable, most, shutdown).await {
-            let mut batches = messages.ready_chunks(most);
+        while let Some(messages) = self.reopen(stream, durable, max_messages, shutdown).await {
+            let mut batches = messages.ready_chunks(max_messages);
             loop {
                 let mut batch = tokio::select! {
                     () = shutdown.cancelled() => break,
@@ -152,12 +152,12 @@ impl Bus {
         &self,
         stream: &str,
         durable: &str,
-        most: usize,
+        max_messages: usize,
         shutdown: &CancellationToken,
     ) -> Option<stream::BoxStream<'static, Message>> {
         let mut delay = Duration::from_millis(100);
         while !shutdown.is_cancelled() {
-            match self.open(stream, durable, most).await {
+            match self.open(stream, durable, max_messages).await {
                 Ok(messages) => {
                     self.status.readable(stream, durable);
                     return Some(messages);
@@ -185,12 +185,12 @@ impl Bus {
         &self,
         stream: &str,
         durable: &str,
-        most: usize,
+        max_messages: usize,
     ) -> Result<stream::BoxStream<'static, Message>, Error> {
-        let turn = self.declaring.acquire().await;
+        let permit = self.declaring.acquire().await;
         let consumer = self.checked_consumer(stream, durable).await?;
-        drop(turn);
-        messages(consumer, most, Arc::clone(&self.declaring)).await
+        drop(permit);
+        messages(consumer, max_messages, Arc::clone(&self.declaring)).await
     }
 
     async fn answer(&self, message: &Message, outcome: Disposition) {
@@ -255,12 +255,12 @@ impl Bus {
 /// ask it for that at a time.
 pub(crate) async fn messages(
     consumer: PullConsumer,
-    most: usize,
+    max_messages: usize,
     asking: Arc<Semaphore>,
 ) -> Result<stream::BoxStream<'static, Message>, Error> {
     let messages: pull::Stream = consumer
         .stream()
-        .max_messages_per_batch(most.clamp(1, 1_000))
+        .max_messages_per_batch(max_messages.clamp(1, 1_000))
         .expires(Duration::from_secs(10))
         .heartbeat(Duration::from_secs(2))
         .messages()
@@ -317,7 +317,7 @@ async fn next(
 /// Whether the server still has a request of ours. Then what it does not say is late, as on a busy machine: who gave up would leave what is on
 /// its way to the ack wait.
 async fn is_waited_for(consumer: &PullConsumer, asking: &Semaphore) -> bool {
-    let _turn = asking.acquire().await;
+    let _permit = asking.acquire().await;
     let info = consumer.get_info().await;
     info.is_ok_and(|info| info.num_waiting > 0)
 }
@@ -327,7 +327,7 @@ async fn is_waited_for(consumer: &PullConsumer, asking: &Semaphore) -> bool {
 ///
 /// The work is pinned where it is called for: given by value it would be kept twice.
 async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output = T>>) -> T {
-    let telling = async {
+    let reporting = async {
         loop {
             tokio::time::sleep(ACK_PROGRESS_INTERVAL).await;
             for message in messages {
@@ -342,6 +342,6 @@ async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output =
     };
     tokio::select! {
         outcome = work => outcome,
-        () = telling => unreachable!("it goes on for ever"),
+        () = reporting => unreachable!("it goes on for ever"),
     }
 }

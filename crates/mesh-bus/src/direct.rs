@@ -25,7 +25,7 @@ const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Subscribers hear of a message before the stream has it.
 const STORE_DELAY: Duration = Duration::from_millis(20);
 /// So often a message that was heard of is looked for: one that the stream refused never comes.
-const LOOKS_AFTER_WAKE_UP: u32 = 10;
+const READS_AFTER_WAKE_UP: u32 = 10;
 
 /// A request, as the server reads it.
 #[derive(Debug, Serialize)]
@@ -54,7 +54,7 @@ struct DirectReader {
     created: Option<time::OffsetDateTime>,
     read: VecDeque<Message>,
     wake_ups: SelectAll<Subscriber>,
-    looks_left: u32,
+    reads_left: u32,
 }
 
 /// What a stream has now on a subject.
@@ -90,7 +90,7 @@ impl Bus {
             created: None,
             read: VecDeque::new(),
             wake_ups: SelectAll::new(),
-            looks_left: 0,
+            reads_left: 0,
         }
     }
 
@@ -112,7 +112,7 @@ impl Bus {
             StartPosition::New => Next::Sequence(1),
         };
         let mut reader = self.direct_reader(stream, filters, next);
-        let last = reader.look_at_stream().await?;
+        let last = reader.read_last_sequence().await?;
         if matches!(start, StartPosition::New) {
             reader.next = Next::Sequence(last + 1);
         }
@@ -130,7 +130,7 @@ impl DirectReader {
     }
 
     /// Its last sequence. One that was made anew counts from 1 again.
-    async fn look_at_stream(&mut self) -> Result<u64, Error> {
+    async fn read_last_sequence(&mut self) -> Result<u64, Error> {
         let stream = self.bus.jetstream.get_stream(&self.stream).await;
         let stream = stream.map_err(|source| self.failed()(source.into()))?;
         let info = stream.cached_info();
@@ -170,7 +170,7 @@ impl DirectReader {
                 return message;
             }
             match self.fetch().await {
-                Ok(()) if !self.read.is_empty() => self.looks_left = 0,
+                Ok(()) if !self.read.is_empty() => self.reads_left = 0,
                 Ok(()) => self.wait().await,
                 Err(error) => {
                     tracing::debug!(
@@ -185,16 +185,16 @@ impl DirectReader {
     }
 
     async fn wait(&mut self) {
-        if self.looks_left > 0 {
-            self.looks_left -= 1;
+        if self.reads_left > 0 {
+            self.reads_left -= 1;
             return tokio::time::sleep(STORE_DELAY).await;
         }
         let heard = tokio::time::timeout(IDLE_POLL_INTERVAL, self.wake_ups.next()).await;
         match heard {
-            Ok(Some(_)) => self.looks_left = LOOKS_AFTER_WAKE_UP,
+            Ok(Some(_)) => self.reads_left = READS_AFTER_WAKE_UP,
             Ok(None) => tokio::time::sleep(IDLE_POLL_INTERVAL).await,
             Err(_) => {
-                if let Err(error) = self.look_at_stream().await {
+                if let Err(error) = self.read_last_sequence().await {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
                         stream = self.stream,

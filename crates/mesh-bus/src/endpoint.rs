@@ -66,7 +66,7 @@ impl Bus {
         endpoint: &EndpointConsumer,
         begin: DeliverPolicy,
     ) -> Result<(), Error> {
-        let turn = self.declaring.acquire().await;
+        let permit = self.declaring.acquire().await;
         let existing: Result<PullConsumer, _> = self
             .jetstream
             .get_consumer_from_stream(&endpoint.name, stream)
@@ -109,9 +109,9 @@ impl Bus {
                 ..config.clone()
             };
             self.declare_as(stream, hasty, endpoint).await?;
-            drop(turn);
+            drop(permit);
             tokio::time::sleep(HASTE).await;
-            let _turn = self.declaring.acquire().await;
+            let _permit = self.declaring.acquire().await;
             self.declare_as(stream, config.clone(), endpoint).await?;
         } else {
             self.declare_as(stream, config.clone(), endpoint).await?;

@@ -94,15 +94,15 @@ impl Candidate {
     /// [`Error::Cancelled`] when told to stop.
     pub async fn lead(&self, shutdown: &CancellationToken) -> Result<Lease, Error> {
         let mut watched = Watched::default();
-        let mut looked = Instant::now();
+        let mut last_read = Instant::now();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Err(Error::Cancelled),
                 taken = self.try_lead(&mut watched) => match taken {
                     Ok(Some(lease)) => return Ok(lease),
-                    Ok(None) => looked = Instant::now(),
+                    Ok(None) => last_read = Instant::now(),
                     Err(error) => {
-                        if looked.elapsed() >= POLL_TIMEOUT {
+                        if last_read.elapsed() >= POLL_TIMEOUT {
                             self.now(LeadershipState::Unsure);
                         }
                         tracing::debug!(error = &error as &dyn std::error::Error, "look at the lease");
@@ -140,8 +140,8 @@ impl Candidate {
         }
         self.now(LeadershipState::Leader);
         let lost = CancellationToken::new();
-        let (given_up, told) = oneshot::channel();
-        let keeper = Keeper {
+        let (given_up, release) = oneshot::channel();
+        let renewer = LeaseRenewer {
             term,
             role: self.role.clone(),
             service: self.service.clone(),
@@ -151,7 +151,7 @@ impl Candidate {
         Ok(Some(Lease {
             lost,
             given_up: Some(given_up),
-            renewing: Some(tokio::spawn(keeper.keep(told))),
+            renewing: Some(tokio::spawn(renewer.run(release))),
         }))
     }
 
@@ -241,7 +241,7 @@ impl Term {
 }
 
 /// Renews until the lease is given up or lost.
-struct Keeper {
+struct LeaseRenewer {
     term: Term,
     role: watch::Sender<LeadershipState>,
     service: String,
@@ -249,8 +249,8 @@ struct Keeper {
     lost: CancellationToken,
 }
 
-impl Keeper {
-    async fn keep(mut self, mut given_up: oneshot::Receiver<()>) {
+impl LeaseRenewer {
+    async fn run(mut self, mut given_up: oneshot::Receiver<()>) {
         loop {
             tokio::select! {
                 // Dropped or told: both mean the same.
@@ -301,45 +301,45 @@ mod tests {
     }
 
     /// Looks at (milliseconds, revision); returns the times at which the lease was free.
-    fn free_at(looks: &[(u64, u64)]) -> Vec<u64> {
-        let looks = looks.iter().map(|(at, revision)| (*at, *at, *revision));
-        free_after(&looks.collect::<Vec<_>>())
+    fn free_at(reads: &[(u64, u64)]) -> Vec<u64> {
+        let reads = reads.iter().map(|(at, revision)| (*at, *at, *revision));
+        free_after(&reads.collect::<Vec<_>>())
     }
 
     /// Looks that take a while: (begin, end, revision).
-    fn free_after(looks: &[(u64, u64, u64)]) -> Vec<u64> {
+    fn free_after(reads: &[(u64, u64, u64)]) -> Vec<u64> {
         let (mut watched, begin) = (Watched::default(), Instant::now());
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         let is_free = |(began, now, revision): &&(u64, u64, u64)| {
             let entry = entry(*revision, "holder");
             watched.is_free(Some(&entry), at(*began), at(*now))
         };
-        let free = looks.iter().filter(is_free);
+        let free = reads.iter().filter(is_free);
         free.map(|(_, now, _)| *now).collect()
     }
 
     #[test]
     fn a_slow_look_does_not_begin_anew() {
-        let looks = [(0, 10, 7), (510, 4_010, 7), (4_510, 7_600, 7)];
-        assert_eq!(free_after(&looks), [7_600]);
+        let reads = [(0, 10, 7), (510, 4_010, 7), (4_510, 7_600, 7)];
+        assert_eq!(free_after(&reads), [7_600]);
     }
 
     #[test]
     fn a_look_during_which_nats_was_away_begins_anew() {
-        let looks = [(0, 10, 7), (510, 9_000, 7), (9_500, 9_510, 7)];
-        assert_eq!(free_after(&looks), [0; 0]);
+        let reads = [(0, 10, 7), (510, 9_000, 7), (9_500, 9_510, 7)];
+        assert_eq!(free_after(&reads), [0; 0]);
     }
 
     #[test]
     fn a_lease_that_is_renewed_is_not_free() {
-        let looks: Vec<_> = (0..40).map(|look| (look * 500, look / 3)).collect();
-        assert_eq!(free_at(&looks), [0; 0]);
+        let reads: Vec<_> = (0..40).map(|read| (read * 500, read / 3)).collect();
+        assert_eq!(free_at(&reads), [0; 0]);
     }
 
     #[test]
     fn a_lease_is_free_once_nobody_has_renewed_it_for_a_term() {
-        let looks: Vec<_> = (0..14).map(|look| (look * 500, 7)).collect();
-        assert_eq!(free_at(&looks), [6_000, 6_500]);
+        let reads: Vec<_> = (0..14).map(|read| (read * 500, 7)).collect();
+        assert_eq!(free_at(&reads), [6_000, 6_500]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{Bus, Error};
 
 /// Of a stream that has a consumer for each endpoint. From 2.15 on nats-server allows no more than 1,000 where a stream names no number, and
 /// no number stands for "any". What one server can do is far below it.
-const MOST_CONSUMERS: i32 = 1_000_000;
+const MAX_CONSUMERS: i32 = 1_000_000;
 
 impl Bus {
     /// Declares every stream, bucket and consumer of the catalogue, but for the consumers of one cluster: who reads them declares them.
@@ -69,7 +69,7 @@ impl Bus {
         stream::Config {
             // Before 2.15 there was no limit, and changing one was refused.
             max_consumers: if by_endpoint && self.is_at_least((2, 15)) {
-                MOST_CONSUMERS
+                MAX_CONSUMERS
             } else {
                 0
             },

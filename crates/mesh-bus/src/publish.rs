@@ -53,7 +53,7 @@ impl Bus {
     ///
     /// # Errors
     /// As [`Bus::publish`].
-    pub async fn publish_again(&self, event: &Event, because: &str) -> Result<PublishAck, Error> {
+    pub async fn republish(&self, event: &Event, because: &str) -> Result<PublishAck, Error> {
         self.publish_as(event, &format!("{}/{because}", event.id))
             .await
     }
@@ -206,7 +206,7 @@ impl Bus {
         shutdown: &CancellationToken,
     ) -> Result<PublishAck, Error> {
         let mut delay = Duration::from_millis(100);
-        let mut told = false;
+        let mut warned = false;
         loop {
             let published = tokio::select! {
                 () = shutdown.cancelled() => return Err(Error::Cancelled),
@@ -214,8 +214,8 @@ impl Bus {
             };
             match published {
                 Err(error @ Error::Publish { .. }) => {
-                    if !told {
-                        told = true;
+                    if !warned {
+                        warned = true;
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
                             event.id = event.id,

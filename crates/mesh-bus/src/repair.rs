@@ -100,7 +100,7 @@ impl Bus {
         let endpoint = self
             .consumers
             .with(stream, name, |one| one.endpoint.clone());
-        let Some(wanted) = endpoint.clone().or_else(|| of_catalogue(stream, name)) else {
+        let Some(expected) = endpoint.clone().or_else(|| of_catalogue(stream, name)) else {
             return found.ok_or_else(|| failed()("it does not exist".into()));
         };
         let info = found.as_ref().map(PullConsumer::cached_info);
@@ -121,7 +121,7 @@ impl Bus {
                 return Err(failed()("it does not exist".into()));
             }
             None => Some(Repair::Replace("it was deleted")),
-            Some(info) => repair(&wanted, endpoint.is_some(), info, seen),
+            Some(info) => repair(&expected, endpoint.is_some(), info, seen),
         };
         let consumer = match (found, &repair) {
             (Some(consumer), None) => consumer,
@@ -131,7 +131,7 @@ impl Bus {
                     stream,
                     pull::Config {
                         deliver_policy,
-                        ..wanted
+                        ..expected
                     },
                 )
                 .await?
@@ -148,12 +148,12 @@ impl Bus {
                 let known = known.map_err(|source| failed()(source.into()))?;
                 // A stream that is younger than its consumer was counts from 1 again.
                 seen = seen.filter(|seen| known.cached_info().created <= seen.created);
-                let deliver_policy = begin(stream, wanted.deliver_policy, seen);
+                let deliver_policy = begin(stream, expected.deliver_policy, seen);
                 self.make(
                     stream,
                     pull::Config {
                         deliver_policy,
-                        ..wanted
+                        ..expected
                     },
                 )
                 .await?
@@ -190,7 +190,7 @@ impl Bus {
     ///
     /// # Errors
     /// If NATS refuses.
-    pub async fn consume_again(&self, stream: &str, name: &str) -> Result<(), Error> {
+    pub async fn recreate_consumer(&self, stream: &str, name: &str) -> Result<(), Error> {
         let deleted = self
             .jetstream
             .delete_consumer_from_stream(name, stream)
@@ -226,7 +226,7 @@ impl Bus {
     async fn keep_checking(&self, stream: &str, name: &str) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            let _turn = self.declaring.acquire().await;
+            let _permit = self.declaring.acquire().await;
             if let Err(error) = self.checked_consumer(stream, name).await {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
@@ -265,26 +265,26 @@ fn begin(stream: &str, declared: DeliverPolicy, seen: Option<Seen>) -> DeliverPo
 
 /// Compares a consumer with what it shall be.
 fn repair(
-    wanted: &pull::Config,
+    expected: &pull::Config,
     of_endpoint: bool,
     found: &Info,
     seen: Option<Seen>,
 ) -> Option<Repair> {
-    let wanted = wanted.clone().into_consumer_config();
+    let expected = expected.clone().into_consumer_config();
     let config = &found.config;
     let begins_elsewhere = match config.deliver_policy {
         DeliverPolicy::All | DeliverPolicy::ByStartSequence { .. } => false,
-        other => other != wanted.deliver_policy,
+        other => other != expected.deliver_policy,
     };
     if seen.is_some_and(|seen| seen.created != found.created) {
         Some(Repair::Replace("it was deleted and made anew"))
-    } else if config.durable_name != wanted.durable_name
+    } else if config.durable_name != expected.durable_name
         || config.deliver_subject.is_some()
-        || config.ack_policy != wanted.ack_policy
+        || config.ack_policy != expected.ack_policy
         || (begins_elsewhere && !of_endpoint)
     {
         Some(Repair::Replace("its kind was changed"))
-    } else if filters(config) != filters(&wanted) {
+    } else if filters(config) != filters(&expected) {
         // The filters of an endpoint are changed by its owner, perhaps at another replica.
         Some(match of_endpoint {
             true => Repair::Update("its filters were changed"),
@@ -292,15 +292,15 @@ fn repair(
         })
     } else if config.headers_only || config.max_deliver > 0 {
         Some(Repair::Replace("what it delivers was changed"))
-    } else if config.ack_wait != wanted.ack_wait
-        || config.max_ack_pending != wanted.max_ack_pending
-        || config.backoff != wanted.backoff
-        || config.inactive_threshold != wanted.inactive_threshold
+    } else if config.ack_wait != expected.ack_wait
+        || config.max_ack_pending != expected.max_ack_pending
+        || config.backoff != expected.backoff
+        || config.inactive_threshold != expected.inactive_threshold
         || found.paused
-        || config.max_batch != wanted.max_batch
-        || config.max_bytes != wanted.max_bytes
-        || config.max_expires != wanted.max_expires
-        || wanted
+        || config.max_batch != expected.max_batch
+        || config.max_bytes != expected.max_bytes
+        || config.max_expires != expected.max_expires
+        || expected
             .metadata
             .iter()
             .any(|(key, value)| config.metadata.get(key) != Some(value))

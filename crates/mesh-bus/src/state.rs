@@ -52,7 +52,7 @@ type Written = BTreeMap<String, Vec<u8>>;
 pub(crate) struct FormerStates(Mutex<HashMap<(String, String), (Instant, Written)>>);
 
 impl FormerStates {
-    fn remember(&self, bucket: &str, cluster: &str, written: Written) {
+    fn record_written(&self, bucket: &str, cluster: &str, written: Written) {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (bucket.to_owned(), cluster.to_owned());
         states.insert(key, (Instant::now(), written));
@@ -123,7 +123,7 @@ impl Bus {
         state.last = stored.sequence;
         if let (true, Some(former)) = (is_empty, former) {
             state.written = former;
-            match state.write_again(MARK).await {
+            match state.rewrite(MARK).await {
                 // Whoever took it over meanwhile has the last word; the first write says so.
                 Ok(()) | Err(PutError::Conflict { .. }) => {}
                 Err(PutError::Bus(error)) => return Err(error),
@@ -177,7 +177,7 @@ impl ClusterState {
         let lost = is_missing(&mark) || self.written.keys().any(is_missing);
         self.lost |= lost;
         if self.lost {
-            self.write_again(&mark).await?;
+            self.rewrite(&mark).await?;
         }
         self.checked = Instant::now();
         Ok(())
@@ -192,7 +192,7 @@ impl ClusterState {
         let subject = self.subject(key);
         loop {
             if self.lost {
-                self.write_again(key).await?;
+                self.rewrite(key).await?;
             }
             if self.store(&subject, &value, headers).await? {
                 break;
@@ -277,7 +277,7 @@ impl ClusterState {
     }
 
     /// Puts everything back into a bucket that was emptied; goes on where an earlier attempt failed. `key` is what is to be written after it.
-    async fn write_again(&mut self, key: &str) -> Result<(), PutError> {
+    async fn rewrite(&mut self, key: &str) -> Result<(), PutError> {
         let newest = self.newest_own(key).await?;
         self.last = newest.map_or(0, |newest| newest.sequence);
         let headers = self.headers();
@@ -395,6 +395,6 @@ impl Drop for ClusterState {
         let written = std::mem::take(&mut self.written);
         self.bus
             .former
-            .remember(self.bucket.name(), &self.cluster, written);
+            .record_written(self.bucket.name(), &self.cluster, written);
     }
 }

@@ -221,11 +221,11 @@ fn stream_of(subject: &str) -> String {
 /// Whether a subject is one of a pattern with NATS' wildcards.
 fn matches(pattern: &str, subject: &str) -> bool {
     let mut tokens = subject.split('.');
-    for wanted in pattern.split('.') {
-        match (wanted, tokens.next()) {
+    for expected in pattern.split('.') {
+        match (expected, tokens.next()) {
             (">", Some(_)) => return true,
             ("*", Some(_)) => {}
-            (wanted, Some(token)) if wanted == token => {}
+            (expected, Some(token)) if expected == token => {}
             _ => return false,
         }
     }

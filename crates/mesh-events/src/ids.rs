@@ -396,10 +396,10 @@ mod tests {
     #[test]
     fn a_doorbell_is_one_fact_however_its_id_is_written() {
         let id = |text: &str| EventId::rung(text, EventType::UserLogin).unwrap();
-        let bell = "01961234-5678-7abc-8def-0123456789ab";
-        assert_eq!(id(bell), id(&bell.to_uppercase()));
-        assert_eq!(id(bell).to_string().parse(), Ok(id(bell)));
-        assert_ne!(id(bell), id("01961234-5678-7abc-8def-0123456789ac"));
+        let doorbell = "01961234-5678-7abc-8def-0123456789ab";
+        assert_eq!(id(doorbell), id(&doorbell.to_uppercase()));
+        assert_eq!(id(doorbell).to_string().parse(), Ok(id(doorbell)));
+        assert_ne!(id(doorbell), id("01961234-5678-7abc-8def-0123456789ac"));
     }
 
     #[test]

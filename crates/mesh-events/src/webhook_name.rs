@@ -20,8 +20,8 @@ pub fn short(full: &str) -> &str {
 /// Full names that somebody may mean, who is these Unix users; the first that exists for them is meant. With a slash it is the full one
 /// (`/ci`: of no user), without it is one of their own, and otherwise one of no user.
 pub fn candidates<'a>(named: &str, users: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    if let Some(of_nobody) = named.strip_prefix('/') {
-        return vec![of_nobody.to_owned()];
+    if let Some(unowned) = named.strip_prefix('/') {
+        return vec![unowned.to_owned()];
     }
     if named.contains('/') {
         return vec![named.to_owned()];

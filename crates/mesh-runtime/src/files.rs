@@ -25,10 +25,10 @@ pub(crate) enum Found {
 pub(crate) fn keep_checking<S: Service>(context: &Context, file: PathBuf) -> Condition {
     let condition = context.health.condition(&format!("{}.file", S::NAME));
     condition.ok();
-    let (shutdown, kept) = (context.shutdown.clone(), condition.clone());
+    let (shutdown, shared) = (context.shutdown.clone(), condition.clone());
     let checks = async move {
         loop {
-            let pause = match check::<S>(&file, &kept).await {
+            let pause = match check::<S>(&file, &shared).await {
                 Found::Unread => RETRY_INTERVAL,
                 Found::Nothing | Found::Damage(_) => CHECK_INTERVAL,
             };

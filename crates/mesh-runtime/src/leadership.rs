@@ -29,11 +29,11 @@ impl Context {
         let candidate = bus.candidate(&self.mesh.cluster);
         let mut role = candidate.role();
         let follow = async {
-            let mut told = LeadershipState::Starting;
+            let mut reported = LeadershipState::Starting;
             loop {
                 let now = *role.borrow_and_update();
                 self.health.set_role(service, now.as_str());
-                match (told, now) {
+                match (reported, now) {
                     (was, now) if was == now => {}
                     (_, LeadershipState::Starting) => {}
                     (_, LeadershipState::Standby) => {
@@ -58,7 +58,7 @@ impl Context {
                         "the lease cannot be read or renewed: who leads is not known, and nothing is published meanwhile",
                     ),
                 }
-                told = now;
+                reported = now;
                 if role.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }

@@ -42,8 +42,8 @@ pub async fn assert_corruption_reported(program: &str, config: &Path, file: &Pat
             ask.arg("--config").arg(config).args(["--probe", "readyz"]);
             let asked = ask.output().expect("ask how it is");
             let log = fs::read_to_string(&said).unwrap_or_default();
-            let told = String::from_utf8_lossy(&asked.stderr).into_owned() + &log;
-            told.contains(&name) && told.contains(remedy)
+            let output = String::from_utf8_lossy(&asked.stderr).into_owned() + &log;
+            output.contains(&name) && output.contains(remedy)
         })
         .await;
         drop(child.kill());

@@ -35,7 +35,7 @@ impl LoopDisk {
             path: path.to_owned(),
             watchdog: None,
         };
-        disk.mount_again(image);
+        disk.remount(image);
         disk
     }
 
@@ -43,7 +43,7 @@ impl LoopDisk {
     ///
     /// # Panics
     /// Without root's rights.
-    pub fn mount_again(&self, image: &Path) {
+    pub fn remount(&self, image: &Path) {
         must(
             Command::new("mount")
                 .args(["-o", "loop"])

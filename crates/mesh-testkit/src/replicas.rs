@@ -98,11 +98,11 @@ impl Replicas {
         logs.collect()
     }
 
-    /// Waits until `who` is in a role and ready.
-    pub async fn wait_role(&self, who: usize, role: &str) {
-        let what = format!("replica {who} of {} is {role}", self.service);
+    /// Waits until `index` is in a role and ready.
+    pub async fn wait_role(&self, index: usize, role: &str) {
+        let what = format!("replica {index} of {} is {role}", self.service);
         wait_for(&what, PATIENCE, async || {
-            let said = self.replicas[who].readyz().await?;
+            let said = self.replicas[index].readyz().await?;
             (said["roles"][self.service] == role && said["ready"] == true).then_some(())
         })
         .await;
@@ -146,7 +146,7 @@ impl Replicas {
         let since = Instant::now();
         self.replicas[leader].signal("-KILL").await;
         self.taken_over(leader, "kill -9", since).await;
-        self.start_again(leader).await;
+        self.restart(leader).await;
     }
 
     /// Stops the leader in order, likewise.
@@ -155,7 +155,7 @@ impl Replicas {
         let since = Instant::now();
         self.replicas[leader].signal("-TERM").await;
         self.taken_over(leader, "an orderly stop", since).await;
-        self.start_again(leader).await;
+        self.restart(leader).await;
     }
 
     /// Stops the leader's time for at least `pause`, and until the other one leads. It must stand by afterwards, in the same process.
@@ -173,11 +173,11 @@ impl Replicas {
         self.wait_role(1 - leader, "leader").await;
     }
 
-    async fn start_again(&mut self, who: usize) {
-        let replica = &mut self.replicas[who];
+    async fn restart(&mut self, index: usize) {
+        let replica = &mut self.replicas[index];
         replica.child.wait().await.unwrap();
         *replica = Replica::start(&replica.program, &replica.config, &replica.socket);
-        self.wait_role(who, "standby").await;
+        self.wait_role(index, "standby").await;
     }
 
     /// Stops both in order.

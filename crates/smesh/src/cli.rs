@@ -13,7 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use mesh_runtime::{ParseTimeError, TimeBound};
 use slurm_types::JobRef;
 
-pub use history::{Events, Export, ExportFormat, Filter, Node, Replay, ReplayStart, Stats, Story};
+pub use history::{
+    Events, Export, ExportFormat, Filter, JobHistory, Node, Replay, ReplayStart, Stats,
+};
 pub use hooks::{FlushHooks, HookFiles, Hooks, InstallHooks};
 pub use ledger::{
     Ledger, LedgerExport, LedgerKey, LedgerMonitor, LedgerResume, LedgerRetain, Verify,
@@ -125,7 +127,7 @@ pub enum Command {
     /// Sum up what happened: how often, how long jobs waited, what they cost
     Stats(Stats),
     /// Tell a job's story: its runs and what happened to each
-    Job(Story),
+    Job(JobHistory),
     /// Tell how a node stands or stood, and what happened to it
     Node(Node),
     /// Say why a job waits, who can act, and until when
@@ -374,7 +376,7 @@ mod tests {
         for id in ["123", "123_4", "123+1"] {
             let cli = Cli::try_parse_from(["smesh", "job", id]).unwrap();
             assert!(
-                matches!(cli.command, Command::Job(Story { job, .. }) if job.to_string() == id),
+                matches!(cli.command, Command::Job(JobHistory { job, .. }) if job.to_string() == id),
                 "{id}"
             );
         }

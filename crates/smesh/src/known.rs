@@ -46,7 +46,7 @@ pub enum Seen {
         /// What was known.
         known: KnownLedger,
         /// The note it shows now; empty if it has none.
-        shown: String,
+        latest: String,
     },
 }
 
@@ -148,20 +148,20 @@ fn size_of(note: &str) -> u64 {
 ///
 /// # Errors
 /// If the ledger or the file cannot be read.
-pub async fn look(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
+pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
     let address = client.address().to_string();
     // Before the ledger is asked: another process may see more meanwhile.
     let known = file.get(&address)?;
-    let shown = newest(client).await?;
-    let seen = match (known, shown) {
+    let latest = newest(client).await?;
+    let seen = match (known, latest) {
         (None, None) => Seen::Nothing,
         (Some(known), None) => Seen::Contradiction {
             reason: "it has no checkpoint any more".to_owned(),
             known,
-            shown: String::new(),
+            latest: String::new(),
         },
-        (None, Some(shown)) => first_contact(client, &shown).await?,
-        (Some(known), Some(shown)) => compare(client, known, shown).await?,
+        (None, Some(latest)) => first_contact(client, &latest).await?,
+        (Some(known), Some(latest)) => compare(client, known, latest).await?,
     };
     if let Seen::Known(known) = &seen {
         file.keep(&address, known, false)?;
@@ -173,10 +173,10 @@ pub async fn look(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
 ///
 /// # Errors
 /// If it cannot be read, or does not fit its own keys.
-pub async fn shown_now(client: &Client) -> Result<Seen, Error> {
+pub async fn latest_unchecked(client: &Client) -> Result<Seen, Error> {
     match newest(client).await? {
         None => Ok(Seen::Nothing),
-        Some(shown) => first_contact(client, &shown).await,
+        Some(latest) => first_contact(client, &latest).await,
     }
 }
 
@@ -203,13 +203,13 @@ async fn keys_of(client: &Client) -> Result<Vec<String>, Error> {
     Ok(vkeys.collect())
 }
 
-async fn first_contact(client: &Client, shown: &str) -> Result<Seen, Error> {
+async fn first_contact(client: &Client, latest: &str) -> Result<Seen, Error> {
     let keys = keys_of(client).await?;
-    Checkpoint::open(shown, &parsed(&keys))
+    Checkpoint::open(latest, &parsed(&keys))
         .map_err(|error| Error::Failed(format!("the ledger's checkpoint: {error}")))?;
     Ok(Seen::Known(KnownLedger {
         keys,
-        checkpoint: shown.to_owned(),
+        checkpoint: latest.to_owned(),
     }))
 }
 
@@ -217,30 +217,30 @@ fn parsed(keys: &[String]) -> Vec<PublicKey> {
     keys.iter().filter_map(|key| key.parse().ok()).collect()
 }
 
-async fn compare(client: &Client, mut known: KnownLedger, shown: String) -> Result<Seen, Error> {
-    let contradiction = |reason: String, known: KnownLedger, shown: String| {
+async fn compare(client: &Client, mut known: KnownLedger, latest: String) -> Result<Seen, Error> {
+    let contradiction = |reason: String, known: KnownLedger, latest: String| {
         Ok(Seen::Contradiction {
             reason,
             known,
-            shown,
+            latest,
         })
     };
     let before = Checkpoint::unverified(&known.checkpoint)
         .map_err(|error| Error::Failed(format!("what is known of the ledger: {error}")))?;
-    let checkpoint = match open(client, &mut known, &before, &shown).await? {
+    let checkpoint = match open(client, &mut known, &before, &latest).await? {
         Ok(checkpoint) => checkpoint,
-        Err(reason) => return contradiction(reason, known, shown),
+        Err(reason) => return contradiction(reason, known, latest),
     };
     if checkpoint.origin != before.origin {
         let reason = format!("it is {} now, and was {}", checkpoint.origin, before.origin);
-        return contradiction(reason, known, shown);
+        return contradiction(reason, known, latest);
     }
     match continues(client, &before, &checkpoint).await? {
         Ok(()) => {
-            known.checkpoint = shown;
+            known.checkpoint = latest;
             Ok(Seen::Known(known))
         }
-        Err(reason) => contradiction(reason, known, shown),
+        Err(reason) => contradiction(reason, known, latest),
     }
 }
 
@@ -249,9 +249,9 @@ async fn open(
     client: &Client,
     known: &mut KnownLedger,
     before: &Checkpoint,
-    shown: &str,
+    latest: &str,
 ) -> Result<Result<Checkpoint, String>, Error> {
-    match Checkpoint::open(shown, &parsed(&known.keys)) {
+    match Checkpoint::open(latest, &parsed(&known.keys)) {
         Ok((checkpoint, _)) => return Ok(Ok(checkpoint)),
         Err(CheckpointError::Note(NoteError::Untrusted(_))) => {}
         Err(error) => return Ok(Err(error.to_string())),
@@ -272,7 +272,7 @@ async fn open(
         }
     }
     let keys = parsed(&known.keys);
-    let opened = Checkpoint::open(shown, &keys);
+    let opened = Checkpoint::open(latest, &keys);
     Ok(opened
         .map(|(checkpoint, _)| checkpoint)
         .map_err(|error| format!("{error}, and no known key handed over to another")))
@@ -347,7 +347,7 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
     let Some(file) = KnownLedgers::of_user() else {
         return Ok(());
     };
-    match look(client, &file).await {
+    match check_latest(client, &file).await {
         Ok(Seen::Contradiction { reason, known, .. }) => {
             Err(refusal(client, &file, &reason, &known))
         }

@@ -32,10 +32,10 @@ pub enum Invocation {
     Help,
     /// Print the version.
     Version,
-    /// Start a ringer, wait for it at most until the hard stop, exit 0.
+    /// Start a sender, wait for it at most until the hard stop, exit 0.
     Ring(Options),
     /// Ring.
-    Ringer(Options),
+    Send(Options),
     /// Become a site's program and ring beside it.
     Chain {
         /// How to ring.
@@ -107,7 +107,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
                 Some(id) => options.probe = Some(id),
                 None => options.complaint = Some("--probe needs a UUID".into()),
             },
-            "--ringer" => step = Invocation::Ringer,
+            "--send" => step = Invocation::Send,
             "--flush" => step = Invocation::Flush,
             "--chain" => match value() {
                 Some(program) => {
@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn options_survive_the_way_to_the_ringer(config: Option<Vec<u8>>, hook: Option<Vec<u8>>, nanos: Option<u64>, probe: Option<u128>, arguments: Vec<Vec<u8>>) {
+        fn options_survive_the_way_to_the_sender(config: Option<Vec<u8>>, hook: Option<Vec<u8>>, nanos: Option<u64>, probe: Option<u128>, arguments: Vec<Vec<u8>>) {
             let options = Options {
                 config: config.map(|bytes| OsString::from_vec(bytes).into()),
                 hook: hook.map(OsString::from_vec),

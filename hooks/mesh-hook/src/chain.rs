@@ -1,7 +1,7 @@
 //! Hands over to the site's own program.
 //!
 //! The process *becomes* the program (`execve`), so arguments, standard streams, environment, process id, signals and exit status are
-//! the program's own; nothing is copied or translated. Before that it starts a ringer, which is no child of its, so that the program does
+//! the program's own; nothing is copied or translated. Before that it starts a sender, which is no child of its, so that the program does
 //! not find one that it never made. Nothing that is waited for opens a file or loads a program.
 
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use crate::args::Options;
 use crate::guard;
 use crate::report::report;
 
-/// Starts a ringer that outlives this process, then becomes the program. Returns only if that fails: the exit status a shell would give.
+/// Starts a sender that outlives this process, then becomes the program. Returns only if that fails: the exit status a shell would give.
 pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
     if ring {
         beside(options);

@@ -84,7 +84,7 @@ pub fn is_news(hook: &str, environment: &Environment) -> bool {
 pub fn doorbell(call: &Call<'_>) -> Doorbell {
     let evidence = evidence::carried(call.hook, call.environment);
     let first = call.arguments.first();
-    let mut bell = Doorbell {
+    let mut doorbell = Doorbell {
         id: Uuid::now_v7().to_string(),
         hook: bounded(call.hook).chars().take(64).collect(),
         cluster: call.cluster.to_owned(),
@@ -97,26 +97,26 @@ pub fn doorbell(call: &Call<'_>) -> Doorbell {
         ..Doorbell::default()
     };
     match call.hook {
-        "Pam" => bell.login = Some(login(call.environment)),
-        "MailProg" => bell.mail = Some(mail(call)),
+        "Pam" => doorbell.login = Some(login(call.environment)),
+        "MailProg" => doorbell.mail = Some(mail(call)),
         "HealthCheckProgram" => {
-            bell.nodes = variable(call.environment, "SLURMD_NODENAME").unwrap_or_default();
+            doorbell.nodes = variable(call.environment, "SLURMD_NODENAME").unwrap_or_default();
         }
         // strigger(1): the argument is the job id, or the node list.
         "strigger-fini" | "strigger-time" => {
             let id = first.and_then(|id| id.to_str()?.parse().ok());
-            bell.job_id = id.unwrap_or_default();
+            doorbell.job_id = id.unwrap_or_default();
         }
         hook if hooks::NODE_HOOKS.contains(&hook) => {
-            bell.nodes = first
+            doorbell.nodes = first
                 .and_then(|nodes| nodes.to_str())
                 .filter(|nodes| nodes.len() <= MAX_NODES)
                 .unwrap_or_default()
                 .to_owned();
         }
-        _ => bell.arguments = evidence::arguments(call.arguments),
+        _ => doorbell.arguments = evidence::arguments(call.arguments),
     }
-    bell
+    doorbell
 }
 
 fn job_of(evidence: &[(String, String)]) -> Option<u32> {
@@ -249,8 +249,12 @@ mod tests {
             "ResumeFailProgram",
             "strigger-down",
         ] {
-            let bell = ring(hook, &nothing, &["n[1-3]"]);
-            assert_eq!((bell.nodes.as_str(), bell.job_id), ("n[1-3]", 0), "{hook}");
+            let doorbell = ring(hook, &nothing, &["n[1-3]"]);
+            assert_eq!(
+                (doorbell.nodes.as_str(), doorbell.job_id),
+                ("n[1-3]", 0),
+                "{hook}"
+            );
         }
         assert_eq!(ring("strigger-fini", &nothing, &["22"]).job_id, 22);
         let health = ring(
@@ -265,14 +269,14 @@ mod tests {
 
     #[test]
     fn a_mail_is_its_type_subject_and_address() {
-        let bell = ring(
+        let doorbell = ring(
             "MailProg",
             &environment(&[("SLURM_JOB_MAIL_TYPE", "Ended"), ("SLURM_JOB_ID", "20")]),
             &["-s", "Slurm Job_id=20 Ended", "ops@example.org"],
         );
-        assert_eq!((bell.job_id, bell.arguments.len()), (20, 0));
+        assert_eq!((doorbell.job_id, doorbell.arguments.len()), (20, 0));
         assert_eq!(
-            bell.mail.unwrap(),
+            doorbell.mail.unwrap(),
             Mail {
                 r#type: "Ended".into(),
                 subject: "Slurm Job_id=20 Ended".into(),
@@ -298,8 +302,8 @@ mod tests {
             environment.insert("SLURM_JOB_HUGE".into(), "ü".repeat(huge).into());
             environment.insert(OsString::from_vec(vec![b'S', 0xff]), "x".into());
             let argument = "x".repeat(10_000);
-            let bell = ring(&hook, &environment, &[argument.as_str(); 20]);
-            prop_assert!(bell.encoded_len() < 160 << 10);
+            let doorbell = ring(&hook, &environment, &[argument.as_str(); 20]);
+            prop_assert!(doorbell.encoded_len() < 160 << 10);
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Flushed {
     /// Doorbells that went.
     pub delivered: usize,
     /// Doorbells that still wait.
-    pub stay: usize,
+    pub remaining: usize,
     /// Doorbells that NATS refuses; they are aside until a person has them tried again.
     pub refused: usize,
     /// Why it refuses the last of them, if that was now.
@@ -39,7 +39,7 @@ pub struct Flushed {
 impl Flushed {
     /// True if nothing is left.
     pub const fn is_all(&self) -> bool {
-        self.stay == 0 && self.refused == 0 && self.lines.is_none()
+        self.remaining == 0 && self.refused == 0 && self.lines.is_none()
     }
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Flushed {
         write!(
             f,
             "{} delivered, {} still in the spool",
-            self.delivered, self.stay
+            self.delivered, self.remaining
         )?;
         if self.refused > 0 {
             write!(f, ", {} refused", self.refused)?;
@@ -105,13 +105,13 @@ pub fn flush(
         reason: None,
         problem: None,
     };
-    let bells = flush.bells();
+    let doorbells = flush.doorbells();
     // What holds up the spool does not hold up the lines.
     let lines = flush.lines(host);
-    bells.and(lines)?;
+    doorbells.and(lines)?;
     Ok(Flushed {
         delivered: flush.delivered,
-        stay: flush.spool.len().map_err(|error| flush.disk(error))?,
+        remaining: flush.spool.len().map_err(|error| flush.disk(error))?,
         refused: flush.spool.refused().map_err(|error| flush.disk(error))?,
         reason: flush.reason,
         lines: flush.problem,
@@ -177,7 +177,7 @@ impl Flush<'_> {
         })
     }
 
-    fn bells(&mut self) -> Result<(), Error> {
+    fn doorbells(&mut self) -> Result<(), Error> {
         let Some(lock) = self.spool.lock().map_err(|error| self.disk(error))? else {
             return Ok(());
         };
@@ -196,48 +196,48 @@ impl Flush<'_> {
                 if Instant::now() >= self.until {
                     return Ok(());
                 }
-                let bells = self
+                let doorbells = self
                     .spool
                     .read(&lock, window)
                     .map_err(|error| self.disk(error))?;
-                self.window(&lock, &bells)?;
+                self.window(&lock, &doorbells)?;
             }
             tried.extend(names);
         }
     }
 
-    fn window(&mut self, lock: &FlushLock, bells: &[Spooled]) -> Result<(), Error> {
-        let messages: Vec<_> = bells
+    fn window(&mut self, lock: &FlushLock, doorbells: &[Spooled]) -> Result<(), Error> {
+        let messages: Vec<_> = doorbells
             .iter()
-            .map(|bell| Outgoing {
-                subject: &bell.subject,
-                id: &bell.id,
-                body: &bell.body,
+            .map(|doorbell| Outgoing {
+                subject: &doorbell.subject,
+                id: &doorbell.id,
+                body: &doorbell.body,
             })
             .collect();
-        let mut stays = None;
-        for (bell, result) in bells.iter().zip(self.connection.publish(&messages)?) {
+        let mut first_error = None;
+        for (doorbell, result) in doorbells.iter().zip(self.connection.publish(&messages)?) {
             match result {
                 Ok(_) => {
                     self.spool
-                        .remove(lock, bell)
+                        .remove(lock, doorbell)
                         .map_err(|error| self.disk(error))?;
                     self.delivered += 1;
                 }
                 Err(error) if error.is_of_one_message() => {
                     self.spool
-                        .put_aside(lock, bell)
+                        .put_aside(lock, doorbell)
                         .map_err(|error| self.disk(error))?;
                     warn(format_args!(
                         "{} is put aside: {error}",
-                        bell.path.display()
+                        doorbell.path.display()
                     ));
                     self.reason = Some(error.to_string());
                 }
-                Err(error) => stays = stays.or(Some(error)),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        stays.map_or(Ok(()), |error| Err(error.into()))
+        first_error.map_or(Ok(()), |error| Err(error.into()))
     }
 
     fn lines(&mut self, host: &str) -> Result<(), Error> {
@@ -281,28 +281,28 @@ impl Flush<'_> {
             if text.is_empty() {
                 break;
             }
-            let bells = lines::doorbells(&self.config.cluster, host, &text);
-            for window in bells.chunks(MAX_IN_FLIGHT) {
+            let doorbells = lines::doorbells(&self.config.cluster, host, &text);
+            for window in doorbells.chunks(MAX_IN_FLIGHT) {
                 self.rung_by_lines(window)?;
             }
         }
         taken.forget().map_err(failed)
     }
 
-    fn rung_by_lines(&mut self, bells: &[Doorbell]) -> Result<(), Error> {
-        let encoded: Vec<_> = bells
+    fn rung_by_lines(&mut self, doorbells: &[Doorbell]) -> Result<(), Error> {
+        let encoded: Vec<_> = doorbells
             .iter()
-            .map(|bell| {
-                let subject = mesh_events::subject::doorbell(&bell.cluster, &bell.hook);
-                (subject, bell.encode_to_vec())
+            .map(|doorbell| {
+                let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
+                (subject, doorbell.encode_to_vec())
             })
             .collect();
-        let messages: Vec<_> = bells
+        let messages: Vec<_> = doorbells
             .iter()
             .zip(&encoded)
-            .map(|(bell, (subject, body))| Outgoing {
+            .map(|(doorbell, (subject, body))| Outgoing {
                 subject,
-                id: &bell.id,
+                id: &doorbell.id,
                 body,
             })
             .collect();

@@ -1,4 +1,4 @@
-//! What Slurm waits for: starts a ringer and is gone after the hard stop at the latest.
+//! What Slurm waits for: starts a sender and is gone after the hard stop at the latest.
 //!
 //! All that may hang is done by another process. A thread would not do: a process whose thread waits for a hung disk in the kernel does
 //! not end, not even by kill -9, before the disk answers, and Slurm would wait for it.
@@ -21,16 +21,16 @@ use crate::report::{report, warn};
 /// This very program, also when its file was replaced by an upgrade in the meantime.
 pub const MYSELF: &str = "/proc/self/exe";
 
-/// How long a ringer may take from its start until it is counted among those that may wait for the disk.
+/// How long a sender may take from its start until it is counted among those that may wait for the disk.
 const MAX_START_TIME: Duration = Duration::from_secs(10);
 
 /// The watchdog needs next to nothing.
 const STACK: usize = 64 << 10;
 
-/// What the ringer writes when the doorbell is safe: nobody needs to wait for what it does then.
+/// What the sender writes when the doorbell is safe: nobody needs to wait for what it does then.
 pub const SAFE: u8 = 0;
 
-/// Starts a ringer and waits until the doorbell is safe, but not longer than the hard stop. Passes on what the ringer says.
+/// Starts a sender and waits until the doorbell is safe, but not longer than the hard stop. Passes on what the sender says.
 pub fn run(options: &Options, started: Instant) {
     if let Err(error) = start_and_wait(options, started) {
         report(format_args!(
@@ -64,7 +64,7 @@ fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => {
-                warn("the ringer hangs: is the disk of the spool well? it goes on by itself");
+                warn("the sender hangs: is the disk of the spool well? it goes on by itself");
                 return Ok(());
             }
         }
@@ -81,23 +81,23 @@ fn watch(started: Instant) {
     }));
 }
 
-/// Starts a ringer that nobody waits for: no child of this process, in a process group of its own, so that a signal to the hook's group does
+/// Starts a sender that nobody waits for: no child of this process, in a process group of its own, so that a signal to the hook's group does
 /// not reach it, and without the hook's descriptors, since Slurm waits until everybody has closed them.
 ///
 /// # Errors
 /// If the system gives no process.
 pub fn start(options: &Options, stderr: Stdio) -> io::Result<()> {
-    let mut args: Vec<OsString> = vec!["--ringer".into()];
+    let mut args: Vec<OsString> = vec!["--send".into()];
     args.extend(options.to_args());
-    let mut ringer = Command::new(MYSELF);
-    ringer
+    let mut sender = Command::new(MYSELF);
+    sender
         .args(args)
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr);
     detached(move || {
-        let error = exec_alone(&mut ringer, MAX_START_TIME);
+        let error = exec_alone(&mut sender, MAX_START_TIME);
         report(format_args!("not rung: start {MYSELF}: {error}"));
     })
 }

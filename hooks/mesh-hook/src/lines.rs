@@ -34,22 +34,22 @@ struct Line<'a> {
 }
 
 fn parse(text: &str) -> Option<Line<'_>> {
-    let mut words = text.split(' ');
-    if words.next()? != "1" {
+    let mut fields = text.split(' ');
+    if fields.next()? != "1" {
         return None;
     }
-    let hook = match words.next()? {
+    let hook = match fields.next()? {
         "submit" | "modify" => "JobSubmit",
         "cli" => "CliFilter",
         _ => return None,
     };
-    let seconds: u32 = words.next()?.parse().ok()?;
-    let user = words.next().filter(|user| user.len() <= 64)?;
-    let job_id = match words.next()? {
+    let seconds: u32 = fields.next()?.parse().ok()?;
+    let user = fields.next().filter(|user| user.len() <= 64)?;
+    let job_id = match fields.next()? {
         "-" => 0,
         id => id.parse().ok()?,
     };
-    let probe = words.next().map(Uuid::parse_str).transpose().ok()?;
+    let probe = fields.next().map(Uuid::parse_str).transpose().ok()?;
     Some(Line {
         hook,
         at: UNIX_EPOCH + Duration::from_secs(seconds.into()),
@@ -61,7 +61,7 @@ fn parse(text: &str) -> Option<Line<'_>> {
 
 /// The doorbells of some lines: one per job, and one for all submissions whose job has no id yet.
 pub fn doorbells(cluster: &str, host: &str, text: &str) -> Vec<Doorbell> {
-    let bell = |line: &Line<'_>| Doorbell {
+    let doorbell = |line: &Line<'_>| Doorbell {
         id: line.probe.unwrap_or_else(Uuid::now_v7).to_string(),
         hook: line.hook.to_owned(),
         cluster: cluster.to_owned(),
@@ -93,7 +93,7 @@ pub fn doorbells(cluster: &str, host: &str, text: &str) -> Vec<Doorbell> {
     }
     jobs.values()
         .chain(probes.iter().take(MAX_JOBS))
-        .map(bell)
+        .map(doorbell)
         .collect()
 }
 
@@ -106,7 +106,7 @@ mod tests {
     fn rung(text: &str) -> Vec<(String, u32, String)> {
         doorbells("c", "h", text)
             .into_iter()
-            .map(|bell| (bell.hook, bell.job_id, bell.user))
+            .map(|doorbell| (doorbell.hook, doorbell.job_id, doorbell.user))
             .collect()
     }
 

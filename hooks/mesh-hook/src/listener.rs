@@ -54,12 +54,12 @@ fn listening(path: &str) -> io::Result<String> {
 
 /// Owner of the socket that listens on exactly this address, in a table's text.
 fn owner_in(table: &str, address: &str, port: u16) -> Option<u32> {
-    let wanted = format!("{address}:{port:04X}");
+    let local_address = format!("{address}:{port:04X}");
     table.lines().find_map(|line| {
         // sl local_address rem_address st tx:rx tr:when retrnsmt uid …
-        let mut words = line.split_whitespace().skip(1);
-        let matches = words.next()? == wanted && words.nth(1)? == LISTENING;
-        matches.then(|| words.nth(3)?.parse().ok())?
+        let mut fields = line.split_whitespace().skip(1);
+        let matches = fields.next()? == local_address && fields.nth(1)? == LISTENING;
+        matches.then(|| fields.nth(3)?.parse().ok())?
     })
 }
 
@@ -70,8 +70,8 @@ fn shown_v4(ip: Ipv4Addr) -> String {
 
 fn shown_v6(ip: Ipv6Addr) -> String {
     let octets = ip.octets();
-    let (words, _) = octets.as_chunks::<4>();
-    words
+    let (fields, _) = octets.as_chunks::<4>();
+    fields
         .iter()
         .map(|word| format!("{:08X}", u32::from_ne_bytes(*word)))
         .collect()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mesh_hook::args::{self, Invocation, Options};
 use mesh_hook::config::Config;
 use mesh_hook::report::report;
-use mesh_hook::{chain, doorbell, guard, privilege, ringer};
+use mesh_hook::{chain, doorbell, guard, privilege, sender};
 
 /// How long `--flush` may take: a person waits, not a job.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
                 report("internal error; please report it");
             }
         }
-        Invocation::Ringer(options) => ringer::run(&options, started),
+        Invocation::Send(options) => sender::run(&options, started),
     }
     ExitCode::SUCCESS
 }
@@ -59,7 +59,7 @@ enum Way {
 fn way(options: &Options) -> Way {
     let way = catch_unwind(|| {
         let environment = std::env::vars_os().collect();
-        match ringer::hook(options, &environment) {
+        match sender::hook(options, &environment) {
             _ if options.probe.is_some() => Way::Wait,
             Some(hook) if !doorbell::is_news(&hook, &environment) => Way::Silent,
             // Nobody who logs in waits for us, not even the moment it takes.
@@ -71,12 +71,12 @@ fn way(options: &Options) -> Way {
 }
 
 fn flush(options: &Options) -> ExitCode {
-    let outcome = Config::load(ringer::config_path(options))
+    let outcome = Config::load(sender::config_path(options))
         .map_err(|error| error.to_string())
         .and_then(|config| {
             privilege::become_owner_of(&config.spool)
                 .map_err(|error| format!("become the owner of the spool: {error}"))?;
-            ringer::flush(&config, FLUSH_PATIENCE, true).map_err(|error| error.to_string())
+            sender::flush(&config, FLUSH_PATIENCE, true).map_err(|error| error.to_string())
         });
     match outcome {
         Ok(flushed) => {

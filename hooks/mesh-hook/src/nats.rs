@@ -255,7 +255,7 @@ impl Connection {
 fn verify(address: SocketAddr, server_uid: u32) -> Result<(), Error> {
     match listener::owner(address)? {
         Some(uid) if uid == server_uid => Ok(()),
-        Some(uid) => Err(Error::Stranger { address, uid }),
+        Some(uid) => Err(Error::ForeignServer { address, uid }),
         None => Err(Error::Io(io::ErrorKind::ConnectionReset.into())),
     }
 }

@@ -1,7 +1,7 @@
 //! Root gives its rights away before it touches what a less privileged account may arrange.
 //!
 //! On a controller root rings from Prolog or PAM into SlurmUser's spool. Whoever owns a folder can put links in it, or in place of it, at any
-//! moment: checks alone would be a race. As SlurmUser a ringer can do nothing that SlurmUser could not do anyway.
+//! moment: checks alone would be a race. As SlurmUser a sender can do nothing that SlurmUser could not do anyway.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
-//! How many ringers there may be at once.
+//! How many senders there may be at once.
 //!
-//! A ringer on a disk that hangs waits in the kernel, where not even kill -9 ends it, and every call of a hook starts one. So each holds a
+//! A sender on a disk that hangs waits in the kernel, where not even kill -9 ends it, and every call of a hook starts one. So each holds a
 //! slot, a locked file on a tmpfs, before it touches the spool. The system gives it back when the process has ended, whatever ended it.
 
 use std::fs::{self, DirBuilder};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use crate::spool::{Lock, lock_file};
 
 /// More than ring at once where nothing hangs: a call takes milliseconds, and a quarter of a second where NATS is silent.
-pub const MOST: u32 = 256;
-/// How long a ringer waits for a slot: many calls at once are no fault. Nobody waits for it.
+pub const MAX_CONCURRENT_CALLS: u32 = 256;
+/// How long a sender waits for a slot: many calls at once are no fault. Nobody waits for it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -27,8 +27,8 @@ pub fn take(folder: &Path) -> io::Result<Option<Lock>> {
     make_own(folder)?;
     let until = Instant::now() + PATIENCE;
     loop {
-        for n in 0..MOST {
-            let name = (std::process::id().wrapping_add(n) % MOST).to_string();
+        for n in 0..MAX_CONCURRENT_CALLS {
+            let name = (std::process::id().wrapping_add(n) % MAX_CONCURRENT_CALLS).to_string();
             if let Some(slot) = lock_file(folder, &name)? {
                 return Ok(Some(slot));
             }
@@ -66,7 +66,9 @@ mod tests {
     fn there_are_so_many_and_no_more() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("slots");
-        let mut held: Vec<_> = (0..MOST).map(|_| take(&folder).unwrap().unwrap()).collect();
+        let mut held: Vec<_> = (0..MAX_CONCURRENT_CALLS)
+            .map(|_| take(&folder).unwrap().unwrap())
+            .collect();
         assert!(take(&folder).unwrap().is_none());
         held.pop();
         assert!(take(&folder).unwrap().is_some());

@@ -206,7 +206,7 @@ impl Spool {
         }
         let lock = lock(&self.folder)?;
         if lock.is_some() {
-            self.sweep();
+            self.remove_abandoned();
         }
         Ok(lock)
     }
@@ -224,11 +224,11 @@ impl Spool {
     /// # Errors
     /// If the disk does not give one.
     pub fn read(&self, _lock: &FlushLock, names: &[String]) -> io::Result<Vec<Spooled>> {
-        let mut bells = Vec::new();
+        let mut doorbells = Vec::new();
         for name in names {
             let path = self.folder.join(name);
             match file::read(&path) {
-                Ok(Some(bell)) => bells.push(bell),
+                Ok(Some(doorbell)) => doorbells.push(doorbell),
                 Ok(None) => fs::rename(&path, path.with_extension(DAMAGED))?,
                 // A pipe, a link: nothing that a hook has left.
                 Err(error)
@@ -244,16 +244,16 @@ impl Spool {
                 Err(error) => return Err(error),
             }
         }
-        Ok(bells)
+        Ok(doorbells)
     }
 
     /// Forgets a doorbell that was delivered.
     ///
     /// # Errors
     /// If the file cannot be removed; it would be sent again, under the same id.
-    pub fn remove(&self, _lock: &FlushLock, bell: &Spooled) -> io::Result<()> {
-        fs::remove_file(&bell.path)?;
-        let name = bell.path.file_name().and_then(|name| name.to_str());
+    pub fn remove(&self, _lock: &FlushLock, doorbell: &Spooled) -> io::Result<()> {
+        fs::remove_file(&doorbell.path)?;
+        let name = doorbell.path.file_name().and_then(|name| name.to_str());
         self.room().give_back(name.map_or(0, size_in_name));
         Ok(())
     }
@@ -262,8 +262,8 @@ impl Spool {
     ///
     /// # Errors
     /// If the file cannot be renamed.
-    pub fn put_aside(&self, _lock: &FlushLock, bell: &Spooled) -> io::Result<()> {
-        fs::rename(&bell.path, bell.path.with_extension(REFUSED))
+    pub fn put_aside(&self, _lock: &FlushLock, doorbell: &Spooled) -> io::Result<()> {
+        fs::rename(&doorbell.path, doorbell.path.with_extension(REFUSED))
     }
 
     /// Lets the refused ones wait again.
@@ -279,7 +279,7 @@ impl Spool {
     }
 
     /// Removes what killed processes left unfinished.
-    fn sweep(&self) {
+    fn remove_abandoned(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else {
             return;
         };

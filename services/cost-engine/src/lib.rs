@@ -215,7 +215,7 @@ impl CostEngine {
             return Ok(());
         }
         if let Some(marker) = marker.filter(|marker| marker.exists()) {
-            bus.consume_again(SLURM_EVENTS, CostEngineService::NAME)
+            bus.recreate_consumer(SLURM_EVENTS, CostEngineService::NAME)
                 .await?;
             std::fs::remove_file(&marker)?;
             tracing::info!("database is empty, recomputing costs from the bus");

@@ -11,7 +11,7 @@ use crate::Error;
 const BASE_PORTS: std::ops::Range<u16> = 250..290;
 
 /// Ports by which others see that a hundred is taken.
-static KEPT: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+static RESERVED_PORTS: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
 
 /// The first hundred ports nobody listens on.
 ///
@@ -27,7 +27,8 @@ pub fn free_ports() -> Result<u16, Error> {
     // Others may be looking at the same time: the last port is kept for as long as this program runs, and belongs to nothing in a cluster.
     let is_taken = |base: &u16| match TcpListener::bind(("127.0.0.1", base + 99)) {
         Ok(port) => {
-            KEPT.lock()
+            RESERVED_PORTS
+                .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(port);
             true

@@ -247,7 +247,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If that cannot be noted.
-    pub fn ring_nobody(&self) -> Result<(), Error> {
+    pub fn disconnect_hooks(&self) -> Result<(), Error> {
         let link = self.path("hook.toml");
         std::fs::remove_file(&link).map_err(Error::io("remove", &link))
     }

@@ -32,7 +32,7 @@ impl Programs {
     pub fn find() -> Result<Self, Error> {
         static FOUND: OnceLock<Result<Programs, String>> = OnceLock::new();
         FOUND
-            .get_or_init(|| Self::look().map_err(|error| error.chain()))
+            .get_or_init(|| Self::locate().map_err(|error| error.chain()))
             .clone()
             .map_err(Error::Machine)
     }
@@ -58,7 +58,7 @@ impl Programs {
         folder.await.map(PathBuf::as_path)
     }
 
-    fn look() -> Result<Self, Error> {
+    fn locate() -> Result<Self, Error> {
         let nats = nats_server()?;
         if let Some(folder) = std::env::var_os("MESH_BIN_DIR").map(PathBuf::from) {
             return Ok(Self {

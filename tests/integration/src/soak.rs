@@ -6,7 +6,7 @@
 //! | `plan` | what a seed means: who does what when, and what breaks meanwhile |
 //! | `stage`, `play`, `faults` | a cluster, six services and second ones of two as processes; does it; breaks them |
 //! | `sacct`, `log` | the two oracles; they share no code with ingest |
-//! | `told` | what is on the bus and in the ledger |
+//! | `published` | what is on the bus and in the ledger |
 //! | `judge` | compares |
 //!
 //! The same seed gives the same plan. When things happen exactly is up to the machine, so a failing seed is likely to fail again, not
@@ -17,10 +17,10 @@ mod judge;
 mod log;
 mod plan;
 mod play;
+mod published;
 mod random;
 mod sacct;
 mod stage;
-mod told;
 mod verdict;
 
 use std::collections::BTreeSet;
@@ -34,8 +34,8 @@ pub use plan::{Form, Plan, Source};
 pub use verdict::Verdict;
 
 use self::play::Player;
+use self::published::Published;
 use self::stage::Stage;
-use self::told::Told;
 use crate::{Error, fact};
 
 /// Job, task, submit time.
@@ -48,7 +48,7 @@ const ENDING: Duration = Duration::from_secs(75);
 /// everything takes longer.
 const SETTLING: Duration = Duration::from_secs(300);
 /// How long at all.
-const SETTLING_AT_MOST: Duration = Duration::from_secs(1_200);
+const MAX_SETTLING: Duration = Duration::from_secs(1_200);
 
 /// How long nothing more may come once everything is told: some sweeps.
 const fn quiet(source: Source) -> Duration {
@@ -102,7 +102,7 @@ pub struct Outcome {
     /// Slurm's version.
     pub slurm: String,
     /// The folder, if it was kept.
-    pub kept: Option<PathBuf>,
+    pub kept_folder: Option<PathBuf>,
 }
 
 impl Outcome {
@@ -123,7 +123,7 @@ pub async fn run(
 ) -> Result<Outcome, Error> {
     progress(Phase::Starting);
     let mut stage = Stage::set(options.base_port, plan.form, plan.source).await?;
-    let kept = options.keep.then(|| stage.cluster.keep().to_owned());
+    let kept_folder = options.keep.then(|| stage.cluster.keep().to_owned());
     let stage = stage;
     let player = Player::new(&stage);
     let began = Instant::now();
@@ -153,12 +153,12 @@ pub async fn run(
         stage.stop_looking();
         Ok::<_, Error>(())
     };
-    let (played, ()) = join(acts, stage.look()).await;
+    let (played, ()) = join(acts, stage.poll()).await;
     played?;
-    let mut told = Told::default();
-    let verdict = compare(&stage, plan.source, &mut told, &progress).await?;
-    if let Some(folder) = &kept {
-        write(folder, plan, &stage, &told, &verdict).await?;
+    let mut published = Published::default();
+    let verdict = compare(&stage, plan.source, &mut published, &progress).await?;
+    if let Some(folder) = &kept_folder {
+        write(folder, plan, &stage, &published, &verdict).await?;
     }
     let (left_out, needed): (Vec<_>, Vec<_>) = judge::TYPES
         .into_iter()
@@ -169,7 +169,7 @@ pub async fn run(
         verdict,
         slurm: stage.cluster.fact("slurm_version").unwrap_or_default(),
         given_up: player.done().1,
-        kept,
+        kept_folder,
     })
 }
 
@@ -177,18 +177,18 @@ pub async fn run(
 async fn compare(
     stage: &Stage,
     source: Source,
-    told: &mut Told,
+    published: &mut Published,
     progress: impl Fn(Phase),
 ) -> Result<Verdict, Error> {
     let began = Instant::now();
     let mut agreed: Option<(Instant, usize)> = None;
     let mut changed = (began, (0, 0));
     loop {
-        let whole = told.read_on(stage).await;
-        let rows = sacct::rows(stage, &jobs(stage, told)).await?;
-        let is_final = changed.0.elapsed() > SETTLING || began.elapsed() > SETTLING_AT_MOST;
-        let verdict = judge::judge(&rows, &stage.log.borrow(), told, source, is_final);
-        let count = told.bus.len();
+        let whole = published.read_on(stage).await;
+        let rows = sacct::rows(stage, &jobs(stage, published)).await?;
+        let is_final = changed.0.elapsed() > SETTLING || began.elapsed() > MAX_SETTLING;
+        let verdict = judge::judge(&rows, &stage.log.borrow(), published, source, is_final);
+        let count = published.bus.len();
         if changed.1 != (count, verdict.count()) {
             changed = (Instant::now(), (count, verdict.count()));
         }
@@ -209,10 +209,11 @@ async fn compare(
 }
 
 /// Every job anybody knows of.
-fn jobs(stage: &Stage, told: &Told) -> BTreeSet<u32> {
-    let told = told.bus.values();
-    let told = told.filter_map(|event| Some(fact::run(event)?.0));
-    told.chain(stage.log.borrow().jobs.iter().copied())
+fn jobs(stage: &Stage, published: &Published) -> BTreeSet<u32> {
+    let published = published.bus.values();
+    let published = published.filter_map(|event| Some(fact::run(event)?.0));
+    published
+        .chain(stage.log.borrow().jobs.iter().copied())
         .collect()
 }
 
@@ -221,12 +222,12 @@ async fn write(
     folder: &Path,
     plan: &Plan,
     stage: &Stage,
-    told: &Told,
+    published: &Published,
     verdict: &Verdict,
 ) -> Result<(), Error> {
-    let rows = sacct::rows(stage, &jobs(stage, told)).await?;
+    let rows = sacct::rows(stage, &jobs(stage, published)).await?;
     let rows: Vec<&str> = rows.iter().map(|row| row.line.as_str()).collect();
-    let mut events: Vec<_> = told.bus.values().collect();
+    let mut events: Vec<_> = published.bus.values().collect();
     events.sort_by_key(|event| {
         let observed = event.observed_at.as_ref();
         observed.map(|time| (time.seconds, time.nanos))

@@ -168,7 +168,7 @@ async fn who_begins_anew_gets_everything_once_more() {
     side.stop.cancel();
     side.consuming.await.unwrap().unwrap();
     side.bus
-        .consume_again(SLURM_EVENTS, "cost-engine")
+        .recreate_consumer(SLURM_EVENTS, "cost-engine")
         .await
         .unwrap();
     let (again, stop) = (Jobs::default(), CancellationToken::new());

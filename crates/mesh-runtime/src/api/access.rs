@@ -55,11 +55,11 @@ impl Access {
                     () = tokio::time::sleep(RELOAD_INTERVAL) => {}
                 }
                 let access = Arc::clone(&self);
-                let looked = tokio::task::spawn_blocking(move || {
+                let reloaded = tokio::task::spawn_blocking(move || {
                     access.tokens.reload();
                     access.map.reload();
                 });
-                if let Err(error) = looked.await {
+                if let Err(error) = reloaded.await {
                     tracing::warn!(%error, "read tokens and identity map again");
                 }
             }

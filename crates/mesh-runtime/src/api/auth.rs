@@ -17,7 +17,7 @@ use super::{Caller, Problem, Role, metrics};
 /// The system's user database may be far away, and hang.
 const FOR_A_NAME: Duration = Duration::from_secs(5);
 /// Of what is asked, the audit keeps no more characters.
-const MOST_OF_REQUEST: usize = 2_000;
+const MAX_LOGGED_REQUEST_CHARS: usize = 2_000;
 /// Health checks wait for nobody's user database or OIDC provider.
 const FOR_A_HEALTH_CHECK: Duration = Duration::from_secs(1);
 
@@ -68,7 +68,7 @@ pub(super) async fn authenticate(
 /// Who shows a token is whom the token names, also over the Unix socket, where a proxy may be at the other end.
 async fn find(access: &Access, peer: Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
     match (bearer(headers)?, peer) {
-        (Some(token), _) => shown(access, token).await,
+        (Some(token), _) => authenticate_token(access, token).await,
         (None, Peer::Unix { uid }) => unix(access, uid).await,
         (None, Peer::Tcp { .. }) => Err(unauthorized()),
     }
@@ -108,7 +108,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-async fn shown(access: &Access, token: &str) -> Result<Caller, Problem> {
+async fn authenticate_token(access: &Access, token: &str) -> Result<Caller, Problem> {
     if let Some(caller) = access.tokens.caller(token) {
         return Ok(access.with_accounts(caller));
     }
@@ -165,7 +165,7 @@ fn asked(request: &Request) -> String {
         request.method(),
         path.map_or("", |path| path.as_str())
     );
-    match asked.char_indices().nth(MOST_OF_REQUEST) {
+    match asked.char_indices().nth(MAX_LOGGED_REQUEST_CHARS) {
         Some((end, _)) => asked[..end].to_owned(),
         None => asked,
     }

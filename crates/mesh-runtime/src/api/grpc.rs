@@ -15,9 +15,9 @@ pub fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 }
 
 /// An answer that says what it shows of others.
-pub fn audited_response<T>(answer: T, shown: AuditedRead) -> Response<T> {
+pub fn audited_response<T>(answer: T, read: AuditedRead) -> Response<T> {
     let mut response = Response::new(answer);
-    response.extensions_mut().insert(shown);
+    response.extensions_mut().insert(read);
     response
 }
 

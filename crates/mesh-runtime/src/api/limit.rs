@@ -66,14 +66,14 @@ impl Clients {
     /// Counts one more, or `None` if there are too many.
     pub(super) fn take(&self, peer: Peer, limits: &Limits) -> Option<Slot> {
         // The connections of a proxy are those of many; its clients are counted by request.
-        let most = match limits.trusted_proxies.trusts(peer) {
+        let max_of_client = match limits.trusted_proxies.trusts(peer) {
             true => limits.max_connections,
             false => limits.max_per_client,
         };
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let client = client(peer);
         let of_client = counts.of.get(&client).copied().unwrap_or_default();
-        if counts.total >= limits.max_connections || of_client >= most {
+        if counts.total >= limits.max_connections || of_client >= max_of_client {
             return None;
         }
         counts.total += 1;

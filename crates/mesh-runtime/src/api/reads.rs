@@ -42,13 +42,13 @@ const KIND: &str = "read";
 /// An answer waits no longer for its entry: as long as a disk that is busy with other things may keep JetStream from syncing.
 const AUDIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The entry of a stream's end is tried so long; nobody waits for it.
-const AT_THE_END: Duration = Duration::from_secs(30);
+const STREAM_END_AUDIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Entries on their way; more than that wait within the deadline.
-const MOST_AT_ONCE: usize = 64;
+const MAX_CONCURRENT_AUDITS: usize = 64;
 /// Users in one entry.
-const MOST_NAMES: usize = 100;
+const MAX_LISTED_USERS: usize = 100;
 /// Users that are told apart.
-const MOST_COUNTED: usize = 10_000;
+const MAX_COUNTED_USERS: usize = 10_000;
 
 /// What an answer shows that is not the caller's own. A route hands it over beside its answer: `(shown.extension(), Json(…))`.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Others {
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
         for user in &other.users {
-            if self.users.len() == MOST_COUNTED {
+            if self.users.len() == MAX_COUNTED_USERS {
                 break;
             }
             self.users.insert(user.clone());
@@ -89,7 +89,7 @@ impl Others {
             return;
         }
         self.rows += 1;
-        if self.users.len() < MOST_COUNTED && !self.users.contains(owner) {
+        if self.users.len() < MAX_COUNTED_USERS && !self.users.contains(owner) {
             self.users.insert(owner.to_owned());
         }
     }
@@ -186,7 +186,7 @@ pub(crate) fn audited(
     let reads = Reads {
         bus: bus.clone(),
         cluster: cluster.into(),
-        permits: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+        permits: Arc::new(Semaphore::new(MAX_CONCURRENT_AUDITS)),
         windows: Windows::default(),
         shutdown: shutdown.clone(),
     };
@@ -205,8 +205,8 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
         return response;
     }
     let (others, filter, stream) = match response.extensions_mut().remove::<AuditedRead>() {
-        Some(shown) if shown.stream.is_none() && shown.others.rows == 0 => return response,
-        Some(shown) => (shown.others, shown.filter, shown.stream),
+        Some(read) if read.stream.is_none() && read.others.rows == 0 => return response,
+        Some(read) => (read.others, read.filter, read.stream),
         None => (Others::default(), String::new(), None),
     };
     let query = Query::of(&caller, asked, &filter);
@@ -299,7 +299,7 @@ impl Reads {
             authentication: caller.means.as_str().to_owned(),
             request: caller.request.clone(),
             filter: String::new(),
-            whose: others.users.into_iter().take(MOST_NAMES).collect(),
+            whose: others.users.into_iter().take(MAX_LISTED_USERS).collect(),
             whose_count: u64::try_from(count).unwrap_or(u64::MAX),
             rows: others.rows,
             phase: phase.to_owned(),
@@ -312,7 +312,7 @@ impl Reads {
 
     /// Nobody waits for it any more.
     async fn publish_end(&self, entry: (String, Read)) {
-        match timeout(AT_THE_END, self.publish(entry)).await {
+        match timeout(STREAM_END_AUDIT_TIMEOUT, self.publish(entry)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(
@@ -400,18 +400,18 @@ mod tests {
     #[test]
     fn what_is_ones_own_or_nobodys_is_not_counted() {
         let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
-        let mut shown = AuditedRead::to(&carol);
+        let mut read = AuditedRead::to(&carol);
         for owner in ["carol", "", "carol"] {
-            shown.row(owner);
+            read.row(owner);
         }
-        assert_eq!(shown.others.rows, 0);
+        assert_eq!(read.others.rows, 0);
         for owner in ["bob", "alice", "bob"] {
-            shown.row(owner);
+            read.row(owner);
         }
-        shown.row_about_people();
-        assert_eq!(shown.others.rows, 4);
+        read.row_about_people();
+        assert_eq!(read.others.rows, 4);
         assert_eq!(
-            shown.others.users,
+            read.others.users,
             ["alice", "bob"].map(str::to_owned).into()
         );
         let (_, showing) = AuditedRead::to(&carol).stream();

@@ -34,18 +34,20 @@ pub(super) enum Peer {
 
 fn unix_peer(stream: &UnixStream) -> Peer {
     // The kernel knows who connected; if it does not say, they have to show a token.
-    stream.peer_cred().map_or(NOBODY, |credentials| Peer::Unix {
-        uid: credentials.uid(),
-    })
+    stream
+        .peer_cred()
+        .map_or(UNKNOWN_PEER, |credentials| Peer::Unix {
+            uid: credentials.uid(),
+        })
 }
 
 fn tcp_peer(stream: &TcpStream) -> Peer {
     stream
         .peer_addr()
-        .map_or(NOBODY, |address| Peer::Tcp { ip: address.ip() })
+        .map_or(UNKNOWN_PEER, |address| Peer::Tcp { ip: address.ip() })
 }
 
-const NOBODY: Peer = Peer::Tcp {
+const UNKNOWN_PEER: Peer = Peer::Tcp {
     ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
 };
 

@@ -150,15 +150,15 @@ impl Tokens {
     }
 
     /// Who shows this token. Takes as long for a wrong one as for a right one.
-    pub(crate) fn caller(&self, shown: &str) -> Option<Caller> {
-        let shown: [u8; 32] = Sha256::digest(shown.as_bytes()).into();
+    pub(crate) fn caller(&self, presented: &str) -> Option<Caller> {
+        let presented: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = None;
         for token in &self.0 {
             let state = token.state.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(digest) = &state.digest else {
                 continue;
             };
-            if bool::from(digest.ct_eq(&shown)) {
+            if bool::from(digest.ct_eq(&presented)) {
                 found = Some(&token.caller);
             }
         }

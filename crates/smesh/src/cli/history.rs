@@ -211,7 +211,7 @@ pub struct Stats {
 Examples:
   smesh job 123        smesh job 123_4        smesh job 123 -M other-cluster
   smesh job 123 --at 2026-11-22T10:00:00Z     as it stood then")]
-pub struct Story {
+pub struct JobHistory {
     /// The job
     #[arg(value_name = "ID")]
     pub job: JobRef,

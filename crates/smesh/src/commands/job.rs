@@ -9,7 +9,7 @@ use crate::client::{Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
 
-pub(super) async fn run(global: &Global, args: &cli::Story) -> Result<ExitCode, Error> {
+pub(super) async fn run(global: &Global, args: &cli::JobHistory) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
     let cluster = settings::cluster(global)?;
     let path = format!(
@@ -18,12 +18,12 @@ pub(super) async fn run(global: &Global, args: &cli::Story) -> Result<ExitCode, 
         segment(&args.job.to_string())
     );
     let query: Query = args.at.map(|at| ("at", at.into())).into_iter().collect();
-    let story = client.get(&path, &query).await?;
+    let history = client.get(&path, &query).await?;
     if global.json {
-        show::line(&story)?;
+        show::line(&history)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (n, run) in story["runs"].as_array().into_iter().flatten().enumerate() {
+    for (n, run) in history["runs"].as_array().into_iter().flatten().enumerate() {
         if n > 0 {
             show::line("")?;
         }
@@ -32,7 +32,7 @@ pub(super) async fn run(global: &Global, args: &cli::Story) -> Result<ExitCode, 
             show::line(format!("  {}", show::entry(entry)))?;
         }
     }
-    if story["truncated"] == true {
+    if history["truncated"] == true {
         show::line(format!("… there is more: smesh events --job {}", args.job))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -19,23 +19,23 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
     let client = settings::client(global)?;
     let file = file()?;
     loop {
-        match known::look(&client, &file).await {
+        match known::check_latest(&client, &file).await {
             Ok(Seen::Contradiction {
                 reason,
                 known,
-                shown,
+                latest,
             }) => {
                 write_metrics(args.metrics.as_deref(), Some(&known), true)?;
                 let reported = report(&client, &known).await;
                 let alert = json!({
-                    "contradicted": true, "reason": reason, "seen": known.checkpoint, "shown": shown,
+                    "contradicted": true, "reason": reason, "seen": known.checkpoint, "shown": latest,
                     "reported": reported.is_ok(),
                 });
                 if global.json {
                     show::line(alert)?;
                 } else {
                     show::line(format!("seen before:\n{}", show::clean(&known.checkpoint)))?;
-                    show::line(format!("shown now:\n{}", show::clean(&shown)))?;
+                    show::line(format!("shown now:\n{}", show::clean(&latest)))?;
                     if let Err(error) = reported {
                         let error = mesh_runtime::error_chain(&error);
                         show::line(format!("not reported to the ledger itself: {error}"))?;
@@ -129,10 +129,10 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
     let client = settings::client(global)?;
     let file = file()?;
     let address = client.address().to_string();
-    let Seen::Known(shown) = known::shown_now(&client).await? else {
+    let Seen::Known(latest) = known::latest_unchecked(&client).await? else {
         return Err(Error::Failed("there is no checkpoint yet".to_owned()));
     };
-    let checkpoint = Checkpoint::unverified(&shown.checkpoint)
+    let checkpoint = Checkpoint::unverified(&latest.checkpoint)
         .map_err(|error| Error::Answer(error.to_string()))?;
     if checkpoint.origin != origin {
         return Err(Error::Failed(format!(
@@ -143,8 +143,8 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
     if let Some(known) = file.get(&address)? {
         show::line(format!("no more:\n{}", show::clean(&known.checkpoint)))?;
     }
-    file.keep(&address, &shown, true)?;
-    show::line(format!("from now on:\n{}", show::clean(&shown.checkpoint)))
+    file.keep(&address, &latest, true)?;
+    show::line(format!("from now on:\n{}", show::clean(&latest.checkpoint)))
 }
 
 fn file() -> Result<KnownLedgers, Error> {

@@ -163,11 +163,11 @@ async fn provision(global: &Global, args: &NatsProvision) -> Result<(), Error> {
     bus.close().await;
     let streams: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
     if global.json {
-        return show::line(json!({ "nats": nats.shown_url(), "streams": streams }));
+        return show::line(json!({ "nats": nats.redacted_url(), "streams": streams }));
     }
     show::line(format!(
         "{} has {} and their consumers and buckets",
-        nats.shown_url(),
+        nats.redacted_url(),
         streams.join(", ")
     ))
 }

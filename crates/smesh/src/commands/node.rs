@@ -12,12 +12,12 @@ pub(super) async fn run(global: &Global, args: &cli::Node) -> Result<ExitCode, E
     let cluster = settings::cluster(global)?;
     let path = format!("/v1/nodes/{}/{}", segment(&cluster), segment(&args.node));
     let query: Query = args.at.map(|at| ("at", at.into())).into_iter().collect();
-    let story = client.get(&path, &query).await?;
+    let history = client.get(&path, &query).await?;
     if global.json {
-        show::line(&story)?;
+        show::line(&history)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let state = &story["state"];
+    let state = &history["state"];
     let text = |key: &str| show::clean(state[key].as_str().unwrap_or_default());
     let flags: String = state["flags"]
         .as_array()
@@ -37,10 +37,10 @@ pub(super) async fn run(global: &Global, args: &cli::Node) -> Result<ExitCode, E
         text("lifecycle"),
         text("since")
     ))?;
-    for entry in story["timeline"].as_array().into_iter().flatten() {
+    for entry in history["timeline"].as_array().into_iter().flatten() {
         show::line(format!("  {}", show::entry(entry)))?;
     }
-    if story["truncated"] == true {
+    if history["truncated"] == true {
         show::line(format!(
             "… there is more: smesh events --node {}",
             args.node

@@ -366,7 +366,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
             ))
         })?);
     }
-    let mut kept = Vec::new();
+    let mut checkpoints = Vec::new();
     for path in &args.checkpoint {
         let note = std::fs::read_to_string(path)
             .map_err(|source| Error::io("read checkpoint", path, source))?;
@@ -375,7 +375,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
             [] => Checkpoint::unverified(&note),
             keys => Checkpoint::open(&note, keys).map(|(checkpoint, _)| checkpoint),
         };
-        kept.push(checkpoint.map_err(|error| {
+        checkpoints.push(checkpoint.map_err(|error| {
             Error::Failed(format!(
                 "--checkpoint {}: {}",
                 path.display(),
@@ -385,7 +385,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
     }
     Ok(TrustAnchors {
         keys,
-        checkpoints: kept,
+        checkpoints,
         archives: args.archive.clone(),
         ..TrustAnchors::default()
     })

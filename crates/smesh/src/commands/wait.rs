@@ -60,7 +60,7 @@ impl FromStr for Goal {
 
 /// How it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum WaitState {
     /// It may still happen.
     Open,
     /// It has happened.
@@ -96,18 +96,18 @@ impl Waiter {
     }
 
     /// Takes an event of the job; repetitions do not matter.
-    pub fn take(&mut self, event: &Event) -> Standing {
+    pub fn apply(&mut self, event: &Event) -> WaitState {
         let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
-            return self.standing();
+            return self.state();
         };
         if !self.seen.insert(event.id.clone()) {
-            return self.standing();
+            return self.state();
         }
         if self.goal == Goal::Event(kind) {
             self.happened = true;
         }
         let Some(Payload::Job(_)) = &event.payload else {
-            return self.standing();
+            return self.state();
         };
         match kind {
             kind if kind.is_end() => {
@@ -125,35 +125,35 @@ impl Waiter {
         if kind.is_end() {
             self.seen.insert(end_marker(&job.run));
         }
-        self.standing()
+        self.state()
     }
 
     /// How it stands.
-    pub fn standing(&self) -> Standing {
+    pub fn state(&self) -> WaitState {
         if self.happened {
-            return Standing::Happened;
+            return WaitState::Happened;
         }
         let ends: Option<Vec<EventType>> = self.records.values().copied().collect();
         let Some(ends) =
             ends.filter(|ends| !ends.is_empty() && !ends.contains(&EventType::JobRequeued))
         else {
-            return Standing::Open;
+            return WaitState::Open;
         };
         match self.goal {
             // What follows the end of a job does not become impossible by it.
-            Goal::Event(kind) if !is_decided_by_end(kind) => Standing::Open,
-            _ if ends.iter().any(|end| may_go_on(*end)) => Standing::Unsettled,
-            Goal::End => Standing::Happened,
-            Goal::Event(_) => Standing::Impossible,
+            Goal::Event(kind) if !is_decided_by_end(kind) => WaitState::Open,
+            _ if ends.iter().any(|end| may_go_on(*end)) => WaitState::Unsettled,
+            Goal::End => WaitState::Happened,
+            Goal::Event(_) => WaitState::Impossible,
         }
     }
 
     /// How it stands once nobody has put the job back into the queue for a while.
-    fn settled(&self) -> Standing {
-        match (self.standing(), self.goal) {
-            (Standing::Unsettled, Goal::End) => Standing::Happened,
-            (Standing::Unsettled, Goal::Event(_)) => Standing::Impossible,
-            (standing, _) => standing,
+    fn settled(&self) -> WaitState {
+        match (self.state(), self.goal) {
+            (WaitState::Unsettled, Goal::End) => WaitState::Happened,
+            (WaitState::Unsettled, Goal::Event(_)) => WaitState::Impossible,
+            (state, _) => state,
         }
     }
 }
@@ -208,22 +208,22 @@ async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCod
         segment(&args.job.to_string())
     );
     match client.get(&path, &Query::new()).await {
-        Ok(story) => {
-            for entry in story["runs"]
+        Ok(history) => {
+            for entry in history["runs"]
                 .as_array()
                 .into_iter()
                 .flatten()
                 .flat_map(|run| run["timeline"].as_array().into_iter().flatten())
             {
                 if let Some(event) = show::event(entry) {
-                    if waiter.take(&event) == Standing::Happened {
-                        return finish(global, args, Standing::Happened, entry);
+                    if waiter.apply(&event) == WaitState::Happened {
+                        return finish(global, args, WaitState::Happened, entry);
                     }
                     last = Some(entry.clone());
                 }
             }
-            if let (Standing::Impossible, Some(entry)) = (waiter.standing(), &last) {
-                return finish(global, args, Standing::Impossible, entry);
+            if let (WaitState::Impossible, Some(entry)) = (waiter.state(), &last) {
+                return finish(global, args, WaitState::Impossible, entry);
             }
         }
         // Not known yet: it may be submitted this moment.
@@ -234,25 +234,22 @@ async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCod
     let waiter = RefCell::new(waiter);
     // Since when it has been unsettled, and by what.
     let unsettled = RefCell::new(
-        last.filter(|_| waiter.borrow().standing() == Standing::Unsettled)
+        last.filter(|_| waiter.borrow().state() == WaitState::Unsettled)
             .map(|entry| (Instant::now(), entry)),
     );
     let followed = follow(&client, query, after, |entry: Value| {
-        let standing =
-            show::event(&entry).map_or(Standing::Open, |event| waiter.borrow_mut().take(&event));
+        let state =
+            show::event(&entry).map_or(WaitState::Open, |event| waiter.borrow_mut().apply(&event));
         *unsettled.borrow_mut() =
-            (standing == Standing::Unsettled).then(|| (Instant::now(), entry.clone()));
-        Ok(
-            matches!(standing, Standing::Happened | Standing::Impossible)
-                .then_some((standing, entry)),
-        )
+            (state == WaitState::Unsettled).then(|| (Instant::now(), entry.clone()));
+        Ok(matches!(state, WaitState::Happened | WaitState::Impossible).then_some((state, entry)))
     });
     let mut followed = std::pin::pin!(followed);
     loop {
         tokio::select! {
             decided = &mut followed => {
-                let (standing, entry) = decided?;
-                return finish(global, args, standing, &entry);
+                let (state, entry) = decided?;
+                return finish(global, args, state, &entry);
             }
             () = tokio::time::sleep(Duration::from_millis(250)) => {
                 let due = unsettled.borrow().clone().filter(|(since, _)| since.elapsed() > END_GRACE_PERIOD);
@@ -267,7 +264,7 @@ async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCod
 fn finish(
     global: &Global,
     args: &cli::Wait,
-    standing: Standing,
+    state: WaitState,
     entry: &Value,
 ) -> Result<ExitCode, Error> {
     if global.json {
@@ -275,7 +272,7 @@ fn finish(
     } else {
         show::line(show::entry(entry))?;
     }
-    if standing == Standing::Happened {
+    if state == WaitState::Happened {
         return Ok(ExitCode::SUCCESS);
     }
     anstream::eprintln!(
@@ -292,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    fn after(goal: &str, kinds: &[EventType]) -> Standing {
+    fn after(goal: &str, kinds: &[EventType]) -> WaitState {
         let mut waiter = Waiter::new(goal.parse().unwrap());
         let mut run = 0;
         for kind in kinds {
@@ -301,9 +298,9 @@ mod tests {
                 run += 1;
             }
             job.run = format!("job/7/{}", 1_763_760_000 + run);
-            waiter.take(&fixtures::job_event(*kind, job));
+            waiter.apply(&fixtures::job_event(*kind, job));
         }
-        waiter.standing()
+        waiter.state()
     }
 
     #[test]
@@ -312,49 +309,49 @@ mod tests {
             JobCompleted, JobFailed, JobNodeFail, JobRequeued, JobStarted, JobSubmitted,
         };
         for (goal, kinds, expected) in [
-            ("started", &[][..], Standing::Open),
-            ("started", &[JobSubmitted], Standing::Open),
-            ("started", &[JobSubmitted, JobStarted], Standing::Happened),
+            ("started", &[][..], WaitState::Open),
+            ("started", &[JobSubmitted], WaitState::Open),
+            ("started", &[JobSubmitted, JobStarted], WaitState::Happened),
             (
                 "job.started",
                 &[JobSubmitted, JobStarted],
-                Standing::Happened,
+                WaitState::Happened,
             ),
-            ("completed", &[JobSubmitted, JobStarted], Standing::Open),
+            ("completed", &[JobSubmitted, JobStarted], WaitState::Open),
             (
                 "completed",
                 &[JobSubmitted, JobStarted, JobCompleted],
-                Standing::Happened,
+                WaitState::Happened,
             ),
             (
                 "completed",
                 &[JobSubmitted, JobStarted, JobFailed],
-                Standing::Impossible,
+                WaitState::Impossible,
             ),
             (
                 "end",
                 &[JobSubmitted, JobStarted, JobFailed],
-                Standing::Happened,
+                WaitState::Happened,
             ),
             (
                 "end",
                 &[JobSubmitted, JobStarted, JobRequeued],
-                Standing::Open,
+                WaitState::Open,
             ),
             (
                 "end",
                 &[JobSubmitted, JobStarted, JobNodeFail],
-                Standing::Unsettled,
+                WaitState::Unsettled,
             ),
             (
                 "end",
                 &[JobSubmitted, JobStarted, JobNodeFail, JobSubmitted],
-                Standing::Open,
+                WaitState::Open,
             ),
             (
                 "end",
                 &[JobSubmitted, JobStarted, JobRequeued, JobSubmitted],
-                Standing::Open,
+                WaitState::Open,
             ),
             (
                 "completed",
@@ -366,12 +363,12 @@ mod tests {
                     JobStarted,
                     JobCompleted,
                 ],
-                Standing::Happened,
+                WaitState::Happened,
             ),
             (
                 "cost.finalized",
                 &[JobSubmitted, JobStarted, JobCompleted],
-                Standing::Open,
+                WaitState::Open,
             ),
         ] {
             assert_eq!(after(goal, kinds), expected, "{goal} after {kinds:?}");
@@ -382,13 +379,13 @@ mod tests {
     fn an_end_that_came_before_its_start_stays() {
         use EventType::{JobCompleted, JobStarted};
         let mut waiter = Waiter::new(Goal::End);
-        waiter.take(&fixtures::job_event(
+        waiter.apply(&fixtures::job_event(
             JobCompleted,
             fixtures::ended(fixtures::job(7), "COMPLETED", 5),
         ));
         assert_eq!(
-            waiter.take(&fixtures::job_event(JobStarted, fixtures::job(7))),
-            Standing::Happened
+            waiter.apply(&fixtures::job_event(JobStarted, fixtures::job(7))),
+            WaitState::Happened
         );
     }
 
@@ -397,21 +394,21 @@ mod tests {
         use EventType::{JobCompleted, JobStarted};
         let mut waiter = Waiter::new(Goal::End);
         for id in [7, 8] {
-            waiter.take(&fixtures::job_event(JobStarted, fixtures::job(id)));
+            waiter.apply(&fixtures::job_event(JobStarted, fixtures::job(id)));
         }
         assert_eq!(
-            waiter.take(&fixtures::job_event(
+            waiter.apply(&fixtures::job_event(
                 JobCompleted,
                 fixtures::ended(fixtures::job(7), "COMPLETED", 5)
             )),
-            Standing::Open
+            WaitState::Open
         );
         assert_eq!(
-            waiter.take(&fixtures::job_event(
+            waiter.apply(&fixtures::job_event(
                 JobCompleted,
                 fixtures::ended(fixtures::job(8), "COMPLETED", 5)
             )),
-            Standing::Happened
+            WaitState::Happened
         );
     }
 

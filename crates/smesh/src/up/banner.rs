@@ -12,17 +12,17 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prints once, when ready; says what is missing if that takes long.
 pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
     let (context, socket) = (context.clone(), socket.display().to_string());
-    let nats = own_nats.map_or_else(|| context.mesh.nats.shown_url(), str::to_owned);
+    let nats = own_nats.map_or_else(|| context.mesh.nats.redacted_url(), str::to_owned);
     tokio::spawn(async move {
         let started = tokio::time::Instant::now();
-        let mut told = false;
+        let mut warned = false;
         loop {
             let problems = context.health.problems();
             if problems.is_empty() {
                 break;
             }
-            if !told && started.elapsed() > READY_TIMEOUT {
-                told = true;
+            if !warned && started.elapsed() > READY_TIMEOUT {
+                warned = true;
                 let list: Vec<String> = problems
                     .iter()
                     .map(|(name, reason)| format!("  {name}: {reason}\n"))

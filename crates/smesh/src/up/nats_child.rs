@@ -223,11 +223,11 @@ fn choose_port(data: &DataDir, asked: Option<u16>) -> Result<u16, Error> {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|listener| listener.local_addr())
     };
     let path = data.private("nats.port");
-    let kept = fs::read_to_string(&path)
+    let stored_port = fs::read_to_string(&path)
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .filter(|port| free(*port).is_ok());
-    let port = match asked.filter(|port| *port != 0).or(kept) {
+    let port = match asked.filter(|port| *port != 0).or(stored_port) {
         Some(port) => {
             free(port).map_err(|source| Error::Failed(format!("port {port} on 127.0.0.1 for nats-server: {source}; choose another with --nats-port")))?;
             port
@@ -514,11 +514,11 @@ mod tests {
     fn a_kept_port_that_is_taken_is_replaced_by_another() {
         let folder = tempfile::tempdir().unwrap();
         let data = DataDir::prepare(folder.path()).unwrap();
-        let kept = choose_port(&data, None).unwrap();
-        assert_eq!(choose_port(&data, None).unwrap(), kept);
-        let _other = TcpListener::bind((Ipv4Addr::LOCALHOST, kept)).unwrap();
-        assert_ne!(choose_port(&data, None).unwrap(), kept);
-        assert!(choose_port(&data, Some(kept)).is_err(), "asked for");
+        let stored_port = choose_port(&data, None).unwrap();
+        assert_eq!(choose_port(&data, None).unwrap(), stored_port);
+        let _other = TcpListener::bind((Ipv4Addr::LOCALHOST, stored_port)).unwrap();
+        assert_ne!(choose_port(&data, None).unwrap(), stored_port);
+        assert!(choose_port(&data, Some(stored_port)).is_err(), "asked for");
     }
 
     #[test]
@@ -528,7 +528,7 @@ mod tests {
         let first = password(&data, "hook").unwrap();
         let second = password(&data, "hook").unwrap();
         assert!(first.len() >= 32 && first != second);
-        let kept = fs::read_to_string(data.private("nats-passwords/hook")).unwrap();
-        assert_eq!(kept, second);
+        let stored_port = fs::read_to_string(data.private("nats-passwords/hook")).unwrap();
+        assert_eq!(stored_port, second);
     }
 }

@@ -43,7 +43,7 @@ pub enum Error {
     #[error(
         "the socket at {address} belongs to uid {uid}, not to server_uid: no password goes there"
     )]
-    Stranger {
+    ForeignServer {
         /// Where.
         address: SocketAddr,
         /// Whose it is.
@@ -62,7 +62,7 @@ impl Error {
             Self::Deadline
             | Self::Io(_)
             | Self::Refused(_)
-            | Self::Stranger { .. }
+            | Self::ForeignServer { .. }
             | Self::Protocol(_) => false,
         }
     }

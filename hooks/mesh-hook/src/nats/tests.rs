@@ -77,10 +77,10 @@ fn a_trace_context_is_the_doorbells_id() {
 
 #[test]
 fn an_acknowledgement_is_an_answer_that_names_the_stream() {
-    let told = |body: &[u8]| answer(None, body, 5);
-    assert_eq!(told(br#"{"stream":"MESH_HOOKS","seq":7}"#).unwrap(), 7);
-    assert!(told(br#"{"stream":"MESH_HOOKS","seq":1,"duplicate":true}"#).is_ok());
-    assert!(told(b"{}").is_err());
+    let parse_ack = |body: &[u8]| answer(None, body, 5);
+    assert_eq!(parse_ack(br#"{"stream":"MESH_HOOKS","seq":7}"#).unwrap(), 7);
+    assert!(parse_ack(br#"{"stream":"MESH_HOOKS","seq":1,"duplicate":true}"#).is_ok());
+    assert!(parse_ack(b"{}").is_err());
     assert!(answer(Some("503"), b"", 5).is_err());
 }
 

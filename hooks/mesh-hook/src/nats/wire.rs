@@ -39,13 +39,14 @@ impl Wire {
     /// The next frame.
     pub fn frame(&mut self) -> Result<Frame, Error> {
         let line = self.line()?;
-        let mut words = line.split(' ').filter(|word| !word.is_empty());
-        let size = |word: Option<&str>| {
-            word.and_then(|word| word.parse::<usize>().ok())
+        let mut fields = line.split(' ').filter(|field| !field.is_empty());
+        let size = |field: Option<&str>| {
+            field
+                .and_then(|field| field.parse::<usize>().ok())
                 .filter(|size| *size <= MAX_FRAME)
                 .ok_or(Error::Protocol("bad size"))
         };
-        match words.next().unwrap_or_default() {
+        match fields.next().unwrap_or_default() {
             "PING" => Ok(Frame::Ping),
             "-ERR" => Ok(Frame::Error(
                 line.trim_start_matches("-ERR")
@@ -54,8 +55,8 @@ impl Wire {
                     .to_owned(),
             )),
             "MSG" => {
-                let subject = words.next().unwrap_or_default().to_owned();
-                let total = size(words.next_back())?;
+                let subject = fields.next().unwrap_or_default().to_owned();
+                let total = size(fields.next_back())?;
                 let body = self.exactly(total)?;
                 Ok(Frame::Message {
                     subject,
@@ -64,9 +65,9 @@ impl Wire {
                 })
             }
             "HMSG" => {
-                let subject = words.next().unwrap_or_default().to_owned();
-                let total = size(words.next_back())?;
-                let headers = size(words.next_back())?.min(total);
+                let subject = fields.next().unwrap_or_default().to_owned();
+                let total = size(fields.next_back())?;
+                let headers = size(fields.next_back())?.min(total);
                 let mut body = self.exactly(total)?;
                 let rest = body.split_off(headers);
                 let head = String::from_utf8_lossy(&body);

@@ -50,9 +50,9 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Spooled>> {
 
 /// What a file holds. The subject must have no line end.
 pub fn content(subject: &str, body: &[u8]) -> Vec<u8> {
-    let told = [subject.as_bytes(), b"\n", body].concat();
-    let digest = hex::encode(Sha256::digest(&told));
-    [digest.as_bytes(), b"\n", &told].concat()
+    let content = [subject.as_bytes(), b"\n", body].concat();
+    let digest = hex::encode(Sha256::digest(&content));
+    [digest.as_bytes(), b"\n", &content].concat()
 }
 
 /// Reads what a file holds; `None` if it is damaged, or has no name that the spool gives.
@@ -72,7 +72,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Option<Spooled> {
         .0;
     let subject = std::str::from_utf8(&content[..end]).ok()?;
     // Both go into lines of the protocol: one that breaks its line would keep all the others from being delivered.
-    (is_word(id) && is_word(subject)).then(|| Spooled {
+    (is_single_token(id) && is_single_token(subject)).then(|| Spooled {
         path: path.to_owned(),
         id: id.to_owned(),
         subject: subject.to_owned(),
@@ -80,7 +80,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Option<Spooled> {
     })
 }
 
-fn is_word(text: &str) -> bool {
+fn is_single_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 

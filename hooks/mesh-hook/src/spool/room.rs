@@ -122,11 +122,11 @@ fn read(file: &File) -> Option<Tally> {
     let mut bytes = [0; 128];
     let read = file.read_at(&mut bytes, 0).ok()?;
     let text = std::str::from_utf8(&bytes[..read]).ok()?;
-    let mut words = text.strip_suffix('\n')?.split(' ');
-    let used = words.next()?.parse().ok()?;
-    let millis = words.next()?.parse().ok()?;
+    let mut fields = text.strip_suffix('\n')?.split(' ');
+    let used = fields.next()?.parse().ok()?;
+    let millis = fields.next()?.parse().ok()?;
     let counted_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))?;
-    (words.next()? == boot()).then_some(Tally { used, counted_at })
+    (fields.next()? == boot()).then_some(Tally { used, counted_at })
 }
 
 /// As long as before, so that a full disk has room for it.

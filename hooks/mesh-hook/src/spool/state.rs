@@ -10,7 +10,7 @@ use super::{Spool, like_folder};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// NATS does not take doorbells.
-    Away,
+    Unavailable,
     /// Nor does the spool.
     Full,
 }
@@ -19,7 +19,7 @@ impl State {
     /// An empty file in the spool. A full disk still has room for a name.
     const fn file(self) -> &'static str {
         match self {
-            Self::Away => ".away",
+            Self::Unavailable => ".away",
             Self::Full => ".full",
         }
     }

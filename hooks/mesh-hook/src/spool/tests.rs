@@ -32,18 +32,18 @@ fn doorbells_come_back_in_the_order_of_their_calls() {
     }
     let lock = spool.lock().unwrap().unwrap();
     let names = spool.waiting(&lock).unwrap();
-    let bells = spool.read(&lock, &names[..2]).unwrap();
+    let doorbells = spool.read(&lock, &names[..2]).unwrap();
     assert_eq!(
-        bells
+        doorbells
             .iter()
-            .map(|bell| bell.id.as_str())
+            .map(|doorbell| doorbell.id.as_str())
             .collect::<Vec<_>>(),
         ["0192-10", "0192-20"]
     );
-    assert_eq!(bells[0].subject, "mesh.c.hook.x");
-    assert_eq!(bells[0].body, b"body\n10");
-    for bell in &bells {
-        spool.remove(&lock, bell).unwrap();
+    assert_eq!(doorbells[0].subject, "mesh.c.hook.x");
+    assert_eq!(doorbells[0].body, b"body\n10");
+    for doorbell in &doorbells {
+        spool.remove(&lock, doorbell).unwrap();
     }
     assert_eq!(spool.len().unwrap(), 1);
 }
@@ -84,11 +84,11 @@ fn a_damaged_file_is_put_aside_and_the_others_go_on() {
     fs::write(&damaged, bytes).unwrap();
     let lock = spool.lock().unwrap().unwrap();
     let names = spool.waiting(&lock).unwrap();
-    let bells = spool.read(&lock, &names).unwrap();
+    let doorbells = spool.read(&lock, &names).unwrap();
     assert_eq!(
-        bells
+        doorbells
             .iter()
-            .map(|bell| bell.id.as_str())
+            .map(|doorbell| doorbell.id.as_str())
             .collect::<Vec<_>>(),
         ["b"]
     );
@@ -118,8 +118,8 @@ fn room_is_known_without_counting_and_found_again_when_a_person_makes_some() {
     // Delivered: known at once.
     let lock = spool.lock().unwrap().unwrap();
     let names = spool.waiting(&lock).unwrap();
-    let bells = spool.read(&lock, &names[..1]).unwrap();
-    spool.remove(&lock, &bells[0]).unwrap();
+    let doorbells = spool.read(&lock, &names[..1]).unwrap();
+    spool.remove(&lock, &doorbells[0]).unwrap();
     spool.store(at(3), "3", "s", b"x").unwrap();
     assert!(full());
     // Removed by hand: found when it is counted next.
@@ -178,8 +178,8 @@ fn a_refused_doorbell_is_out_of_the_way_until_it_is_taken_back() {
     spool.store(at(2), "b", "s", b"y").unwrap();
     let lock = spool.lock().unwrap().unwrap();
     let names = spool.waiting(&lock).unwrap();
-    let bells = spool.read(&lock, &names).unwrap();
-    spool.put_aside(&lock, &bells[0]).unwrap();
+    let doorbells = spool.read(&lock, &names).unwrap();
+    spool.put_aside(&lock, &doorbells[0]).unwrap();
     assert_eq!((spool.len().unwrap(), spool.refused().unwrap()), (1, 1));
     spool.take_back(&lock).unwrap();
     assert_eq!(spool.waiting(&lock).unwrap(), names, "in its old place");

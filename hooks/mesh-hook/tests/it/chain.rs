@@ -39,7 +39,7 @@ async fn the_sites_program_keeps_its_status_and_the_doorbell_rings() {
     assert_eq!(
         site.rung()
             .iter()
-            .map(|bell| bell.job_id)
+            .map(|doorbell| doorbell.job_id)
             .collect::<Vec<_>>(),
         [0, 1, 2, 3]
     );
@@ -217,16 +217,16 @@ fn signals_and_descriptors_are_as_the_caller_made_them() {
     assert_eq!(different.len(), 6, "the settings matter: {different:#?}");
 }
 
-/// Waits until no ringer of a configuration is left.
-async fn wait_until_no_ringer(config: &Path) {
-    wait_until("no ringer is left", SOON, async || {
-        super::disk::ringers(config) == 0
+/// Waits until no sender of a configuration is left.
+async fn wait_until_no_sender(config: &Path) {
+    wait_until("no sender is left", SOON, async || {
+        super::disk::senders(config) == 0
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ringer_that_hangs_at_its_start_holds_up_nothing_and_does_not_stay() {
+async fn a_sender_that_hangs_at_its_start_delays_nothing_and_does_not_stay() {
     let folder = tempfile::tempdir().unwrap();
     let (config, preload) = (
         folder.path().join("hook.toml"),
@@ -248,11 +248,11 @@ async fn a_ringer_that_hangs_at_its_start_holds_up_nothing_and_does_not_stay() {
         thread::spawn(move || done.send(command.output().unwrap()));
         // Lets the hook itself begin, which finds an empty file, and nobody after it. (ldconfig has no loader.)
         drop(OpenOptions::new().write(true).open(&preload).unwrap());
-        let output = ended.recv_timeout(SOON).expect("the ringer holds it up");
+        let output = ended.recv_timeout(SOON).expect("the sender holds it up");
         assert!(output.status.success(), "{output:?}");
         let ran = String::from_utf8_lossy(&output.stdout).contains("ldconfig");
         assert_eq!(ran, !arguments.is_empty());
-        assert_eq!(super::disk::ringers(&config), 1, "it hangs");
-        wait_until_no_ringer(&config).await;
+        assert_eq!(super::disk::senders(&config), 1, "it hangs");
+        wait_until_no_sender(&config).await;
     }
 }

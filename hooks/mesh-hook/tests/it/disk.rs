@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use mesh_hook::slots::MOST;
+use mesh_hook::slots::MAX_CONCURRENT_CALLS;
 use mesh_testkit::{LoopDisk, wait_until};
 
 use crate::site::{SOON, Site, call, hook, spooled};
@@ -28,22 +28,22 @@ async fn a_disk_that_hangs_holds_up_nobody() {
     .await;
 }
 
-/// How many ringers there are for a configuration.
-pub fn ringers(config: &Path) -> usize {
+/// How many senders there are for a configuration.
+pub fn senders(config: &Path) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
     let config = config.to_str().unwrap();
     lines
         .filter(|line| {
             let line = String::from_utf8_lossy(line);
-            line.contains("--ringer") && line.contains(config)
+            line.contains("--send") && line.contains(config)
         })
         .count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_on_a_disk_that_hangs_do_not_pile_up() {
-    let most = usize::try_from(MOST).unwrap();
+    let most = usize::try_from(MAX_CONCURRENT_CALLS).unwrap();
     let mut site = Site::start().await;
     let mut disk = LoopDisk::mount(&site.folder.path().join("image"), &site.spool());
     site.nats.kill();
@@ -55,14 +55,14 @@ async fn calls_on_a_disk_that_hangs_do_not_pile_up() {
         threads.into_iter().all(|thread| thread.join().unwrap())
     });
     wait_until("only so many are left", SOON, async || {
-        ringers(config) <= most
+        senders(config) <= most
     })
     .await;
-    let left = ringers(config);
+    let left = senders(config);
     disk.thaw();
     assert!(all, "status 0");
     assert_eq!(left, most);
-    wait_until("they end", SOON, async || ringers(config) == 0).await;
+    wait_until("they end", SOON, async || senders(config) == 0).await;
     assert_eq!(site.spooled().len(), most);
 }
 
@@ -95,7 +95,7 @@ async fn who_waits_for_the_disk_holds_nothing_that_slurm_gave_the_hook() {
             (status.success(), closed.recv_timeout(SOON))
         })
         .collect();
-    let waiting = ringers(&config);
+    let waiting = senders(&config);
     disk.thaw();
     assert_eq!(read, [(true, Ok(true)), (true, Ok(true))]);
     assert_eq!(waiting, 2, "they wait for the disk");
@@ -118,11 +118,11 @@ async fn a_machine_that_loses_power_keeps_every_doorbell_that_was_called_safe() 
     }
     assert_eq!(safe, 12);
     disk.lose_power();
-    disk.mount_again(&image);
+    disk.remount(&image);
     assert_eq!(spooled(&folder).len(), 12);
     site.nats.restart().await;
     site.flush().await;
     site.wait_for(12).await;
-    let jobs: Vec<_> = site.rung().iter().map(|bell| bell.job_id).collect();
+    let jobs: Vec<_> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
     assert_eq!(jobs, (1..=12).collect::<Vec<_>>());
 }

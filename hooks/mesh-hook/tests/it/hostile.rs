@@ -32,7 +32,7 @@ async fn site() -> Option<Site> {
 
 fn ring(site: &Site, job: u32) {
     let mut command = hook(&site.config());
-    let rung = call(command.arg("--ringer").env("SLURM_JOB_ID", job.to_string()));
+    let rung = call(command.arg("--send").env("SLURM_JOB_ID", job.to_string()));
     assert!(rung.output.status.success(), "{rung:?}");
 }
 
@@ -77,7 +77,7 @@ async fn a_link_in_place_of_the_spool_leads_root_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_in_the_spool_keeps_no_ringer_waiting() {
+async fn a_pipe_in_the_spool_keeps_no_sender_waiting() {
     let Some(mut site) = site().await else { return };
     let spool = site.folder.path().join("state/spool");
     ring(&site, 1);

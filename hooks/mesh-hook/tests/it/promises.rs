@@ -19,7 +19,7 @@ const QUICKLY: Duration = Duration::from_millis(400);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_a_doorbell_with_slurms_variables_only() {
     let site = Site::start().await;
-    let bell = site
+    let doorbell = site
         .delivered(|| {
             let mut command = hook(&site.config());
             command
@@ -32,11 +32,15 @@ async fn a_call_is_a_doorbell_with_slurms_variables_only() {
         })
         .await;
     assert_eq!(
-        (bell.hook.as_str(), bell.cluster.as_str(), bell.job_id),
+        (
+            doorbell.hook.as_str(),
+            doorbell.cluster.as_str(),
+            doorbell.job_id
+        ),
         ("PrologSlurmctld", "testbed", 42)
     );
-    assert_eq!(bell.arguments, ["n[1-2]"]);
-    let mut names: Vec<_> = bell.environment.keys().map(String::as_str).collect();
+    assert_eq!(doorbell.arguments, ["n[1-2]"]);
+    let mut names: Vec<_> = doorbell.environment.keys().map(String::as_str).collect();
     names.sort_unstable();
     assert_eq!(
         names,
@@ -47,13 +51,13 @@ async fn a_call_is_a_doorbell_with_slurms_variables_only() {
             "SLURM_SCRIPT_CONTEXT"
         ]
     );
-    assert_eq!(site.ids().pop().unwrap(), Some(bell.id));
+    assert_eq!(site.ids().pop().unwrap(), Some(doorbell.id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobcomp_brings_its_record_along() {
     let site = Site::start().await;
-    let bell = site
+    let doorbell = site
         .delivered(|| {
             let mut command = hook(&site.config());
             command.env_clear().envs([
@@ -67,16 +71,20 @@ async fn jobcomp_brings_its_record_along() {
         })
         .await;
     assert_eq!(
-        (bell.hook.as_str(), bell.job_id, bell.environment.len()),
+        (
+            doorbell.hook.as_str(),
+            doorbell.job_id,
+            doorbell.environment.len()
+        ),
         ("JobComp", 7, 3)
     );
-    assert_eq!(bell.environment["JOBSTATE"], "TIMEOUT");
+    assert_eq!(doorbell.environment["JOBSTATE"], "TIMEOUT");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_environment_is_carried_as_far_as_it_is_sensible() {
     let site = Site::start().await;
-    let bell = site
+    let doorbell = site
         .delivered(|| {
             let mut command = hook(&site.config());
             command
@@ -88,9 +96,12 @@ async fn a_hostile_environment_is_carried_as_far_as_it_is_sensible() {
             command
         })
         .await;
-    assert_eq!(bell.job_id, 9);
-    assert!(bell.environment["SLURM_JOB_COMMENT"].len() <= 4096 && bell.environment.len() <= 256);
-    assert!(bell.environment["SLURM_JOB_NAME"].contains("ABC"));
+    assert_eq!(doorbell.job_id, 9);
+    assert!(
+        doorbell.environment["SLURM_JOB_COMMENT"].len() <= 4096
+            && doorbell.environment.len() <= 256
+    );
+    assert!(doorbell.environment["SLURM_JOB_NAME"].contains("ABC"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

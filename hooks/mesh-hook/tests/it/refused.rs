@@ -64,7 +64,7 @@ async fn one_that_nats_refuses_holds_up_no_other_and_goes_once_it_may() {
         .unwrap();
     site.call(1);
     let mut large = hook(&site.config());
-    large.arg("--ringer").env("SLURM_JOB_ID", "2");
+    large.arg("--send").env("SLURM_JOB_ID", "2");
     for n in 0..8 {
         large.env(format!("SLURM_JOB_Z{n}"), "y".repeat(3000));
     }
@@ -78,7 +78,7 @@ async fn one_that_nats_refuses_holds_up_no_other_and_goes_once_it_may() {
         site.spooled().is_empty()
     })
     .await;
-    let jobs = || -> Vec<u32> { site.rung().iter().map(|bell| bell.job_id).collect() };
+    let jobs = || -> Vec<u32> { site.rung().iter().map(|doorbell| doorbell.job_id).collect() };
     wait_until("the others have arrived", SOON, async || {
         [1, 3, 4].iter().all(|job| jobs().contains(job))
     })
@@ -128,6 +128,6 @@ async fn a_full_stream_leaves_all_where_they_are_in_their_order() {
     change_stream(&site, json!({ "max_bytes": 1 << 20 })).await;
     site.flush().await;
     site.wait_for(4).await;
-    let jobs: Vec<_> = site.rung().iter().map(|bell| bell.job_id).collect();
+    let jobs: Vec<_> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
     assert_eq!(jobs, [1, 2, 3, 4]);
 }

@@ -118,7 +118,7 @@ impl Site {
     pub fn call(&self, job: u32) -> Call {
         call(
             hook(&self.config())
-                .arg("--ringer")
+                .arg("--send")
                 .env("SLURM_JOB_ID", job.to_string()),
         )
     }
@@ -173,7 +173,7 @@ impl Site {
             assert!(call.output.status.success(), "{call:?}");
             self.wait_for(before + 1).await;
             let rung = self.rung().pop();
-            rung.filter(|bell| !bell.spooled && call.stderr().is_empty())
+            rung.filter(|doorbell| !doorbell.spooled && call.stderr().is_empty())
         })
         .await
     }
@@ -241,10 +241,10 @@ pub fn hook(config: &Path) -> Command {
     command
 }
 
-/// Whatever is wrong: the process Slurm waits for has status 0, and the ringer says why on one line.
+/// Whatever is wrong: the process Slurm waits for has status 0, and the sender says why on one line.
 pub fn assert_says(command: impl Fn() -> Command, text: &str) {
     assert!(call(&mut command()).output.status.success());
-    call(command().arg("--ringer")).assert_says(text);
+    call(command().arg("--send")).assert_says(text);
 }
 
 pub fn call(command: &mut Command) -> Call {

@@ -26,14 +26,17 @@ async fn doorbells_wait_on_disk_and_follow_in_order_when_nats_is_back() {
     })
     .await;
     site.wait_for(41).await;
-    let (late, live): (Vec<_>, Vec<_>) = site.rung().into_iter().partition(|bell| bell.spooled);
+    let (late, live): (Vec<_>, Vec<_>) = site
+        .rung()
+        .into_iter()
+        .partition(|doorbell| doorbell.spooled);
     let jobs: Vec<_> = late
         .iter()
-        .map(|bell| bell.job_id)
+        .map(|doorbell| doorbell.job_id)
         .filter(|job| *job < 100)
         .collect();
     assert_eq!(jobs, (1..=40).collect::<Vec<_>>());
-    assert!(live.iter().any(|bell| bell.job_id == 100));
+    assert!(live.iter().any(|doorbell| doorbell.job_id == 100));
     let ids: std::collections::HashSet<_> = site.ids().into_iter().map(Option::unwrap).collect();
     assert_eq!(ids.len(), site.rung().len(), "each doorbell once");
 }
@@ -54,7 +57,7 @@ async fn flush_empties_the_spool_for_a_person() {
     assert_eq!(
         site.rung()
             .iter()
-            .map(|bell| bell.job_id)
+            .map(|doorbell| doorbell.job_id)
             .collect::<Vec<_>>(),
         (1..=100).collect::<Vec<_>>()
     );
@@ -102,26 +105,26 @@ async fn many_hooks_at_once_lose_nothing_and_repeat_nothing() {
                 .all(|child| child.wait().unwrap().success())
         );
     }
-    // A ringer may still be at work when its caller has left.
+    // A sender may still be at work when its caller has left.
     wait_until("all have arrived", SOON, async || {
         call(hook(&site.config()).arg("--flush"));
         site.rung().len() >= 220
     })
     .await;
-    let mut jobs: Vec<_> = site.rung().iter().map(|bell| bell.job_id).collect();
+    let mut jobs: Vec<_> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
     jobs.sort_unstable();
     assert_eq!(jobs, (0..220).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ringer_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_none_it_called_safe() {
+async fn a_sender_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_none_it_called_safe() {
     let mut site = Site::start().await;
     site.nats.kill();
     let mut safe = Vec::new();
     for round in 0..60_u64 {
         // The process that works, without the one that waits for it.
         let mut child = hook(&site.config())
-            .arg("--ringer")
+            .arg("--send")
             .env("SLURM_JOB_ID", round.to_string())
             .stderr(Stdio::piped())
             .spawn()
@@ -137,7 +140,7 @@ async fn a_ringer_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_non
     site.nats.restart().await;
     site.flush().await;
     site.wait_for(whole).await;
-    let rung: Vec<u32> = site.rung().iter().map(|bell| bell.job_id).collect();
+    let rung: Vec<u32> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
     assert_eq!(rung.len(), whole);
     assert!(
         safe.iter().all(|job| rung.contains(job)),

@@ -255,7 +255,7 @@ async fn a_job_event_that_comes_again_changes_nothing() {
         .into_iter()
         .enumerate()
     {
-        outside.publish_again(event, &format!("again-{n}")).await;
+        outside.republish(event, &format!("again-{n}")).await;
     }
     // When the next job's cost is there, the repetitions have been handled. Between runs no order is promised.
     outside

@@ -70,7 +70,7 @@ async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
     assert_eq!(cost.job.as_ref().unwrap().state, "COMPLETED");
 
     // The same once more, as when its id has left JetStream's window, says nothing.
-    outside.publish_again(&suspended, "again").await;
+    outside.republish(&suspended, "again").await;
     outside
         .publish(&at(EventType::JobResumed, little_memory(1), 2400))
         .await;

@@ -150,7 +150,7 @@ impl Outside {
     }
 
     /// Puts an event on the bus a second time, as happens when its id has left JetStream's window.
-    pub async fn publish_again(&self, event: &Event, message_id: &str) {
+    pub async fn republish(&self, event: &Event, message_id: &str) {
         let published = self
             .bus
             .publish_raw(

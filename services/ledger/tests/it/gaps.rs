@@ -151,7 +151,7 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
     let lost = all[25].clone();
     assert!(bus.publish(&lost).await.unwrap().duplicate);
     for event in &all {
-        assert!(!bus.publish_again(event, &gap).await.unwrap().duplicate);
+        assert!(!bus.republish(event, &gap).await.unwrap().duplicate);
     }
     process
         .until("all of them", async |_| {

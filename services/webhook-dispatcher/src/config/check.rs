@@ -205,7 +205,7 @@ impl<'a> Check<'a> {
         };
         endpoint.redactor = Arc::new(Redactor::new(endpoint.secrets()));
         endpoint.public = serde_json::json!(written);
-        endpoint.public["url"] = endpoint.shown_url().into();
+        endpoint.public["url"] = endpoint.redacted_url().into();
         endpoint.public["signed"] = endpoint.signer.is_some().into();
         Some(endpoint)
     }

@@ -94,7 +94,7 @@ impl Endpoint {
     }
 
     /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
-    pub fn shown_url(&self) -> String {
+    pub fn redacted_url(&self) -> String {
         self.format.shown(&self.url)
     }
 }

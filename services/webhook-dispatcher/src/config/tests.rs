@@ -82,12 +82,12 @@ fn a_sound_endpoint_is_accepted() {
         "#,
     )
     .unwrap();
-    assert_eq!(endpoints[0].shown_url(), "https://10.1.2.3:8443/hook");
+    assert_eq!(endpoints[0].redacted_url(), "https://10.1.2.3:8443/hook");
     assert_eq!(
         (endpoints[0].timeout, endpoints[0].max_event_age),
         (Duration::from_secs(2), None)
     );
-    assert_eq!(endpoints[1].shown_url(), "https://hooks.slack.com/…");
+    assert_eq!(endpoints[1].redacted_url(), "https://hooks.slack.com/…");
     assert_eq!(endpoints[1].max_event_age, Some(Duration::from_secs(3600)));
 }
 
@@ -178,7 +178,7 @@ fn formats_have_settings_of_their_own_and_their_faults_name_them() {
         "#,
     )
     .unwrap();
-    let addresses: Vec<_> = endpoints.iter().map(Endpoint::shown_url).collect();
+    let addresses: Vec<_> = endpoints.iter().map(Endpoint::redacted_url).collect();
     assert_eq!(
         addresses,
         [

@@ -29,20 +29,20 @@ pub fn repeated(facts: &[Fact]) -> Vec<String> {
 
 /// What is missing of the nodes' part in the day: n4 was drained and came back, a cloud node was woken.
 pub fn node_complaints(facts: &[Fact]) -> Vec<String> {
-    let told = |prefix: &str, kinds: [EventType; 2]| {
-        let mut wanted = kinds.into_iter().peekable();
+    let in_order = |prefix: &str, kinds: [EventType; 2]| {
+        let mut expected = kinds.into_iter().peekable();
         for fact in facts {
             if fact.event.entity_key().starts_with(prefix) {
-                wanted.next_if(|kind| *kind == fact.kind);
+                expected.next_if(|kind| *kind == fact.kind);
             }
         }
-        wanted.next().map(|kind| format!("no {kind} of {prefix}"))
+        expected.next().map(|kind| format!("no {kind} of {prefix}"))
     };
-    let n4 = told(
+    let n4 = in_order(
         "node/n4",
         [EventType::NodeDrained, EventType::NodeRecovered],
     );
-    let cloud = told(
+    let cloud = in_order(
         "node/c",
         [EventType::NodeProvisioning, EventType::NodeActive],
     );
@@ -74,11 +74,11 @@ fn of_part(
     tasks.sort_unstable();
     tasks.dedup();
     for task in tasks {
-        let wanted: Vec<_> = part.tasks.get(&task).cloned().into_iter().collect();
-        if own(Some(task)) != wanted {
+        let expected: Vec<_> = part.tasks.get(&task).cloned().into_iter().collect();
+        if own(Some(task)) != expected {
             complain(
                 &format!("{id}_{task}"),
-                difference(&wanted, &own(Some(task))),
+                difference(&expected, &own(Some(task))),
             );
         }
     }
@@ -119,7 +119,7 @@ fn of_part(
     complaints
 }
 
-fn difference(wanted: &[Vec<&'static str>], came: &[Vec<&'static str>]) -> String {
+fn difference(expected: &[Vec<&'static str>], came: &[Vec<&'static str>]) -> String {
     let words = |runs: &[Vec<&'static str>]| match runs {
         [] => "nothing".to_owned(),
         runs => runs
@@ -128,7 +128,7 @@ fn difference(wanted: &[Vec<&'static str>], came: &[Vec<&'static str>]) -> Strin
             .collect::<Vec<_>>()
             .join("; then "),
     };
-    format!("{} came instead of {}", words(came), words(wanted))
+    format!("{} came instead of {}", words(came), words(expected))
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Stage<'_> {
     }
 
     /// Waits until the mesh has told something about a job.
-    async fn told(&self, job: u32, kind: EventType) -> Result<(), Error> {
+    async fn wait_event(&self, job: u32, kind: EventType) -> Result<(), Error> {
         let what = format!("{kind} of job {job} is in the ledger");
         let path = format!("/v1/events?job={job}&type={kind}");
         wait_for(&what, PATIENCE, async || {
@@ -102,8 +102,8 @@ impl Stage<'_> {
 
     /// Waits until the mesh has told why a job waits, and that it does: two sweeps have to see the same.
     async fn explained(&self, job: u32) -> Result<(), Error> {
-        self.told(job, EventType::QueueExplained).await?;
-        self.told(job, EventType::JobPending).await
+        self.wait_event(job, EventType::QueueExplained).await?;
+        self.wait_event(job, EventType::JobPending).await
     }
 
     async fn running(&self, job: u32) -> Result<(), Error> {

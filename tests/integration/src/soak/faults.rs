@@ -60,7 +60,7 @@ async fn perform(stage: &Stage, fault: &Fault) -> Result<(), Error> {
             cluster.control("start", "slurmrestd").await
         }
         Break::HooksOff => {
-            cluster.ring_nobody()?;
+            cluster.disconnect_hooks()?;
             sleep(lasts).await;
             cluster.ring(&hook)
         }

@@ -13,8 +13,8 @@ use self::facts::{Facts, by_run, occurred};
 use super::Run;
 use super::log::{Log, Witness};
 use super::plan::{Break, Source};
+use super::published::Published;
 use super::sacct::Row;
-use super::told::Told;
 use super::verdict::Verdict;
 
 /// What a soak must compare at least one of.
@@ -74,12 +74,12 @@ pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
 pub(super) fn judge(
     rows: &[Row],
     log: &Log,
-    told: &Told,
+    published: &Published,
     source: Source,
     is_final: bool,
 ) -> Verdict {
     let mut verdict = Verdict::default();
-    once_each(told, &mut verdict);
+    once_each(published, &mut verdict);
     let mut rows = with_witnesses(rows, log);
     if is_final {
         end_by_witnesses(&mut rows, log, &mut verdict);
@@ -88,10 +88,10 @@ pub(super) fn judge(
     for job in log.jobs.difference(&known) {
         verdict.open.push(format!("job {job} has no row"));
     }
-    let mut facts = by_run(told, &mut verdict);
+    let mut facts = by_run(published, &mut verdict);
     ended_before_requeue(&mut rows, log, &mut verdict);
-    ended_again(&mut rows, log, &facts, &mut verdict);
-    contradicted(told, &mut verdict);
+    ended_twice(&mut rows, log, &facts, &mut verdict);
+    contradicted(published, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.is_remainder) {
@@ -100,7 +100,7 @@ pub(super) fn judge(
     for life in lives.values_mut() {
         life.sort_by_key(|row| (row.submit, row.start));
         life::judge(life, &submits, source, &mut facts, &mut verdict);
-        restarts::judge(life, log, told, &mut verdict);
+        restarts::judge(life, log, published, &mut verdict);
     }
     arrays::judge(&rows, log, &submits, &mut facts, &mut verdict);
     sampled::pauses(log, &mut facts, &mut verdict);
@@ -110,33 +110,33 @@ pub(super) fn judge(
                 "{} of {run:?} ({slot}) at {}: neither accounting nor the driver knows it{}",
                 event.r#type,
                 occurred(event),
-                shown(&rows, run.0)
+                lines_of(&rows, run.0)
             ));
         }
     }
-    sampled::waits(log, told, &mut verdict);
-    sampled::holds(log, told, &mut verdict);
-    sampled::nodes(log, told, &mut verdict);
+    sampled::waits(log, published, &mut verdict);
+    sampled::holds(log, published, &mut verdict);
+    sampled::nodes(log, published, &mut verdict);
     verdict
 }
 
 /// Each id is once on the bus and once in the ledger.
-fn once_each(told: &Told, verdict: &mut Verdict) {
-    for id in &told.repeated {
+fn once_each(published: &Published, verdict: &mut Verdict) {
+    for id in &published.repeated {
         verdict.duplicates.push(format!("{id} is on the bus again"));
     }
-    for (id, times) in &told.ledger {
+    for (id, times) in &published.ledger {
         if *times > 1 {
             let text = format!("{id} is in the ledger {times} times");
             verdict.duplicates.push(text);
         }
-        if !told.bus.contains_key(id) {
+        if !published.bus.contains_key(id) {
             let text = format!("{id} is in the ledger, not on the bus");
             verdict.extra.push(text);
         }
     }
-    for (id, event) in &told.bus {
-        if told.ledger.contains_key(id) {
+    for (id, event) in &published.bus {
+        if published.ledger.contains_key(id) {
             verdict.right("ledger");
         } else {
             let what = &event.r#type;
@@ -169,7 +169,7 @@ fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
 /// What slurmctld showed, in the place of what accounting lost: a run of which it never learned the end, or anything. Seen of a slurmdbd
 /// that was killed.
 fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
-    let has_end = |row: &Row| row.end_word().is_some() && row.end.is_some();
+    let has_end = |row: &Row| row.end_kind().is_some() && row.end.is_some();
     let mut whole: Vec<(Run, i64)> = Vec::new();
     for row in rows.iter_mut() {
         let run: Run = (row.job, row.task, row.submit);
@@ -211,24 +211,24 @@ fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
 
 /// Ends that slurmctld told twice: restarted before it had saved the first, it ended the run once more, and accounting has the second (seen
 /// on 22.05). Which of them is told cannot be judged.
-fn ended_again(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Verdict) {
+fn ended_twice(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Verdict) {
     for row in rows {
         let run = (row.job, row.task, row.submit);
         let events = facts.by_slot.get(&(run, "end"));
         let (Some([event]), Some(end)) = (events.map(Vec::as_slice), row.end) else {
             continue;
         };
-        let told = occurred(event);
+        let published = occurred(event);
         let is_restart = |what| matches!(what, Break::Slurmctld);
-        if (row.start.unwrap_or(row.submit)..end).contains(&told)
-            && log.was_broken(is_restart, told, end)
+        if (row.start.unwrap_or(row.submit)..end).contains(&published)
+            && log.was_broken(is_restart, published, end)
         {
             let text = format!(
-                "the end of {run:?} at {told}: slurmctld, restarted, ended it again: {}",
+                "the end of {run:?} at {published}: slurmctld, restarted, ended it again: {}",
                 row.line
             );
             verdict.unjudged.push(text);
-            row.end = Some(told);
+            row.end = Some(published);
         }
     }
 }
@@ -256,8 +256,8 @@ fn ended_before_requeue(rows: &mut [Row], log: &Log, verdict: &mut Verdict) {
 }
 
 /// Every doorbell of a soak is a genuine one.
-fn contradicted(told: &Told, verdict: &mut Verdict) {
-    let lines = told.disbelieved.iter();
+fn contradicted(published: &Published, verdict: &mut Verdict) {
+    let lines = published.contradicted_hooks.iter();
     verdict
         .wrong
         .extend(lines.map(|line| format!("a genuine hook was not believed: {line}")));
@@ -281,7 +281,7 @@ fn witnessed((job, task, submit): Run, witness: &Witness) -> Row {
     }
 }
 
-fn shown(rows: &[Row], job: u32) -> String {
+fn lines_of(rows: &[Row], job: u32) -> String {
     let lines: Vec<_> = rows
         .iter()
         .filter(|row| row.job == job)
@@ -308,8 +308,8 @@ mod tests {
         log.jobs.extend([7, 8, 9]);
         let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
         let waits = row("8|8|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
-        let told = Told::default();
-        let verdict = judge(&[runs, waits], &log, &told, Source::Commands, false);
+        let published = Published::default();
+        let verdict = judge(&[runs, waits], &log, &published, Source::Commands, false);
         assert_eq!(verdict.open.len(), 3, "{:?}", verdict.open);
         assert!(verdict.open.contains(&"job 9 has no row".to_owned()));
     }
@@ -328,16 +328,16 @@ mod tests {
         };
         log.witnesses.insert((7, None, 100), witness.clone());
         log.witnesses.insert((8, None, 100), witness);
-        let told = Told::default();
+        let published = Published::default();
         let now = judge(
             std::slice::from_ref(&runs),
             &log,
-            &told,
+            &published,
             Source::Commands,
             false,
         );
         assert_eq!((now.open.len(), now.lost.len()), (2, 0), "{now:?}");
-        let then = judge(&[runs], &log, &told, Source::Commands, true);
+        let then = judge(&[runs], &log, &published, Source::Commands, true);
         assert_eq!((then.open.len(), then.lost.len()), (0, 2), "{then:?}");
         for run in ["(7, None, 100)", "(8, None, 100)"] {
             for kind in ["started", "failed"] {
@@ -369,7 +369,7 @@ mod tests {
             row("7|7|bob|COMPLETED|100|100|Unknown|n1|0:0|943|00:00:00"),
             row("7|7|bob|COMPLETED|132|132|134|n1|0:0|2|00:00:00"),
         ];
-        let verdict = judge(&rows, &log, &Told::default(), Source::Commands, true);
+        let verdict = judge(&rows, &log, &Published::default(), Source::Commands, true);
         assert_eq!((verdict.open.len(), verdict.lost.len()), (0, 1));
         let about = |text: &String| text.contains("132)");
         assert!(!verdict.missing.iter().any(about), "{:?}", verdict.missing);
@@ -378,8 +378,8 @@ mod tests {
     #[test]
     fn what_accounting_ends_and_nobody_told_is_missing() {
         let ended = row("7|7|alice|FAILED|100|110|120|n1|3:0|10|00:00:00");
-        let told = Told::default();
-        let verdict = judge(&[ended], &Log::new(), &told, Source::Commands, false);
+        let published = Published::default();
+        let verdict = judge(&[ended], &Log::new(), &published, Source::Commands, false);
         assert!(verdict.open.is_empty());
         let missing = |kind: &str| verdict.missing.iter().any(|text| text.starts_with(kind));
         for kind in [

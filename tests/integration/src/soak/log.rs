@@ -24,7 +24,7 @@ pub(super) struct Wait {
 pub(super) struct Hold {
     pub(super) job: u32,
     /// Whether sweeps must have seen it held.
-    pub(super) swept: bool,
+    pub(super) polled: bool,
     /// Whether it was released such that a sweep or its start shows it.
     pub(super) released: bool,
 }

@@ -24,9 +24,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 const STEADY: &str = "--exclude=n3,n4,n5";
 const NOT_ARENA: &str = "--exclude=n5";
 /// The first attempt runs until something happens to it, the next one ends at once.
-const FIRST_STAYS: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 600";
+const FIRST_RUN_SLEEPS: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 600";
 /// On 22.05 a job that is requeued in the second of its submission keeps its submit time, and accounting loses the attempt.
-const OLD_ENOUGH: Duration = Duration::from_millis(2_200);
+const MIN_RUN_AGE: Duration = Duration::from_millis(2_200);
 
 /// Plays works.
 pub(super) struct Player<'a> {
@@ -128,7 +128,7 @@ impl<'a> Player<'a> {
             Kind::CancelledRunning => {
                 let job = self.submit(work, &[STEADY], "sleep 600").await?;
                 self.running(job).await?;
-                self.tell(work.user, &["scancel", &job.to_string()]).await
+                self.run_as(work.user, &["scancel", &job.to_string()]).await
             }
             Kind::TimedOut => {
                 // Slurm looks at time limits every 30 s (seen on 22.05): an end time in the past is found within that time.

@@ -88,7 +88,7 @@ impl Row {
     }
 
     /// The event word of its end; `None` while it has none, and for a row that a resize closed.
-    pub(super) fn end_word(&self) -> Option<&'static str> {
+    pub(super) fn end_kind(&self) -> Option<&'static str> {
         Some(match self.state.as_str() {
             "COMPLETED" => "completed",
             "FAILED" => "failed",
@@ -189,16 +189,16 @@ mod tests {
         assert_eq!((task.elapsed, task.cpu_millis), (10, 1_250));
         assert!(task.ran());
         let het = row("13+1|14|bob|CANCELLED by 20002|100|None|120|None assigned|0:0|0|00:00:00");
-        assert_eq!((het.job, het.end_word()), (14, Some("cancelled")));
+        assert_eq!((het.job, het.end_kind()), (14, Some("cancelled")));
         assert!(!het.ran());
         let lost = row("7|7|bob|CANCELLED|100|None|100|None assigned|0:15|0|00:00.001");
         assert!(lost.ran() && lost.start.is_none());
         let rest =
             row("7_[4-9%2]|7|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
         assert!(rest.is_remainder);
-        assert_eq!((rest.end_word(), rest.end), (None, None));
+        assert_eq!((rest.end_kind(), rest.end), (None, None));
         let back = row("13+0|13|bob|PENDING|100|110|110|n4|0:0|0|00:00:00");
-        assert_eq!(back.end_word(), Some("requeued"));
+        assert_eq!(back.end_kind(), Some("requeued"));
         assert_eq!(Row::read("sacct: error"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! What a soak runs on: a cluster, a nats-server, the services as processes, and one look at the queue for everybody.
 
-mod look;
+mod poll;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -172,8 +172,8 @@ impl Stage {
     /// the same process; one that stands by does not look. False if it does not come to that.
     ///
     /// Over slurmrestd looks are 30 s apart: nobody waits for them there, and nothing that only they show is compared.
-    pub(super) async fn swept(&self, program: &str) -> bool {
-        const LOOKS: f64 = 4.0;
+    pub(super) async fn polled(&self, program: &str) -> bool {
+        const POLLS: f64 = 4.0;
         if self.source == Source::Rest {
             return false;
         }
@@ -194,7 +194,7 @@ impl Stage {
                 let (id, count) = (service.id(), service.metric(line).await);
                 drop(service);
                 if let Some(count) = count
-                    && count >= *first.entry(id).or_insert(count) + LOOKS
+                    && count >= *first.entry(id).or_insert(count) + POLLS
                 {
                     return true;
                 }

@@ -24,7 +24,7 @@ const KEYS_TTL: Duration = Duration::from_secs(600);
 /// A fetch (two answers) takes no longer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of an answer no more is read.
-const MOST_BYTES: usize = 512 * 1024;
+const MAX_RESPONSE_BYTES: usize = 512 * 1024;
 
 /// An issuer of the configuration.
 pub(super) struct Issuer {
@@ -168,8 +168,8 @@ impl Issuer {
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > MOST_BYTES {
-                return Err(format!("{address}: more than {MOST_BYTES} bytes"));
+            if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
+                return Err(format!("{address}: more than {MAX_RESPONSE_BYTES} bytes"));
             }
             body.extend_from_slice(&chunk);
         }

@@ -142,7 +142,7 @@ impl Oidc {
         validation.set_audience(&config.audience);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         let claims = decode::<Map<String, Value>>(token, &key, &validation)
-            .map_err(|error| Invalid(told(error.kind())))?
+            .map_err(|error| Invalid(describe_error(error.kind())))?
             .claims;
         let now = jsonwebtoken::get_current_timestamp() + config.clock_skew.as_secs();
         match claims.get("iat").and_then(Value::as_f64) {
@@ -175,7 +175,7 @@ fn identify(
         .ok_or(Invalid("it does not say whose it is (sub)"))?;
     let issuer = config.issuer.as_str();
     let users = users(config, claims, subject, map);
-    let groups = words(lookup(claims, &config.group_claim));
+    let groups = string_values(lookup(claims, &config.group_claim));
     let is = |groups_: &[String], subjects: &[String]| {
         subjects.iter().any(|one| one == subject)
             || groups_.iter().any(|one| groups.contains(&one.as_str()))
@@ -246,15 +246,17 @@ fn lookup<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     lookup(claims.get(first)?.as_object()?, rest)
 }
 
-fn words(value: Option<&Value>) -> Vec<&str> {
+fn string_values(value: Option<&Value>) -> Vec<&str> {
     match value {
         Some(Value::String(word)) => vec![word],
-        Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
+        Some(Value::Array(string_values)) => {
+            string_values.iter().filter_map(Value::as_str).collect()
+        }
         _ => Vec::new(),
     }
 }
 
-fn told(kind: &ErrorKind) -> &'static str {
+fn describe_error(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "it has expired (exp)",
         ErrorKind::ImmatureSignature => "it is not valid yet (nbf)",
@@ -322,12 +324,12 @@ mod tests {
     fn a_claim_names_a_user_only_if_it_is_believed_and_the_map_does_not_disagree() {
         let claims = json!({ "sub": "d-1", "preferred_username": "dave" });
         assert_eq!(users("", &claims), [""; 0]);
-        let believe = "user_claim = 'preferred_username'";
-        assert_eq!(users(believe, &claims), ["dave"]);
+        let trusting = "user_claim = 'preferred_username'";
+        assert_eq!(users(trusting, &claims), ["dave"]);
         let stolen = json!({ "sub": "d-1", "preferred_username": "carol" });
-        assert_eq!(users(believe, &stolen), [""; 0]);
+        assert_eq!(users(trusting, &stolen), [""; 0]);
         let mapped = json!({ "sub": "a-1", "preferred_username": "dave" });
-        assert_eq!(users(believe, &mapped), ["alice", "alice-admin"]);
+        assert_eq!(users(trusting, &mapped), ["alice", "alice-admin"]);
     }
 
     #[test]

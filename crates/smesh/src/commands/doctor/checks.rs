@@ -181,11 +181,11 @@ async fn slurm(
 
 /// The controller's clock is the heading of `scontrol show config`, as slurm-client asks for it in Unix seconds.
 fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mut Vec<Finding>) {
-    let told = printed
+    let reported = printed
         .get("AsOf")
         .and_then(|text| text.parse().ok())
         .and_then(|seconds| DateTime::from_timestamp(seconds, 0));
-    let Some(told) = told else {
+    let Some(reported) = reported else {
         return findings.push(Finding::new(
             "clocks",
             Grade::Unknown,
@@ -193,7 +193,7 @@ fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mu
             "",
         ));
     };
-    let skew = (told - asked).abs();
+    let skew = (reported - asked).abs();
     findings.push(if skew > MAX_SKEW {
         let found = format!(
             "this host and the controller differ by {} s",
@@ -225,10 +225,10 @@ async fn accounting(
         .get("AccountingStorageType")
         .is_some_and(|kind| kind.contains("slurmdbd"));
     if !with_dbd {
-        let told = context
+        let reported = context
             .and_then(|context| context.section::<toml::Table>("ingest").ok())
             .and_then(|table| table.get("accounting")?.as_bool());
-        let (grade, fix) = match told {
+        let (grade, fix) = match reported {
             Some(false) => (Grade::Good, ""),
             _ => (
                 Grade::Warning,
@@ -399,7 +399,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         let bell = doorbell(&Call {
             cluster: &config.cluster,
             hook: mesh_events::hooks::DOCTOR_HOOK,
-            host: &mesh_hook::ringer::host(),
+            host: &mesh_hook::sender::host(),
             called_at: SystemTime::now(),
             environment: &Environment::new(),
             arguments: &[],

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use mesh_hook::flush::Flushed;
-use mesh_hook::ringer;
+use mesh_hook::sender;
 use rand::RngExt as _;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +28,7 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
     if global.json {
         show::line(json!({
             "delivered": flushed.delivered,
-            "stay": flushed.stay,
+            "stay": flushed.remaining,
             "refused": flushed.refused,
             "reason": flushed.reason,
             "lines": flushed.lines,
@@ -44,10 +44,10 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
 }
 
 /// Reads the configuration anew each time: `smesh up` writes a new password at every start.
-async fn once(path: PathBuf, again: bool) -> Result<Flushed, Error> {
+async fn once(path: PathBuf, with_refused: bool) -> Result<Flushed, Error> {
     tokio::task::spawn_blocking(move || {
         let config = mesh_hook::Config::load(&path).map_err(Error::Hooks)?;
-        ringer::flush(&config, FLUSH_TIMEOUT, again)
+        sender::flush(&config, FLUSH_TIMEOUT, with_refused)
             .map_err(|error| Error::Failed(error.to_string()))
     })
     .await
@@ -67,11 +67,11 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
     // What NATS refuses is tried again now and then: somebody may have given the right that was missing.
     let mut tried_again = None;
     loop {
-        let again = tried_again.is_none_or(|at: Instant| at.elapsed() >= LONGEST_PAUSE);
-        if again {
+        let with_refused = tried_again.is_none_or(|at: Instant| at.elapsed() >= LONGEST_PAUSE);
+        if with_refused {
             tried_again = Some(Instant::now());
         }
-        match once(path.to_owned(), again).await {
+        match once(path.to_owned(), with_refused).await {
             Ok(flushed) => {
                 if failing {
                     anstream::eprintln!(

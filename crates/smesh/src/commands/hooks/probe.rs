@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mesh_events::catalogue::MESH_HOOKS;
 use mesh_hook::nats::Connection;
-use mesh_hook::{Config, lines, ring, ringer};
+use mesh_hook::{Config, lines, ring, sender};
 use mesh_runtime::Context;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,7 @@ impl Outcome {
         matches!(self, Self::Failed(_))
     }
 
-    fn words(&self) -> (&'static str, String) {
+    fn describe(&self) -> (&'static str, String) {
         match self {
             Self::NotInstalled => ("–", String::new()),
             Self::Arrived(after) => (
@@ -83,7 +83,7 @@ pub(super) async fn run(global: &Global, files: HookFiles) -> Result<ExitCode, E
     .await
     .map_err(|error| Error::Failed(error.to_string()))?;
     for (hook, outcome) in &outcomes {
-        let (word, found) = outcome.words();
+        let (word, found) = outcome.describe();
         if global.json {
             show::line(to_json(hook, outcome))?;
         } else {
@@ -230,7 +230,7 @@ impl Probe {
             .open(&path)
             .and_then(|mut file| file.write_all(line.as_bytes()))
             .map_err(|error| format!("append to {}: {error}", path.display()))?;
-        ringer::flush(&config, ACCEPT_TIMEOUT, false).map_err(|error| error.to_string())?;
+        sender::flush(&config, ACCEPT_TIMEOUT, false).map_err(|error| error.to_string())?;
         let subject = mesh_events::subject::doorbell(&config.cluster, hook.name);
         Ok((config, json!({ "last_by_subj": subject })))
     }
@@ -300,7 +300,7 @@ fn our_part(installed: &Path) -> Result<Vec<String>, String> {
         .find_map(|line| line.strip_prefix("exec "))
         .filter(|_| text.contains(MARK))
         .ok_or_else(|| format!("{} is no script of ours", installed.display()))?;
-    Ok(shell::words(line)
+    Ok(shell::split_words(line)
         .into_iter()
         .take_while(|word| word != "--chain" && word != "--")
         .collect())

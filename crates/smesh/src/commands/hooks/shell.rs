@@ -13,13 +13,13 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// The words of a line that [`quoted`] wrote.
-pub fn words(line: &str) -> Vec<String> {
-    let mut words = Vec::new();
+pub fn split_words(line: &str) -> Vec<String> {
+    let mut split_words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match c {
-            c if c.is_whitespace() => words.extend(word.take()),
+            c if c.is_whitespace() => split_words.extend(word.take()),
             '\'' => word
                 .get_or_insert_default()
                 .extend(chars.by_ref().take_while(|c| *c != '\'')),
@@ -27,8 +27,8 @@ pub fn words(line: &str) -> Vec<String> {
             c => word.get_or_insert_default().push(c),
         }
     }
-    words.extend(word);
-    words
+    split_words.extend(word);
+    split_words
 }
 
 #[cfg(test)]
@@ -38,7 +38,10 @@ mod tests {
     #[test]
     fn what_is_quoted_reads_back() {
         for text in ["/usr/bin/mesh-hook", "/srv/mesh data/it's", "", "a\\b"] {
-            assert_eq!(words(&format!("x {} y", quoted(text))), ["x", text, "y"]);
+            assert_eq!(
+                split_words(&format!("x {} y", quoted(text))),
+                ["x", text, "y"]
+            );
         }
     }
 }

@@ -74,7 +74,7 @@ async fn bus(context: &Context) -> Result<Bus, String> {
         role = READER;
     }
     config.provision = false;
-    let url = config.shown_url();
+    let url = config.redacted_url();
     let bus = Bus::connect(&config, role)
         .await
         .map_err(|error| mesh_runtime::error_chain(&error))?;

@@ -24,7 +24,7 @@ const LIVING: u32 = 10;
 /// The day that is caught up with ended so long ago: nothing of it is still under way.
 const AGO: TimeDelta = TimeDelta::minutes(30);
 /// Between two looks at what is told.
-const LOOK: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Without anything new in so long, nothing more is coming.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// What is told of each run.
@@ -97,32 +97,35 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     )?;
     let pid = ingest.pid();
 
-    let (mut told, mut news) = ([0; EACH.len()], Instant::now());
+    let (mut published, mut news) = ([0; EACH.len()], Instant::now());
     // What was ever held when half of it was told, and at the end: what grows with the day would show.
     let mut half = None;
-    while told.iter().any(|told| *told < jobs) {
+    while published.iter().any(|published| *published < jobs) {
         ensure!(
             news.elapsed() < PATIENCE,
-            "nothing new in {PATIENCE:?}, {told:?} told of {jobs}: {}",
+            "nothing new in {PATIENCE:?}, {published:?} told of {jobs}: {}",
             std::fs::read_to_string(folder.path().join("log"))?
         );
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
         ingest.check()?;
         let now = count(&jetstream).await?;
-        if now != told {
-            (told, news) = (now, Instant::now());
+        if now != published {
+            (published, news) = (now, Instant::now());
         }
-        if half.is_none() && told.iter().all(|told| *told >= jobs / 2) {
+        if half.is_none() && published.iter().all(|published| *published >= jobs / 2) {
             half = Some(Memory::of(pid)?.peak);
         }
     }
     let took = start.elapsed();
     let (memory, cpu) = (Memory::of(pid)?, cpu_time(pid)?);
     // Whatever is told twice would come now.
-    let again = LOOK * 5;
+    let again = PROGRESS_INTERVAL * 5;
     tokio::time::sleep(again).await;
-    let told = count(&jetstream).await?;
-    ensure!(told == [jobs; EACH.len()], "{told:?} told of {jobs}");
+    let published = count(&jetstream).await?;
+    ensure!(
+        published == [jobs; EACH.len()],
+        "{published:?} told of {jobs}"
+    );
     ingest.stop()?;
     let per_second = |time: Duration| f64::from(jobs) / time.as_secs_f64();
     Ok(Section {
@@ -173,7 +176,12 @@ async fn count(jetstream: &jetstream::Context) -> anyhow::Result<[u32; EACH.len(
             .await?
             .try_collect()
             .await?;
-        *count = u32::try_from(subjects.iter().map(|(_, told)| told).sum::<usize>())?;
+        *count = u32::try_from(
+            subjects
+                .iter()
+                .map(|(_, published)| published)
+                .sum::<usize>(),
+        )?;
     }
     Ok(counts)
 }

@@ -125,52 +125,52 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
+    let selected = |part| arguments.only.is_empty() || arguments.only.contains(&part);
     let mut report = Report::new()?;
     let mut add = |section: Section| {
         eprintln_progress(section.title);
         report.sections.push(section);
     };
-    if wanted(Part::Hook) {
+    if selected(Part::Hook) {
         add(hook::measure(arguments).await?);
     }
-    if wanted(Part::Webhook) {
+    if selected(Part::Webhook) {
         add(webhook::measure(arguments).await?);
     }
-    if wanted(Part::WebhookRate) {
+    if selected(Part::WebhookRate) {
         add(webhook::rate::measure(arguments).await?);
     }
-    if wanted(Part::WebhookTrouble) {
+    if selected(Part::WebhookTrouble) {
         add(webhook::trouble::measure(arguments).await?);
     }
-    if wanted(Part::WebhookEndpoints) {
+    if selected(Part::WebhookEndpoints) {
         add(webhook::endpoints::measure(arguments).await?);
     }
-    if wanted(Part::Memory) {
+    if selected(Part::Memory) {
         add(memory::measure(arguments).await?);
     }
-    if wanted(Part::Publish) {
+    if selected(Part::Publish) {
         add(publish::measure(arguments).await?);
     }
-    if wanted(Part::Ledger) {
+    if selected(Part::Ledger) {
         ledger::measure(arguments)
             .await?
             .into_iter()
             .for_each(&mut add);
     }
-    if wanted(Part::History) {
+    if selected(Part::History) {
         ledger::past::measure(arguments)
             .await?
             .into_iter()
             .for_each(&mut add);
     }
-    if wanted(Part::Queue) {
+    if selected(Part::Queue) {
         add(queue::measure(arguments).await?);
     }
-    if wanted(Part::CatchUp) {
+    if selected(Part::CatchUp) {
         add(catch_up::measure(arguments).await?);
     }
-    if wanted(Part::Controller) {
+    if selected(Part::Controller) {
         add(controller::measure(arguments).await?);
     }
     Ok(report)

@@ -74,7 +74,7 @@ esac
     }
 
     /// Sweeps so far.
-    pub fn sweeps(&self) -> anyhow::Result<usize> {
+    pub fn polls(&self) -> anyhow::Result<usize> {
         let path = self.folder.join("sweeps");
         Ok(if path.exists() {
             std::fs::read(path)?.len()

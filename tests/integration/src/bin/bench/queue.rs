@@ -21,11 +21,11 @@ const WINDOW: usize = 256;
 /// Messages that are published once more, raw.
 const RAW: usize = 10_000;
 /// Sweeps of an unchanged queue that are measured.
-const SWEEPS: usize = 5;
+const POLLS: usize = 5;
 /// How long reasons flap.
 const FLAPPING: Duration = Duration::from_secs(60);
 /// What ingest may hold, in MiB, when every job of the longest queue changes at once.
-const MOST_MEMORY: f64 = 150.0;
+const MAX_MEMORY_MIB: f64 = 150.0;
 /// For what is slow on a small machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -66,7 +66,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
         &folder.path().join("log"),
     )?;
     let pid = ingest.pid();
-    let told = async || {
+    let published = async || {
         anyhow::Ok(
             jetstream
                 .get_stream(SLURM_EVENTS)
@@ -77,31 +77,31 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
                 .messages,
         )
     };
-    let mut wait_told = async |what: &str, events: u64| {
+    let mut wait_published = async |what: &str, events: u64| {
         wait_until(what, PATIENCE, async || {
             ingest.check()?;
-            Ok(told().await? >= events)
+            Ok(published().await? >= events)
         })
         .await
     };
     let of = |what: &str| format!("{jobs} jobs: {what}");
-    let per_cpu = |cpu: Duration, sweeps: usize| {
-        f64::from(jobs) * f64::from(u32::try_from(sweeps).unwrap_or(u32::MAX)) / cpu.as_secs_f64()
+    let per_cpu = |cpu: Duration, polls: usize| {
+        f64::from(jobs) * f64::from(u32::try_from(polls).unwrap_or(u32::MAX)) / cpu.as_secs_f64()
     };
 
     // The first sweep tells what lives: one event per job.
-    wait_told("the first sweep is told", u64::from(jobs)).await?;
-    wait_sweeps(&slurm, 2).await?;
+    wait_published("the first sweep is told", u64::from(jobs)).await?;
+    wait_polls(&slurm, 2).await?;
 
     // Nothing changes.
-    let (sweeps, cpu) = (slurm.sweeps()?, cpu_time(pid)?);
-    wait_sweeps(&slurm, SWEEPS).await?;
+    let (polls, cpu) = (slurm.polls()?, cpu_time(pid)?);
+    wait_polls(&slurm, POLLS).await?;
     let cpu = cpu_time(pid)?.saturating_sub(cpu);
-    let sweeps = slurm.sweeps()? - sweeps;
+    let polls = slurm.polls()? - polls;
     section.lines.push(Line::value(
         of("rows compared, nothing new"),
         "jobs/s of CPU",
-        per_cpu(cpu, sweeps),
+        per_cpu(cpu, polls),
     ));
     section.lines.push(Line::value(
         of("ingest holds"),
@@ -110,9 +110,9 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     ));
 
     // Everything starts.
-    let (before, cpu) = (told().await?, cpu_time(pid)?);
+    let (before, cpu) = (published().await?, cpu_time(pid)?);
     slurm.show("running", jobs, |_| Phase::Running)?;
-    wait_told("every start is told", before + u64::from(jobs)).await?;
+    wait_published("every start is told", before + u64::from(jobs)).await?;
     let cpu = cpu_time(pid)?.saturating_sub(cpu);
     section.lines.push(Line::value(
         of("changed, read, decided, published"),
@@ -129,7 +129,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let peak = Memory::of(pid)?.peak;
     section.lines.push(
         Line::value(of("ingest held at most"), "MiB", peak)
-            .budget("≤ 150 MiB", peak <= MOST_MEMORY),
+            .budget("≤ 150 MiB", peak <= MAX_MEMORY_MIB),
     );
 
     // Half of them wait again, for a reason that is another one with every sweep.
@@ -144,16 +144,16 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
         }
     };
     slurm.show("calm", jobs, phase("Resources"))?;
-    wait_sweeps(&slurm, 4).await?;
+    wait_polls(&slurm, 4).await?;
     slurm.flap("flapping", jobs, phase("QOSMaxJobsPerUserLimit"))?;
-    let (before, sweeps) = (told().await?, slurm.sweeps()?);
+    let (before, polls) = (published().await?, slurm.polls()?);
     tokio::time::sleep(FLAPPING).await;
     ingest.check()?;
-    let events = told().await? - before;
-    let sweeps = slurm.sweeps()? - sweeps;
+    let events = published().await? - before;
+    let polls = slurm.polls()? - polls;
     section.lines.push(
         Line::value(
-            format!("{flapping} pending jobs flap, {sweeps} sweeps: events told"),
+            format!("{flapping} pending jobs flap, {polls} sweeps: events told"),
             "events/min",
             f64::from(u32::try_from(events)?),
         )
@@ -162,9 +162,9 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     ingest.stop()
 }
 
-async fn wait_sweeps(slurm: &Printed, more: usize) -> anyhow::Result<()> {
-    let enough = slurm.sweeps()? + more;
-    wait_until("sweeps", PATIENCE, async || Ok(slurm.sweeps()? >= enough)).await
+async fn wait_polls(slurm: &Printed, more: usize) -> anyhow::Result<()> {
+    let target = slurm.polls()? + more;
+    wait_until("sweeps", PATIENCE, async || Ok(slurm.polls()? >= target)).await
 }
 
 /// Events per second from the first to the last of these sequence numbers, by the times at which nats-server stored them: whoever

@@ -112,7 +112,7 @@ impl Line {
 
 /// Says what was measured while more is: of a run that takes an hour and fails, so much is known.
 #[allow(clippy::print_stderr, reason = "beside the report on standard output")]
-pub fn told(line: Line) -> Line {
+pub fn progress(line: Line) -> Line {
     let Line {
         what, value, unit, ..
     } = &line;

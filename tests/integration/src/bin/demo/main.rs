@@ -86,7 +86,7 @@ async fn run() -> Result<ExitCode, Error> {
     };
     let code = end.conclude(started).await?;
     if std::env::var("DEMO_STAY").is_ok_and(|stay| stay == "1") {
-        look_around(&cluster, &mesh);
+        print_next_steps(&cluster, &mesh);
         std::future::pending::<()>().await;
     }
     drop(watch);
@@ -110,7 +110,7 @@ fn options(receiver: &Receiver) -> MeshOptions {
     }
 }
 
-fn look_around(cluster: &Cluster, mesh: &Mesh) {
+fn print_next_steps(cluster: &Cluster, mesh: &Mesh) {
     anstream::println!(
         "\nEverything stays up until Ctrl-C. In another shell, as root:\n  \
          . {}/env\n  export MESH_CONFIG={}\n  export PATH={}:$PATH\n  \

@@ -164,7 +164,7 @@ fn report(args: &Args, plan: &Plan, outcome: &Outcome, took: Duration) {
             "{given_up} things could not be done as planned; what they led to was compared"
         );
     }
-    match &outcome.kept {
+    match &outcome.kept_folder {
         Some(folder) => anstream::eprintln!("kept in {}", folder.display()),
         None if !outcome.is_clean() => {
             anstream::eprintln!("SOAK_KEEP=1 keeps everything that was compared");

@@ -55,13 +55,13 @@ fn judge_tasks(run: Run, rows: &[Row], log: &Log, facts: &mut Facts<'_>, verdict
         .filter_map(|row| row.task)
         .collect();
     let events = facts.take(run, "tasks");
-    let mut told: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut published: BTreeMap<u32, u32> = BTreeMap::new();
     for event in &events {
         let tasks = payload(event)
             .map(|job| job.array_tasks.as_str())
             .unwrap_or_default();
         for task in expand(tasks) {
-            *told.entry(task).or_default() += 1;
+            *published.entry(task).or_default() += 1;
         }
     }
     let Some(count) = log.arrays.get(&job) else {
@@ -73,7 +73,7 @@ fn judge_tasks(run: Run, rows: &[Row], log: &Log, facts: &mut Facts<'_>, verdict
     for task in 0..*count {
         let (is_job, times) = (
             became_jobs.contains(&task),
-            told.remove(&task).unwrap_or_default(),
+            published.remove(&task).unwrap_or_default(),
         );
         match (is_job, times) {
             (false, 1) => verdict.right("array tasks"),
@@ -89,7 +89,7 @@ fn judge_tasks(run: Run, rows: &[Row], log: &Log, facts: &mut Facts<'_>, verdict
             )),
         }
     }
-    for task in told.keys() {
+    for task in published.keys() {
         let text = format!("job.cancelled of array {job} names task {task}, which it never had");
         verdict.extra.push(text);
     }

@@ -8,7 +8,7 @@ use mesh_events::{Event, EventType};
 
 use super::Run;
 use crate::fact;
-use crate::soak::told::Told;
+use crate::soak::published::Published;
 use crate::soak::verdict::Verdict;
 
 /// Recorded facts by run and slot. What was compared is taken out; what stays is too much.
@@ -47,8 +47,8 @@ impl<'a> Facts<'a> {
 }
 
 /// Everything recorded and everything derived from it, by run and slot.
-pub(super) fn by_run<'a>(told: &'a Told, verdict: &mut Verdict) -> Facts<'a> {
-    let runs = told
+pub(super) fn by_run<'a>(published: &'a Published, verdict: &mut Verdict) -> Facts<'a> {
+    let runs = published
         .bus
         .values()
         .filter_map(|event| Some((fact::run(event)?, slot(event)?, event)));

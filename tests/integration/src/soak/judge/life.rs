@@ -70,13 +70,13 @@ pub(super) fn judge(
                 Some(_) => verdict.right("job.resized"),
                 None => verdict
                     .missing
-                    .push(told_as(run, "job.resized", Some(end), row)),
+                    .push(describe(run, "job.resized", Some(end), row)),
             }
             open = Some(run);
             continue;
         }
         open = None;
-        let (Some(word), Some(end)) = (row.end_word(), row.end) else {
+        let (Some(word), Some(end)) = (row.end_kind(), row.end) else {
             facts.take(run, "end");
             facts.take(run, "finalized");
             facts.take(run, "updated");
@@ -223,7 +223,7 @@ fn only<'a>(
     verdict: &mut Verdict,
 ) -> Option<&'a Event> {
     let Some((first, others)) = events.split_first() else {
-        verdict.missing.push(told_as(run, kind, at, row));
+        verdict.missing.push(describe(run, kind, at, row));
         return None;
     };
     for other in others {
@@ -235,7 +235,7 @@ fn only<'a>(
     Some(first)
 }
 
-fn told_as(run: Run, kind: &str, at: Option<i64>, row: &Row) -> String {
+fn describe(run: Run, kind: &str, at: Option<i64>, row: &Row) -> String {
     let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
     format!("{kind} of {run:?}{at}; accounting: {}", row.line)
 }

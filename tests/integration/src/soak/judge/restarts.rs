@@ -6,16 +6,16 @@ use super::Run;
 use crate::fact;
 use crate::soak::log::Log;
 use crate::soak::plan::Break;
+use crate::soak::published::Published;
 use crate::soak::sacct::Row;
-use crate::soak::told::Told;
 use crate::soak::verdict::Verdict;
 
 /// The rows of a job, oldest first.
-pub(super) fn judge(life: &[&Row], log: &Log, told: &Told, verdict: &mut Verdict) {
+pub(super) fn judge(life: &[&Row], log: &Log, published: &Published, verdict: &mut Verdict) {
     let Some(first) = life.first() else { return };
     let about = |(job, task, ..): fact::Run| (job, task) == (first.job, first.task);
     let mut said: BTreeMap<Run, BTreeSet<u32>> = BTreeMap::new();
-    for event in told.bus.values() {
+    for event in published.bus.values() {
         let Some((job, task, submit, attempt)) = fact::run(event).filter(|run| about(*run)) else {
             continue;
         };

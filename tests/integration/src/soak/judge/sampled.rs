@@ -9,7 +9,7 @@ use super::facts::Facts;
 use crate::fact;
 use crate::soak::log::Log;
 use crate::soak::plan::Break;
-use crate::soak::told::Told;
+use crate::soak::published::Published;
 use crate::soak::verdict::Verdict;
 
 /// Slurm keeps the time of the last suspend or resume only, accounting none.
@@ -42,8 +42,8 @@ pub(super) fn pauses(log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
     }
 }
 
-fn of_kind(told: &Told, kind: EventType) -> impl Iterator<Item = &Event> {
-    let events = told.bus.values();
+fn of_kind(published: &Published, kind: EventType) -> impl Iterator<Item = &Event> {
+    let events = published.bus.values();
     events.filter(move |event| event.kind() == Ok(kind))
 }
 
@@ -52,9 +52,9 @@ fn about(event: &Event, job: u32) -> bool {
 }
 
 /// Reasons that were there for several sweeps.
-pub(super) fn waits(log: &Log, told: &Told, verdict: &mut Verdict) {
+pub(super) fn waits(log: &Log, published: &Published, verdict: &mut Verdict) {
     for wait in &log.waits {
-        let pending = of_kind(told, EventType::JobPending)
+        let pending = of_kind(published, EventType::JobPending)
             .filter(|event| about(event, wait.job))
             .any(|event| event.job().is_some_and(|job| job.reason == wait.reason));
         let missing = |kind| {
@@ -68,7 +68,7 @@ pub(super) fn waits(log: &Log, told: &Told, verdict: &mut Verdict) {
         } else {
             verdict.missing.push(missing("job.pending"));
         }
-        let explained = of_kind(told, EventType::QueueExplained)
+        let explained = of_kind(published, EventType::QueueExplained)
             .filter(|event| about(event, wait.job))
             .filter_map(|event| match event.payload.as_ref()? {
                 Payload::Queue(queue) => queue.explanation.as_ref(),
@@ -91,7 +91,7 @@ pub(super) fn waits(log: &Log, told: &Told, verdict: &mut Verdict) {
     }
     // A change of the class is told, and nothing else.
     let mut last: BTreeMap<String, (u64, String)> = BTreeMap::new();
-    let mut pending: Vec<&Event> = of_kind(told, EventType::JobPending).collect();
+    let mut pending: Vec<&Event> = of_kind(published, EventType::JobPending).collect();
     pending.sort_by_key(|event| event.run_seq);
     for event in pending {
         let class = event.job().map(|job| job.reason_class.clone());
@@ -109,23 +109,23 @@ pub(super) fn waits(log: &Log, told: &Told, verdict: &mut Verdict) {
 }
 
 /// Holds and releases.
-pub(super) fn holds(log: &Log, told: &Told, verdict: &mut Verdict) {
+pub(super) fn holds(log: &Log, published: &Published, verdict: &mut Verdict) {
     let kinds = [
         (EventType::JobHeld, "job.held"),
         (EventType::JobReleased, "job.released"),
     ];
     for (kind, name) in kinds {
-        let mut told_of: BTreeMap<u32, usize> = BTreeMap::new();
-        for event in of_kind(told, kind) {
+        let mut published_of: BTreeMap<u32, usize> = BTreeMap::new();
+        for event in of_kind(published, kind) {
             let job = fact::run(event).map(|run| run.0).unwrap_or_default();
-            *told_of.entry(job).or_default() += 1;
+            *published_of.entry(job).or_default() += 1;
         }
         for hold in &log.holds {
             let expected = match kind {
-                EventType::JobHeld => hold.swept,
-                _ => hold.swept && hold.released,
+                EventType::JobHeld => hold.polled,
+                _ => hold.polled && hold.released,
             };
-            match told_of.remove(&hold.job) {
+            match published_of.remove(&hold.job) {
                 Some(1) => verdict.right(name),
                 Some(times) => verdict
                     .duplicates
@@ -136,7 +136,7 @@ pub(super) fn holds(log: &Log, told: &Told, verdict: &mut Verdict) {
                 None => {}
             }
         }
-        for job in told_of.keys() {
+        for job in published_of.keys() {
             verdict
                 .extra
                 .push(format!("{name} of {job}, which the driver did not hold"));
@@ -145,7 +145,7 @@ pub(super) fn holds(log: &Log, told: &Told, verdict: &mut Verdict) {
 }
 
 /// Drains, downs and resumes of nodes.
-pub(super) fn nodes(log: &Log, told: &Told, verdict: &mut Verdict) {
+pub(super) fn nodes(log: &Log, published: &Published, verdict: &mut Verdict) {
     for act in log.nodes.iter().filter(|act| act.seen) {
         let (name, kinds): (_, &[EventType]) = match act.what {
             "drain" => (
@@ -155,7 +155,7 @@ pub(super) fn nodes(log: &Log, told: &Told, verdict: &mut Verdict) {
             "resume" => continue,
             _ => ("node.down", &[EventType::NodeDown]),
         };
-        let found = kinds.iter().flat_map(|kind| of_kind(told, *kind));
+        let found = kinds.iter().flat_map(|kind| of_kind(published, *kind));
         let mut nodes = found.filter_map(|event| match event.payload.as_ref()? {
             Payload::Node(node) => node.node.as_ref(),
             _ => None,
@@ -168,7 +168,7 @@ pub(super) fn nodes(log: &Log, told: &Told, verdict: &mut Verdict) {
         }
     }
     let of_node = |kind, node: &str| {
-        of_kind(told, kind)
+        of_kind(published, kind)
             .filter(|event| event.entity_key() == format!("node/{node}"))
             .count()
     };
@@ -194,7 +194,7 @@ pub(super) fn nodes(log: &Log, told: &Told, verdict: &mut Verdict) {
             }
         }
         let count = |what: &[&str]| acts.clone().filter(|act| what.contains(&act.what)).count();
-        let drained = drained_at_most(log, node);
+        let drained = max_drained(log, node);
         let limits = [
             (EventType::NodeDrained, drained),
             (EventType::NodeDraining, drained),
@@ -213,7 +213,7 @@ pub(super) fn nodes(log: &Log, told: &Told, verdict: &mut Verdict) {
 
 /// How often a node may have become drained. A suspended job gives its CPUs back, so its node is drained until it goes on, and drains again
 /// then (seen on 22.05).
-fn drained_at_most(log: &Log, node: &str) -> usize {
+fn max_drained(log: &Log, node: &str) -> usize {
     let mut times = 0;
     let mut since = None;
     for act in log.nodes.iter().filter(|act| act.node == node) {
@@ -246,7 +246,7 @@ mod tests {
             seen: true,
         };
         log.nodes.extend([act("drain", 100), act("resume", 150)]);
-        assert_eq!(drained_at_most(&log, "n2"), 1);
+        assert_eq!(max_drained(&log, "n2"), 1);
         let resumed = |from| Pause {
             job: 7,
             word: "resumed",
@@ -255,7 +255,7 @@ mod tests {
             until: from + 1,
         };
         log.pauses.extend([resumed(90), resumed(120), resumed(160)]);
-        assert_eq!(drained_at_most(&log, "n2"), 2);
-        assert_eq!(drained_at_most(&log, "n1"), 0);
+        assert_eq!(max_drained(&log, "n2"), 2);
+        assert_eq!(max_drained(&log, "n1"), 0);
     }
 }

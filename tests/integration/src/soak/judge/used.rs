@@ -18,10 +18,10 @@ pub(super) fn judge(
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
         return;
     };
-    let shown = || -> Vec<&str> { parts.iter().map(|row| row.line.as_str()).collect() };
+    let lines = || -> Vec<&str> { parts.iter().map(|row| row.line.as_str()).collect() };
     let job = event.job();
     let Some(usage) = job.and_then(|job| job.usage.as_ref()) else {
-        let text = format!("job.updated of {run:?} has no usage; {:?}", shown());
+        let text = format!("job.updated of {run:?} has no usage; {:?}", lines());
         verdict.wrong.push(text);
         return;
     };
@@ -38,7 +38,7 @@ pub(super) fn judge(
         faults.push(format!("elapsed is {} s", usage.elapsed_seconds));
     }
     // Of a job that Slurm ended the controller shows the signal, and accounting of 22.05 nothing.
-    let has_ended_itself = matches!(last.end_word(), Some("completed" | "failed"));
+    let has_ended_itself = matches!(last.end_kind(), Some("completed" | "failed"));
     // slurmrestd of 22.05 loses the exit codes of accounting: what no ingest remembers from the controller is left open.
     let is_lost = source == Source::Rest && exit.is_none();
     if has_ended_itself && exit != last.exit && !is_lost {
@@ -51,7 +51,7 @@ pub(super) fn judge(
         verdict.wrong.push(format!(
             "job.updated of {run:?}: {}; accounting: {:?}",
             faults.join(", "),
-            shown()
+            lines()
         ));
         return;
     }

@@ -11,15 +11,15 @@ impl Stage {
     /// Ends what is still there: jobs whose work was given up, and what Slurm has forgotten to start.
     pub(in crate::soak) async fn clear(&self, patience: Duration) -> Result<(), Error> {
         let began = Instant::now();
-        let mut told = false;
+        let mut published = false;
         loop {
             let command = ["squeue", "-h", "-a", "-o", "%i|%T|%r"];
             let left = self.ask("root", &command).await?;
             if left.is_empty() {
                 return Ok(());
             }
-            if began.elapsed() > patience && !told {
-                told = true;
+            if began.elapsed() > patience && !published {
+                published = true;
                 self.note(format!("still there: {}", left.replace('\n', ", ")));
                 self.ask(
                     "root",

@@ -10,7 +10,7 @@ use crate::soak::stage::{PATIENCE, Queue};
 
 impl Player<'_> {
     /// A script that runs until the file is there, and the file.
-    pub(super) fn until_told(&self, work: &Work) -> (PathBuf, String) {
+    pub(super) fn until_released(&self, work: &Work) -> (PathBuf, String) {
         let go = self.stage.cluster.path(&format!("go-{}", work.number));
         let script = format!("until [ -e {} ]; do sleep 0.5; done", go.display());
         (go, script)
@@ -51,13 +51,13 @@ impl Player<'_> {
         Ok(job)
     }
 
-    pub(super) async fn tell(&self, user: &str, command: &[&str]) -> Result<(), Error> {
+    pub(super) async fn run_as(&self, user: &str, command: &[&str]) -> Result<(), Error> {
         self.stage.ask(user, command).await.map(drop)
     }
 
     pub(super) async fn update_job(&self, job: u32, change: &str) -> Result<(), Error> {
         let job = format!("JobId={job}");
-        self.tell("root", &["scontrol", "update", &job, change])
+        self.run_as("root", &["scontrol", "update", &job, change])
             .await
     }
 
@@ -85,7 +85,7 @@ impl Player<'_> {
     }
 
     /// Waits until a job waits for such a reason and sweeps must have seen it, and notes that.
-    pub(super) async fn stay(&self, job: u32, is: impl Fn(&str) -> bool) -> Result<(), Error> {
+    pub(super) async fn see_wait(&self, job: u32, is: impl Fn(&str) -> bool) -> Result<(), Error> {
         if let Some(wait) = self.watch(job, is).await? {
             self.stage.log.borrow_mut().waits.push(wait);
         }
@@ -115,9 +115,9 @@ impl Player<'_> {
             (found.as_ref() != Some(&reason)).then_some(found)
         });
         tokio::select! {
-            swept = self.stage.swept("ingest") => {
+            polled = self.stage.polled("ingest") => {
                 let until = now();
-                Ok(swept.then_some(Wait { job, reason, from, until }))
+                Ok(polled.then_some(Wait { job, reason, from, until }))
             }
             found = other => {
                 self.stage.note(format!("job {job}: {reason} became {found:?} before two sweeps"));

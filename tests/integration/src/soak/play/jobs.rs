@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::hands::{open, row};
-use super::{FIRST_STAYS, NOT_ARENA, OLD_ENOUGH, Player, STEADY};
+use super::{FIRST_RUN_SLEEPS, MIN_RUN_AGE, NOT_ARENA, Player, STEADY};
 use crate::Error;
 use crate::soak::log::{Hold, Pause, now};
 use crate::soak::plan::Work;
@@ -24,7 +24,7 @@ impl Player<'_> {
         self.stage
             .see_state(&format!("{job}_0"), &["RUNNING"])
             .await?;
-        self.tell(work.user, &["scancel", &job.to_string()]).await
+        self.run_as(work.user, &["scancel", &job.to_string()]).await
     }
 
     pub(super) async fn task_cancelled(
@@ -39,30 +39,30 @@ impl Player<'_> {
         let job = self.submit_array(work, tasks, &options, "true").await?;
         let submitted = Instant::now();
         if after >= SEEN_TWICE {
-            self.stay(job, |reason| reason == "BeginTime").await?;
+            self.see_wait(job, |reason| reason == "BeginTime").await?;
         }
         sleep_until(submitted + after).await;
         let one = format!("{job}_{task}");
-        self.tell(work.user, &["scancel", &one]).await?;
+        self.run_as(work.user, &["scancel", &one]).await?;
         self.stage
             .log
             .borrow_mut()
             .cancelled_tasks
             .push((job, task));
-        self.stage.swept("ingest").await;
+        self.stage.polled("ingest").await;
         self.cancel_waiting(work.user, job).await
     }
 
     pub(super) async fn cancelled_waiting(&self, work: &Work) -> Result<(), Error> {
         let options = [NOT_ARENA, "--begin=now+1hour"];
         let job = self.submit(work, &options, "true").await?;
-        self.stay(job, |reason| reason == "BeginTime").await?;
+        self.see_wait(job, |reason| reason == "BeginTime").await?;
         self.cancel_waiting(work.user, job).await
     }
 
     /// Accounting may never list what was cancelled before it could run, so slurmctld must have shown it.
     pub(super) async fn cancel_waiting(&self, user: &str, job: u32) -> Result<(), Error> {
-        self.tell(user, &["scancel", &job.to_string()]).await?;
+        self.run_as(user, &["scancel", &job.to_string()]).await?;
         let what = format!("job {job} is cancelled");
         self.stage
             .see(&what, PATIENCE, |queue| {
@@ -89,13 +89,13 @@ impl Player<'_> {
         let id = job.to_string();
         if !at_submit {
             let holder = if by_admin { "root" } else { work.user };
-            self.tell(holder, &["scontrol", "hold", &id]).await?;
+            self.run_as(holder, &["scontrol", "hold", &id]).await?;
         }
-        let swept = self
+        let polled = self
             .watch(job, |reason| reason.starts_with("JobHeld"))
             .await?
             .is_some();
-        self.tell("root", &["scontrol", "release", &id]).await?;
+        self.run_as("root", &["scontrol", "release", &id]).await?;
         if starts && !at_submit {
             self.update_job(job, "StartTime=now").await?;
         }
@@ -109,7 +109,7 @@ impl Player<'_> {
         };
         self.stage.log.borrow_mut().holds.push(Hold {
             job,
-            swept,
+            polled,
             released,
         });
         if starts {
@@ -120,24 +120,25 @@ impl Player<'_> {
     }
 
     pub(super) async fn requeued(&self, work: &Work, held: bool) -> Result<(), Error> {
-        let job = self.submit(work, &[STEADY], FIRST_STAYS).await?;
+        let job = self.submit(work, &[STEADY], FIRST_RUN_SLEEPS).await?;
         self.running(job).await?;
-        sleep(OLD_ENOUGH).await;
+        sleep(MIN_RUN_AGE).await;
         let id = job.to_string();
         if !held {
-            return self.tell("root", &["scontrol", "requeue", &id]).await;
+            return self.run_as("root", &["scontrol", "requeue", &id]).await;
         }
-        self.tell("root", &["scontrol", "requeuehold", &id]).await?;
+        self.run_as("root", &["scontrol", "requeuehold", &id])
+            .await?;
         self.stage.see_state(&id, &["PENDING"]).await?;
-        let swept = self
+        let polled = self
             .watch(job, |reason| reason.to_lowercase().contains("held"))
             .await?
             .is_some();
-        self.tell("root", &["scontrol", "release", &id]).await?;
+        self.run_as("root", &["scontrol", "release", &id]).await?;
         self.ended(job).await?;
         self.stage.log.borrow_mut().holds.push(Hold {
             job,
-            swept,
+            polled,
             released: true,
         });
         Ok(())
@@ -150,7 +151,7 @@ impl Player<'_> {
         code: u32,
         unseen: bool,
     ) -> Result<(), Error> {
-        let (go, script) = self.until_told(work);
+        let (go, script) = self.until_released(work);
         let script =
             format!("[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] || {{ {script}; exit {code}; }}");
         let job = self.submit(work, &[STEADY], &script).await?;
@@ -159,10 +160,10 @@ impl Player<'_> {
             open(&go)?;
             self.ended(job).await?;
             // Not in the second of its end, nor in the next one: no record could say what was first.
-            sleep(OLD_ENOUGH * 2).await;
+            sleep(MIN_RUN_AGE * 2).await;
             self.stage.log.borrow_mut().requeued.insert(job);
             let id = job.to_string();
-            self.tell("root", &["scontrol", "requeue", &id]).await
+            self.run_as("root", &["scontrol", "requeue", &id]).await
         };
         if unseen {
             self.stage.without("ingest", end_and_requeue).await?;
@@ -178,30 +179,30 @@ impl Player<'_> {
         twice: bool,
         cancelled: bool,
     ) -> Result<(), Error> {
-        let (go, script) = self.until_told(work);
+        let (go, script) = self.until_released(work);
         let job = self.submit(work, &[STEADY], &script).await?;
         let id = job.to_string();
         self.running(job).await?;
         for time in 0..=u8::from(twice) {
-            sleep(OLD_ENOUGH).await;
+            sleep(MIN_RUN_AGE).await;
             if time > 0 {
                 // Slurm keeps the time of the last suspend or resume only: what is to be told has to be seen.
-                self.stage.swept("ingest").await;
+                self.stage.polled("ingest").await;
             }
             self.pause(job, "suspended", true).await?;
             self.stage.see_state(&id, &["SUSPENDED"]).await?;
-            sleep(OLD_ENOUGH).await;
+            sleep(MIN_RUN_AGE).await;
             if twice {
-                self.stage.swept("ingest").await;
+                self.stage.polled("ingest").await;
             }
             self.pause(job, "resumed", true).await?;
             self.running(job).await?;
         }
         if twice {
-            self.stage.swept("ingest").await;
+            self.stage.polled("ingest").await;
         }
         if cancelled {
-            self.tell(work.user, &["scancel", &id]).await?;
+            self.run_as(work.user, &["scancel", &id]).await?;
         }
         open(&go)?;
         self.ended(job).await
@@ -214,20 +215,20 @@ impl Player<'_> {
         resumed: bool,
         cancelled: bool,
     ) -> Result<(), Error> {
-        let (go, script) = self.until_told(work);
+        let (go, script) = self.until_released(work);
         let job = self.submit(work, &[STEADY], &script).await?;
         let id = job.to_string();
         self.running(job).await?;
-        sleep(OLD_ENOUGH).await;
+        sleep(MIN_RUN_AGE).await;
         self.pause(job, "suspended", false).await?;
         if resumed {
-            sleep(OLD_ENOUGH).await;
+            sleep(MIN_RUN_AGE).await;
             // Once it goes on it ends by itself.
             open(&go)?;
             self.pause(job, "resumed", false).await?;
         }
         if cancelled {
-            self.tell(work.user, &["scancel", &id]).await?;
+            self.run_as(work.user, &["scancel", &id]).await?;
         }
         self.ended(job).await
     }
@@ -239,7 +240,7 @@ impl Player<'_> {
             "suspend"
         };
         let from = now();
-        self.tell("root", &["scontrol", command, &job.to_string()])
+        self.run_as("root", &["scontrol", command, &job.to_string()])
             .await?;
         self.stage.log.borrow_mut().pauses.push(Pause {
             job,
@@ -252,12 +253,13 @@ impl Player<'_> {
     }
 
     pub(super) async fn dependent(&self, work: &Work, succeeds: bool) -> Result<(), Error> {
-        let (go, script) = self.until_told(work);
+        let (go, script) = self.until_released(work);
         let script = format!("{script}; exit {}", u8::from(!succeeds));
         let first = self.submit(work, &[STEADY], &script).await?;
         let dependency = format!("--dependency=afterok:{first}");
         let second = self.submit(work, &[NOT_ARENA, &dependency], "true").await?;
-        self.stay(second, |reason| reason == "Dependency").await?;
+        self.see_wait(second, |reason| reason == "Dependency")
+            .await?;
         open(&go)?;
         self.ended(first).await?;
         if succeeds {
@@ -291,29 +293,29 @@ impl Player<'_> {
     }
 
     pub(super) async fn resized(&self, work: &Work) -> Result<(), Error> {
-        let (go, script) = self.until_told(work);
+        let (go, script) = self.until_released(work);
         let options = [STEADY, "--nodes=2", "--ntasks=2"];
         let job = self.submit(work, &options, &script).await?;
         self.running(job).await?;
-        sleep(OLD_ENOUGH).await;
+        sleep(MIN_RUN_AGE).await;
         self.update_job(job, "NumNodes=1").await?;
-        sleep(OLD_ENOUGH).await;
+        sleep(MIN_RUN_AGE).await;
         open(&go)?;
         self.ended(job).await
     }
 
     pub(super) async fn limited(&self, work: &Work) -> Result<(), Error> {
         let of = self.limited.iter().find(|(user, _)| *user == work.user);
-        let Some((_, turn)) = of else {
+        let Some((_, lock)) = of else {
             return Err(Error::Machine(format!("{} has no such QOS", work.user)));
         };
-        let _turn = turn.lock().await;
-        let (go, script) = self.until_told(work);
+        let _guard = lock.lock().await;
+        let (go, script) = self.until_released(work);
         let options = [STEADY, "--qos=limited"];
         let first = self.submit(work, &options, &script).await?;
         self.running(first).await?;
         let second = self.submit(work, &options, "true").await?;
-        self.stay(second, |reason| reason.starts_with("QOS"))
+        self.see_wait(second, |reason| reason.starts_with("QOS"))
             .await?;
         open(&go)?;
         self.ended(second).await

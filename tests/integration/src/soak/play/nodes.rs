@@ -3,7 +3,7 @@
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep};
 
-use super::{FIRST_STAYS, OLD_ENOUGH, Player};
+use super::{FIRST_RUN_SLEEPS, MIN_RUN_AGE, Player};
 use crate::Error;
 use crate::soak::log::{NodeAct, now};
 use crate::soak::plan::{ARENA, Work};
@@ -13,7 +13,7 @@ impl Player<'_> {
     async fn have(&self, node: &str) -> Result<MutexGuard<'_, ()>, Error> {
         let found = self.nodes.iter().find(|(name, _)| *name == node);
         match found {
-            Some((_, turn)) => Ok(turn.lock().await),
+            Some((_, lock)) => Ok(lock.lock().await),
             None => Err(Error::Machine(format!("there is no node {node}"))),
         }
     }
@@ -23,9 +23,9 @@ impl Player<'_> {
         let on = format!("--nodelist={ARENA}");
         let again = if requeue { "--requeue" } else { "--no-requeue" };
         let options = ["--partition=low", &on, "--ntasks=4", again];
-        let low = self.submit(work, &options, FIRST_STAYS).await?;
+        let low = self.submit(work, &options, FIRST_RUN_SLEEPS).await?;
         self.running(low).await?;
-        sleep(OLD_ENOUGH).await;
+        sleep(MIN_RUN_AGE).await;
         let options = ["--partition=cpu", &on, "--ntasks=1"];
         let better = self.submit(work, &options, "true").await?;
         self.ended(better).await?;
@@ -54,13 +54,13 @@ impl Player<'_> {
         self.stage.note(format!("kill {slurmd}"));
         self.stage.cluster.control("kill", &slurmd).await?;
         let outcome = self.node_state(node, "DOWN").await;
-        let seen = outcome.is_ok() && self.stage.swept("node-watcher").await;
+        let seen = outcome.is_ok() && self.stage.polled("node-watcher").await;
         self.note_node(node, "killed", "Not responding", from, seen);
         let from = now();
         self.stage.cluster.control("start", &slurmd).await?;
         outcome?;
         self.node_state(node, "IDLE").await?;
-        let seen = self.stage.swept("node-watcher").await;
+        let seen = self.stage.polled("node-watcher").await;
         self.note_node(node, "resume", "", from, seen);
         self.ended(job).await
     }
@@ -69,9 +69,9 @@ impl Player<'_> {
     async fn on_node(&self, work: &Work, node: &str, requeue: bool) -> Result<u32, Error> {
         let on = format!("--nodelist={node}");
         let again = if requeue { "--requeue" } else { "--no-requeue" };
-        let job = self.submit(work, &[&on, again], FIRST_STAYS).await?;
+        let job = self.submit(work, &[&on, again], FIRST_RUN_SLEEPS).await?;
         self.running(job).await?;
-        sleep(OLD_ENOUGH).await;
+        sleep(MIN_RUN_AGE).await;
         Ok(job)
     }
 
@@ -92,13 +92,13 @@ impl Player<'_> {
             command.push(&why);
         }
         let from = now();
-        match self.tell("root", &command).await {
+        match self.run_as("root", &command).await {
             // Its first answer got lost, it was asked again, and there was nothing left to resume.
             Err(Error::Command { said, .. })
                 if what == "resume" && said.contains("Invalid node state") => {}
             done => done?,
         }
-        let seen = self.stage.swept("node-watcher").await;
+        let seen = self.stage.polled("node-watcher").await;
         self.note_node(node, what, reason, from, seen);
         Ok(())
     }

@@ -5,27 +5,27 @@ use super::fill::{NOTE, fill};
 use super::history::History;
 use super::{export, queries, verify};
 use crate::Arguments;
-use crate::report::{Section, told};
+use crate::report::{Section, progress};
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Section>> {
     let count = arguments.history;
     let mut lines = Vec::new();
     let mut asked = Vec::new();
-    let wanted = |kind: &Kind| arguments.database.is_none_or(|only| only == *kind);
-    for kind in Kind::BOTH.into_iter().filter(wanted) {
+    let selected = |kind: &Kind| arguments.database.is_none_or(|only| only == *kind);
+    for kind in Kind::BOTH.into_iter().filter(selected) {
         let name = kind.name();
         let mut databases = Databases::of(kind).await?;
         let url = databases.create();
         let location = location(&url)?;
-        lines.extend(fill(name, &location, count).await?.map(told));
+        lines.extend(fill(name, &location, count).await?.map(progress));
         lines.extend(
             verify::measure(name, &location)
                 .await?
                 .into_iter()
-                .map(told),
+                .map(progress),
         );
         asked.push(queries::measure(kind, &location, History::of(count)).await?);
-        lines.extend(export::measure(name, &url, count).await?.map(told));
+        lines.extend(export::measure(name, &url, count).await?.map(progress));
     }
     let mut sections = vec![Section {
         title: "a year in the ledger",

@@ -12,7 +12,7 @@ use mesh_runtime::api::{Caller, Role};
 
 use super::database::Kind;
 use super::history::{Dice, History, Life, subject_of};
-use crate::report::{Line, Section, told};
+use crate::report::{Line, Section, progress};
 use crate::stats::Sorted;
 
 /// Questions of each kind.
@@ -158,28 +158,28 @@ pub async fn measure(kind: Kind, location: &Location, history: History) -> anyho
         let times = admin
             .ask(history, &mut dice, |job, dice| page(&ask(job, dice), dice))
             .await?;
-        lines.push(told(Line::times(format!("by {name}"), &times)));
+        lines.push(progress(Line::times(format!("by {name}"), &times)));
     }
     let head = store.head().await?.seq;
     let by_seq =
         |_: &Life, dice: &mut Dice| page(&format!("from_seq={}", dice.roll(head) + 1), dice);
-    lines.push(told(Line::times(
+    lines.push(progress(Line::times(
         "by sequence",
         &admin.ask(history, &mut dice, by_seq).await?,
     )));
-    let story = |job: &Life, _: &mut Dice| format!("/v1/jobs/{}/{}", job.cluster, job.id);
-    lines.push(told(Line::times(
-        "a job's story",
-        &admin.ask(history, &mut dice, story).await?,
+    let job_history = |job: &Life, _: &mut Dice| format!("/v1/jobs/{}/{}", job.cluster, job.id);
+    lines.push(progress(Line::times(
+        "a job's history",
+        &admin.ask(history, &mut dice, job_history).await?,
     )));
     let node = |_: &Life, dice: &mut Dice| format!("/v1/nodes/alpha/{}", History::node(dice));
-    lines.push(told(Line::times(
-        "a node's story",
+    lines.push(progress(Line::times(
+        "a node's history",
         &admin.ask(history, &mut dice, node).await?,
     )));
     let user = Asker::new(&store, Caller::peer("user007", 7, Role::User)).await?;
     let all = |_: &Life, dice: &mut Dice| page("", dice);
-    lines.push(told(Line::times(
+    lines.push(progress(Line::times(
         "a user's own",
         &user.ask(history, &mut dice, all).await?,
     )));
@@ -187,7 +187,7 @@ pub async fn measure(kind: Kind, location: &Location, history: History) -> anyho
         .coordinating("alpha", "account01")
         .coordinating("beta", "account02");
     let coordinator = Asker::new(&store, coordinator).await?;
-    lines.push(told(Line::times(
+    lines.push(progress(Line::times(
         "a coordinator's",
         &coordinator.ask(history, &mut dice, all).await?,
     )));
@@ -199,7 +199,7 @@ pub async fn measure(kind: Kind, location: &Location, history: History) -> anyho
             admin.get(&url).await?;
             times.push(start.elapsed());
         }
-        lines.push(told(Line::times(
+        lines.push(progress(Line::times(
             format!("by {name}, nothing there"),
             &Sorted::milliseconds(times),
         )));

@@ -50,14 +50,16 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         world.receivers.take()?;
     }
     let took = Sorted::milliseconds(took);
-    world.announced(u64::from(EVENTS) * count as u64).await?;
+    world
+        .wait_outcomes(u64::from(EVENTS) * count as u64)
+        .await?;
     let (nats_loaded, loaded) = (world.nats_memory()?, Memory::of(world.dispatcher.pid())?);
 
     world.stop().await?;
     let event = event(EVENTS + 1);
     publish(&world, &event).await?;
     let start = Instant::now();
-    world.start_again()?;
+    world.restart()?;
     world.receivers.wait_for(count, PATIENCE).await?;
     let next_start = start.elapsed();
     world.receivers.take()?;

@@ -43,7 +43,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         let last = arrivals.values().map(|(at, _)| *at).max().unwrap_or(start);
         ours.push(deliveries as f64 / (last - start).as_secs_f64());
         world
-            .announced(u64::from(round + 1) * deliveries as u64)
+            .wait_outcomes(u64::from(round + 1) * deliveries as u64)
             .await?;
         settled.push(deliveries as f64 / start.elapsed().as_secs_f64());
         let of_second = |spent: Duration| deliveries as f64 / spent.as_secs_f64();

@@ -208,6 +208,6 @@ async fn wait(world: &mut World, count: u32) -> anyhow::Result<u64> {
         sqlx::query_scalar("SELECT COUNT(*) FROM deliveries WHERE state = 'waiting'")
             .fetch_one(&mut file)
             .await?;
-    world.start_again()?;
+    world.restart()?;
     Ok(waiting.unsigned_abs())
 }

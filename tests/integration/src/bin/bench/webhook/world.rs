@@ -235,7 +235,7 @@ impl World {
     }
 
     /// Starts it again.
-    pub fn start_again(&mut self) -> anyhow::Result<()> {
+    pub fn restart(&mut self) -> anyhow::Result<()> {
         self.dispatcher = spawn(&self.folder)?;
         Ok(())
     }
@@ -246,7 +246,7 @@ impl World {
     }
 
     /// Waits until the bus was told of so many outcomes.
-    pub async fn announced(&mut self, count: u64) -> anyhow::Result<()> {
+    pub async fn wait_outcomes(&mut self, count: u64) -> anyhow::Result<()> {
         let client = async_nats::connect(self.nats[0].url()).await?;
         let mut audit = async_nats::jetstream::new(client)
             .get_stream("MESH_AUDIT")

@@ -41,7 +41,7 @@ pub fn run(options: &Options, started: Instant) {
         Ok(None) => {
             return report(format_args!(
                 "not rung: {} calls are under way and do not end: is the disk of {} well? ingest's sweep finds what they would tell",
-                slots::MOST,
+                slots::MAX_CONCURRENT_CALLS,
                 config.spool.display()
             ));
         }
@@ -68,7 +68,7 @@ pub fn run(options: &Options, started: Instant) {
     };
     let host = host();
     let called_at = options.called_at.unwrap_or_else(SystemTime::now);
-    let mut bell = doorbell(&Call {
+    let mut doorbell = doorbell(&Call {
         cluster: &config.cluster,
         hook: &hook,
         host: &host,
@@ -77,17 +77,19 @@ pub fn run(options: &Options, started: Instant) {
         arguments: &options.arguments,
     });
     if let Some(id) = options.probe {
-        bell.id = id.to_string();
-        bell.probe = true;
+        doorbell.id = id.to_string();
+        doorbell.probe = true;
     }
     // Of ResumeProgram only: at the others the variable would be somebody else's, and who reads may be root.
-    if bell.hook == "ResumeProgram"
+    if doorbell.hook == "ResumeProgram"
         && let Some(text) = resume_file(&environment)
     {
-        bell.environment.insert("SLURM_RESUME_FILE".into(), text);
+        doorbell
+            .environment
+            .insert("SLURM_RESUME_FILE".into(), text);
     }
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
-    match ring::ring(&config, &bell, called_at, started) {
+    match ring::ring(&config, &doorbell, called_at, started) {
         Outcome::Delivered {
             sequence,
             mut connection,
@@ -105,7 +107,7 @@ pub fn run(options: &Options, started: Instant) {
             if options.probe.is_some() {
                 probed(&format!("spooled: {error}"));
             }
-            if spool.begins(State::Away) {
+            if spool.begins(State::Unavailable) {
                 report(format_args!(
                     "doorbells are spooled to {} until nats takes them: {error}",
                     config.spool.display()
@@ -141,16 +143,16 @@ fn after(config: &Config, host: &str, spool: &Spool, connection: &mut Connection
     let until = Instant::now() + FLUSH_PATIENCE;
     // What cannot be delivered stays, and the next call tries again.
     if let Ok(flushed) = flush::flush(config, host, connection, until) {
-        well_again(spool, &flushed);
+        report_recovery(spool, &flushed);
     }
 }
 
 /// Says once that doorbells are delivered again.
-fn well_again(spool: &Spool, flushed: &Flushed) {
-    if flushed.stay > 0 {
+fn report_recovery(spool: &Spool, flushed: &Flushed) {
+    if flushed.remaining > 0 {
         return;
     }
-    let (away, full) = (spool.ends(State::Away), spool.ends(State::Full));
+    let (away, full) = (spool.ends(State::Unavailable), spool.ends(State::Full));
     if away || full {
         warn(format_args!(
             "nats takes doorbells again; {} that waited are delivered",
@@ -168,7 +170,7 @@ pub fn flush(config: &Config, patience: Duration, again: bool) -> Result<Flushed
     // An empty spool without a word to NATS proves nothing.
     if flushed.delivered > 0 {
         let spool = Spool::new(&config.spool, config.max_spool_bytes);
-        well_again(&spool, &flushed);
+        report_recovery(&spool, &flushed);
     }
     Ok(flushed)
 }

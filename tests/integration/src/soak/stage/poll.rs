@@ -10,11 +10,11 @@ use crate::soak::Run;
 use crate::soak::log::Witness;
 
 /// How often the queue is looked at.
-const LOOK: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 impl Stage {
     /// Looks at the queue until told to stop.
-    pub(in crate::soak) async fn look(&self) {
+    pub(in crate::soak) async fn poll(&self) {
         let command = [
             "env",
             "SLURM_TIME_FORMAT=%s",
@@ -41,11 +41,11 @@ impl Stage {
                 }
                 self.queue.send_replace(queue);
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Ends [`Stage::look`].
+    /// Ends [`Stage::poll`].
     pub(in crate::soak) fn stop_looking(&self) {
         self.looking.set(false);
     }
@@ -57,14 +57,14 @@ impl Stage {
         patience: Duration,
         mut shows: impl FnMut(&Queue) -> Option<T>,
     ) -> Result<T, Error> {
-        let mut looks = self.queue.subscribe();
+        let mut polls = self.queue.subscribe();
         let seen = async {
             loop {
-                if looks.changed().await.is_err() {
+                if polls.changed().await.is_err() {
                     // Cannot be: the sender lives as long as self.
                     std::future::pending::<()>().await;
                 }
-                if let Some(value) = shows(&looks.borrow_and_update()) {
+                if let Some(value) = shows(&polls.borrow_and_update()) {
                     return value;
                 }
             }

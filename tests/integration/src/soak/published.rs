@@ -14,7 +14,7 @@ const STREAM: &str = "SLURM_EVENTS";
 
 /// What was read so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Published {
     /// Every event on the bus, by its id, as first seen there.
     pub(super) bus: BTreeMap<String, Event>,
     /// How often each id is in the ledger.
@@ -22,11 +22,11 @@ pub(super) struct Told {
     /// Ids that are on the bus more than once.
     pub(super) repeated: Vec<String>,
     /// What ingest says of hooks that it did not believe.
-    pub(super) disbelieved: Vec<String>,
+    pub(super) contradicted_hooks: Vec<String>,
     last: u64,
 }
 
-impl Told {
+impl Published {
     /// Reads what has come since the last time. False if something does not answer at present.
     pub(super) async fn read_on(&mut self, stage: &Stage) -> bool {
         self.read_logs(stage).await;
@@ -38,7 +38,7 @@ impl Told {
             "job end reported by hook contradicts controller record",
             "job end reported by hook is of a run that no record of Slurm knows",
         ];
-        self.disbelieved.clear();
+        self.contradicted_hooks.clear();
         for name in ["ingest", "ingest-2"] {
             let Some(service) = stage.services.get(name) else {
                 continue;
@@ -47,7 +47,7 @@ impl Told {
             let lines = log
                 .lines()
                 .filter(|line| DISBELIEVED.iter().any(|words| line.contains(words)));
-            self.disbelieved.extend(lines.map(str::to_owned));
+            self.contradicted_hooks.extend(lines.map(str::to_owned));
         }
     }
 

@@ -76,7 +76,7 @@ impl Access {
 
     /// Who somebody is here, for themselves.
     pub(super) fn describe(&self, caller: &Caller) -> Value {
-        let identity = match &caller.means {
+        let identity = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => Some((issuer.clone(), subject.clone())),
             AuthMethod::Peer { .. } => {
                 let person = self.map.get(&caller.name);
@@ -96,7 +96,7 @@ impl Access {
         json!({
             "name": caller.name,
             "role": caller.role_name(),
-            "authentication": caller.means.as_str(),
+            "authentication": caller.auth_method.as_str(),
             "users": caller.users,
             "accounts": accounts,
             "identity": identity.map(|(issuer, subject)| json!({ "issuer": issuer, "subject": subject })),

@@ -56,7 +56,7 @@ pub(super) async fn authenticate(
 ) -> Response {
     match find(&access, peer, request.headers()).await {
         Ok(mut caller) => {
-            metrics::caller(caller.means.as_str(), "let_in");
+            metrics::caller(caller.auth_method.as_str(), "let_in");
             caller.request = asked(&request);
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -68,7 +68,7 @@ pub struct Caller {
     /// Accounts whose jobs they may see: as coordinators, or because a token says so.
     pub accounts: AccountsByCluster,
     /// How we know.
-    pub means: AuthMethod,
+    pub auth_method: AuthMethod,
     /// What they ask, as `GET /v1/events?user=alice`.
     pub request: String,
 }
@@ -96,7 +96,7 @@ impl Caller {
             role,
             users: [user].into(),
             accounts: AccountsByCluster::new(),
-            means: AuthMethod::Peer { uid },
+            auth_method: AuthMethod::Peer { uid },
             request: String::new(),
         }
     }

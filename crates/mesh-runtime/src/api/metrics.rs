@@ -1,6 +1,6 @@
 //! Metric names of the API.
 
-/// Callers by `means` (unix, token, oidc) and `outcome`: let_in, refused, unavailable.
+/// Callers by `auth_method` (unix, token, oidc) and `outcome`: let_in, refused, unavailable.
 const CALLERS: &str = "mesh_api_callers_total";
 /// Fetches of an issuer's keys by `outcome`: done, failed.
 const KEYS_FETCHED: &str = "mesh_api_oidc_key_fetches_total";
@@ -23,8 +23,8 @@ pub(crate) fn describe() {
     );
 }
 
-pub(super) fn caller(means: &'static str, outcome: &'static str) {
-    metrics::counter!(CALLERS, "means" => means, "outcome" => outcome).increment(1);
+pub(super) fn caller(auth_method: &'static str, outcome: &'static str) {
+    metrics::counter!(CALLERS, "auth_method" => auth_method, "outcome" => outcome).increment(1);
 }
 
 pub(super) fn keys_fetched(done: bool) {

@@ -285,7 +285,7 @@ impl Reads {
     }
 
     fn entry(&self, caller: &Caller, phase: &str, others: Others) -> (String, Read) {
-        let (issuer, subject) = match &caller.means {
+        let (issuer, subject) = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
             AuthMethod::Peer { .. } | AuthMethod::Token => Default::default(),
         };
@@ -296,7 +296,7 @@ impl Reads {
             issuer,
             subject,
             role: caller.role_name().to_owned(),
-            authentication: caller.means.as_str().to_owned(),
+            authentication: caller.auth_method.as_str().to_owned(),
             request: caller.request.clone(),
             filter: String::new(),
             whose: others.users.into_iter().take(MAX_LISTED_USERS).collect(),

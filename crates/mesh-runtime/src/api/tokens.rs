@@ -119,7 +119,7 @@ impl Tokens {
                 true => AccountsByCluster::new(),
                 false => AccountsByCluster::from([(None, accounts.clone())]),
             },
-            means: AuthMethod::Token,
+            auth_method: AuthMethod::Token,
             request: String::new(),
         };
         let mut tokens = Vec::new();

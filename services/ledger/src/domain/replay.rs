@@ -188,7 +188,7 @@ pub enum ReplayRefused {
 impl Requester {
     /// Captures a caller.
     pub fn of(caller: &Caller) -> Self {
-        let (issuer, subject) = match &caller.means {
+        let (issuer, subject) = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
             AuthMethod::Peer { .. } | AuthMethod::Token => Default::default(),
         };
@@ -197,7 +197,7 @@ impl Requester {
             name: caller.name.clone(),
             users: caller.users.clone(),
             role: caller.role_name().to_owned(),
-            authentication: caller.means.as_str().to_owned(),
+            authentication: caller.auth_method.as_str().to_owned(),
             issuer,
             subject,
             request: caller.request.clone(),
@@ -225,7 +225,7 @@ impl Requester {
 
 /// Owner key of a caller's replays. Identities with the same name differ by authentication method.
 pub fn owner(caller: &Caller) -> String {
-    match &caller.means {
+    match &caller.auth_method {
         AuthMethod::Peer { uid } => format!("unix {uid}"),
         AuthMethod::Token => caller.name.clone(),
         AuthMethod::Oidc { issuer, subject } => format!("oidc {issuer} {subject}"),

@@ -282,7 +282,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     let root = ledger.as_seen_by(admin()).await;
     let bob = ledger.as_seen_by(user("bob")).await;
     let mut alice = user("alice");
-    alice.means = mesh_runtime::api::AuthMethod::Peer { uid: 20_002 };
+    alice.auth_method = mesh_runtime::api::AuthMethod::Peer { uid: 20_002 };
     let alice = ledger.as_seen_by(alice).await;
     let eve = ledger
         .as_seen_by(Caller::peer("eve", 20_003, Role::Auditor))

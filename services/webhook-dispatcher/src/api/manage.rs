@@ -406,7 +406,7 @@ impl Webhooks {
                 owner: stored.owner.clone(),
                 made_by: caller.name.clone(),
                 role: caller.role_name().to_owned(),
-                authentication: caller.means.as_str().to_owned(),
+                authentication: caller.auth_method.as_str().to_owned(),
                 reason: reason.to_owned(),
             })),
         };

@@ -192,7 +192,7 @@ fn identify(
         role,
         users,
         accounts: AccountsByCluster::new(),
-        means: AuthMethod::Oidc {
+        auth_method: AuthMethod::Oidc {
             issuer: issuer.to_owned(),
             subject: subject.to_owned(),
         },

@@ -31,12 +31,12 @@ impl Query {
             role,
             users,
             accounts,
-            means,
+            auth_method,
             request: _,
         } = caller;
         Self {
             // What somebody may see is a part of the question.
-            caller: format!("{name:?} {role:?} {users:?} {accounts:?} {means:?}"),
+            caller: format!("{name:?} {role:?} {users:?} {accounts:?} {auth_method:?}"),
             request,
             filter: filter.to_owned(),
         }

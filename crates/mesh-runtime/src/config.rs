@@ -1,5 +1,8 @@
 //! One configuration file: defaults, then `mesh.toml`, then the environment.
 
+mod renamed;
+mod secrets;
+
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +14,11 @@ use ipnet::IpNet;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
+use crate::Service;
 use crate::api::{OidcConfig, TokenConfig};
+
+pub use renamed::RenamedKeys;
+use secrets::{mask, secret_keys};
 
 /// Defaults of `[mesh]`, every key with its comment.
 pub(crate) const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -215,23 +222,47 @@ impl ConfigError {
     }
 }
 
+/// The section of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceSection {
+    /// Its name.
+    pub name: &'static str,
+    /// [`Service::DEFAULTS`].
+    pub defaults: &'static str,
+    /// [`Service::RENAMED_KEYS`].
+    pub renamed_keys: RenamedKeys,
+}
+
+impl ServiceSection {
+    /// That of a service.
+    pub const fn of<S: Service>() -> Self {
+        Self {
+            name: S::NAME,
+            defaults: S::DEFAULTS,
+            renamed_keys: S::RENAMED_KEYS,
+        }
+    }
+}
+
 /// The layers of the configuration, merged.
 #[derive(Clone)]
 pub struct ConfigFile {
     figment: Figment,
     path: Option<PathBuf>,
+    /// Sections in which old keys are set, with a fault for each.
+    renamed: Vec<(&'static str, Vec<String>)>,
 }
 
 impl ConfigFile {
-    /// Reads defaults (each with its section's header), a file if one is given, and the environment: `MESH_LEDGER__DATABASE_URL` is key
-    /// `database_url` of section `[ledger]`, `MESH_COST_ENGINE__PRICE_BOOK` of `[cost-engine]`, `MESH_MESH__NATS__URL` is `[mesh.nats] url`.
+    /// Reads the services' defaults, a file if one is given, and the environment: `MESH_LEDGER__DB__URL` is `[ledger.db] url`,
+    /// `MESH_COST_ENGINE__PRICE_BOOK` is key `price_book` of `[cost-engine]`, `MESH_MESH__NATS__URL` is `[mesh.nats] url`.
     ///
     /// # Errors
     /// If the file is not there or is not TOML.
-    pub fn load(defaults: &[&str], path: Option<&Path>) -> Result<Self, ConfigError> {
+    pub fn load(services: &[ServiceSection], path: Option<&Path>) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Toml::string(DEFAULTS));
-        for text in defaults {
-            figment = figment.merge(Toml::string(text));
+        for service in services {
+            figment = figment.merge(Toml::string(service.defaults));
         }
         if let Some(path) = path {
             if !path.is_file() {
@@ -248,8 +279,17 @@ impl ConfigFile {
                 let (section, rest) = key.split_once("__").unwrap_or((&key, ""));
                 format!("{}.{}", section.replace('_', "-"), rest.replace("__", ".")).into()
             });
+        let figment = figment.merge(environment);
+        let mesh = ("mesh", renamed::MESH);
+        let services = services.iter();
+        let sections = services.map(|service| (service.name, service.renamed_keys));
+        let renamed = sections
+            .chain([mesh])
+            .map(|(name, keys)| (name, renamed::faults(&figment, name, keys)))
+            .filter(|(_, faults)| !faults.is_empty());
         let config = Self {
-            figment: figment.merge(environment),
+            renamed: renamed.collect(),
+            figment,
             path: path.map(Path::to_owned),
         };
         // A file that is not TOML fails at the first look, whatever is looked for.
@@ -262,8 +302,12 @@ impl ConfigFile {
     /// Reads a section.
     ///
     /// # Errors
-    /// If a key is unknown, missing or wrong; the error names it.
+    /// If a key is unknown, missing or wrong; the error names it. If the section has an old key: the error names those of all sections.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, ConfigError> {
+        if self.renamed.iter().any(|(section, _)| *section == name) {
+            let all = self.renamed.iter().flat_map(|(_, faults)| faults.clone());
+            return Err(ConfigError::faults(self.name(), &all.collect::<Vec<_>>()));
+        }
         self.figment.extract_inner(name).map_err(|error| {
             let faults: Vec<String> = error.into_iter().map(|fault| told(fault, name)).collect();
             ConfigError::faults(self.name(), &faults)
@@ -333,7 +377,7 @@ fn told(fault: figment::Error, section: &str) -> String {
     }
     let from_environment = fault
         .metadata
-        .is_some_and(|metadata| metadata.source.is_none() && metadata.name.contains("environment"));
+        .is_some_and(|metadata| renamed::is_from_environment(&metadata));
     let place = match path.join(".") {
         key if from_environment => format!("environment, [{section}] {key}"),
         key => format!("[{section}] {key}"),
@@ -344,278 +388,5 @@ fn told(fault: figment::Error, section: &str) -> String {
 /// The bit of a file's mode that lets everybody read it. Which group may is left to the operator: root reads it, too, who is in no group of the
 /// service.
 const OTHERS_READ: u32 = 0o004;
-/// What stands for a secret.
-const MASK: &str = "********";
-
-/// Keys whose texts are secrets, beside `…_secret`.
-const SECRETS: [&str; 7] = [
-    "secret",
-    "password",
-    "token",
-    "sha256",
-    "secrets_key",
-    "routing_key",
-    "credentials",
-];
-/// Formats of webhooks whose address is the secret.
-const CHATS: [&str; 3] = ["slack", "teams", "discord"];
-
-/// What a text has of secrets.
-enum Sensitive<'a> {
-    /// It is one.
-    Secret(&'a mut String),
-    /// `user:password@` of a URL in it.
-    Login(&'a mut String),
-}
-
-/// Every text that is a secret or may have one in it, with its key.
-fn visit_sensitive(
-    value: &mut toml::Value,
-    key: &str,
-    visit: &mut impl FnMut(&str, Sensitive<'_>),
-) {
-    match value {
-        toml::Value::Table(table) => {
-            // Who has the address of a chat's webhook may write to the channel.
-            let chat = table.get("format").is_some_and(|format| {
-                let named = format.get("type").unwrap_or(format).as_str();
-                named.is_some_and(|name| CHATS.contains(&name))
-            });
-            let in_headers = key.ends_with(".headers");
-            for (name, value) in table.iter_mut() {
-                let secret = SECRETS.contains(&name.as_str())
-                    || name.ends_with("_secret")
-                    || chat && name == "url"
-                    || in_headers;
-                let key = format!("{key}.{name}");
-                match value {
-                    toml::Value::String(text) if secret && !text.is_empty() => {
-                        visit(&key, Sensitive::Secret(text));
-                    }
-                    value => visit_sensitive(value, &key, visit),
-                }
-            }
-        }
-        toml::Value::Array(values) => {
-            for (index, value) in values.iter_mut().enumerate() {
-                visit_sensitive(value, &format!("{key}[{index}]"), visit);
-            }
-        }
-        toml::Value::String(text) => visit(key, Sensitive::Login(text)),
-        _ => {}
-    }
-}
-
-fn mask(section: &mut toml::Value) {
-    visit_sensitive(section, "", &mut |_, sensitive| match sensitive {
-        Sensitive::Secret(text) => MASK.clone_into(text),
-        Sensitive::Login(text) => *text = without_userinfo(text),
-    });
-}
-
-/// Keys of a file's text that hold a secret.
-fn secret_keys(text: &str) -> Vec<String> {
-    let mut keys = Vec::new();
-    // What is no TOML has been told by now.
-    let table = toml::from_str::<toml::Table>(text).unwrap_or_default();
-    for (name, mut section) in table {
-        visit_sensitive(&mut section, &name, &mut |key, sensitive| {
-            let secret = match sensitive {
-                // The hash of a token lets nobody in.
-                Sensitive::Secret(_) => !key.ends_with(".sha256"),
-                Sensitive::Login(text) => has_password(text),
-            };
-            if secret {
-                keys.push(key.to_owned());
-            }
-        });
-    }
-    keys
-}
-
-/// Whether a URL in the text has a password or, as NATS and webhooks take it in place of a user, a token. PostgreSQL's user alone is none.
-fn has_password(text: &str) -> bool {
-    let database = text.starts_with("postgres");
-    text.split("://").skip(1).any(|part| {
-        let end = part.find(['/', '?', '#', ' ']).unwrap_or(part.len());
-        let login = part[..end].rfind('@').map(|at| &part[..at]);
-        login.is_some_and(|login| !database || login.contains(':'))
-    })
-}
-
-/// The text with `user:password@` of every URL in it masked. By hand, as a list of servers is no URL, and what is no URL may be half of one.
-fn without_userinfo(text: &str) -> String {
-    let mut parts = text.split("://");
-    let mut masked = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        masked.push_str("://");
-        let end = part.find(['/', '?', '#', ' ']).unwrap_or(part.len());
-        // In a list the scheme of the next URL is behind the host; a comma may be in a password, too.
-        match part[..end].rfind('@') {
-            Some(at) => {
-                masked.push_str(MASK);
-                masked.push_str(&part[at..]);
-            }
-            None => masked.push_str(part),
-        }
-    }
-    masked
-}
-
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-
-    use super::*;
-
-    fn load(text: &str) -> (tempfile::NamedTempFile, Result<ConfigFile, ConfigError>) {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        let config = ConfigFile::load(&[], Some(file.path()));
-        (file, config)
-    }
-
-    fn mesh(text: &str) -> Result<MeshConfig, String> {
-        let (_file, config) = load(text);
-        config
-            .and_then(|config| config.section("mesh"))
-            .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn the_file_overrides_the_defaults() {
-        let mesh = mesh("[mesh]\ncluster = \"c1\"\n[mesh.nats]\nurl = \"nats://h:1\"").unwrap();
-        assert_eq!(
-            (
-                mesh.cluster.as_str(),
-                mesh.nats.url.as_str(),
-                mesh.nats.replicas
-            ),
-            ("c1", "nats://h:1", 1)
-        );
-    }
-
-    #[test]
-    fn an_unknown_key_is_named() {
-        let error = mesh("[mesh]\nclutser = \"c1\"").unwrap_err();
-        assert!(error.contains("[mesh] clutser: unknown"), "{error}");
-        let error = mesh("[mesh.api]\nlisten = 5").unwrap_err();
-        assert!(error.contains("[mesh] api.listen: invalid type"), "{error}");
-    }
-
-    #[test]
-    fn limits_of_connections_and_proxies_are_checked() {
-        let api = mesh("[mesh.api]\ntrusted_proxies = ['10.0.0.1', '2001:db8::/32']").unwrap();
-        assert_eq!(api.api.trusted_proxies.len(), 2);
-        assert_eq!(api.api.faults(), [""; 0]);
-        let error = mesh("[mesh.api]\ntrusted_proxies = ['proxy']").unwrap_err();
-        assert!(error.contains("[mesh] api.trusted_proxies"), "{error}");
-        assert!(error.contains("\"proxy\" is no address"), "{error}");
-        for (key, value) in [
-            ("max_connections", "0"),
-            ("max_connections_per_client", "0"),
-            ("header_timeout", "'0s'"),
-            ("idle_timeout", "'2h'"),
-            ("stall_timeout", "'0s'"),
-        ] {
-            let faults = mesh(&format!("[mesh.api]\n{key} = {value}")).unwrap();
-            let faults = faults.api.faults();
-            assert!(
-                faults[0].starts_with(&format!("mesh.api.{key}:")),
-                "{faults:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_not_toml_is_refused() {
-        let (file, config) = load("[mesh\n");
-        let error = config.err().unwrap().to_string();
-        assert!(error.contains(file.path().to_str().unwrap()), "{error}");
-    }
-
-    #[test]
-    fn secrets_are_masked() {
-        let (_file, config) = load("[mesh.nats]\npassword = \"hunter2\"");
-        let text = config.unwrap().print("mesh").unwrap();
-        assert!(
-            !text.contains("hunter2") && text.contains("********"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn secrets_inside_addresses_are_masked() {
-        let (_file, config) = load(
-            r#"
-            [mesh.nats]
-            url = "nats://mesh:hun,ter1@n1:4222,tls://hunter2@n2:4222"
-            [mesh.telemetry]
-            otlp_endpoint = "https://me:hun@ter3@otel.example.org/v1?a=b@c"
-            [[hooks.endpoints]]
-            name = "chat"
-            url = "https://hooks.slack.com/services/T0/B0/hunter4"
-            format = "slack"
-            [[hooks.endpoints]]
-            name = "pipeline"
-            url = "https://ci:hunter5@ci.example.org/hook"
-            secret = "whsec_hunter6"
-            headers = { authorization = "Bearer hunter7", other = { file = "other.token" } }
-            [[hooks.endpoints]]
-            name = "teams"
-            url = "https://prod.example.org/workflows/1?sig=hunter8"
-            format = { type = "teams" }
-            [[hooks.endpoints]]
-            name = "pager"
-            format = { type = "pagerduty", routing_key = "hunter9" }
-            "#,
-        );
-        let config = config.unwrap();
-        let text = config.print("mesh").unwrap() + &config.print("hooks").unwrap();
-        assert!(
-            !text.contains("hunter") && !text.contains("ter1") && !text.contains("ter3"),
-            "{text}"
-        );
-        for shown in [
-            "nats://********@n1:4222,tls://********@n2:4222",
-            "https://********@otel.example.org/v1?a=b@c",
-            "url = \"********\"",
-            "https://********@ci.example.org/hook",
-        ] {
-            assert!(text.contains(shown), "{shown:?} is not in {text}");
-        }
-    }
-
-    #[test]
-    fn secrets_of_a_file_are_known_by_their_keys() {
-        let keys = |text: &str| secret_keys(text).join(" ");
-        for (text, expected) in [
-            (
-                "[ledger.db]\nurl = 'postgres://mesh:s@h/l'",
-                "ledger.db.url",
-            ),
-            ("[ledger.db]\nurl = 'postgres://mesh@h/l'", ""),
-            ("[mesh.nats]\nurl = 'nats://token@h:4222'", "mesh.nats.url"),
-            ("[mesh.nats]\nurl = 'nats://a:1,nats://b:1'", ""),
-            ("[mesh.nats]\npassword = 's'", "mesh.nats.password"),
-            ("[[mesh.api.tokens]]\nsha256 = 'abc'", ""),
-            (
-                "[x]\nheaders = { a = 'b', c = { file = 'd' } }",
-                "x.headers.a",
-            ),
-            ("[[x.e]]\nformat = 'slack'\nurl_file = 'u'", ""),
-            (
-                "[[x.e]]\nformat = 'slack'\nurl = 'https://s/1'",
-                "x.e[0].url",
-            ),
-            ("[[x.e]]\nurl = 'https://ci.example.org/'", ""),
-            (
-                "[[x.e]]\nformat = { type = 'pagerduty', routing_key = 'r' }",
-                "x.e[0].format.routing_key",
-            ),
-            ("[x]\nsecrets_key = ''", ""),
-        ] {
-            assert_eq!(keys(text), expected, "{text}");
-        }
-    }
-}
+mod tests;

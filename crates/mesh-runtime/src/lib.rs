@@ -14,7 +14,9 @@ mod process;
 pub mod telemetry;
 pub mod time_bound;
 
-pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
+pub use config::{
+    ApiConfig, ConfigError, ConfigFile, MeshConfig, RenamedKeys, ServiceSection, TelemetryConfig,
+};
 pub use context::Context;
 pub use health::{Condition, Health, HealthNote};
 pub use process::{

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Access, Endpoints, serve};
 use crate::probe::Probe;
 use crate::telemetry::Telemetry;
-use crate::{BoxError, ConfigFile, Context, error_chain, files, telemetry};
+use crate::{
+    BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain, files, telemetry,
+};
 
 /// A service: a library that any process can run.
 pub trait Service: 'static {
@@ -21,6 +23,8 @@ pub trait Service: 'static {
     const NAME: &'static str;
     /// Its sections of `mesh.toml` with every default and a comment for each key.
     const DEFAULTS: &'static str;
+    /// Keys of its section that were renamed, old and new: the old ones are refused with the new name.
+    const RENAMED_KEYS: RenamedKeys = &[];
     /// One sentence for `--help`.
     const ABOUT: &'static str;
 
@@ -121,7 +125,7 @@ fn fail(name: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
 
 #[allow(clippy::print_stdout, reason = "--print-config is asked for")]
 async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
-    let config = ConfigFile::load(&[S::DEFAULTS], Some(&arguments.config))?;
+    let config = ConfigFile::load(&[ServiceSection::of::<S>()], Some(&arguments.config))?;
     if arguments.print_config {
         println!("{}\n{}", config.print("mesh")?, config.print(S::NAME)?);
         return Ok(());

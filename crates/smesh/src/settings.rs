@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mesh_runtime::{ConfigFile, Context, Service};
+use mesh_runtime::{ConfigFile, Context, ServiceSection};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Global;
@@ -17,14 +17,14 @@ pub const API_SOCKET: &str = "api.sock";
 /// Name of the hooks' configuration in the data directory.
 pub const HOOK_CONFIG: &str = "hook.toml";
 
-/// Defaults of every section.
-pub const DEFAULTS: &[&str] = &[
-    <ingest::IngestService as Service>::DEFAULTS,
-    <node_watcher::NodeWatcherService as Service>::DEFAULTS,
-    <cost_engine::CostEngineService as Service>::DEFAULTS,
-    <ledger::LedgerService as Service>::DEFAULTS,
-    <webhook_dispatcher::WebhookDispatcherService as Service>::DEFAULTS,
-    <pending_explainer::PendingExplainerService as Service>::DEFAULTS,
+/// Sections of every service.
+pub const SECTIONS: &[ServiceSection] = &[
+    ServiceSection::of::<ingest::IngestService>(),
+    ServiceSection::of::<node_watcher::NodeWatcherService>(),
+    ServiceSection::of::<cost_engine::CostEngineService>(),
+    ServiceSection::of::<ledger::LedgerService>(),
+    ServiceSection::of::<webhook_dispatcher::WebhookDispatcherService>(),
+    ServiceSection::of::<pending_explainer::PendingExplainerService>(),
 ];
 
 /// The configuration file that is meant: the one that was named, else one that is there, else the system's.
@@ -76,7 +76,7 @@ pub fn load(global: &Global, shutdown: CancellationToken) -> Result<Context, Err
     // Absolute, since a service may resolve paths of the file after the working directory has changed.
     let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
     Ok(Context::new(
-        ConfigFile::load(DEFAULTS, Some(&path))?,
+        ConfigFile::load(SECTIONS, Some(&path))?,
         shutdown,
     )?)
 }
@@ -131,5 +131,26 @@ pub fn cluster(global: &Global) -> Result<String, Error> {
                 mesh_runtime::error_chain(&error)
             ))),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_renamed_key_leads_to_one_that_there_is() {
+        for section in SECTIONS {
+            let defaults: toml::Table = section.defaults.parse().unwrap();
+            // What an endpoint may set has its default in the section.
+            let find = |path: &str| {
+                let keys = path.trim_start_matches("endpoints[].").split('.');
+                let value = keys.fold(defaults.get(section.name), |table, key| table?.get(key));
+                value.is_some()
+            };
+            for (old, new) in section.renamed_keys {
+                assert!(find(new) && !find(old), "[{}] {old}: {new}", section.name);
+            }
+        }
     }
 }

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mesh_db::Location;
+use mesh_runtime::RenamedKeys;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
+/// Keys of the section that were renamed.
+pub const RENAMED_KEYS: RenamedKeys = &[("database_url", "db.url")];
 
 /// `[cost-engine]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]

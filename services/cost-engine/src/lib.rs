@@ -36,10 +36,10 @@ use std::time::Duration;
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 use tokio_util::sync::CancellationToken;
 
-pub use config::{Config, DEFAULTS};
+pub use config::Config;
 pub use price_book::{PriceBook, PriceBookError};
 
 use adapters::Store;
@@ -58,7 +58,8 @@ pub struct CostEngineService;
 
 impl Service for CostEngineService {
     const NAME: &'static str = "cost-engine";
-    const DEFAULTS: &'static str = DEFAULTS;
+    const DEFAULTS: &'static str = config::DEFAULTS;
+    const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str = "Turns job events into what they cost";
 
     fn check(context: &Context) -> Result<(), BoxError> {

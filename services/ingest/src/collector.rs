@@ -213,12 +213,12 @@ impl Collector {
     }
 
     fn late_after(&self) -> i64 {
-        let limit = self.config.sweep_interval.saturating_mul(2) + Duration::from_secs(20);
+        let limit = self.config.poll_interval.saturating_mul(2) + Duration::from_secs(20);
         i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)
     }
 
     fn usage_after(&self) -> i64 {
-        let limit = self.config.usage_after + self.config.proof_patience;
+        let limit = self.config.usage_delay + self.config.missing_record_timeout;
         i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)
     }
 }

@@ -4,11 +4,23 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mesh_runtime::{ParseTimeError, time_bound};
+use mesh_runtime::{ParseTimeError, RenamedKeys, time_bound};
 use serde::Deserialize;
 
 /// The section with its defaults and comments.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
+/// Keys of the section that were renamed.
+pub const RENAMED_KEYS: RenamedKeys = &[
+    ("sweep_interval", "poll_interval"),
+    ("sweep_interval_max", "max_poll_interval"),
+    ("absent_after", "catch_up_threshold"),
+    ("proof_patience", "missing_record_timeout"),
+    ("settle_within", "resolution_timeout"),
+    ("usage_after", "usage_delay"),
+    ("forget_after", "ended_run_retention"),
+    ("identity_poll", "identity_reload_interval"),
+    ("identity.getent_cache", "identity.getent_cache_ttl"),
+];
 
 /// Settings; `config/default.toml` explains each.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -19,9 +31,9 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 )]
 pub struct Config {
     #[serde(with = "humantime_serde")]
-    pub sweep_interval: Duration,
+    pub poll_interval: Duration,
     #[serde(with = "humantime_serde")]
-    pub sweep_interval_max: Duration,
+    pub max_poll_interval: Duration,
     #[serde(with = "humantime_serde")]
     pub read_interval: Duration,
     pub unknown_jobs_per_minute: NonZeroU32,
@@ -30,17 +42,17 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub catch_up_overlap: Duration,
     #[serde(with = "humantime_serde")]
-    pub absent_after: Duration,
+    pub catch_up_threshold: Duration,
     #[serde(with = "humantime_serde")]
-    pub proof_patience: Duration,
+    pub missing_record_timeout: Duration,
     #[serde(with = "humantime_serde")]
-    pub settle_within: Duration,
+    pub resolution_timeout: Duration,
     #[serde(with = "humantime_serde")]
-    pub usage_after: Duration,
+    pub usage_delay: Duration,
     #[serde(with = "humantime_serde")]
-    pub forget_after: Duration,
+    pub ended_run_retention: Duration,
     #[serde(with = "humantime_serde")]
-    pub identity_poll: Duration,
+    pub identity_reload_interval: Duration,
     pub users: crate::users::Config,
     pub identity: crate::identity::Config,
 }
@@ -51,19 +63,19 @@ const UNKNOWN_JOBS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(1_000).expect("1000 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            sweep_interval: Duration::from_secs(5),
-            sweep_interval_max: Duration::from_secs(60),
+            poll_interval: Duration::from_secs(5),
+            max_poll_interval: Duration::from_secs(60),
             read_interval: Duration::from_millis(50),
             unknown_jobs_per_minute: UNKNOWN_JOBS_PER_MINUTE,
             accounting: true,
             history_since: String::new(),
             catch_up_overlap: Duration::from_secs(600),
-            absent_after: Duration::from_secs(120),
-            proof_patience: Duration::from_secs(30),
-            settle_within: Duration::from_secs(600),
-            usage_after: Duration::from_secs(10),
-            forget_after: Duration::from_secs(3_600),
-            identity_poll: Duration::from_secs(5),
+            catch_up_threshold: Duration::from_secs(120),
+            missing_record_timeout: Duration::from_secs(30),
+            resolution_timeout: Duration::from_secs(600),
+            usage_delay: Duration::from_secs(10),
+            ended_run_retention: Duration::from_secs(3_600),
+            identity_reload_interval: Duration::from_secs(5),
             users: crate::users::Config::default(),
             identity: crate::identity::Config::default(),
         }
@@ -80,28 +92,28 @@ impl Config {
             }
         };
         check(
-            self.sweep_interval < Duration::from_millis(500),
-            "ingest.sweep_interval: at least 500ms",
+            self.poll_interval < Duration::from_millis(500),
+            "ingest.poll_interval: at least 500ms",
         );
         check(
             self.read_interval < Duration::from_millis(10),
             "ingest.read_interval: at least 10ms",
         );
         check(
-            self.settle_within < self.proof_patience,
-            "ingest.settle_within: at least ingest.proof_patience",
+            self.resolution_timeout < self.missing_record_timeout,
+            "ingest.resolution_timeout: at least ingest.missing_record_timeout",
         );
         check(
-            self.forget_after < self.catch_up_overlap.saturating_mul(2),
-            "ingest.forget_after: at least twice ingest.catch_up_overlap",
+            self.ended_run_retention < self.catch_up_overlap.saturating_mul(2),
+            "ingest.ended_run_retention: at least twice ingest.catch_up_overlap",
         );
         check(
-            self.absent_after < Duration::from_secs(1),
-            "ingest.absent_after: at least 1s",
+            self.catch_up_threshold < Duration::from_secs(1),
+            "ingest.catch_up_threshold: at least 1s",
         );
         check(
-            self.identity_poll.is_zero(),
-            "ingest.identity_poll: more than 0",
+            self.identity_reload_interval.is_zero(),
+            "ingest.identity_reload_interval: more than 0",
         );
         check(
             self.history_since().is_err(),
@@ -154,12 +166,13 @@ mod tests {
     fn faults_name_their_keys() {
         let config = Config {
             history_since: "yesterday".into(),
-            forget_after: Duration::ZERO,
+            ended_run_retention: Duration::ZERO,
             ..Config::default()
         };
         let faults = config.faults().join("\n");
         assert!(
-            faults.contains("ingest.history_since") && faults.contains("ingest.forget_after"),
+            faults.contains("ingest.history_since")
+                && faults.contains("ingest.ended_run_retention"),
             "{faults}"
         );
     }

@@ -7,7 +7,7 @@ use axum::Router;
 use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
 use mesh_events::catalogue::{self, MESH_HOOKS, SLURM_EVENTS};
-use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 use slurm_client::Slurm;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -21,7 +21,7 @@ use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::accounting::resolver::{AccountingResolver, LookupQueue};
 use crate::accounting::usage::UsageReconciler;
 use crate::collector::Collector;
-use crate::config::{Config, DEFAULTS};
+use crate::config::{self, Config};
 use crate::doorbells::{Doorbells, JobReader, UnknownJobLimiter};
 use crate::identity::IdentityResolver;
 use crate::queue;
@@ -42,7 +42,8 @@ pub struct IngestService;
 
 impl Service for IngestService {
     const NAME: &'static str = "ingest";
-    const DEFAULTS: &'static str = DEFAULTS;
+    const DEFAULTS: &'static str = config::DEFAULTS;
+    const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str =
         "Reads Slurm's records of jobs and tells what happened to them, each fact once";
 
@@ -292,7 +293,7 @@ impl Ingest {
                 .await?)
         });
         let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());
-        let every = self.config.identity_poll;
+        let every = self.config.identity_reload_interval;
         tasks.spawn(async move {
             identities.keep_up(every, stop).await;
             Ok(())

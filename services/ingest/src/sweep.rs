@@ -87,7 +87,7 @@ impl Sweeper {
     /// If another ingest took over.
     pub async fn run(mut self) -> Result<(), Error> {
         let config = Arc::clone(&self.collector.config);
-        let interval = config.sweep_interval;
+        let interval = config.poll_interval;
         let (mut pause, mut at_least) = (interval, MIN_PAUSE);
         let mut before = Duration::ZERO;
         loop {
@@ -123,7 +123,7 @@ impl Sweeper {
         self.collector.check_state().await?;
         // Much of what it would show must be stored before it is published.
         if self.collector.is_stuck().await? {
-            return Ok(PollOutcome::Again(self.collector.config.sweep_interval));
+            return Ok(PollOutcome::Again(self.collector.config.poll_interval));
         }
         let began = Instant::now();
         let sweep = match unless_stopped(&self.shutdown, self.slurm.sweep()).await? {
@@ -136,7 +136,7 @@ impl Sweeper {
             // An empty answer with status 0 proves nothing; a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
-                Ok(_) => return Ok(PollOutcome::Again(self.collector.config.sweep_interval)),
+                Ok(_) => return Ok(PollOutcome::Again(self.collector.config.poll_interval)),
                 Err(error) => return self.away(&error).await.map(PollOutcome::Again),
             }
         }
@@ -203,7 +203,7 @@ impl Sweeper {
 /// A slow answer means a busy controller: never more than a tenth of the time is spent asking it, and a twentieth while hooks report
 /// nearly everything.
 fn politeness(answer: Duration, hooks_ring: bool, config: &Config) -> Duration {
-    let longest = config.sweep_interval_max.max(config.sweep_interval);
+    let longest = config.max_poll_interval.max(config.poll_interval);
     let answers = if hooks_ring { 19 } else { 9 };
     answer.saturating_mul(answers).min(longest)
 }

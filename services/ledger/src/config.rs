@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mesh_db::Location;
 use mesh_events::subject;
+use mesh_runtime::RenamedKeys;
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::DEFAULT_QUERY_TIMEOUT;
@@ -15,6 +16,13 @@ use crate::witness::{Witness, Witnesses};
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
+/// Keys of the section that were renamed.
+pub const RENAMED_KEYS: RenamedKeys = &[
+    ("max_page", "max_page_size"),
+    ("max_story", "max_history_events"),
+    ("retention.keep", "retention.max_age"),
+    ("replay.keep", "replay.retention"),
+];
 
 /// How often what is new is signed.
 const MIN_CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
@@ -35,9 +43,9 @@ pub struct Config {
     /// How many messages at most are stored in one transaction.
     pub batch_size: usize,
     /// Largest page of `/v1/events`.
-    pub max_page: u32,
+    pub max_page_size: u32,
     /// Most events of one answer of `/v1/jobs/{cluster}/{job}`.
-    pub max_story: u32,
+    pub max_history_events: u32,
     /// Where the ledger is.
     pub db: Database,
     /// How it is signed.
@@ -60,7 +68,7 @@ pub struct ReplayConfig {
     pub max_running: u32,
     /// Retention of messages in the stream after the end of a replay.
     #[serde(with = "humantime_serde")]
-    pub keep: Duration,
+    pub retention: Duration,
 }
 
 impl Default for ReplayConfig {
@@ -69,7 +77,7 @@ impl Default for ReplayConfig {
             rate: 1000,
             max_rate: 10_000,
             max_running: 4,
-            keep: Duration::from_secs(86_400),
+            retention: Duration::from_secs(86_400),
         }
     }
 }
@@ -90,7 +98,7 @@ impl ReplayConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
     /// Retention of content in the database; empty: permanent.
-    pub keep: String,
+    pub max_age: String,
     /// Where archives go; empty for `archive` in the data directory.
     pub archive_dir: PathBuf,
     /// True to write no archive.
@@ -145,8 +153,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             batch_size: 500,
-            max_page: 1000,
-            max_story: 5000,
+            max_page_size: 1000,
+            max_history_events: 5000,
             db: Database::default(),
             checkpoint: CheckpointConfig::default(),
             retention: RetentionConfig::default(),
@@ -160,15 +168,15 @@ impl RetentionConfig {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn keep(&self) -> Result<Option<Duration>, String> {
-        if self.keep.is_empty() {
+    pub fn max_age(&self) -> Result<Option<Duration>, String> {
+        if self.max_age.is_empty() {
             return Ok(None);
         }
-        match humantime::parse_duration(&self.keep) {
-            Ok(keep) if keep >= MIN_CONTENT_RETENTION => Ok(Some(keep)),
+        match humantime::parse_duration(&self.max_age) {
+            Ok(max_age) if max_age >= MIN_CONTENT_RETENTION => Ok(Some(max_age)),
             _ => Err(format!(
-                "ledger.retention.keep: {:?} is not a time of at least 1day, like 400days; empty keeps everything",
-                self.keep
+                "ledger.retention.max_age: {:?} is not a time of at least 1day, like 400days; empty keeps everything",
+                self.max_age
             )),
         }
     }
@@ -292,8 +300,12 @@ impl Config {
             }
         };
         within("batch_size", self.batch_size as u64, 1000);
-        within("max_page", self.max_page.into(), 10_000);
-        within("max_story", self.max_story.into(), 100_000);
+        within("max_page_size", self.max_page_size.into(), 10_000);
+        within(
+            "max_history_events",
+            self.max_history_events.into(),
+            100_000,
+        );
         within("db.readers", self.db.readers.into(), 64);
         let replay = &self.replay;
         within("replay.max_rate", replay.max_rate.into(), 100_000);
@@ -306,10 +318,10 @@ impl Config {
                 humantime::format_duration(timeout)
             ));
         }
-        if replay.keep < MIN_REPLAY_RETENTION || replay.keep > MAX_REPLAY_RETENTION {
+        if replay.retention < MIN_REPLAY_RETENTION || replay.retention > MAX_REPLAY_RETENTION {
             faults.push(format!(
-                "ledger.replay.keep: {} is not between 1min and 3days",
-                humantime::format_duration(replay.keep)
+                "ledger.replay.retention: {} is not between 1min and 3days",
+                humantime::format_duration(replay.retention)
             ));
         }
         let interval = self.checkpoint.interval;
@@ -325,7 +337,7 @@ impl Config {
         faults.extend(self.checkpoint.witness_faults());
         faults.extend(self.location(Path::new("")).err());
         faults.extend(self.reader_location().err());
-        faults.extend(self.retention.keep().err());
+        faults.extend(self.retention.max_age().err());
         faults.extend(self.retention_location().err());
         if faults.is_empty() {
             Ok(())
@@ -432,7 +444,7 @@ mod tests {
     fn every_fault_is_reported_at_once() {
         let config = Config {
             batch_size: 0,
-            max_page: 1_000_000,
+            max_page_size: 1_000_000,
             checkpoint: CheckpointConfig {
                 origin: "a b".into(),
                 interval: Duration::from_secs(11),
@@ -444,7 +456,7 @@ mod tests {
         assert_eq!(faults.len(), 4);
         for retention in [
             RetentionConfig {
-                keep: "1h".into(),
+                max_age: "1h".into(),
                 ..RetentionConfig::default()
             },
             RetentionConfig {

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 
 /// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
@@ -38,7 +38,7 @@ pub use adapters::{
     BackfillProgress, Class, PUBLISHED, Store, TrustAnchors, UnverifiedLedger, VerifyError,
     VerifyProgress, VerifyReport, verify_database, verify_database_with, verify_everything,
 };
-pub use config::{CheckpointConfig, Config, DEFAULTS, ReplayConfig, WitnessConfig};
+pub use config::{CheckpointConfig, Config, ReplayConfig, WitnessConfig};
 pub use domain::verify::{Fault, FirstFault, VerifiedLedger};
 pub use error::Error;
 pub use mesh_db::Location;
@@ -58,7 +58,8 @@ pub struct LedgerService;
 
 impl Service for LedgerService {
     const NAME: &'static str = "ledger";
-    const DEFAULTS: &'static str = DEFAULTS;
+    const DEFAULTS: &'static str = config::DEFAULTS;
+    const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str =
         "Stores every event once, hash-chained, and answers queries over the history.";
 
@@ -102,7 +103,11 @@ impl Service for LedgerService {
         };
         tracing::info!(%location, "ledger opened");
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
-        let events = Events::new(store.clone(), config.max_page, config.max_story);
+        let events = Events::new(
+            store.clone(),
+            config.max_page_size,
+            config.max_history_events,
+        );
         let checkpointer = Checkpointer::new(
             store.clone(),
             bus.clone(),
@@ -116,7 +121,7 @@ impl Service for LedgerService {
             store.clone(),
             bus.clone(),
             &context.mesh.cluster,
-            config.replay.keep,
+            config.replay.retention,
         );
         let replays = Replays::new(store.clone(), replayer.clone(), config.replay.limits());
         let others = api::router(Arc::new(events)).merge(api::export_router(Arc::clone(&proofs)));
@@ -252,7 +257,7 @@ fn configured_retention(
     config: &Config,
     store: &Store,
 ) -> Result<Option<RetentionSchedule>, BoxError> {
-    let Some(keep) = config.retention.keep()? else {
+    let Some(max_age) = config.retention.max_age()? else {
         return Ok(None);
     };
     let location = match config.eraser()? {
@@ -263,7 +268,7 @@ fn configured_retention(
     let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
     Ok(Some(RetentionSchedule {
         retention: Retention::new(store.clone(), &location, key),
-        keep,
+        max_age,
         folder: (!config.retention.erase).then_some(folder),
     }))
 }

@@ -45,7 +45,7 @@ pub struct Replayer {
     bus: Bus,
     cluster: Arc<str>,
     wake: Arc<Notify>,
-    keep: Duration,
+    retention: Duration,
 }
 
 /// Why a replay stops in this process.
@@ -65,14 +65,14 @@ impl From<Error> for Stop {
 }
 
 impl Replayer {
-    /// Creates a replayer; `cluster` labels its audit entries. Messages stay on the bus for `keep` after the end.
-    pub fn new(store: Store, bus: Bus, cluster: &str, keep: Duration) -> Self {
+    /// Creates a replayer; `cluster` labels its audit entries. Messages stay on the bus for `retention` after the end.
+    pub fn new(store: Store, bus: Bus, cluster: &str, retention: Duration) -> Self {
         Self {
             store,
             bus,
             cluster: cluster.into(),
             wake: Arc::default(),
-            keep,
+            retention,
         }
     }
 
@@ -117,7 +117,7 @@ impl Replayer {
                 }
                 purged_at = Some(Instant::now());
             }
-            let until = Utc::now() - TimeDelta::from_std(self.keep).unwrap_or(MESH_REPLAY_AGE);
+            let until = Utc::now() - TimeDelta::from_std(self.retention).unwrap_or(MESH_REPLAY_AGE);
             if cleared.is_none_or(|before| until - before >= CLEANUP_MARGIN) && !is_failing {
                 let since = cleared.unwrap_or(until - MESH_REPLAY_AGE);
                 match self.clear(since, until).await {

@@ -23,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 const RETRY_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct RetentionSchedule {
     pub retention: Retention,
-    pub keep: Duration,
+    pub max_age: Duration,
     /// Archive folder; `None` to erase.
     pub folder: Option<PathBuf>,
 }
@@ -85,7 +85,7 @@ pub(crate) async fn run(
 }
 
 async fn apply(schedule: &RetentionSchedule) -> Result<(), Error> {
-    let Some(before) = before(Utc::now(), schedule.keep) else {
+    let Some(before) = before(Utc::now(), schedule.max_age) else {
         return Ok(());
     };
     let request = RetentionRequest {
@@ -98,9 +98,9 @@ async fn apply(schedule: &RetentionSchedule) -> Result<(), Error> {
 }
 
 /// Whole days, so that there is one file a day at most.
-fn before(now: DateTime<Utc>, keep: Duration) -> Option<DateTime<Utc>> {
-    let keep = TimeDelta::from_std(keep).ok()?;
-    let time = now.checked_sub_signed(keep)?;
+fn before(now: DateTime<Utc>, max_age: Duration) -> Option<DateTime<Utc>> {
+    let max_age = TimeDelta::from_std(max_age).ok()?;
+    let time = now.checked_sub_signed(max_age)?;
     let day = time.date_naive().and_hms_opt(0, 0, 0)?.and_utc();
     (day > DateTime::UNIX_EPOCH + Days::new(1)).then_some(day)
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use mesh_runtime::RenamedKeys;
 use serde::Deserialize;
 
 /// The defaults, with a comment for each key.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
+/// Keys of the section that were renamed.
+pub const RENAMED_KEYS: RenamedKeys = &[("max_interval", "max_poll_interval")];
 
 /// How nodes are watched.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -16,14 +19,14 @@ pub struct Config {
     pub poll_interval: Duration,
     /// Longest pause between two questions while Slurm is slow or away.
     #[serde(with = "humantime_serde")]
-    pub max_interval: Duration,
+    pub max_poll_interval: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             poll_interval: Duration::from_secs(5),
-            max_interval: Duration::from_secs(60),
+            max_poll_interval: Duration::from_secs(60),
         }
     }
 }
@@ -35,8 +38,8 @@ impl Config {
         if self.poll_interval < Duration::from_millis(100) {
             faults.push("node-watcher.poll_interval: at least 100ms".to_owned());
         }
-        if self.max_interval < self.poll_interval {
-            faults.push("node-watcher.max_interval: not less than poll_interval".to_owned());
+        if self.max_poll_interval < self.poll_interval {
+            faults.push("node-watcher.max_poll_interval: not less than poll_interval".to_owned());
         }
         faults
     }
@@ -44,13 +47,13 @@ impl Config {
     /// The pause while answers take `took`: at most a twentieth of the time is spent asking.
     pub fn pause(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
-            .clamp(self.poll_interval, self.max_interval)
+            .clamp(self.poll_interval, self.max_poll_interval)
     }
 
     /// The pause while answers take `took`, if somebody replies: the same bound, and never two looks right after each other.
     pub fn pause_after_ring(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
-            .clamp(Duration::from_millis(200), self.max_interval)
+            .clamp(Duration::from_millis(200), self.max_poll_interval)
     }
 
     /// The pause before the state is read again, after `wasted` looks in a row whose outcome could not be stored. Slurm is not asked more
@@ -68,7 +71,7 @@ impl Config {
     pub fn pause_after_failures(&self, failures: u32) -> Duration {
         self.poll_interval
             .saturating_mul(1 << failures.saturating_sub(1).min(16))
-            .min(self.max_interval)
+            .min(self.max_poll_interval)
     }
 }
 
@@ -121,7 +124,7 @@ mod tests {
     fn every_fault_names_its_key() {
         let faults = Config {
             poll_interval: Duration::ZERO,
-            max_interval: Duration::ZERO,
+            max_poll_interval: Duration::ZERO,
         }
         .validate();
         assert!(faults.len() == 1 && faults[0].starts_with("node-watcher.poll_interval"));

@@ -18,7 +18,7 @@ pub mod watch;
 use axum::Router;
 use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Context, RenamedKeys, RunningService, Service};
 use slurm_client::Slurm;
 
 use config::Config;
@@ -31,6 +31,7 @@ pub struct NodeWatcherService;
 impl Service for NodeWatcherService {
     const NAME: &'static str = "node-watcher";
     const DEFAULTS: &'static str = config::DEFAULTS;
+    const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str = "Turns what Slurm says about its nodes into node.* events.";
 
     fn check(context: &Context) -> Result<(), BoxError> {

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use mesh_runtime::RenamedKeys;
 use serde::Deserialize;
 
 /// The defaults, with a comment for each key.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
+/// Keys of the section that were renamed.
+pub const RENAMED_KEYS: RenamedKeys =
+    &[("queue_interval", "poll_interval"), ("batch", "batch_size")];
 
 /// How the explainer works.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -13,9 +17,9 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 pub struct Config {
     /// How often the queue snapshot is looked at.
     #[serde(with = "humantime_serde")]
-    pub queue_interval: Duration,
+    pub poll_interval: Duration,
     /// How many events are handled in one go.
-    pub batch: usize,
+    pub batch_size: usize,
     /// How many shards of state are written at the same time.
     pub concurrency: usize,
 }
@@ -23,8 +27,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            queue_interval: Duration::from_secs(10),
-            batch: 256,
+            poll_interval: Duration::from_secs(10),
+            batch_size: 256,
             concurrency: 32,
         }
     }
@@ -34,11 +38,11 @@ impl Config {
     /// Every fault, each with its key.
     pub fn validate(&self) -> Vec<String> {
         let mut faults = Vec::new();
-        if self.queue_interval < Duration::from_millis(100) {
-            faults.push("pending-explainer.queue_interval: at least 100ms".to_owned());
+        if self.poll_interval < Duration::from_millis(100) {
+            faults.push("pending-explainer.poll_interval: at least 100ms".to_owned());
         }
-        if !(1..=1000).contains(&self.batch) {
-            faults.push("pending-explainer.batch: from 1 to 1000".to_owned());
+        if !(1..=1000).contains(&self.batch_size) {
+            faults.push("pending-explainer.batch_size: from 1 to 1000".to_owned());
         }
         if !(1..=1024).contains(&self.concurrency) {
             faults.push("pending-explainer.concurrency: from 1 to 1024".to_owned());
@@ -64,8 +68,8 @@ mod tests {
     #[test]
     fn every_fault_names_its_key() {
         let faults = Config {
-            queue_interval: Duration::ZERO,
-            batch: 0,
+            poll_interval: Duration::ZERO,
+            batch_size: 0,
             concurrency: 0,
         }
         .validate();

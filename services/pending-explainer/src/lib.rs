@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_events::catalogue;
-use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 
 use adapters::store::Store;
 use config::Config;
@@ -33,6 +33,7 @@ pub struct PendingExplainerService;
 impl Service for PendingExplainerService {
     const NAME: &'static str = "pending-explainer";
     const DEFAULTS: &'static str = config::DEFAULTS;
+    const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str = "Says in plain words why a job waits, who can act, and until when.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
@@ -91,13 +92,13 @@ async fn run(
     let consume = bus.consume_batches(
         catalogue::SLURM_EVENTS,
         PendingExplainerService::NAME,
-        config.batch,
+        config.batch_size,
         explainer.clone(),
         &shutdown,
     );
     let (consumed, ()) = tokio::join!(
         consume,
-        explainer.follow_queue(config.queue_interval, &health)
+        explainer.follow_queue(config.poll_interval, &health)
     );
     consumed?;
     // The signal to stop has come, but this one write may still be made.

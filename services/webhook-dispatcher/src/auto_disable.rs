@@ -140,12 +140,12 @@ impl EndpointWorker {
                 .push((KEY.to_owned(), next.map(FailureStreak::kept)));
         }
         *failing = Some(next);
-        let after = self.shared.pause_after;
+        let after = self.shared.auto_disable_after;
         let halts = next.is_some_and(|streak| streak.is_enough(after, now));
         halts.then(|| AutoDisable {
             activity: Activity::Paused,
             reason: format!(
-                "nothing has arrived for {} (webhook-dispatcher.pause_after), last: {}",
+                "nothing has arrived for {} (webhook-dispatcher.auto_disable_after), last: {}",
                 humantime::format_duration(after),
                 delivery.error
             ),
@@ -233,18 +233,24 @@ mod tests {
     #[test]
     fn days_and_ten_failed_attempts_are_enough() {
         let start = DateTime::from_timestamp_millis(1_763_760_000_000).unwrap();
-        let pause_after = Duration::from_secs(5 * 24 * 60 * 60);
+        let auto_disable_after = Duration::from_secs(5 * 24 * 60 * 60);
         let at = |hours| start + TimeDelta::hours(hours);
         let first = FailureStreak::and(None, at(0));
         let second = FailureStreak::and(Some(first), at(200));
-        assert!(!second.is_enough(pause_after, at(200)), "two, days apart");
+        assert!(
+            !second.is_enough(auto_disable_after, at(200)),
+            "two, days apart"
+        );
         let mut streak = second;
         for _ in 3..=12 {
             assert_eq!(FailureStreak::read(&streak.kept()), Some(streak));
             streak = FailureStreak::and(Some(streak), at(201));
         }
-        assert!(streak.is_enough(pause_after, at(201)));
-        assert!(!streak.is_enough(pause_after, at(119)), "not for so long");
+        assert!(streak.is_enough(auto_disable_after, at(201)));
+        assert!(
+            !streak.is_enough(auto_disable_after, at(119)),
+            "not for so long"
+        );
         assert!(!streak.is_enough(Duration::ZERO, at(201)), "never");
         assert_eq!(
             FailureStreak::and(Some(streak), at(202)),

@@ -3,6 +3,7 @@
 mod check;
 mod endpoint;
 mod network;
+mod renamed;
 mod written;
 
 use std::collections::BTreeSet;
@@ -21,7 +22,9 @@ use crate::domain::address::{self, Subnet};
 use check::Check;
 pub use endpoint::Endpoint;
 pub use network::{Network, Proxy, ProxyConfig};
-pub use written::{Arrays, EndpointConfig};
+pub use renamed::RENAMED_KEYS;
+pub(crate) use renamed::{refuse_old_keys, rename_old_keys};
+pub use written::{Arrays, EndpointCircuitBreaker, EndpointConfig, EndpointRetry};
 
 /// What only the operator may say of an endpoint.
 const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow_http"];
@@ -40,34 +43,28 @@ pub struct Config {
     pub concurrency: usize,
     /// Attempts in all.
     pub max_attempts: u32,
-    /// Upper bound of the first wait.
-    #[serde(with = "humantime_serde")]
-    pub first_wait: Duration,
-    /// Factor between the bounds of waits.
-    pub growth: u32,
-    /// Upper bound of every wait.
-    #[serde(with = "humantime_serde")]
-    pub longest_wait: Duration,
+    /// Waits between attempts.
+    pub retry: RetryConfig,
     /// Upper bound of a wait that a receiver asks for (`Retry-After`).
     #[serde(with = "humantime_serde")]
     pub max_retry_after: Duration,
     /// Chats are told of a job that waits once it has waited for so long.
     #[serde(with = "humantime_serde")]
     pub pending_threshold: Duration,
-    /// So many failures in a row open the circuit of an endpoint; 0: never.
-    pub circuit_after: u32,
+    /// When the circuit breaker of an endpoint opens.
+    pub circuit_breaker: CircuitBreakerConfig,
     /// How long a chat message waits for its cost.
     #[serde(with = "humantime_serde")]
-    pub cost_wait: Duration,
+    pub cost_join_timeout: Duration,
     /// Age up to which chats are told of events.
     #[serde(with = "humantime_serde")]
     pub chat_max_event_age: Duration,
-    /// How long outcomes are remembered.
+    /// How long outcomes are stored.
     #[serde(with = "humantime_serde")]
-    pub remember: Duration,
+    pub retention: Duration,
     /// An endpoint to which nothing has arrived for so long is paused; zero for never.
     #[serde(with = "humantime_serde")]
-    pub pause_after: Duration,
+    pub auto_disable_after: Duration,
     /// Private subnets that every endpoint may be in.
     pub allow_subnets: Vec<String>,
     /// Whether endpoints may have http:// addresses.
@@ -82,9 +79,9 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub secret_overlap: Duration,
     /// How many endpoints a user may have.
-    pub most_per_user: u32,
+    pub max_endpoints_per_user: u32,
     /// Requests that may be under way to all endpoints together, beside one to each.
-    pub most_requests: usize,
+    pub max_in_flight: usize,
     /// Encrypts the secrets of endpoints that the API made.
     pub secrets_key: Option<SecretString>,
     /// File of that key; empty for `webhook-dispatcher.key` in the data directory.
@@ -93,6 +90,46 @@ pub struct Config {
     pub db: Database,
     /// Who gets which events.
     pub endpoints: Vec<EndpointConfig>,
+}
+
+/// `[webhook-dispatcher.retry]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetryConfig {
+    /// Upper bound of the first wait.
+    #[serde(with = "humantime_serde")]
+    pub initial_interval: Duration,
+    /// Factor between the bounds of waits.
+    pub multiplier: u32,
+    /// Upper bound of every wait.
+    #[serde(with = "humantime_serde")]
+    pub max_interval: Duration,
+}
+
+impl Default for RetryConfig {
+    fn default() -> Self {
+        Self {
+            initial_interval: Duration::from_secs(10),
+            multiplier: 4,
+            max_interval: Duration::from_secs(30 * 60 * 60),
+        }
+    }
+}
+
+/// `[webhook-dispatcher.circuit_breaker]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CircuitBreakerConfig {
+    /// So many failures in a row open the circuit; 0: never.
+    pub failure_threshold: u32,
+}
+
+impl Default for CircuitBreakerConfig {
+    fn default() -> Self {
+        Self {
+            failure_threshold: 10,
+        }
+    }
 }
 
 /// `[webhook-dispatcher.db]`
@@ -110,24 +147,22 @@ impl Default for Config {
             timeout: Duration::from_secs(10),
             concurrency: 64,
             max_attempts: 12,
-            first_wait: Duration::from_secs(10),
-            growth: 4,
-            longest_wait: hours(30),
+            retry: RetryConfig::default(),
             max_retry_after: hours(1),
             pending_threshold: Duration::from_secs(15 * 60),
-            circuit_after: 10,
-            cost_wait: Duration::from_secs(3),
+            circuit_breaker: CircuitBreakerConfig::default(),
+            cost_join_timeout: Duration::from_secs(3),
             chat_max_event_age: hours(1),
-            remember: hours(14 * 24),
-            pause_after: hours(5 * 24),
+            retention: hours(14 * 24),
+            auto_disable_after: hours(5 * 24),
             allow_subnets: Vec::new(),
             allow_http: false,
             ca_file: PathBuf::new(),
             dns_servers: Vec::new(),
             proxy: ProxyConfig::default(),
             secret_overlap: hours(24),
-            most_per_user: 20,
-            most_requests: 2_000,
+            max_endpoints_per_user: 20,
+            max_in_flight: 2_000,
             secrets_key: None,
             secrets_key_file: PathBuf::new(),
             db: Database::default(),
@@ -187,26 +222,26 @@ impl Config {
                     .ok()
             })
             .collect();
-        if self.remember < kept() {
+        if self.retention < kept() {
             let kept = humantime::format_duration(kept());
             let problem = format!(
                 "at least {kept}: so long the stream keeps events, and what is forgotten would be sent twice"
             );
-            faults.push(own("remember", &problem));
+            faults.push(own("retention", &problem));
         }
-        if self.cost_wait > Duration::from_secs(60) {
+        if self.cost_join_timeout > Duration::from_secs(60) {
             faults.push(own(
-                "cost_wait",
+                "cost_join_timeout",
                 "at most 60s; people wait for these messages",
             ));
         }
-        if !(1..=100_000).contains(&self.most_requests) {
-            faults.push(own("most_requests", "from 1 to 100000"));
+        if !(1..=100_000).contains(&self.max_in_flight) {
+            faults.push(own("max_in_flight", "from 1 to 100000"));
         }
-        if self.pause_after > self.remember {
+        if self.auto_disable_after > self.retention {
             faults.push(own(
-                "pause_after",
-                "at most `remember`, and 0s for never: what is older is forgotten",
+                "auto_disable_after",
+                "at most `retention`, and 0s for never: what is older is forgotten",
             ));
         }
         faults.extend(self.db.location(Path::new("")).err());

@@ -30,9 +30,9 @@ struct RecentCosts {
 
 impl Costs {
     /// For messages that wait so long for their cost.
-    pub fn new(cost_wait: Duration) -> Self {
+    pub fn new(cost_join_timeout: Duration) -> Self {
         Self {
-            kept: cost_wait + JOIN_WINDOW,
+            kept: cost_join_timeout + JOIN_WINDOW,
             recent: Mutex::default(),
         }
     }

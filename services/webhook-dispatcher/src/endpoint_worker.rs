@@ -43,9 +43,9 @@ pub struct WorkerContext {
     /// Slurm's ClusterName.
     pub cluster: String,
     /// How long a chat message waits for its cost.
-    pub cost_wait: Duration,
+    pub cost_join_timeout: Duration,
     /// An endpoint to which nothing has arrived for so long is paused; zero for never.
-    pub pause_after: Duration,
+    pub auto_disable_after: Duration,
     /// Outcomes are to be announced.
     pub outcomes: Notify,
     /// Requests that may be under way to all endpoints together.
@@ -138,7 +138,7 @@ impl EndpointWorker {
         } else {
             Vec::new()
         };
-        let costs = Costs::new(shared.cost_wait);
+        let costs = Costs::new(shared.cost_join_timeout);
         let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision, endpoint.concurrency == 1);
         Self {

@@ -207,7 +207,8 @@ impl EventHandler {
             return worker.park_notice(delivery, notice).await;
         }
         if worker.endpoint.format.shows_costs() {
-            let cost = pairing::awaits(kind, event).filter(|_| !worker.shared.cost_wait.is_zero());
+            let cost =
+                pairing::awaits(kind, event).filter(|_| !worker.shared.cost_join_timeout.is_zero());
             if let Some(pair) = cost {
                 match worker.costs.take(&pair, Instant::now()) {
                     Some(cost) => delivery.cost = Some(cost),
@@ -222,7 +223,7 @@ impl EventHandler {
     /// Lets a message wait for its cost.
     async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
         let worker = &self.worker;
-        let wait = TimeDelta::from_std(worker.shared.cost_wait).unwrap_or_default();
+        let wait = TimeDelta::from_std(worker.shared.cost_join_timeout).unwrap_or_default();
         delivery.next_at = Some(delivery.created_at + wait);
         delivery.pair = Some(pair.clone());
         worker.store(delivery).await?;

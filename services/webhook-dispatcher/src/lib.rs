@@ -54,13 +54,13 @@ use chrono::{TimeDelta, Utc};
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_events::webhook_name;
-use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use config::{Config, DEFAULTS, Endpoint, Network};
+pub use config::{Config, Endpoint, Network};
 pub use error::Error;
 
 use adapters::http::Http;
@@ -82,7 +82,8 @@ pub struct WebhookDispatcherService;
 
 impl Service for WebhookDispatcherService {
     const NAME: &'static str = "webhook-dispatcher";
-    const DEFAULTS: &'static str = DEFAULTS;
+    const DEFAULTS: &'static str = config::DEFAULTS;
+    const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str = "Delivers events to webhooks, signed, filtered and retried.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
@@ -108,8 +109,8 @@ impl Service for WebhookDispatcherService {
         mesh_runtime::install_crypto_provider();
         let store = Store::connect(&location)?;
         let vault = vault(&context, &config, &store)?;
-        let (remember, cost_wait) = (config.remember, config.cost_wait);
-        let (pause_after, most_requests) = (config.pause_after, config.most_requests);
+        let (retention, cost_join_timeout) = (config.retention, config.cost_join_timeout);
+        let (auto_disable_after, max_in_flight) = (config.auto_disable_after, config.max_in_flight);
         let registry = Arc::new(Registry::new(config, endpoints, vault));
         let prepared = match prepare(&store, &registry).await {
             Ok(()) => true,
@@ -130,10 +131,10 @@ impl Service for WebhookDispatcherService {
             http: Http::new(network)?,
             facts: EventCache::default(),
             cluster: context.mesh.cluster.clone(),
-            cost_wait,
-            pause_after,
+            cost_join_timeout,
+            auto_disable_after,
             outcomes: Notify::new(),
-            places: Arc::new(Semaphore::new(most_requests)),
+            places: Arc::new(Semaphore::new(max_in_flight)),
             owned: RwLock::default(),
             replayed: watch::Sender::default(),
         });
@@ -150,7 +151,7 @@ impl Service for WebhookDispatcherService {
             shared,
             registry,
             worker_pool,
-            remember,
+            retention,
         };
         // Before it runs: what has not begun is not ready.
         let conditions = ["database", "leases"]
@@ -232,7 +233,7 @@ struct Dispatcher {
     shared: Arc<WorkerContext>,
     registry: Arc<Registry>,
     worker_pool: Arc<WorkerPool>,
-    remember: Duration,
+    retention: Duration,
 }
 
 impl Dispatcher {
@@ -267,7 +268,7 @@ impl Dispatcher {
         ));
         tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(remove_strangers(Arc::clone(&self.shared), shutdown.clone()));
-        tasks.spawn(forget(Arc::clone(&self.shared), self.remember, shutdown));
+        tasks.spawn(forget(Arc::clone(&self.shared), self.retention, shutdown));
         while let Some(ended) = tasks.join_next().await {
             ended?;
         }
@@ -365,9 +366,9 @@ async fn watch_database(
 }
 
 /// Forgets old outcomes, now and every hour.
-async fn forget(shared: Arc<WorkerContext>, remember: Duration, shutdown: CancellationToken) {
+async fn forget(shared: Arc<WorkerContext>, retention: Duration, shutdown: CancellationToken) {
     loop {
-        let before = Utc::now() - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
+        let before = Utc::now() - TimeDelta::from_std(retention).unwrap_or(TimeDelta::days(14));
         match shared.store.forget(before, &shutdown).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot old deliveries"),

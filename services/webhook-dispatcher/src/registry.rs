@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::adapters::endpoints::{EndpointRow, Source};
-use crate::config::{Config, Endpoint, Fault};
+use crate::config::{self, Config, Endpoint, Fault};
 use crate::domain::redactor::Redactor;
 use crate::error::Error;
 use crate::signature::Signer;
@@ -102,17 +102,21 @@ impl Registry {
         })
     }
 
-    /// All of a stored endpoint that the API made.
+    /// All of a stored endpoint that the API made, its keys as they are called now.
     ///
     /// # Errors
     /// If it does not open.
     pub fn definition(&self, stored: &EndpointRow) -> Result<Definition, Error> {
         let sealed = stored.secrets.as_deref().unwrap_or_default();
-        self.vault
+        let definition = self
+            .vault
             .as_ref()
             .and_then(|vault| vault.open(&stored.id, sealed))
-            .and_then(|text| serde_json::from_slice(&text).ok())
-            .ok_or_else(|| Error::Sealed(stored.name.clone()))
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        let mut definition: Definition =
+            definition.ok_or_else(|| Error::Sealed(stored.name.clone()))?;
+        config::rename_old_keys(&mut definition.spec);
+        Ok(definition)
     }
 
     /// Checks a definition and makes the endpoint.

@@ -44,7 +44,7 @@ type Run = (u32, Option<u32>, i64);
 /// How long jobs may take to end by themselves once everything is played: a time limit is found within 30 s, a requeued job waits 6 s.
 const ENDING: Duration = Duration::from_secs(75);
 /// How long the mesh may take to tell what accounting has, and slurmdbd to have what slurmctld told it. An end that no source has is waited
-/// for 30 s (`proof_patience`), and over slurmrestd sweeps are 30 s apart. Counted from the last change: on a machine that others use, too,
+/// for 30 s (`missing_record_timeout`), and over slurmrestd sweeps are 30 s apart. Counted from the last change: on a machine that others use, too,
 /// everything takes longer.
 const SETTLING: Duration = Duration::from_secs(300);
 /// How long at all.

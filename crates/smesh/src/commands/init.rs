@@ -168,7 +168,7 @@ fn mesh_toml(
     format!(
         r#"# slurm-mesh. Everybody who uses smesh reads this file, so secrets are not in it: each has a key that names a file.
 # docs/reference/configuration.md lists every key with its default. `<service> --print-config` shows what counts.
-# Environment variables win: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__SWEEP_INTERVAL is [ingest] sweep_interval.
+# Environment variables win: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__POLL_INTERVAL is [ingest] poll_interval.
 
 [mesh]
 cluster = {cluster}

@@ -397,7 +397,7 @@ async fn routes(mesh: &Mesh) -> Vec<String> {
     let folder = mesh.path("routes");
     std::fs::create_dir(&folder).unwrap();
     mesh_testkit::write_private(&path, &text);
-    let config = ConfigFile::load(smesh::settings::DEFAULTS, Some(&path)).unwrap();
+    let config = ConfigFile::load(smesh::settings::SECTIONS, Some(&path)).unwrap();
     let mut context = Context::new(config, CancellationToken::new()).unwrap();
     context.mesh.data_dir = folder;
     context.mesh.nats.url = "nats://127.0.0.1:1".into();

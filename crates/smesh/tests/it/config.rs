@@ -31,6 +31,16 @@ fn an_unknown_key_is_named() {
 }
 
 #[test]
+fn every_old_key_is_named_with_its_new_name_in_one_line() {
+    let old = "\n[ledger]\nmax_story = 9\n[ledger.replay]\nkeep = \"1h\"\n[webhook-dispatcher]\nfirst_wait = \"1s\"\n\
+               [[webhook-dispatcher.endpoints]]\nname = \"a\"\ncircuit_after = 3\n";
+    let expected = "[ledger] max_story: renamed to max_history_events; [ledger] replay.keep: renamed to replay.retention; \
+                    [webhook-dispatcher] first_wait: renamed to retry.initial_interval; [webhook-dispatcher] \
+                    endpoints[0].circuit_after: renamed to endpoints[0].circuit_breaker.failure_threshold";
+    refused(|text| text + old, 1, expected);
+}
+
+#[test]
 fn a_file_that_is_no_toml_is_named() {
     refused(|text| text + "\n[[[", 78, "mesh.toml");
 }

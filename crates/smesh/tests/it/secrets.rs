@@ -139,7 +139,9 @@ fn mesh_with(configuration: &str, mode: u32) -> Mesh {
 #[test]
 fn every_key_that_names_a_file_is_known_here() {
     let mesh = include_str!("../../../mesh-runtime/config/default.toml");
-    let defaults = smesh::settings::DEFAULTS.iter().copied();
+    let defaults = smesh::settings::SECTIONS
+        .iter()
+        .map(|section| section.defaults);
     let found: BTreeSet<String> = defaults.chain([mesh]).flat_map(file_keys).collect();
     let secret = SECRET.iter().map(|(key, _)| *key);
     let known: BTreeSet<String> = secret

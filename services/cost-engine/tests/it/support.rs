@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
-use cost_engine::{CostEngineService, DEFAULTS};
+use cost_engine::CostEngineService;
 use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Config, Message, StartPosition};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, subject};
-use mesh_runtime::{BoxError, ConfigFile, Context, Service as _};
+use mesh_runtime::{BoxError, ConfigFile, Context, Service as _, ServiceSection};
 use mesh_testkit::NatsServer;
 use prost::Message as _;
 use tempfile::TempDir;
@@ -79,7 +79,10 @@ impl Site {
             self.database_url
         );
         mesh_testkit::write_private(&self.path("mesh.toml"), text);
-        let config = ConfigFile::load(&[DEFAULTS], Some(&self.path("mesh.toml")))?;
+        let config = ConfigFile::load(
+            &[ServiceSection::of::<CostEngineService>()],
+            Some(&self.path("mesh.toml")),
+        )?;
         let shutdown = CancellationToken::new();
         let started = CostEngineService::start(Context::new(config, shutdown.clone())?).await?;
         Ok(Engine {

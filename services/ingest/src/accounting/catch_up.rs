@@ -284,7 +284,7 @@ impl CatchUp {
             shutdown: &self.shutdown,
             again,
         };
-        let until = Instant::now() + self.collector.config.proof_patience;
+        let until = Instant::now() + self.collector.config.missing_record_timeout;
         let completed = codes.complete(ended).await?;
         let CompletedRuns { mut runs, mut open } = own_ends.complete(completed, &[]).await?;
         let mut pause = LOOKUP_INTERVAL;

@@ -90,7 +90,7 @@ impl GapFiller {
             // Its second may have been a part of the gap.
             to: seconds(&gap_event.to).unwrap_or(now.timestamp()) + 1,
         };
-        let patience = self.catch_up.collector.config.settle_within;
+        let patience = self.catch_up.collector.config.resolution_timeout;
         let patience = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX / 2);
         let gap = event.id.as_str();
         let mut filled = 0;

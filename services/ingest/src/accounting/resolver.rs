@@ -261,10 +261,10 @@ impl AccountingResolver {
             .complete(codes.complete(known).await?, told_by_hooks)
             .await?;
         let now = Instant::now();
-        // The next run waits for an end that a requeue has overwritten, and is published without it after `proof_patience`.
+        // The next run waits for an end that a requeue has overwritten, and is published without it after `missing_record_timeout`.
         let patience = |run: &Observation| match run.own_end {
-            Some(_) => self.collector.config.proof_patience / 2,
-            None => self.collector.config.proof_patience,
+            Some(_) => self.collector.config.missing_record_timeout / 2,
+            None => self.collector.config.missing_record_timeout,
         };
         let since: BTreeMap<u32, Instant> = waiting
             .iter()

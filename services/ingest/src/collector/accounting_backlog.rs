@@ -101,7 +101,7 @@ pub(super) fn at_start(
 
 /// What is due after a sweep. A job that began and ended between two sweeps is seen only if Slurm still had it in memory.
 fn after_sweep(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
-    let limit = i64::try_from(config.absent_after.as_secs()).unwrap_or(i64::MAX);
+    let limit = i64::try_from(config.catch_up_threshold.as_secs()).unwrap_or(i64::MAX);
     (now.saturating_sub(meta.watermark) > limit).then(|| {
         let from = meta.watermark.saturating_sub(config.overlap_secs());
         meta.owed_from

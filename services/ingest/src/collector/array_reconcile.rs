@@ -123,7 +123,7 @@ impl Collector {
             .meta
             .owed_from
             .map_or(published_until, |owed| owed.min(published_until))
-            - i64::try_from(self.config.forget_after.as_secs()).unwrap_or(i64::MAX);
+            - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
         let live_arrays: BTreeSet<u32> = core
             .run_store
             .iter()

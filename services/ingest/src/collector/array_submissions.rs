@@ -75,7 +75,7 @@ impl Collector {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
         for run in due {
-            let is_last = core.postpone(run, self.config.settle_within);
+            let is_last = core.postpone(run, self.config.resolution_timeout);
             let found = answer.iter().find(|array| {
                 JobId::new(run.job_id) == Some(array.array)
                     && array.submit.as_secs() == run.submit_time

@@ -80,8 +80,8 @@ impl Collector {
     /// What follows from how long a question is open and what was answered; nothing if it is none.
     pub(super) fn settled(&self, question: EndLookup, open: Option<&OpenLookup>) -> Resolution {
         let limits = LookupLimits {
-            patience: self.config.proof_patience,
-            within: self.config.settle_within,
+            patience: self.config.missing_record_timeout,
+            within: self.config.resolution_timeout,
             accounting: self.config.accounting,
         };
         open.map_or(Resolution::Open { ask: true }, |open| {

@@ -77,7 +77,7 @@ impl UsageBacklog {
             let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
             let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
             let entry = UsageBacklogEntry {
-                due: Instant::now() + config.usage_after.saturating_sub(since),
+                due: Instant::now() + config.usage_delay.saturating_sub(since),
                 answered: None,
                 before: Duration::from_secs(tracked.waited_for_accounting),
                 answers: 0,
@@ -157,8 +157,9 @@ impl Collector {
                     .filter(|(run, _)| run.submit_time == settled.observation.run.submit_time)
                     .filter_map(|(run, _)| core.usage_backlog.waited(&run, now))
                     .max();
-                waited
-                    .is_some_and(|waited| settled.complete || waited >= self.config.proof_patience)
+                waited.is_some_and(|waited| {
+                    settled.complete || waited >= self.config.missing_record_timeout
+                })
             };
             let ended = answer
                 .into_iter()
@@ -173,10 +174,12 @@ impl Collector {
         let mut given_up = Vec::new();
         for DueUsageLookup { run, .. } in due {
             match core.usage_backlog.waited(run, now) {
-                Some(waited) if waited >= self.config.settle_within => given_up.push(run.clone()),
+                Some(waited) if waited >= self.config.resolution_timeout => {
+                    given_up.push(run.clone())
+                }
                 Some(waited) => {
                     core.usage_backlog
-                        .postpone(run, now, self.config.settle_within);
+                        .postpone(run, now, self.config.resolution_timeout);
                     core.store_wait(run, waited);
                 }
                 None => {}
@@ -234,7 +237,7 @@ impl Collector {
         for run in runs {
             if !emitted {
                 core.usage_backlog
-                    .postpone(run, Instant::now(), self.config.settle_within);
+                    .postpone(run, Instant::now(), self.config.resolution_timeout);
             } else if let Some(tracked) = core.run_store.get(run) {
                 core.usage_backlog.note(run, tracked, now, &self.config);
                 core.last.remove(run);
@@ -312,7 +315,7 @@ mod tests {
         };
         assert_eq!(due(&usage_backlog, 0), [run(2)]);
         assert_eq!(due(&usage_backlog, 10), [run(2), run(1), run(3)]);
-        let within = config.settle_within;
+        let within = config.resolution_timeout;
         usage_backlog.postpone(&run(2), at(10), within);
         usage_backlog.postpone(&run(2), at(12), within);
         assert_eq!(due(&usage_backlog, 15), [run(1), run(3)]);
@@ -349,8 +352,8 @@ mod tests {
             usage_backlog.waited(&run(1), at(100)),
             Some(Duration::from_secs(590))
         );
-        usage_backlog.postpone(&run(1), at(100), config.settle_within);
-        usage_backlog.postpone(&run(1), at(107), config.settle_within);
+        usage_backlog.postpone(&run(1), at(100), config.resolution_timeout);
+        usage_backlog.postpone(&run(1), at(107), config.resolution_timeout);
         // Not later than it is given up.
         assert_eq!(usage_backlog.due(at(109)).next(), None);
         assert_eq!(usage_backlog.due(at(110)).next(), Some(&run(1)));

@@ -27,9 +27,9 @@ pub enum EndLookup {
 /// How long is waited, by `[ingest]` of `mesh.toml`.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupLimits {
-    /// `proof_patience`: the shortest wait before absence proves anything.
+    /// `missing_record_timeout`: the shortest wait before absence proves anything.
     pub patience: Duration,
-    /// `settle_within`: the longest wait at all.
+    /// `resolution_timeout`: the longest wait at all.
     pub within: Duration,
     /// Whether accounting is asked.
     pub accounting: bool,

@@ -19,7 +19,7 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub getent_timeout: Duration,
     #[serde(with = "humantime_serde")]
-    pub getent_cache: Duration,
+    pub getent_cache_ttl: Duration,
     pub comment_issuer: String,
     pub comment_key: String,
 }
@@ -30,7 +30,7 @@ impl Default for Config {
             getent_issuer: String::new(),
             getent_field: "gecos.5".to_owned(),
             getent_timeout: Duration::from_secs(2),
-            getent_cache: Duration::from_secs(3_600),
+            getent_cache_ttl: Duration::from_secs(3_600),
             comment_issuer: String::new(),
             comment_key: "oidc".to_owned(),
         }
@@ -55,8 +55,8 @@ impl Config {
             "ingest.identity.getent_timeout: more than 0, at most 60s",
         );
         check(
-            self.getent_cache < Duration::from_secs(1),
-            "ingest.identity.getent_cache: at least 1s",
+            self.getent_cache_ttl < Duration::from_secs(1),
+            "ingest.identity.getent_cache_ttl: at least 1s",
         );
         check(
             self.comment_key.is_empty() || self.comment_key.contains(['=', ',', ' ']),

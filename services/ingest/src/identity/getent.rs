@@ -109,8 +109,8 @@ impl Getent {
             issuer: config.getent_issuer.clone(),
             field,
             timeout: config.getent_timeout,
-            cache: config.getent_cache,
-            ttl: CACHE_TTL.max(config.getent_cache.saturating_mul(3)),
+            cache: config.getent_cache_ttl,
+            ttl: CACHE_TTL.max(config.getent_cache_ttl.saturating_mul(3)),
             state: Mutex::default(),
         })
     }

@@ -117,7 +117,7 @@ impl AccessWatcher {
                 self.identities.actors().set_coordinators(acting);
             }
             self.link(&mut state.access_store).await?;
-            self.pause(self.config.identity_poll).await?;
+            self.pause(self.config.identity_reload_interval).await?;
         }
     }
 

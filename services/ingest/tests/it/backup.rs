@@ -23,7 +23,7 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     let knobs = [("BACKUP", "1"), ("NODES", "2"), ("GPU_NODES", "0")];
     let cluster = &Cluster::up(23_400, &knobs).await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"";
+    let settings = "poll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
 
     let held = cluster.sbatch(&["--hold"], "true").await;

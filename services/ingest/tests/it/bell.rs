@@ -12,7 +12,7 @@ use prost::Message as _;
 use crate::cluster::{self, Cluster, NAME};
 use crate::mesh::Mesh;
 
-const SLOW: &str = "sweep_interval = \"1h\"";
+const SLOW: &str = "poll_interval = \"1h\"";
 
 pub async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]) {
     static RINGS: AtomicU32 = AtomicU32::new(0);

@@ -7,7 +7,7 @@ use crate::mesh::Mesh;
 use crate::users::{DEADLINE, baseline, sacctmgr};
 use mesh_testkit::wait_for;
 
-const FAST: &str = "sweep_interval = \"500ms\"\nidentity_poll = \"200ms\"\nusage_after = \"1s\"\nproof_patience = \"5s\"\n[ingest.users]\ninterval = \"1s\"";
+const FAST: &str = "poll_interval = \"500ms\"\nidentity_reload_interval = \"200ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"5s\"\n[ingest.users]\ninterval = \"1s\"";
 
 /// Waits until it is told who cancelled a job.
 async fn canceller(mesh: &Mesh, job: u32) -> (ActorKind, String) {
@@ -81,7 +81,7 @@ async fn who_cancelled_is_told_of_every_kind() {
 async fn without_accounting_nobody_is_named() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = "accounting = false\nsweep_interval = \"500ms\"";
+    let settings = "accounting = false\npoll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     let job = cluster.sbatch(&["--begin=now+1hour"], "true").await;
     mesh.wait_story(job, "submitted").await;

@@ -59,7 +59,7 @@ async fn wait_ahead(mesh: &Mesh, what: &str, wanted: impl Fn(i64) -> bool) {
 async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let config = mesh.config_of_process(cluster, "sweep_interval = \"500ms\"");
+    let config = mesh.config_of_process(cluster, "poll_interval = \"500ms\"");
     let folder = tempfile::tempdir().unwrap();
     let clock = folder.path().join("clock");
     let set = |seconds: i64| {

@@ -18,7 +18,7 @@ async fn connections_of_strangers_leave_room_for_slurms_commands() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let settings = format!(
-        "sweep_interval = \"500ms\"\n[mesh.api]\nlisten = \"{address}\"\ntoken_file = \"token\""
+        "poll_interval = \"500ms\"\n[mesh.api]\nlisten = \"{address}\"\ntoken_file = \"token\""
     );
     let config = mesh.config_of_process(cluster, &settings);
     write_private(

@@ -10,7 +10,7 @@ use mesh_testkit::wait_for;
 use crate::cluster::{self, NAME};
 use crate::mesh::{DEADLINE, Mesh};
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 
 /// The keys of a bucket; none if there is no such bucket.
 async fn keys(context: &jetstream::Context, bucket: &str) -> BTreeSet<String> {

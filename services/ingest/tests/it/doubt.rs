@@ -8,7 +8,7 @@ use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
 /// So impatient that a lie is believed soon if it is believed at all.
-const FAST: &str = "sweep_interval = \"500ms\"\nproof_patience = \"1s\"";
+const FAST: &str = "poll_interval = \"500ms\"\nmissing_record_timeout = \"1s\"";
 
 /// There is no job, whether all are asked for or one by its id.
 const NO_SUCH_JOB: &str = "case \"$*\" in

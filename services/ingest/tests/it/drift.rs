@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 
 fn drifts(mesh: &Mesh) -> Vec<CaptureEvent> {
     let mut events = mesh.events();

@@ -81,7 +81,7 @@ const FIRST_RUN: &str = "submitted started failed | submitted";
 async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"";
+    let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
     let requeued = requeued_unseen(&mesh, cluster, settings).await;
     tell_end(&mesh, &requeued, "FAILED", "3:0").await;
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
@@ -111,7 +111,7 @@ async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() 
 async fn the_run_after_an_unseen_requeue_names_the_run_it_continues_though_it_has_ended_too() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"";
+    let settings = "poll_interval = \"500ms\"";
     let requeued = requeued_unseen(&mesh, cluster, settings).await;
     tell_end(&mesh, &requeued, "FAILED", "3:0").await;
     let id = requeued.job.to_string();
@@ -138,7 +138,7 @@ async fn the_run_after_an_unseen_requeue_names_the_run_it_continues_though_it_ha
 async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"\nproof_patience = \"3s\"";
+    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
     let requeued = requeued_unseen(&mesh, cluster, settings).await;
     // The row still has the exit code.
     tell_end(&mesh, &requeued, "COMPLETED", "0:0").await;
@@ -167,7 +167,7 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
 async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"";
+    let settings = "poll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     // Its program ends by itself when it is told to go.
     let script = "trap \"exit 3\" TERM; sleep 300 & wait";

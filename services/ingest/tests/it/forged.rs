@@ -14,7 +14,7 @@ use crate::cluster::{self, Cluster};
 use crate::mesh::{DEADLINE, Mesh, payload};
 use crate::stand_in::StandIn;
 
-const SLOW: &str = "sweep_interval = \"1h\"";
+const SLOW: &str = "poll_interval = \"1h\"";
 
 /// A field of `scontrol show job`; times in Unix seconds.
 pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
@@ -244,7 +244,7 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
     let cluster = Cluster::up(23_500, &knobs).await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(&cluster);
-    let settings = format!("{SLOW}\nusage_after = \"1s\"");
+    let settings = format!("{SLOW}\nusage_delay = \"1s\"");
     let ingest = mesh
         .ingest_through(&stand_in, &cluster, &settings)
         .await

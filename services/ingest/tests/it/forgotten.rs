@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::mesh::{Mesh, payload};
 use crate::stand_in::StandIn;
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 
 static CLUSTER: Mutex<Option<Cluster>> = Mutex::const_new(None);
 
@@ -89,9 +89,9 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
     // Without an overlap only what is owed leads back to the absence. A slurmdbd that is back answers at once, but slurmctld brings
-    // what it has kept for it only seconds later (seen on 24.11.5): `settle_within` waits for that.
+    // what it has kept for it only seconds later (seen on 24.11.5): `resolution_timeout` waits for that.
     let settings = format!(
-        "{FAST}\ncatch_up_overlap = \"0s\"\nproof_patience = \"1s\"\nsettle_within = \"45s\""
+        "{FAST}\ncatch_up_overlap = \"0s\"\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"45s\""
     );
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let known = cluster.sbatch(&[], "sleep 300").await;
@@ -152,8 +152,9 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
-    let settings =
-        format!("{FAST}\naccounting = false\nproof_patience = \"1s\"\nsettle_within = \"1s\"");
+    let settings = format!(
+        "{FAST}\naccounting = false\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"1s\""
+    );
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_story(job, "submitted started").await;
@@ -195,7 +196,7 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mut mesh = Mesh::start().await;
-    let settings = format!("{FAST}\nabsent_after = \"3s\"");
+    let settings = format!("{FAST}\ncatch_up_threshold = \"3s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
     mesh.wait_story(before, "submitted started completed").await;
@@ -219,7 +220,7 @@ async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
-    let settings = format!("{FAST}\nusage_after = \"1s\"");
+    let settings = format!("{FAST}\nusage_delay = \"1s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
     mesh.wait_story(before, "submitted started completed").await;
@@ -262,7 +263,7 @@ async fn a_job_id_that_is_used_again_is_another_job() {
     ];
     let cluster = Cluster::up(23_800, &knobs).await;
     let mesh = Mesh::start().await;
-    let settings = format!("{FAST}\nusage_after = \"1s\"");
+    let settings = format!("{FAST}\nusage_delay = \"1s\"");
     let ingest = mesh.ingest(&cluster, &settings).await.ready().await;
     let mut jobs = Vec::new();
     let mut last = "";
@@ -301,7 +302,7 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    let settings = "sweep_interval = \"8s\"";
+    let settings = "poll_interval = \"8s\"";
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
     let submit = "for n in {1..200}; do sbatch --parsable --hold --mem=10 --output=/dev/null --wrap=true; done";
@@ -365,7 +366,7 @@ async fn a_task_cancelled_alone_is_told_though_its_array_is_gone_before_it_is_pr
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    let settings = format!("{FAST}\nproof_patience = \"15s\"");
+    let settings = format!("{FAST}\nmissing_record_timeout = \"15s\"");
     let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
     let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
@@ -380,7 +381,7 @@ async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    let settings = format!("{FAST}\nproof_patience = \"15s\"");
+    let settings = format!("{FAST}\nmissing_record_timeout = \"15s\"");
     let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
     let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
@@ -399,7 +400,7 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
-    let settings = format!("{FAST}\nproof_patience = \"3s\"");
+    let settings = format!("{FAST}\nmissing_record_timeout = \"3s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
     mesh.wait_story(before, "submitted started completed").await;

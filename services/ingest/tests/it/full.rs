@@ -30,7 +30,7 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    let settings = format!("sweep_interval = \"500ms\"\n{FAST}");
+    let settings = format!("poll_interval = \"500ms\"\n{FAST}");
     let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
     baseline(&mesh).await;

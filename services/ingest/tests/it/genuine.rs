@@ -71,7 +71,7 @@ async fn what_a_genuine_jobcomp_tells_is_never_called_not_believed() {
     ];
     let cluster = Cluster::up(24_200, &knobs).await;
     let mesh = Mesh::start().await;
-    let ingests = mesh.replicas(&cluster, "sweep_interval = \"1s\"\nusage_after = \"1s\"");
+    let ingests = mesh.replicas(&cluster, "poll_interval = \"1s\"\nusage_delay = \"1s\"");
     ingests.settled().await;
     let played = play(&mesh, &cluster);
     tokio::select! {

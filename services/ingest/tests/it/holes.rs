@@ -72,7 +72,7 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
     let mesh = Mesh::start().await;
     let begin = Utc::now() - Duration::seconds(1);
     let ingest = mesh
-        .ingest(cluster, "sweep_interval = \"500ms\"")
+        .ingest(cluster, "poll_interval = \"500ms\"")
         .await
         .ready()
         .await;

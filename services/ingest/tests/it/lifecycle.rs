@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::event::v1::{ActorKind, Confidence};
 use crate::cluster;
 use crate::mesh::{Mesh, payload};
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_succeeds_is_submitted_started_completed() {
@@ -118,7 +118,7 @@ async fn an_array_is_submitted_once_and_each_task_starts_and_ends() {
 async fn single_pending_tasks_that_are_cancelled_are_told_while_the_array_waits() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = format!("{FAST}\nproof_patience = \"3s\"");
+    let settings = format!("{FAST}\nmissing_record_timeout = \"3s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let array = cluster.sbatch(&["--array=1-4", "--hold"], "true").await;
     mesh.wait_story(array, "submitted held").await;

@@ -29,7 +29,7 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     let knobs = [("NODES", "1"), ("GPU_NODES", "0")];
     let cluster = Cluster::up(24_000, &knobs).await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"";
+    let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
     let ingest = mesh.ingest(&cluster, settings).await.ready().await;
     let job = cluster.sbatch(&["--begin=now+1hour"], "exit 4").await;
     let lost = cluster.sbatch(&["--begin=now+1hour"], "exit 4").await;

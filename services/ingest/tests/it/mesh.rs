@@ -11,7 +11,7 @@ use mesh_bus::{Bus, StartPosition};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::JobEvent;
 use mesh_events::{Event, RunKey};
-use mesh_runtime::{ConfigFile, Context, Service as _};
+use mesh_runtime::{ConfigFile, Context, Service as _, ServiceSection};
 use mesh_testkit::{NatsServer, Replicas, wait_for};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -116,7 +116,8 @@ impl Mesh {
 
     async fn run(&self, path: PathBuf) -> Running {
         let shutdown = CancellationToken::new();
-        let config = ConfigFile::load(&[IngestService::DEFAULTS], Some(&path)).unwrap();
+        let config =
+            ConfigFile::load(&[ServiceSection::of::<IngestService>()], Some(&path)).unwrap();
         let context = Context::new(config, shutdown.clone()).unwrap();
         let started = IngestService::start(context.clone()).await.unwrap();
         Running {
@@ -153,7 +154,7 @@ impl Mesh {
         }
         // On a busy machine Slurm answers slowly; asked as rarely as it should be then, it would tell nothing in time.
         let text = format!(
-            "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\nsweep_interval_max = \"2s\"\n{settings}\n",
+            "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\nmax_poll_interval = \"2s\"\n{settings}\n",
             self.folder.path(),
             self.nats.url(),
             cluster.conf(),

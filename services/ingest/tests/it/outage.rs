@@ -5,7 +5,7 @@ use mesh_testkit::wait_for;
 use crate::cluster;
 use crate::mesh::{DEADLINE, Mesh};
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {

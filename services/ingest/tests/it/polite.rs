@@ -13,7 +13,7 @@ use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
 /// So slow that only doorbells can be the cause.
-const SLOW: &str = "sweep_interval = \"1h\"";
+const SLOW: &str = "poll_interval = \"1h\"";
 
 /// A doorbell of PrologSlurmctld.
 fn start(occasion: &str, job_id: u32) -> Doorbell {

@@ -88,7 +88,7 @@ async fn a_qos_reason_may_mean_the_qos_of_the_partition() {
     cluster.run("root", &create).await;
     let mesh = Mesh::start().await;
     let ingest = mesh
-        .ingest(cluster, "sweep_interval = \"500ms\"")
+        .ingest(cluster, "poll_interval = \"500ms\"")
         .await
         .ready()
         .await;

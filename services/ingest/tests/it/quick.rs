@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::cluster;
 use crate::mesh::Mesh;
 
-const FAST: &str = "sweep_interval = \"500ms\"\nproof_patience = \"5s\"";
+const FAST: &str = "poll_interval = \"500ms\"\nmissing_record_timeout = \"5s\"";
 
 /// Submits jobs and requeues each as soon as Slurm lets it, from one shell.
 const AT_ONCE: &str = "for i in 1 2 3; do

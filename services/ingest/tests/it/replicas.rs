@@ -41,7 +41,7 @@ impl Held {
 async fn whatever_happens_to_the_leader_everything_is_told_once() {
     let (cluster, _guard) = cluster::shared().await;
     let mut mesh = Mesh::start().await;
-    let mut replicas = mesh.replicas(cluster, "sweep_interval = \"500ms\"");
+    let mut replicas = mesh.replicas(cluster, "poll_interval = \"500ms\"");
     replicas.settled().await;
     let stop = CancellationToken::new();
     let jobs = tokio::spawn(submit(cluster, stop.clone()));

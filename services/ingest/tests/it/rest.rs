@@ -13,7 +13,8 @@ use crate::cluster::{self, Cluster};
 use crate::holes::{filled, lose_everything};
 use crate::mesh::Mesh;
 
-const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"30s\"";
+const FAST: &str =
+    "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"30s\"";
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Waits until both have told this of a job.
@@ -139,7 +140,7 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
 async fn what_a_run_used_has_its_exit_code_after_a_restart() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let slow = FAST.replace("usage_after = \"1s\"", "usage_after = \"1h\"");
+    let slow = FAST.replace("usage_delay = \"1s\"", "usage_delay = \"1h\"");
     let ingest = mesh.ingest_over_rest(cluster, &slow).await.ready().await;
     let job = cluster.sbatch(&[], "exit 3").await;
     told_over_rest(&mesh, job, "submitted started failed").await;

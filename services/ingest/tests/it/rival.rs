@@ -44,9 +44,9 @@ use crate::cluster::{self, NAME};
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 /// So slow that only doorbells can be the cause.
-const SLOW: &str = "sweep_interval = \"1h\"";
+const SLOW: &str = "poll_interval = \"1h\"";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_f2_accounting_that_is_behind_delays_nothing() {

@@ -50,7 +50,7 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     // Long ago enough to be late, near enough for a few questions about an hour each.
     let history = (now - Duration::hours(30)).to_rfc3339_opts(SecondsFormat::Secs, true);
     let settings = format!(
-        "sweep_interval = \"500ms\"\nproof_patience = \"2s\"\nhistory_since = \"{history}\"\ncatch_up_overlap = \"30h\"\nforget_after = \"60h\"\nusage_after = \"1h\""
+        "poll_interval = \"500ms\"\nmissing_record_timeout = \"2s\"\nhistory_since = \"{history}\"\ncatch_up_overlap = \"30h\"\nended_run_retention = \"60h\"\nusage_delay = \"1h\""
     );
     stand_in.lie(
         "squeue",

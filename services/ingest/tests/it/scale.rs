@@ -22,7 +22,7 @@ async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_tol
     ];
     let cluster = Cluster::up(23_600, &knobs).await;
     let mesh = Mesh::start().await;
-    let ingest = mesh.ingest(&cluster, "sweep_interval = \"1s\"").await;
+    let ingest = mesh.ingest(&cluster, "poll_interval = \"1s\"").await;
     let ingest = ingest.ready().await;
 
     // One task runs, the rest never becomes a job of its own.

@@ -27,7 +27,7 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
     ];
     let cluster = Cluster::up(23_200, &knobs).await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"";
+    let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
     let ingest = mesh.ingest(&cluster, settings).await.ready().await;
 
     let table = cluster.folder.join("table");

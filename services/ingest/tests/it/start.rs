@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::cluster;
 use crate::mesh::{Mesh, Running};
 
-const FAST: &str = "sweep_interval = \"500ms\"";
+const FAST: &str = "poll_interval = \"500ms\"";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {

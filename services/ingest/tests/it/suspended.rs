@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::forged::field;
 use crate::mesh::Mesh;
 
-const SLOW: &str = "sweep_interval = \"1h\"\nusage_after = \"1s\"";
+const SLOW: &str = "poll_interval = \"1h\"\nusage_delay = \"1s\"";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {

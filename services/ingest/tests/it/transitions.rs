@@ -12,7 +12,8 @@ use mesh_events::proto::mesh::event::v1::ActorKind;
 use crate::cluster::{Cluster, NAME};
 use crate::mesh::{Mesh, payload};
 
-const SETTINGS: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"5s\"";
+const SETTINGS: &str =
+    "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"5s\"";
 /// `spare`: whose jobs are cancelled, not requeued, when the partition `cpu` wants the node.
 const CONF: &str = "PartitionName=spare Nodes=n[1-2] PriorityTier=1 PreemptMode=CANCEL MaxTime=1:00:00 DefaultTime=10:00 State=UP
 DependencyParameters=kill_invalid_depend

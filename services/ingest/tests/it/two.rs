@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::mesh::Mesh;
 
-const SETTINGS: &str = "sweep_interval = \"500ms\"\naccounting = false";
+const SETTINGS: &str = "poll_interval = \"500ms\"\naccounting = false";
 
 async fn small(name: &str, base_port: u16, conf: &str) -> Cluster {
     let knobs = [

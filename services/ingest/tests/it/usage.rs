@@ -11,7 +11,8 @@ use crate::cluster;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
-const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"60s\"";
+const FAST: &str =
+    "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"60s\"";
 /// Two tasks that hold 40 MB and use a second of CPU each, however long that takes, and then stay until Slurm has looked at them: once a
 /// second.
 const BURN: &str = "srun -n2 python3 -c 'import time; held = bytearray(40 << 20)\nwhile time.process_time() < 1: pass\ntime.sleep(2)'";
@@ -164,7 +165,7 @@ async fn a_restart_does_not_begin_the_wait_for_what_a_run_used_anew() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"1s\"\nsettle_within = \"60s\"";
+    let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"60s\"";
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
     // Accounting answers, and has no such run.

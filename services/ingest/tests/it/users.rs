@@ -11,10 +11,9 @@ use crate::cluster::{self, Cluster, NAME};
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
-pub const FAST: &str = "identity_poll = \"200ms\"\n[ingest.users]\ninterval = \"1s\"";
+pub const FAST: &str = "identity_reload_interval = \"200ms\"\n[ingest.users]\ninterval = \"1s\"";
 /// Reads everything at every look, whatever the log says.
-const EAGER: &str =
-    "identity_poll = \"200ms\"\n[ingest.users]\ninterval = \"1s\"\nfull_interval = \"1s\"";
+const EAGER: &str = "identity_reload_interval = \"200ms\"\n[ingest.users]\ninterval = \"1s\"\nfull_interval = \"1s\"";
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 pub fn of_user(event: &Event) -> Option<&UserEvent> {

@@ -187,17 +187,17 @@ fn up_to(at: &Option<DateTime<Utc>>) -> String {
 #[derive(Debug)]
 pub struct Events {
     store: Store,
-    max_page: u32,
-    max_story: u32,
+    max_page_size: u32,
+    max_history_events: u32,
 }
 
 impl Events {
     /// Answers from a store, within limits.
-    pub const fn new(store: Store, max_page: u32, max_story: u32) -> Self {
+    pub const fn new(store: Store, max_page_size: u32, max_history_events: u32) -> Self {
         Self {
             store,
-            max_page,
-            max_story,
+            max_page_size,
+            max_history_events,
         }
     }
 }
@@ -205,7 +205,7 @@ impl Events {
 impl EventsApi for Events {
     async fn list(&self, caller: &Caller, request: ListRequest) -> Result<EventPage, ApiError> {
         check_identity_filter(caller, &request.filter)?;
-        let query = request.check(Utc::now(), self.max_page)?;
+        let query = request.check(Utc::now(), self.max_page_size)?;
         let mut rows = self.store.list(&query, &caller.visibility()).await?;
         let more = rows.len() > query.limit as usize;
         rows.truncate(query.limit as usize);
@@ -226,8 +226,8 @@ impl EventsApi for Events {
         mut request: ListRequest,
         after: u64,
     ) -> Result<EventPage, ApiError> {
-        let query = request.check(Utc::now(), self.max_page)?;
-        request.limit = Some(self.max_page);
+        let query = request.check(Utc::now(), self.max_page_size)?;
+        request.limit = Some(self.max_page_size);
         request.cursor = Some(query.cursor_after(after.cast_signed()));
         self.list(caller, request).await
     }
@@ -251,7 +251,7 @@ impl EventsApi for Events {
                 &parsed,
                 &caller.visibility(),
                 at,
-                self.max_story + 1,
+                self.max_history_events + 1,
             )
             .await?;
         if rows.is_empty() {
@@ -261,7 +261,7 @@ impl EventsApi for Events {
                 at,
             });
         }
-        let limit = self.max_story as usize;
+        let limit = self.max_history_events as usize;
         let mut truncated = rows.len() > limit;
         rows.truncate(limit);
         let left = limit - rows.len();
@@ -285,7 +285,13 @@ impl EventsApi for Events {
     ) -> Result<NodeTimeline, ApiError> {
         let mut rows = self
             .store
-            .node(cluster, node, &caller.visibility(), at, self.max_story + 1)
+            .node(
+                cluster,
+                node,
+                &caller.visibility(),
+                at,
+                self.max_history_events + 1,
+            )
             .await?;
         if rows.is_empty() {
             return Err(ApiError::NoNode {
@@ -294,8 +300,8 @@ impl EventsApi for Events {
                 at,
             });
         }
-        let truncated = rows.len() > self.max_story as usize;
-        rows.truncate(self.max_story as usize);
+        let truncated = rows.len() > self.max_history_events as usize;
+        rows.truncate(self.max_history_events as usize);
         let mut timeline = recorded(rows)?;
         in_order(&mut timeline);
         Ok(NodeTimeline {

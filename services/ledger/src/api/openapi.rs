@@ -96,7 +96,7 @@ pub(super) struct FilterParams {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it describes parameters that api::params reads")]
 pub(super) struct PageParams {
-    /// Page size, 1 to `max_page` of the configuration (1000); 100 if not given.
+    /// Page size, 1 to `max_page_size` of the configuration (1000); 100 if not given.
     #[param(minimum = 1)]
     limit: Option<u32>,
     /// `next_cursor` of the page before, with the same filters.

@@ -41,12 +41,12 @@ impl ListRequest {
     ///
     /// # Errors
     /// The first part that is wrong.
-    pub fn check(&self, now: DateTime<Utc>, max_page: u32) -> Result<Query, InvalidFilter> {
-        let limit = self.limit.unwrap_or(DEFAULT_LIMIT.min(max_page));
-        if limit == 0 || limit > max_page {
+    pub fn check(&self, now: DateTime<Utc>, max_page_size: u32) -> Result<Query, InvalidFilter> {
+        let limit = self.limit.unwrap_or(DEFAULT_LIMIT.min(max_page_size));
+        if limit == 0 || limit > max_page_size {
             return Err(InvalidFilter::new(
                 "limit",
-                format!("{limit} is not allowed; allowed: 1 to {max_page}"),
+                format!("{limit} is not allowed; allowed: 1 to {max_page_size}"),
             ));
         }
         let mut query = Query {

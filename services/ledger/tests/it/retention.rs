@@ -66,7 +66,7 @@ impl Ledger {
     /// Configuration of a process that archives what is old, with the key of this ledger.
     fn policy(&self) -> String {
         format!(
-            "[ledger.retention]\nkeep = \"30days\"\narchive_dir = {:?}\n[ledger.checkpoint]\norigin = \"example.org/l\"\ninterval = \"100ms\"\nkey_file = {:?}",
+            "[ledger.retention]\nmax_age = \"30days\"\narchive_dir = {:?}\n[ledger.checkpoint]\norigin = \"example.org/l\"\ninterval = \"100ms\"\nkey_file = {:?}",
             self.archives(),
             self.key().path(),
         )

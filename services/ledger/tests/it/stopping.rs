@@ -66,7 +66,7 @@ async fn stopped_while_it_archives_it_goes_on(database: Database) {
     process.stop().await;
     of_long_ago(&database).await;
     let folder = database.folder.path().join("archive");
-    let policy = format!("[ledger.retention]\nkeep = \"30days\"\narchive_dir = {folder:?}");
+    let policy = format!("[ledger.retention]\nmax_age = \"30days\"\narchive_dir = {folder:?}");
     process.configure(&policy);
     process.restart();
     process

@@ -529,8 +529,17 @@ pub fn user(name: &str) -> Caller {
 }
 
 /// Serves the API to one caller over TCP, as the runtime would after it has found out who calls. Gives the address.
-pub async fn serve(store: &Store, caller: Caller, max_page: u32, max_story: u32) -> String {
-    let api = Arc::new(Events::new(store.clone(), max_page, max_story));
+pub async fn serve(
+    store: &Store,
+    caller: Caller,
+    max_page_size: u32,
+    max_history_events: u32,
+) -> String {
+    let api = Arc::new(Events::new(
+        store.clone(),
+        max_page_size,
+        max_history_events,
+    ));
     let routes = router(api).layer(Extension(caller));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -18,7 +18,7 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
             "{real:?} \"$@\" | sed 's/State=IDLE/State=IDLE+BRAND_NEW/; s/CfgTRES=cpu=/CfgTRES=cpu=many/'"
         ),
     );
-    let settings = "poll_interval = \"200ms\"\nmax_interval = \"1s\"\n";
+    let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"1s\"\n";
     let truth = configuration(&nats, &cluster, settings);
     let lies = truth.replace(
         &format!("{:?}", cluster.commands()),

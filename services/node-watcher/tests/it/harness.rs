@@ -7,7 +7,7 @@ use mesh_bus::{Bus, Config, StartPosition};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::node::v1::NodeEvent;
 use mesh_events::{Event, EventId, EventType};
-use mesh_runtime::{BoxError, ConfigFile, Context, Health, Service as _};
+use mesh_runtime::{BoxError, ConfigFile, Context, Health, Service as _, ServiceSection};
 use mesh_testkit::{NatsServer, SlurmCluster, fixtures, wait_for};
 use node_watcher::NodeWatcherService;
 use tokio::task::JoinHandle;
@@ -42,7 +42,7 @@ pub struct Running {
 
 impl Running {
     pub async fn start(nats: &NatsServer, cluster: &SlurmCluster) -> Self {
-        let often = "poll_interval = \"200ms\"\nmax_interval = \"1s\"\n";
+        let often = "poll_interval = \"200ms\"\nmax_poll_interval = \"1s\"\n";
         Self::start_with(nats, cluster, often).await
     }
 
@@ -55,7 +55,8 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
         std::fs::write(&path, configuration).unwrap();
-        let config = ConfigFile::load(&[NodeWatcherService::DEFAULTS], Some(&path)).unwrap();
+        let config =
+            ConfigFile::load(&[ServiceSection::of::<NodeWatcherService>()], Some(&path)).unwrap();
         let shutdown = CancellationToken::new();
         let context = Context::new(config, shutdown.clone()).unwrap();
         let health = context.health.clone();

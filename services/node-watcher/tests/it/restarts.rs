@@ -98,7 +98,7 @@ async fn ring(bus: &Bus, cluster: &str, hook: &str) {
 async fn who_rings_need_not_wait_for_the_next_look() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_600));
     let bus = bus(&nats).await;
-    let seldom = "poll_interval = \"1h\"\nmax_interval = \"2h\"\n";
+    let seldom = "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"\n";
     let service = Running::start_with(&nats, &cluster, seldom).await;
     until(&bus, "n4", "baseline").await;
     for (hook, state, told) in [
@@ -121,7 +121,7 @@ async fn one_slow_look_does_not_make_the_next_ones_seldom() {
     const NEXT: Duration = Duration::from_secs(20);
     let (nats, cluster) = (NatsServer::start().await, cluster(24_900));
     let bus = bus(&nats).await;
-    let settings = "poll_interval = \"200ms\"\nmax_interval = \"10m\"\n";
+    let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"10m\"\n";
     let service = Running::start_with(&nats, &cluster, settings).await;
     until(&bus, "n4", "baseline").await;
 
@@ -161,7 +161,7 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("mesh.toml");
-    let settings = "poll_interval = \"200ms\"\nmax_interval = \"1s\"";
+    let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"1s\"";
     std::fs::write(&config, configuration(&nats, &cluster, settings)).unwrap();
     let program = env!("CARGO_BIN_EXE_node-watcher");
     let mut replicas = Replicas::start("node-watcher", program, &config, folder.path());
@@ -212,7 +212,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
     let nats = NatsServer::start().await;
     let (here, there) = (cluster(24_700), cluster(24_800));
     let bus = bus(&nats).await;
-    let seldom = "poll_interval = \"1h\"\nmax_interval = \"2h\"";
+    let seldom = "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"";
     let services = [
         Running::start_with(&nats, &here, seldom).await,
         Running::start_with(&nats, &there, seldom).await,

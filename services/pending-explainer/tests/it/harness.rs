@@ -10,7 +10,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueSnapshot, QueuedJob};
 use mesh_events::{Event, EventId, EventType, catalogue, subject, timestamp};
-use mesh_runtime::{BoxError, ConfigFile, Context, Service as _};
+use mesh_runtime::{BoxError, ConfigFile, Context, Service as _, ServiceSection};
 use mesh_testkit::{NatsServer, fixtures, wait_for};
 use pending_explainer::PendingExplainerService;
 use prost::Message as _;
@@ -31,12 +31,16 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
         let text = format!(
-            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\nqueue_interval = \"100ms\"\n",
+            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\npoll_interval = \"100ms\"\n",
             fixtures::CLUSTER,
             nats.url()
         );
         std::fs::write(&path, text).unwrap();
-        let config = ConfigFile::load(&[PendingExplainerService::DEFAULTS], Some(&path)).unwrap();
+        let config = ConfigFile::load(
+            &[ServiceSection::of::<PendingExplainerService>()],
+            Some(&path),
+        )
+        .unwrap();
         let shutdown = CancellationToken::new();
         let started =
             PendingExplainerService::start(Context::new(config, shutdown.clone()).unwrap())

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::delivery::{Delivery, time};
 use super::saves::save;
 use super::store::Store;
+use crate::config;
 use crate::error::Error;
 
 /// Where an endpoint is written.
@@ -452,12 +453,14 @@ fn source(row: &Row) -> Result<Source, sqlx::Error> {
 }
 
 fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
+    let mut spec = serde_json::from_str(&row.get::<String>("spec")?).unwrap_or_default();
+    config::rename_old_keys(&mut spec);
     Ok(EndpointRow {
         name: row.get("name")?,
         id: row.get("id")?,
         source: source(row)?,
         owner: row.get("owner")?,
-        spec: serde_json::from_str(&row.get::<String>("spec")?).unwrap_or_default(),
+        spec,
         secrets: row.get("secrets")?,
         activity: Activity::parse(&row.get::<String>("state")?),
         reason: row.get("reason")?,

@@ -25,7 +25,7 @@ use super::{
 use crate::adapters::endpoints::{Act, Activity, EndpointRow, Source};
 use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery};
-use crate::config::Endpoint;
+use crate::config::{self, Endpoint};
 use crate::endpoint_worker::WorkerContext;
 use crate::outbox_publisher::{ACT, SERVICE};
 use crate::registry::{Definition, Registry, RetiredSecret};
@@ -75,6 +75,7 @@ impl WebhooksApi for Webhooks {
                 self.config_file
             )));
         };
+        config::refuse_old_keys(&spec).map_err(ApiError::Invalid)?;
         let owner = owner(caller, &mut spec)?;
         let turn = self.making.lock().await;
         self.within_quota(caller, &owner).await?;
@@ -115,6 +116,7 @@ impl WebhooksApi for Webhooks {
 
     async fn edit(&self, caller: &Caller, name: &str, patch: Value) -> Result<Webhook, ApiError> {
         let mut stored = self.editable(caller, name).await?;
+        config::refuse_old_keys(&patch).map_err(ApiError::Invalid)?;
         let Value::Object(patch) = patch else {
             return Err(ApiError::invalid("", "a JSON object with what changes"));
         };

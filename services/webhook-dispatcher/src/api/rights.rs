@@ -69,7 +69,7 @@ impl Webhooks {
 
     /// Checks that the owner may have one more.
     pub(super) async fn within_quota(&self, caller: &Caller, owner: &str) -> Result<(), ApiError> {
-        let most = self.registry.config().most_per_user as usize;
+        let most = self.registry.config().max_endpoints_per_user as usize;
         if caller.may_write() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Webhooks {
             return Ok(());
         }
         Err(ApiError::Conflict(format!(
-            "{owner} has {most} webhooks, and more are not allowed (webhook-dispatcher.most_per_user); remove one, or ask an administrator"
+            "{owner} has {most} webhooks, and more are not allowed (webhook-dispatcher.max_endpoints_per_user); remove one, or ask an administrator"
         )))
     }
 }

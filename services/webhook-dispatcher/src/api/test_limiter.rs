@@ -69,7 +69,7 @@ impl Webhooks {
         let (name, now) = (&endpoint.name, Utc::now());
         let places = Arc::clone(&self.shared.places).try_acquire_owned();
         let place = places.map_err(|_| ApiError::TooMany {
-            problem: "as many requests as may be (most_requests) are under way".to_owned(),
+            problem: "as many requests as may be (max_in_flight) are under way".to_owned(),
             after: DEFAULT_RETRY_AFTER_SECS,
         })?;
         {

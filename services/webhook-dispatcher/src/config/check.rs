@@ -16,7 +16,7 @@ use crate::domain::filter::{Filter, TypePattern};
 use crate::domain::format::{Format, Signed};
 use crate::domain::rate::{Limit, Rate};
 use crate::domain::redactor::Redactor;
-use crate::domain::retry::Policy;
+use crate::domain::retry::RetryPolicy;
 use crate::domain::success::Codes;
 use crate::signature::Signer;
 
@@ -116,11 +116,12 @@ impl<'a> Check<'a> {
         let format = self.format(url.as_ref(), read);
         let signer = self.signer(read);
         let filter = self.filter();
-        let policy = Policy {
+        let (retry, defaults) = (written.retry, config.retry);
+        let policy = RetryPolicy {
             max_attempts: written.max_attempts.unwrap_or(config.max_attempts),
-            first_wait: written.first_wait.unwrap_or(config.first_wait),
-            growth: written.growth.unwrap_or(config.growth),
-            longest_wait: written.longest_wait.unwrap_or(config.longest_wait),
+            initial_interval: retry.initial_interval.unwrap_or(defaults.initial_interval),
+            multiplier: retry.multiplier.unwrap_or(defaults.multiplier),
+            max_interval: retry.max_interval.unwrap_or(defaults.max_interval),
             max_retry_after: written.max_retry_after.unwrap_or(config.max_retry_after),
             give_up_after: written.give_up_after,
         };
@@ -136,8 +137,8 @@ impl<'a> Check<'a> {
         if policy.max_retry_after.is_zero() || policy.max_retry_after > LONGEST_WAIT {
             self.fault("max_retry_after", "above 0 and at most 7d");
         }
-        if policy.growth == 0 {
-            self.fault("growth", "at least 1");
+        if policy.multiplier == 0 {
+            self.fault("retry.multiplier", "at least 1");
         }
         let timeout = written.timeout.unwrap_or(config.timeout);
         if timeout.is_zero() || timeout > Duration::from_secs(30) {
@@ -199,7 +200,10 @@ impl<'a> Check<'a> {
             concurrency,
             policy,
             success,
-            circuit_after: written.circuit_after.unwrap_or(config.circuit_after),
+            failure_threshold: written
+                .circuit_breaker
+                .failure_threshold
+                .unwrap_or(config.circuit_breaker.failure_threshold),
             limit,
             redactor: Arc::default(),
         };

@@ -8,13 +8,13 @@ use serde_json::Value;
 use url::Url;
 
 use crate::domain::address::Subnet;
-use crate::domain::circuit;
+use crate::domain::circuit::{self, CircuitPolicy};
 use crate::domain::filter::Filter;
 use crate::domain::format::Format;
 use crate::domain::gate::AdmissionRules;
 use crate::domain::rate::Limit;
 use crate::domain::redactor::{Redactor, Values};
-use crate::domain::retry::Policy;
+use crate::domain::retry::RetryPolicy;
 use crate::domain::success::Codes;
 use crate::signature::Signer;
 
@@ -50,11 +50,11 @@ pub struct Endpoint {
     /// Requests under way.
     pub concurrency: usize,
     /// How often and when it is tried.
-    pub policy: Policy,
+    pub policy: RetryPolicy,
     /// Statuses that mean success.
     pub success: Codes,
     /// So many failures in a row open its circuit; 0: never.
-    pub circuit_after: u32,
+    pub failure_threshold: u32,
     /// How fast; `None`: as fast as it goes.
     pub limit: Option<Limit>,
     /// Takes its secrets out of what is recorded or shown.
@@ -66,11 +66,11 @@ impl Endpoint {
     pub fn rules(&self) -> AdmissionRules {
         let policy = self.policy;
         AdmissionRules {
-            circuit: circuit::Policy {
-                after: self.circuit_after,
-                first: policy.first_wait,
-                growth: policy.growth,
-                longest: policy.longest_wait.min(circuit::LONGEST),
+            circuit: CircuitPolicy {
+                failure_threshold: self.failure_threshold,
+                initial_interval: policy.initial_interval,
+                multiplier: policy.multiplier,
+                max_interval: policy.max_interval.min(circuit::LONGEST),
             },
             limit: self.limit,
             max_retry_after: policy.max_retry_after,

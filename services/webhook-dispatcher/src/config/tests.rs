@@ -1,6 +1,6 @@
 use super::*;
 use crate::domain::format::Format;
-use crate::domain::retry::Policy;
+use crate::domain::retry::RetryPolicy;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -41,17 +41,17 @@ fn the_default_file_says_what_the_defaults_are() {
     let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
     assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
     let keys = file["webhook-dispatcher"].as_table().unwrap().len();
-    assert_eq!(keys, 24, "every key is in the file");
+    assert_eq!(keys, 22, "every key is in the file");
 }
 
 #[test]
 fn the_default_schedule_takes_about_three_days() {
     let config = Config::default();
-    let policy = Policy {
+    let policy = RetryPolicy {
         max_attempts: config.max_attempts,
-        first_wait: config.first_wait,
-        growth: config.growth,
-        longest_wait: config.longest_wait,
+        initial_interval: config.retry.initial_interval,
+        multiplier: config.retry.multiplier,
+        max_interval: config.retry.max_interval,
         max_retry_after: config.max_retry_after,
         give_up_after: None,
     };
@@ -113,6 +113,7 @@ fn each_fault_names_endpoint_and_key() {
     );
     check("max_attempts = 0", "max_attempts: at least 1");
     check("timeout = \"0s\"", "timeout: above 0");
+    check("retry = { multiplier = 0 }", "retry.multiplier: at least 1");
     check("concurrency = 0", "concurrency: from 1");
     check(
         "users = [\"alice\"]\ntypes = [\"node.down\"]",
@@ -123,11 +124,11 @@ fn each_fault_names_endpoint_and_key() {
 }
 
 #[test]
-fn outcomes_are_remembered_as_long_as_the_stream_keeps_events() {
-    assert!(validate("remember = \"14d\"").is_ok());
-    let faults = validate("remember = \"13d\"").err().unwrap();
+fn outcomes_are_stored_as_long_as_the_stream_keeps_events() {
+    assert!(validate("retention = \"14d\"").is_ok());
+    let faults = validate("retention = \"13d\"").err().unwrap();
     assert!(
-        faults[0].starts_with("webhook-dispatcher.remember: at least 14days"),
+        faults[0].starts_with("webhook-dispatcher.retention: at least 14days"),
         "{faults:?}"
     );
 }
@@ -231,4 +232,24 @@ fn a_condition_is_checked_when_it_is_read() {
         "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org\"\nsecret = \"{SECRET}\"\nwhen = \"job.exit_code > 1\""
     );
     assert!(validate(&sound).is_ok());
+}
+
+#[test]
+fn an_endpoint_overrides_single_keys_of_a_table() {
+    let text = format!(
+        "[webhook-dispatcher.retry]\ninitial_interval = \"20s\"\nmax_interval = \"1h\"\n\
+         [[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org\"\nsecret = \"{SECRET}\"\n\
+         retry = {{ multiplier = 2, max_interval = \"2h\" }}\ncircuit_breaker = {{ failure_threshold = 3 }}\n"
+    );
+    let endpoint = validate(&text).unwrap().remove(0);
+    let policy = endpoint.policy;
+    assert_eq!(
+        (
+            policy.initial_interval,
+            policy.multiplier,
+            policy.max_interval
+        ),
+        (Duration::from_secs(20), 2, Duration::from_secs(2 * 60 * 60))
+    );
+    assert_eq!(endpoint.failure_threshold, 3);
 }

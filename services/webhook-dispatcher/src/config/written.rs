@@ -90,18 +90,9 @@ pub struct EndpointConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_attempts: Option<u32>,
-    /// Upper bound of the first wait.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10s")]
-    pub first_wait: Option<Duration>,
-    /// Factor between the bounds of waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub growth: Option<u32>,
-    /// Upper bound of every wait.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30h")]
-    pub longest_wait: Option<Duration>,
+    /// Waits between attempts.
+    #[serde(skip_serializing_if = "EndpointRetry::is_empty")]
+    pub retry: EndpointRetry,
     /// Upper bound of a wait that the receiver asks for by `Retry-After`, at most `7d`.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1h")]
@@ -117,10 +108,9 @@ pub struct EndpointConfig {
     /// Statuses that mean success: `202`, `2xx`, `200-204`; 2xx if not given. For `cloudevents` and `template`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<String>,
-    /// So many failures in a row open its circuit: nothing is sent for a while, then one delivery as a probe. 0: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = 10)]
-    pub circuit_after: Option<u32>,
+    /// When its circuit opens: nothing is sent for a while, then one delivery as a probe.
+    #[serde(skip_serializing_if = "EndpointCircuitBreaker::is_empty")]
+    pub circuit_breaker: EndpointCircuitBreaker,
     /// Requests in a second, minute or hour: `10/s`, `30/m`, `100/h`. None: as fast as it goes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "10/s")]
@@ -129,6 +119,48 @@ pub struct EndpointConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10000)]
     pub burst: Option<u32>,
+}
+
+/// Waits between the attempts of a delivery.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
+#[schema(as = WebhookRetry)]
+#[serde(deny_unknown_fields, default)]
+pub struct EndpointRetry {
+    /// Upper bound of the first wait.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10s")]
+    pub initial_interval: Option<Duration>,
+    /// Factor between the bounds of waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub multiplier: Option<u32>,
+    /// Upper bound of every wait.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30h")]
+    pub max_interval: Option<Duration>,
+}
+
+impl EndpointRetry {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// When the circuit of an endpoint opens.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
+#[schema(as = WebhookCircuitBreaker)]
+#[serde(deny_unknown_fields, default)]
+pub struct EndpointCircuitBreaker {
+    /// So many failures in a row open it. 0: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 10)]
+    pub failure_threshold: Option<u32>,
+}
+
+impl EndpointCircuitBreaker {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the tasks of arrays are told.

@@ -1,12 +1,12 @@
 //! Whether an endpoint is tried at all.
 //!
 //! - Closed: everything is sent.
-//! - It opens after `after` failures in a row that no delivery is to blame for: no connection, no answer in time, a 5xx and the like.
+//! - It opens after `failure_threshold` failures in a row that no delivery is to blame for: no connection, no answer in time, a 5xx and the like.
 //!   While it is open nothing is sent.
 //! - After a while it is half-open: one delivery is let through, the probe. Any answer that comes from a receiver at work closes the
 //!   circuit, a failure opens it again for longer.
 //!
-//! The wait before the n-th probe lies between half of first × growth^(n-1) and all of it, at most `longest`: long enough to leave a
+//! The wait before the n-th probe lies between half of initial_interval × multiplier^(n-1) and all of it, at most `max_interval`: long enough to leave a
 //! receiver alone, and not the same for all endpoints of one that went down. Requests that were under way when the circuit opened may
 //! close it, but fail without a consequence.
 
@@ -20,22 +20,25 @@ pub const LONGEST: Duration = Duration::from_secs(5 * 60);
 
 /// When a circuit opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct CircuitPolicy {
     /// So many failures in a row open it; 0: it never opens.
-    pub after: u32,
+    pub failure_threshold: u32,
     /// Upper bound of the wait before the first probe.
-    pub first: Duration,
+    pub initial_interval: Duration,
     /// Factor between these bounds.
-    pub growth: u32,
+    pub multiplier: u32,
     /// Upper bound of every wait.
-    pub longest: Duration,
+    pub max_interval: Duration,
 }
 
-impl Policy {
+impl CircuitPolicy {
     /// How long nothing is sent before a probe.
     pub(super) fn wait(&self, openings: u32, jitter: f64) -> TimeDelta {
-        let factor = self.growth.saturating_pow(openings.saturating_sub(1));
-        let bound = self.first.saturating_mul(factor).min(self.longest);
+        let factor = self.multiplier.saturating_pow(openings.saturating_sub(1));
+        let bound = self
+            .initial_interval
+            .saturating_mul(factor)
+            .min(self.max_interval);
         let wait = bound.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
         TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX)
     }
@@ -106,10 +109,10 @@ impl Circuit {
     }
 
     /// True if [`Circuit::enter`] would let somebody in.
-    pub fn lets_in(&self, policy: &Policy, now: DateTime<Utc>) -> bool {
+    pub fn lets_in(&self, policy: &CircuitPolicy, now: DateTime<Utc>) -> bool {
         match &self.open {
             None => true,
-            Some(open) => self.probe.is_none() && open.is_due(now, policy.longest),
+            Some(open) => self.probe.is_none() && open.is_due(now, policy.max_interval),
         }
     }
 
@@ -119,7 +122,7 @@ impl Circuit {
     }
 
     /// Asks for the right to make an attempt.
-    pub fn enter(&mut self, policy: &Policy, now: DateTime<Utc>) -> Option<CircuitPermit> {
+    pub fn enter(&mut self, policy: &CircuitPolicy, now: DateTime<Utc>) -> Option<CircuitPermit> {
         if !self.lets_in(policy, now) {
             return None;
         }
@@ -147,7 +150,7 @@ impl Circuit {
         pass: CircuitPermit,
         sign: CircuitSignal,
         reason: &str,
-        policy: &Policy,
+        policy: &CircuitPolicy,
         now: DateTime<Utc>,
         jitter: f64,
     ) {
@@ -173,7 +176,7 @@ impl Circuit {
             (CircuitSignal::Failing, Some(_)) => {}
             (CircuitSignal::Failing, None) => {
                 self.failures = self.failures.saturating_add(1);
-                if policy.after > 0 && self.failures >= policy.after {
+                if policy.failure_threshold > 0 && self.failures >= policy.failure_threshold {
                     self.failures = 0;
                     self.open = Some(OpenCircuit {
                         since: now,
@@ -202,11 +205,11 @@ mod tests {
 
     use super::*;
 
-    const POLICY: Policy = Policy {
-        after: 3,
-        first: Duration::from_secs(10),
-        growth: 4,
-        longest: Duration::from_secs(300),
+    const POLICY: CircuitPolicy = CircuitPolicy {
+        failure_threshold: 3,
+        initial_interval: Duration::from_secs(10),
+        multiplier: 4,
+        max_interval: Duration::from_secs(300),
     };
 
     fn at(seconds: i64) -> DateTime<Utc> {
@@ -281,7 +284,10 @@ mod tests {
         let next = Circuit::opened(serde_json::from_str(&text).unwrap());
         assert!(!next.lets_in(&POLICY, at(9)) && next.lets_in(&POLICY, at(10)));
         assert!(next.lets_in(&POLICY, at(-3_600)));
-        let never = Policy { after: 0, ..POLICY };
+        let never = CircuitPolicy {
+            failure_threshold: 0,
+            ..POLICY
+        };
         let mut circuit = Circuit::default();
         for _ in 0..1_000 {
             circuit.ended(

@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
-use super::circuit::{self, Circuit, CircuitPermit, CircuitSignal, OpenCircuit};
+use super::circuit::{Circuit, CircuitPermit, CircuitPolicy, CircuitSignal, OpenCircuit};
 use super::rate::{Bucket, Limit};
 use super::retry::{Outcome, RetryAfter};
 
@@ -18,7 +18,7 @@ use super::retry::{Outcome, RetryAfter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionRules {
     /// When the circuit opens.
-    pub circuit: circuit::Policy,
+    pub circuit: CircuitPolicy,
     /// How fast; `None`: as fast as it goes.
     pub limit: Option<Limit>,
     /// How long it waits at most because its receiver asks for it.
@@ -133,7 +133,7 @@ impl Gate {
         }
         let room = match self.circuit.open() {
             _ if self.circuit.is_probing() => return Err(Closed::Probing),
-            Some(open) if !open.is_due(now, rules.circuit.longest) => {
+            Some(open) if !open.is_due(now, rules.circuit.max_interval) => {
                 return Err(Closed::Until(open.until));
             }
             Some(_) => 1,
@@ -232,11 +232,11 @@ mod tests {
     use super::*;
 
     const RULES: AdmissionRules = AdmissionRules {
-        circuit: circuit::Policy {
-            after: 2,
-            first: Duration::from_secs(10),
-            growth: 2,
-            longest: Duration::from_secs(60),
+        circuit: CircuitPolicy {
+            failure_threshold: 2,
+            initial_interval: Duration::from_secs(10),
+            multiplier: 2,
+            max_interval: Duration::from_secs(60),
         },
         limit: None,
         max_retry_after: Duration::from_secs(3_600),

@@ -1,7 +1,7 @@
 //! What waits a moment for its cost: messages to people, incidents, and bodies that have it in them.
 //!
 //! A message about a start wants the burn rate, one about an end the final cost; cost-engine publishes both right after the event they
-//! follow from. So these messages wait a few seconds (`cost_wait`) for `cost.estimated` and `cost.finalized` of their run, and go
+//! follow from. So these messages wait a few seconds (`cost_join_timeout`) for `cost.estimated` and `cost.finalized` of their run, and go
 //! without when none came. A run that never had an allocation costs nothing and does not wait.
 
 use mesh_events::{Event, EventType};

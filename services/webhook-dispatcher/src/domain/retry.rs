@@ -8,8 +8,8 @@
 //! - Other statuses, redirects among them: the same request would get the same answer. Given up at once.
 //! - No answer (DNS, connect, TLS, reset, deadline, refused address): tried again.
 //!
-//! The wait before attempt n+1 is anything between nothing and first_wait × growth^(n-1), at most longest_wait: full jitter, so that the
-//! deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter, up to
+//! The wait before attempt n+1 is anything between nothing and initial_interval × multiplier^(n-1), at most max_interval: full jitter, so that
+//! the deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter, up to
 //! `max_retry_after`. Where a delivery is given up after a while, the last attempt is made when that is over.
 
 use std::time::Duration;
@@ -18,28 +18,28 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 /// How often and when a delivery is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RetryPolicy {
     /// Attempts in all; at least 1.
     pub max_attempts: u32,
     /// Upper bound of the wait after the first attempt.
-    pub first_wait: Duration,
+    pub initial_interval: Duration,
     /// Factor between these bounds.
-    pub growth: u32,
+    pub multiplier: u32,
     /// Upper bound of every wait.
-    pub longest_wait: Duration,
+    pub max_interval: Duration,
     /// Upper bound of a wait that the receiver asks for.
     pub max_retry_after: Duration,
     /// No attempt is planned later than so long after the delivery began; `None`: attempts alone end it.
     pub give_up_after: Option<Duration>,
 }
 
-impl Policy {
+impl RetryPolicy {
     /// Upper bound of the wait after an attempt, counted from 1.
     pub fn bound(&self, attempt: u32) -> Duration {
-        let factor = self.growth.saturating_pow(attempt.saturating_sub(1));
-        self.first_wait
+        let factor = self.multiplier.saturating_pow(attempt.saturating_sub(1));
+        self.initial_interval
             .saturating_mul(factor)
-            .min(self.longest_wait)
+            .min(self.max_interval)
     }
 }
 
@@ -145,7 +145,7 @@ pub enum Next {
 
 /// What follows from an attempt, counted from 1, at a delivery that began then. `jitter` is a random number in 0..1.
 pub fn next_attempt(
-    policy: &Policy,
+    policy: &RetryPolicy,
     attempt: u32,
     began: DateTime<Utc>,
     outcome: &Outcome,
@@ -195,11 +195,11 @@ mod tests {
 
     use super::*;
 
-    const POLICY: Policy = Policy {
+    const POLICY: RetryPolicy = RetryPolicy {
         max_attempts: 5,
-        first_wait: Duration::from_secs(10),
-        growth: 4,
-        longest_wait: Duration::from_secs(1_000),
+        initial_interval: Duration::from_secs(10),
+        multiplier: 4,
+        max_interval: Duration::from_secs(1_000),
         max_retry_after: Duration::from_secs(7 * 24 * 60 * 60),
         give_up_after: None,
     };
@@ -294,7 +294,7 @@ mod tests {
             7 * 86_400,
             "nor for ever"
         );
-        let policy = Policy {
+        let policy = RetryPolicy {
             max_retry_after: Duration::from_secs(60),
             ..POLICY
         };
@@ -316,7 +316,7 @@ mod tests {
         fn with_an_end_the_last_attempt_is_at_it(
             age in 0i64..2_000, end in 1u64..2_000, attempt in 1u32..6, jitter in 0.0f64..1.0, asked in prop::option::of(0u32..2_000),
         ) {
-            let policy = Policy { give_up_after: Some(Duration::from_secs(end)), ..POLICY };
+            let policy = RetryPolicy { give_up_after: Some(Duration::from_secs(end)), ..POLICY };
             let began = now() - TimeDelta::seconds(age);
             let end = began + TimeDelta::seconds(end.cast_signed());
             let asked = asked.map(|seconds| RetryAfter::fractional(seconds.into()));

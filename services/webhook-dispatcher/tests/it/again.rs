@@ -158,7 +158,7 @@ async fn of_very_many_attempts_the_last_are_kept(kind: Kind) {
     let stubborn = signed(
         "pipeline",
         &receiver.url("/"),
-        "max_attempts = 55\ncircuit_after = 0",
+        "max_attempts = 55\ncircuit_breaker = { failure_threshold = 0 }",
     );
     let stubborn = stubborn.replace("\"100ms\"", "\"1ms\"");
     let mesh = Mesh::start_on(kind, &[stubborn.replace("\"300ms\"", "\"1ms\"")]).await;
@@ -402,7 +402,7 @@ async fn an_endpoint_that_was_hardly_asked_is_not_paused(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     receiver.answer_always(CannedResponse::status(503));
     let mut mesh = Mesh::on(kind).await;
-    mesh.settings = "pause_after = \"1s\"".to_owned();
+    mesh.settings = "auto_disable_after = \"1s\"".to_owned();
     mesh.run(&[signed("pipeline", &receiver.url("/"), "max_attempts = 1")])
         .await;
     let shown = async || mesh.call(Method::GET, "/v1/webhooks/pipeline").await.1;
@@ -424,7 +424,7 @@ async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {
     receiver.answer_next([CannedResponse::status(204)]);
     receiver.answer_always(CannedResponse::status(503));
     let mut mesh = Mesh::on(kind).await;
-    mesh.settings = "pause_after = \"2s\"".to_owned();
+    mesh.settings = "auto_disable_after = \"2s\"".to_owned();
     mesh.run(&[signed(
         "pipeline",
         &receiver.url("/"),

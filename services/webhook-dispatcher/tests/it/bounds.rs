@@ -94,7 +94,7 @@ async fn many_that_hang_use_up_what_all_have_together_and_keep_nobody_out() {
         ..CannedResponse::status(204)
     });
     let mut mesh = Mesh::without_dispatcher().await;
-    mesh.settings = "most_requests = 5".to_owned();
+    mesh.settings = "max_in_flight = 5".to_owned();
     let hanging = ["one", "two", "three"]
         .map(|name| signed(name, &hang.url("/"), "types = [\"job.started\"]"));
     let healthy = signed("good", &good.url("/"), "types = [\"job.submitted\"]");

@@ -276,7 +276,7 @@ async fn dump(mesh: &Mesh) -> String {
 
 async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown(kind: Kind) {
     let mut mesh = Mesh::on(kind).await;
-    mesh.settings = "cost_wait = \"0s\"".to_owned();
+    mesh.settings = "cost_join_timeout = \"0s\"".to_owned();
     let endpoints = endpoints(echo().await);
     let config = mesh.write_config(&endpoints);
     let dispatcher = Dispatcher::start(&config, 1);

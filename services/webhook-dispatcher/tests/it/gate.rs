@@ -24,7 +24,9 @@ on_both!(
 
 /// An endpoint that sends one after the other, with the same wait before retries and before probes.
 fn patient(receiver: &WebhookReceiver, wait: &str, more: &str) -> String {
-    let more = format!("concurrency = 1\ncircuit_after = 3\nmax_attempts = 1000\n{more}");
+    let more = format!(
+        "concurrency = 1\ncircuit_breaker = {{ failure_threshold = 3 }}\nmax_attempts = 1000\n{more}"
+    );
     signed("pipeline", &receiver.url("/"), &more)
         .replace("\"100ms\"", &format!("{wait:?}"))
         .replace("\"300ms\"", &format!("{wait:?}"))

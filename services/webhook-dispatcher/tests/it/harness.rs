@@ -14,7 +14,7 @@ use mesh_bus::{Bus, EndpointConsumer};
 use mesh_db::Location;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
-use mesh_runtime::{ConfigFile, Context, Health, Service as _};
+use mesh_runtime::{ConfigFile, Context, Health, Service as _, ServiceSection};
 use mesh_testkit::{NatsServer, Postgres, ReceivedRequest, fixtures, wait_until};
 use prost::Message as _;
 use serde_json::Value;
@@ -87,7 +87,7 @@ struct Running {
 pub fn endpoint(name: &str, url: &str, more: &str) -> String {
     format!(
         "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
-         first_wait = \"100ms\"\ngrowth = 2\nlongest_wait = \"300ms\"\ntimeout = \"30s\"\n{more}\n"
+         retry = {{ initial_interval = \"100ms\", multiplier = 2, max_interval = \"300ms\" }}\ntimeout = \"30s\"\n{more}\n"
     )
 }
 
@@ -175,7 +175,8 @@ impl Mesh {
 
     pub async fn start_dispatcher(&mut self, endpoints: &[String]) {
         let path = self.write_config(endpoints);
-        let config = ConfigFile::load(&[WebhookDispatcherService::DEFAULTS], Some(&path)).unwrap();
+        let section = ServiceSection::of::<WebhookDispatcherService>();
+        let config = ConfigFile::load(&[section], Some(&path)).unwrap();
         let shutdown = CancellationToken::new();
         let context = Context::new(config, shutdown.clone()).unwrap();
         let health = context.health.clone();
@@ -372,8 +373,14 @@ impl Mesh {
 
     /// What the database has of an endpoint, as text and as bytes.
     pub async fn raw_endpoint(&self, name: &str) -> String {
-        let sql = "SELECT spec, secrets FROM endpoints WHERE name = $1";
-        let (spec, secrets): (String, Vec<u8>) = if self.database.is_empty() {
+        let (_, spec, secrets) = self.endpoint_row(name).await;
+        format!("{spec} {}", String::from_utf8_lossy(&secrets))
+    }
+
+    /// An endpoint's id, what may be shown of it, and what is sealed.
+    pub async fn endpoint_row(&self, name: &str) -> (String, String, Vec<u8>) {
+        let sql = "SELECT id, spec, secrets FROM endpoints WHERE name = $1";
+        if self.database.is_empty() {
             let query = sqlx::query_as(sql).bind(name);
             query.fetch_one(&mut self.outsider().await).await.unwrap()
         } else {
@@ -381,8 +388,7 @@ impl Mesh {
             let query = sqlx::query_as(sql).bind(name);
             let mut connection = options.connect().await.unwrap();
             query.fetch_one(&mut connection).await.unwrap()
-        };
-        format!("{spec} {}", String::from_utf8_lossy(&secrets))
+        }
     }
 
     /// Waits until so many dispatchers are at work on PostgreSQL, and each endpoint is where it prefers to be.

@@ -62,7 +62,8 @@ async fn answers_are_as_described_whatever_is_asked() {
     ]);
     let mut mesh = Mesh::on(Kind::Sqlite).await;
     mesh.settings =
-        "allow_http = true\nallow_subnets = [\"127.0.0.0/8\"]\nmost_per_user = 100000".to_owned();
+        "allow_http = true\nallow_subnets = [\"127.0.0.0/8\"]\nmax_endpoints_per_user = 100000"
+            .to_owned();
     mesh.run(&[signed("pipeline", &receiver.url("/"), "concurrency = 1")])
         .await;
     for job in 1..=3 {

@@ -45,6 +45,61 @@ async fn a_wrong_configuration_is_refused_with_every_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_nested_key_may_be_in_the_environment_and_an_old_one_is_refused_with_its_new_name() {
+    let mut mesh = Mesh::without_dispatcher().await;
+    let good = mesh.write_config(&[]);
+    let output = command(&good)
+        .arg("--print-config")
+        .env("MESH_WEBHOOK_DISPATCHER__RETRY__INITIAL_INTERVAL", "7s")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let table = text.split("[webhook-dispatcher.retry]").nth(1).unwrap();
+    for line in ["initial_interval = \"7s\"", "multiplier = 4"] {
+        assert!(table.contains(line), "{line:?} is not in {text}");
+    }
+
+    let refused = |variable: &str, value: &str| {
+        let output = command(&good)
+            .arg("--check-config")
+            .env(variable, value)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = refused("MESH_WEBHOOK_DISPATCHER__FIRST_WAIT", "7s");
+    assert!(
+        text.contains(
+            "environment variable MESH_WEBHOOK_DISPATCHER__FIRST_WAIT: renamed to MESH_WEBHOOK_DISPATCHER__RETRY__INITIAL_INTERVAL"
+        ),
+        "{text}"
+    );
+    let text = refused(
+        "MESH_WEBHOOK_DISPATCHER__ENDPOINTS",
+        "[{name=\"a\",growth=2}]",
+    );
+    assert!(
+        text.contains(
+            "environment variable MESH_WEBHOOK_DISPATCHER__ENDPOINTS: endpoints[0].growth is renamed to endpoints[0].retry.multiplier"
+        ),
+        "{text}"
+    );
+
+    let old = "[[webhook-dispatcher.endpoints]]\nname = \"a\"\nurl = \"https://example.org/\"\nlongest_wait = \"1h\"";
+    mesh.settings = "remember = \"20d\"".to_owned();
+    let config = mesh.write_config(&[old.to_owned()]);
+    let output = command(&config).arg("--check-config").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!(
+        "configuration {}: [webhook-dispatcher] remember: renamed to retention; [webhook-dispatcher] endpoints[0].longest_wait: renamed to endpoints[0].retry.max_interval",
+        config.display()
+    );
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_key_of_secrets_may_be_in_the_environment() {
     let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::for_api(Kind::Sqlite).await;

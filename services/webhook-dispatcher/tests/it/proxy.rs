@@ -159,7 +159,9 @@ async fn deliveries_go_by_the_proxy_with_its_credentials_and_no_password_is_show
     );
 
     let config = mesh_runtime::ConfigFile::load(
-        &[webhook_dispatcher::DEFAULTS],
+        &[mesh_runtime::ServiceSection::of::<
+            webhook_dispatcher::WebhookDispatcherService,
+        >()],
         Some(&mesh.write_config(&[format!("{section}credentials = \"mesh:s3cret\"")])),
     );
     let shown = config.unwrap().print("webhook-dispatcher").unwrap();

@@ -187,9 +187,13 @@ async fn retry_after_is_obeyed_in_both_forms() {
 async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     receiver.answer_always(CannedResponse::status(503));
-    let text = signed("pipeline", &receiver.url("/"), "circuit_after = 0")
-        .replace("100ms", "1h")
-        .replace("300ms", "1h");
+    let text = signed(
+        "pipeline",
+        &receiver.url("/"),
+        "circuit_breaker = { failure_threshold = 0 }",
+    )
+    .replace("100ms", "1h")
+    .replace("300ms", "1h");
     let mesh = Mesh::start_on(kind, &[text]).await;
     let events: Vec<_> = (1..=1_000)
         .map(|job| event(EventType::JobStarted, job))
@@ -218,7 +222,7 @@ async fn an_endpoint_says_what_success_is_and_when_to_give_up() {
     );
     choosy.answer_next([CannedResponse::status(200), CannedResponse::status(302)]);
     down.answer_always(CannedResponse::status(503));
-    let brief = "give_up_after = \"1s\"\nmax_attempts = 100000\ncircuit_after = 0";
+    let brief = "give_up_after = \"1s\"\nmax_attempts = 100000\ncircuit_breaker = { failure_threshold = 0 }";
     let mesh = Mesh::start(&[
         signed("choosy", &choosy.url("/"), "success = [\"202\", \"3xx\"]"),
         signed("brief", &down.url("/"), brief),

@@ -120,7 +120,7 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::for_api(kind).await;
     mesh.stop().await;
-    mesh.settings.push_str("\nmost_per_user = 1");
+    mesh.settings.push_str("\nmax_endpoints_per_user = 1");
     mesh.run(&[signed("pipeline", &receiver.url("/"), "")])
         .await;
     let spec = json!({"name": "mine", "url": receiver.url("/")});
@@ -281,7 +281,7 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
 async fn nobody_makes_more_than_they_may_by_asking_at_once() {
     let mut mesh = Mesh::for_api(Kind::Sqlite).await;
     mesh.stop().await;
-    mesh.settings.push_str("\nmost_per_user = 2");
+    mesh.settings.push_str("\nmax_endpoints_per_user = 2");
     mesh.run(&[]).await;
     let specs: Vec<Value> = (0..8)
         .map(|n| json!({"name": format!("alices-{n}"), "url": "https://example.org/"}))

@@ -41,7 +41,7 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     // What would be sent after it has no cost.
     let mut mesh = Mesh::on(kind).await;
-    mesh.settings = "cost_wait = \"60s\"".to_owned();
+    mesh.settings = "cost_join_timeout = \"60s\"".to_owned();
     mesh.run(&[chat(&receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000))
@@ -69,7 +69,7 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
 async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::on(kind).await;
-    mesh.settings = "cost_wait = \"60s\"".to_owned();
+    mesh.settings = "cost_join_timeout = \"60s\"".to_owned();
     let failures = "types = [\"job.failed\"]\nformat = ";
     let body = r#"{"type": {{ type }}{% if cost %}, "total": {{ cost.total }}{% endif %}, "person": {{ owner.name }}}"#;
     mesh.run(&[
@@ -138,7 +138,7 @@ async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind
 async fn an_end_whose_cost_does_not_come_goes_without() {
     let receiver = WebhookReceiver::start().await;
     let mut mesh = Mesh::without_dispatcher().await;
-    mesh.settings = "cost_wait = \"300ms\"".to_owned();
+    mesh.settings = "cost_join_timeout = \"300ms\"".to_owned();
     mesh.run(&[chat(&receiver.url("/"), "")]).await;
     let start = Instant::now();
     mesh.publish(&event(EventType::JobFailed, 1)).await;

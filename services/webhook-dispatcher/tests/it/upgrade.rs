@@ -1,15 +1,23 @@
-//! What a dispatcher of an earlier version left in its database is there for this one: deliveries, their attempts, and work that was begun.
+//! What a dispatcher of an earlier version left in its database is there for this one: deliveries, their attempts, work that was begun, and
+//! endpoints under the old names of their keys.
 
+use axum::http::{Method, StatusCode};
 use mesh_db::Location;
-use mesh_testkit::Postgres;
+use mesh_events::EventType;
+use mesh_testkit::{CannedResponse, Postgres, WebhookReceiver, wait_until};
+use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use webhook_dispatcher::adapters::store::{State, Store};
+use webhook_dispatcher::vault::Vault;
 
-use crate::harness::{Kind, on_both};
+use crate::harness::{DEADLINE, Kind, Mesh, alice, event, on_both};
 
-on_both!(deliveries_from_before_their_key_began_with_the_event_are_kept);
+on_both!(
+    deliveries_from_before_their_key_began_with_the_event_are_kept,
+    an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_the_new_ones,
+);
 
 /// The tables as they were, with what was in them.
 const BEFORE: &str = "
@@ -97,4 +105,103 @@ async fn deliveries_from_before_their_key_began_with_the_event_are_kept(kind: Ki
     // Where an earlier version stood is not known any more; what it began again is no dead letter.
     assert_eq!(dead, [("dead", true), ("untold", false)]);
     store.close().await;
+}
+
+/// What is sealed of alice's endpoint, and its id.
+async fn sealed(mesh: &Mesh, vault: &Vault) -> (String, Value) {
+    let (id, _, sealed) = mesh.endpoint_row("alice/mine").await;
+    let text = vault.open(&id, &sealed).unwrap();
+    (id, serde_json::from_slice(&text).unwrap())
+}
+
+async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_the_new_ones(
+    kind: Kind,
+) {
+    let receiver = WebhookReceiver::start().await;
+    let mut mesh = Mesh::for_api(kind).await;
+    let path = "/v1/webhooks/mine";
+    let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
+    let (status, made) = alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    mesh.wait_for_consumers(1).await;
+    mesh.stop().await;
+
+    // The row as the version before wrote it.
+    let key = match kind {
+        Kind::Sqlite => "webhook-dispatcher.key",
+        Kind::Postgres => "secrets.key",
+    };
+    let vault = Vault::open_or_make(&mesh.folder.path().join(key)).unwrap();
+    let old =
+        json!({"first_wait": "100ms", "growth": 2, "longest_wait": "300ms", "circuit_after": 0});
+    let (id, mut definition) = sealed(&mesh, &vault).await;
+    let (_, shown, _) = mesh.endpoint_row("alice/mine").await;
+    let mut shown: Value = serde_json::from_str(&shown).unwrap();
+    for spec in [&mut definition["spec"], &mut shown] {
+        let old = old.as_object().unwrap().clone();
+        spec.as_object_mut().unwrap().extend(old);
+    }
+    let blob = hex::encode(vault.seal(&id, definition.to_string().as_bytes()));
+    let blob = match kind {
+        Kind::Sqlite => format!("X'{blob}'"),
+        Kind::Postgres => format!("decode('{blob}', 'hex')"),
+    };
+    mesh.change_database(format!(
+        "UPDATE endpoints SET spec = '{shown}', secrets = {blob} WHERE name = 'alice/mine'"
+    ))
+    .await;
+
+    // It works, and shows the new names.
+    mesh.start_dispatcher(&[]).await;
+    mesh.wait_for_consumers(1).await;
+    let retry = json!({"initial_interval": "100ms", "multiplier": 2, "max_interval": "300ms"});
+    let (_, shown) = alice(&mesh, Method::GET, path, &Value::Null).await;
+    assert_eq!(shown["retry"], retry);
+    assert_eq!(shown["circuit_breaker"], json!({"failure_threshold": 0}));
+    assert!(shown.get("first_wait").is_none(), "{shown}");
+    receiver.answer_next([CannedResponse::status(503)]);
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    wait_until("it is delivered", DEADLINE, async || {
+        receiver.received().len() == 2
+    })
+    .await;
+
+    // Requests name the new keys, also to take one back.
+    for (patch, key) in [
+        (
+            json!({"first_wait": "1s"}),
+            "first_wait: renamed to retry.initial_interval",
+        ),
+        (
+            json!({"growth": null}),
+            "growth: renamed to retry.multiplier",
+        ),
+    ] {
+        let (status, problem) = alice(&mesh, Method::PATCH, path, &patch).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(problem.to_string().contains(key), "{problem}");
+    }
+    let spec = json!({"name": "new", "url": receiver.url("/"), "circuit_after": 3});
+    let (status, problem) = alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let problem = problem.to_string();
+    let expected = "circuit_after: renamed to circuit_breaker.failure_threshold";
+    assert!(problem.contains(expected), "{problem}");
+
+    // A change merges tables and writes the new names.
+    let patch = json!({"retry": {"multiplier": 3, "max_interval": null}});
+    let (status, changed) = alice(&mesh, Method::PATCH, path, &patch).await;
+    assert_eq!(status, StatusCode::OK, "{changed}");
+    let retry = json!({"initial_interval": "100ms", "multiplier": 3});
+    assert_eq!(changed["retry"], retry);
+    let (_, definition) = sealed(&mesh, &vault).await;
+    let (_, shown, _) = mesh.endpoint_row("alice/mine").await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    for spec in [&definition["spec"], &shown] {
+        assert_eq!(spec["retry"], retry);
+        assert_eq!(spec["circuit_breaker"], json!({"failure_threshold": 0}));
+        for key in old.as_object().unwrap().keys() {
+            assert!(spec.get(key).is_none(), "{spec}");
+        }
+    }
 }

@@ -61,7 +61,7 @@ impl Stage {
         };
         let nats = NatsServer::start().await;
         let overlay = format!(
-            "[mesh.nats]\nurl = \"{}\"\n[ingest]\nsweep_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n{slurm}",
+            "[mesh.nats]\nurl = \"{}\"\n[ingest]\npoll_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n{slurm}",
             nats.url()
         );
         let mesh = Mesh::set_up(

@@ -18,11 +18,11 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
         // Without a circuit, so that every attempt is made.
         receiver.endpoint(
             "never",
-            &format!("{types}\nmax_attempts = 3\nfirst_wait = \"50ms\"\ngrowth = 2\ncircuit_after = 0"),
+            &format!("{types}\nmax_attempts = 3\nretry = {{ initial_interval = \"50ms\", multiplier = 2 }}\ncircuit_breaker = {{ failure_threshold = 0 }}"),
         ),
         late.endpoint(
             "late",
-            &format!("{types}\nmax_attempts = 100000\nfirst_wait = \"200ms\"\ngrowth = 2\nlongest_wait = \"1s\""),
+            &format!("{types}\nmax_attempts = 100000\nretry = {{ initial_interval = \"200ms\", multiplier = 2, max_interval = \"1s\" }}"),
         ),
     ];
     let (cluster, mesh) = small("receivers", 27_400, &endpoints.concat()).await;

@@ -10,7 +10,7 @@ use crate::accounting;
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Quick sweeps, so that what no hook tells is told soon, also where Slurm answers slowly.
-pub const QUICK: &str = "[ingest]\nsweep_interval = \"1s\"\nsweep_interval_max = \"2s\"\nusage_after = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\nmax_interval = \"2s\"\n";
+pub const QUICK: &str = "[ingest]\npoll_interval = \"1s\"\nmax_poll_interval = \"2s\"\nusage_delay = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\nmax_poll_interval = \"2s\"\n";
 
 /// Quick sweeps, prices, and more configuration.
 pub fn options(more: &str) -> MeshOptions {

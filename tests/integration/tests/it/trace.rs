@@ -27,7 +27,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
         .unwrap();
     // Only a doorbell can be why ingest looks: the next sweep is an hour away.
     let more = format!(
-        "[mesh.telemetry]\notlp_endpoint = \"http://{}\"\n[ingest]\nsweep_interval = \"1h\"\n{}",
+        "[mesh.telemetry]\notlp_endpoint = \"http://{}\"\n[ingest]\npoll_interval = \"1h\"\n{}",
         collector.addr(),
         receiver.endpoint("pipeline", "types = [\"job.*\", \"cost.*\"]")
     );

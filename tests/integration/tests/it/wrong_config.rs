@@ -41,8 +41,8 @@ async fn wrong_configuration_is_refused_and_slurm_is_waited_for() {
         overlay: text.to_owned(),
         ..MeshOptions::default()
     };
-    let key = overlay("[ingest]\nsweep_intervall = \"1s\"");
-    refuses(&cluster, "key", key, &["mesh.toml", "sweep_intervall"]).await;
+    let key = overlay("[ingest]\npoll_intervall = \"1s\"");
+    refuses(&cluster, "key", key, &["mesh.toml", "poll_intervall"]).await;
     let key = overlay("[mesh]\nclutser = \"x\"");
     refuses(&cluster, "mesh-key", key, &["mesh.toml", "clutser"]).await;
     let url = overlay(

@@ -54,7 +54,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let path = folder.path().join("mesh.toml");
     let text = format!(
         "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = \"/dev/null\"\nbin_dir = {:?}\n\
-         command_timeout = \"60s\"\n[ingest]\naccounting = false\nsweep_interval = \"1s\"\nsweep_interval_max = \"1s\"\n",
+         command_timeout = \"60s\"\n[ingest]\naccounting = false\npoll_interval = \"1s\"\nmax_poll_interval = \"1s\"\n",
         fixtures::CLUSTER,
         folder.path(),
         nats.url(),

@@ -28,7 +28,7 @@ pub async fn run() -> Result<ExitCode, Error> {
     let receiver = Receiver::start().await?;
     let options = MeshOptions {
         overlay: format!(
-            "[ingest]\nsweep_interval = \"2s\"\n{}",
+            "[ingest]\npoll_interval = \"2s\"\n{}",
             receiver.endpoint(PIPELINE, "types = [\"*\"]")
         ),
         ..MeshOptions::default()

@@ -103,7 +103,7 @@ fn options(receiver: &Receiver) -> MeshOptions {
     .concat();
     MeshOptions {
         overlay: format!(
-            "[ingest]\nsweep_interval = \"1s\"\nusage_after = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\n{endpoints}"
+            "[ingest]\npoll_interval = \"1s\"\nusage_delay = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\n{endpoints}"
         ),
         price_book: Some(scenario::PRICE_BOOK.to_owned()),
         identities: Some(scenario::IDENTITIES.to_owned()),

@@ -1,0 +1,66 @@
+//! Keys that were renamed: an old one is refused with its new name.
+
+use figment::value::Value;
+use figment::{Figment, Metadata};
+
+/// Old and new names of keys, as paths within a section: `("first_wait", "retry.initial_interval")`. `[]` stands for each table of a list:
+/// `endpoints[].first_wait`.
+pub type RenamedKeys = &'static [(&'static str, &'static str)];
+
+/// Those of `[mesh]`.
+pub(super) const MESH: RenamedKeys = &[];
+
+/// True if a value is from the environment, not from a file.
+pub(super) fn is_from_environment(metadata: &Metadata) -> bool {
+    metadata.source.is_none() && metadata.name.contains("environment")
+}
+
+/// The old keys that are set in a section: each with where it is set and its new name.
+pub(super) fn faults(figment: &Figment, section: &str, renamed: RenamedKeys) -> Vec<String> {
+    let Ok(values) = figment.find_value(section) else {
+        return Vec::new();
+    };
+    let mut faults = Vec::new();
+    for (old, new) in renamed {
+        for (index, value) in find(&values, old) {
+            let at = |path: &str| match index {
+                Some(index) => path.replacen("[]", &format!("[{index}]"), 1),
+                None => path.to_owned(),
+            };
+            let (old, new) = (at(old), at(new));
+            let metadata = figment.get_metadata(value.tag());
+            faults.push(match metadata.is_some_and(is_from_environment) {
+                false => format!("[{section}] {old}: renamed to {new}"),
+                true if index.is_none() => format!(
+                    "environment variable {}: renamed to {}",
+                    variable(section, &old),
+                    variable(section, &new)
+                ),
+                true => format!(
+                    "environment variable {}: {old} is renamed to {new}",
+                    variable(section, old.split('[').next().unwrap_or_default())
+                ),
+            });
+        }
+    }
+    faults
+}
+
+/// The values that a path names, those in a list with their index.
+fn find<'a>(values: &'a Value, path: &str) -> Vec<(Option<usize>, &'a Value)> {
+    let Some((list, key)) = path.split_once("[].") else {
+        let value = values.find_ref(path);
+        return value.into_iter().map(|value| (None, value)).collect();
+    };
+    let tables = values.find_ref(list).and_then(Value::as_array);
+    let tables = tables.into_iter().flatten().enumerate();
+    tables
+        .filter_map(|(index, table)| Some((Some(index), table.find_ref(key)?)))
+        .collect()
+}
+
+/// The environment variable of a key.
+fn variable(section: &str, path: &str) -> String {
+    let (section, path) = (section.replace('-', "_"), path.replace('.', "__"));
+    format!("MESH_{section}__{path}").to_ascii_uppercase()
+}

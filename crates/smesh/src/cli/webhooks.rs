@@ -207,7 +207,7 @@ pub struct WebhookEdit {
     /// Where to send: URL, @FILE to read it from, or - for standard input or a prompt
     #[arg(long, value_name = "URL")]
     pub address: Option<String>,
-    /// Take a field back to its default, as `partitions`
+    /// Take a field back to its default, as `partitions` or `retry.max_interval`
     #[arg(long, value_name = "FIELD")]
     pub unset: Vec<String>,
     /// What changes
@@ -264,7 +264,7 @@ pub struct WebhookFields {
     /// Chats: say that a job is pending once it has waited for so long, as 15m or 0s; at once if somebody has to act [default: 15m]
     #[arg(long, value_name = "TIME")]
     pub pending_threshold: Option<String>,
-    /// Any other field of the API, as circuit_after=5 or 'accounts=["physics"]'; a value that is JSON is taken as such, FIELD=@FILE and
+    /// Any other field of the API, as retry.max_interval=1h or 'accounts=["physics"]'; a value that is JSON is taken as such, FIELD=@FILE and
     /// FIELD=- are read
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub set: Vec<String>,

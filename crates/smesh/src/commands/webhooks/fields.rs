@@ -46,7 +46,7 @@ pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
         patch.insert("url".into(), input.value("address", address)?.into());
     }
     for field in &args.unset {
-        patch.insert(field.clone(), Value::Null);
+        insert(&mut patch, field, Value::Null);
     }
     if patch.is_empty() {
         return Err(Error::Usage(
@@ -66,7 +66,7 @@ fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, V
         };
         let value = input.value(key, value)?;
         let value = serde_json::from_str(&value).unwrap_or_else(|_| value.into());
-        spec.insert(key.to_owned(), value);
+        insert(&mut spec, key, value);
     }
     if let Some(format) = &args.format {
         spec.insert("format".into(), self::format(format, input)?);
@@ -113,6 +113,21 @@ fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, V
         spec.insert("headers".into(), headers.into());
     }
     Ok(spec)
+}
+
+/// Sets a field. Dots lead into tables: `retry.max_interval`.
+fn insert(spec: &mut Map<String, Value>, path: &str, value: Value) {
+    let Some((table, key)) = path.split_once('.') else {
+        spec.insert(path.to_owned(), value);
+        return;
+    };
+    let fields = spec.entry(table).or_insert_with(|| json!({}));
+    if !fields.is_object() {
+        *fields = json!({});
+    }
+    if let Some(fields) = fields.as_object_mut() {
+        insert(fields, key, value);
+    }
 }
 
 /// A format: its name, or an object with settings. All of it may be in a file or on standard input, or only the secrets among its settings.
@@ -184,7 +199,11 @@ mod tests {
             "--pending-threshold",
             "2h",
             "--set",
-            "circuit_after=5",
+            "circuit_breaker.failure_threshold=5",
+            "--set",
+            "retry.multiplier=2",
+            "--set",
+            "retry.max_interval=1h",
             "--format",
             "slack",
         ]);
@@ -193,13 +212,26 @@ mod tests {
             json!({
                 "name": "x", "url": "https://e.org/", "types": ["job.*", "node.down"], "headers": {"authorization": "hunter2"},
                 "max_attempts": 3, "timeout": "5s", "rate_limit": "10/s", "burst": 2, "success": ["202", "3xx"], "give_up_after": "1d",
-                "max_event_age": "1h", "max_retry_after": "30m", "pending_threshold": "2h", "circuit_after": 5, "format": {"type": "slack"},
+                "max_event_age": "1h", "max_retry_after": "30m", "pending_threshold": "2h", "format": {"type": "slack"},
+                "circuit_breaker": {"failure_threshold": 5}, "retry": {"multiplier": 2, "max_interval": "1h"},
             })
         );
         let edited = spec(&["edit", "x", "--unset", "types", "--description", "why"]);
         assert_eq!(
             edited.unwrap(),
             json!({"types": null, "description": "why"})
+        );
+        let edited = spec(&[
+            "edit",
+            "x",
+            "--set",
+            "retry.multiplier=2",
+            "--unset",
+            "retry.max_interval",
+        ]);
+        assert_eq!(
+            edited.unwrap(),
+            json!({"retry": {"multiplier": 2, "max_interval": null}})
         );
         assert!(matches!(spec(&["edit", "x"]), Err(Error::Usage(_))));
         assert!(matches!(

@@ -157,19 +157,20 @@ fn settings(answer: &Value) -> String {
         "concurrency",
         "max_attempts",
         "give_up_after",
-        "first_wait",
-        "growth",
-        "longest_wait",
+        "retry.initial_interval",
+        "retry.multiplier",
+        "retry.max_interval",
         "max_event_age",
         "max_retry_after",
         "pending_threshold",
-        "circuit_after",
+        "circuit_breaker.failure_threshold",
         "arrays",
         "when",
     ];
-    let given = keys.into_iter().filter(|key| !answer[key].is_null());
+    let value = |path: &str| path.split('.').fold(answer, |table, key| &table[key]);
+    let given = keys.into_iter().filter(|key| !value(key).is_null());
     let settings: Vec<String> = given
-        .map(|key| format!("{key} {}", show::clean(&show::value(&answer[key]))))
+        .map(|key| format!("{key} {}", show::clean(&show::value(value(key)))))
         .collect();
     settings.join(", ")
 }

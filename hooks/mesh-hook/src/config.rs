@@ -14,8 +14,11 @@ pub const DEFAULT_PATH: &str = "/etc/slurm-mesh/hook.toml";
 /// When the process ends, whatever it was doing: the promise to Slurm.
 pub const HARD_STOP: Duration = Duration::from_millis(250);
 
-/// Longest deadline for NATS; the rest up to [`HARD_STOP`] is for the spool.
-const MAX_DEADLINE_MS: u64 = 200;
+/// Longest timeout of NATS; the rest up to [`HARD_STOP`] is for the spool.
+const MAX_TIMEOUT_MS: u64 = 200;
+
+/// Keys that were renamed, old and new: the old ones are refused with the new name.
+const RENAMED_KEYS: &[(&str, &str)] = &[("deadline_ms", "nats.timeout_ms")];
 
 /// The configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,9 +40,6 @@ pub struct Config {
     /// user's; without it nothing is checked.
     #[serde(default)]
     pub server_uid: Option<u32>,
-    /// How long NATS may take, connecting included, in milliseconds.
-    #[serde(default = "default_deadline_ms")]
-    pub deadline_ms: u64,
     /// How much the spool may hold. When it is full, new doorbells are dropped and ingest's sweep finds those jobs.
     #[serde(default = "default_max_spool_bytes")]
     pub max_spool_bytes: u64,
@@ -60,10 +60,13 @@ pub struct Nats {
     /// File with the password, instead of `password`.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
+    /// How long it may take, connecting included, in milliseconds.
+    #[serde(default = "default_timeout_ms")]
+    pub timeout_ms: u64,
 }
 
-const fn default_deadline_ms() -> u64 {
-    MAX_DEADLINE_MS
+const fn default_timeout_ms() -> u64 {
+    MAX_TIMEOUT_MS
 }
 
 const fn default_max_spool_bytes() -> u64 {
@@ -121,7 +124,9 @@ impl Config {
             });
             Error::Parse {
                 path: path.to_owned(),
-                message: format!("line {line}: {}", error.message().replace('\n', " ")),
+                message: old_keys(&text).unwrap_or_else(|| {
+                    format!("line {line}: {}", error.message().replace('\n', " "))
+                }),
             }
         })?;
         if config.nats.password.is_some() {
@@ -167,12 +172,12 @@ impl Config {
                 return Err((key, format!("{} is not an absolute path", path.display())));
             }
         }
-        if !(1..=MAX_DEADLINE_MS).contains(&self.deadline_ms) {
+        if !(1..=MAX_TIMEOUT_MS).contains(&self.nats.timeout_ms) {
             return Err((
-                "deadline_ms",
+                "nats.timeout_ms",
                 format!(
-                    "{} is not between 1 and {MAX_DEADLINE_MS}",
-                    self.deadline_ms
+                    "{} is not between 1 and {MAX_TIMEOUT_MS}",
+                    self.nats.timeout_ms
                 ),
             ));
         }
@@ -207,7 +212,7 @@ impl Config {
 
     /// The deadline for NATS.
     pub const fn deadline(&self) -> Duration {
-        Duration::from_millis(self.deadline_ms)
+        Duration::from_millis(self.nats.timeout_ms)
     }
 
     /// User and password, if both are set.
@@ -217,6 +222,17 @@ impl Config {
             self.nats.password.as_ref()?.expose_secret(),
         ))
     }
+}
+
+/// The old keys in the file, with their new names; `None` without any, or if it is no TOML.
+fn old_keys(text: &str) -> Option<String> {
+    let table: toml::Table = text.parse().ok()?;
+    let found: Vec<String> = RENAMED_KEYS
+        .iter()
+        .filter(|(old, _)| table.contains_key(*old))
+        .map(|(old, new)| format!("{old}: renamed to {new}"))
+        .collect();
+    (!found.is_empty()).then(|| found.join("; "))
 }
 
 fn server(url: &str) -> Result<(String, u16), String> {
@@ -324,7 +340,11 @@ mod tests {
             (GOOD.replace("nats://", "tls://"), "nats.url"),
             (GOOD.replace("127", "u:p@127"), "nats.url"),
             (GOOD.replace("4333", "x"), "nats.url"),
-            (format!("deadline_ms = 900\n{GOOD}"), "deadline_ms"),
+            (format!("{GOOD}timeout_ms = 900\n"), "nats.timeout_ms"),
+            (
+                format!("deadline_ms = 100\n{GOOD}"),
+                "hook.toml: deadline_ms: renamed to nats.timeout_ms",
+            ),
             (format!("{GOOD}user = 'u'"), "nats.user"),
             (format!("{GOOD}password_file = 'absent'"), "absent"),
         ] {

@@ -191,7 +191,7 @@ async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
 async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let settings = "sweep_interval = \"500ms\"";
+    let settings = "poll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
     let job = cluster.sbatch(&["--requeue"], script).await;

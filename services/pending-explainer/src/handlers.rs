@@ -266,10 +266,8 @@ impl Explainer {
             .queues
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if queues
-            .get(cluster)
-            .is_some_and(|last| last.taken_at >= queue.taken_at)
-        {
+        let is_known = |last: &Arc<Queue>| !queue.is_news_after(last, Utc::now());
+        if queues.get(cluster).is_some_and(is_known) {
             return Ok(None);
         }
         let queue = Arc::new(queue);

@@ -31,11 +31,14 @@ impl Store {
     /// If the database refuses or holds something else.
     pub async fn unpublished(&self, limit: u32) -> Result<Vec<Unpublished>, Error> {
         const ACTION: &str = "read outbox";
-        let before = Utc::now() - TAKEOVER_DELAY;
+        let now = Utc::now();
         let sql = Sql::new("SELECT event_id, body, traceparent FROM outbox WHERE made_by = ")
             .bind(&*self.instance)
             .push(" OR made_at < ")
-            .bind(before.timestamp_millis())
+            .bind((now - TAKEOVER_DELAY).timestamp_millis())
+            // Made while the clock was ahead: when, nobody knows.
+            .push(" OR made_at > ")
+            .bind((now + TAKEOVER_DELAY).timestamp_millis())
             .push(" ORDER BY seq LIMIT ")
             .bind(limit);
         let read = |row: &Row| -> Result<(String, Vec<u8>, String), sqlx::Error> {
@@ -78,5 +81,53 @@ impl Store {
             writer.close_on_drop();
         }
         removed.map_err(Error::database(ACTION))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_db::Location;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_process_made_while_the_clock_was_ahead_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
+            .await
+            .unwrap();
+        let now = Utc::now();
+        let hour = Duration::from_secs(3_600);
+        let mut writer = store.writer().await.unwrap();
+        let mut transaction = writer.begin(Access::Write).await.unwrap();
+        for (id, made_at) in [
+            ("ahead", now + hour),
+            ("just now", now),
+            ("old", now - hour),
+        ] {
+            let body = Event {
+                id: id.to_owned(),
+                ..Event::default()
+            }
+            .encode_to_vec();
+            let sql = Sql::new(
+                "INSERT INTO outbox (event_id, body, traceparent, made_by, made_at) VALUES (",
+            )
+            .list([
+                id.into(),
+                body.as_slice().into(),
+                "".into(),
+                "another process".into(),
+                made_at.timestamp_millis().into(),
+            ])
+            .push(")");
+            transaction.conn().execute(&sql).await.unwrap();
+        }
+        transaction.commit().await.unwrap();
+        drop(writer);
+        let found = store.unpublished(10).await.unwrap();
+        let ids: Vec<String> = found.into_iter().map(|found| found.event.id).collect();
+        // Who has made one just now may still be about to publish it.
+        assert_eq!(ids, ["ahead", "old"]);
     }
 }

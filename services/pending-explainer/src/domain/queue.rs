@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 
@@ -27,7 +27,16 @@ pub struct QueuePosition<'a> {
     pub taken_at: DateTime<Utc>,
 }
 
+/// How far the clock of another host may be ahead.
+const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::minutes(5);
+
 impl Queue {
+    /// Whether it replaces another one. After one that was taken while a clock was ahead, any other does.
+    pub fn is_news_after(&self, last: &Self, now: DateTime<Utc>) -> bool {
+        let was_ahead = last.taken_at > now + MAX_CLOCK_SKEW;
+        self.taken_at > last.taken_at || was_ahead && self.taken_at != last.taken_at
+    }
+
     /// Puts the chunks of one sweep together. `None` while chunks of different sweeps are mixed or one is missing: half a queue
     /// would make jobs look further ahead than they are.
     pub fn from_chunks(chunks: Vec<QueueSnapshot>) -> Option<Self> {
@@ -124,6 +133,19 @@ mod tests {
         assert!(
             Queue::from_chunks(vec![chunk(10, 0, 2, vec![]), chunk(9, 1, 2, vec![])]).is_none()
         );
+    }
+
+    #[test]
+    fn a_snapshot_of_a_clock_that_was_ahead_does_not_outlast_it() {
+        let taken =
+            |seconds| Queue::from_chunks(vec![chunk(seconds, 0, 1, vec![])]).expect("complete");
+        let now = |seconds| DateTime::from_timestamp(seconds, 0).expect("a time");
+        assert!(taken(20).is_news_after(&taken(10), now(20)));
+        // A replica that is behind.
+        assert!(!taken(10).is_news_after(&taken(20), now(20)));
+        assert!(!taken(20).is_news_after(&taken(20), now(20)));
+        assert!(taken(30).is_news_after(&taken(3_620), now(30)));
+        assert!(!taken(3_620).is_news_after(&taken(3_620), now(30)));
     }
 
     #[test]

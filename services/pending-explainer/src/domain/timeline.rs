@@ -89,8 +89,9 @@ impl Run {
 
     /// The explanation as of now.
     pub fn explain(&self, place: Option<QueuePosition<'_>>, now: DateTime<Utc>) -> Explanation {
-        // A snapshot older than the newest event knows less than the event.
-        let place = place.filter(|place| place.taken_at.timestamp() >= self.heard_at);
+        // A snapshot older than the newest event knows less than the event. When that came is not known if the clock was ahead then.
+        let was_ahead = self.heard_at > now.timestamp();
+        let place = place.filter(|place| was_ahead || place.taken_at.timestamp() >= self.heard_at);
         explain::explain(&PendingJob {
             job: &self.job,
             account: self.account(),
@@ -270,12 +271,11 @@ pub fn seen(
     place: QueuePosition<'_>,
     now: DateTime<Utc>,
 ) -> Option<Event> {
+    // If the clock was ahead when something was said, that is not waited for.
+    let recent = 0..MIN_ESTIMATE_EVENT_INTERVAL.num_seconds();
+    let is_recent = recent.contains(&(now.timestamp() - run.said_at));
     // Before the first explanation there is nothing to add to; afterwards only the start matters here, classes come as events.
-    if run.left_at.is_some()
-        || run.class.is_none()
-        || now.timestamp() - run.said_at < MIN_ESTIMATE_EVENT_INTERVAL.num_seconds()
-            && run.start.is_some()
-    {
+    if run.left_at.is_some() || run.class.is_none() || is_recent && run.start.is_some() {
         return None;
     }
     let start = (place.row.expected_start > now.timestamp()).then_some(place.row.expected_start)?;
@@ -309,12 +309,13 @@ fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
     (start - said).abs() * 5 > left
 }
 
-/// Drops runs that left the queue long ago. True if there were any.
+/// Drops runs that left the queue long ago, or so long in the future that the clock was ahead. True if there were any.
 pub fn expire(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
+    let retention = RUN_RETENTION.num_seconds().unsigned_abs();
     runs.retain(|_, run| {
         run.left_at
-            .is_none_or(|left| now.timestamp() - left < RUN_RETENTION.num_seconds())
+            .is_none_or(|left| now.timestamp().abs_diff(left) < retention)
     });
     runs.len() != before
 }

@@ -232,3 +232,25 @@ fn state_is_read_back_as_it_was_written() {
         runs.values().next().map(|run| &run.job)
     );
 }
+
+#[test]
+fn what_was_said_while_the_clock_was_ahead_does_not_silence_a_run() {
+    let hour = 3_600;
+    let mut runs = BTreeMap::new();
+    hear(
+        &mut runs,
+        &waiting(EventType::JobPending, "Priority", 1),
+        at(hour),
+    )
+    .expect("an explanation");
+    see(&mut runs, at(3 * hour), at(hour)).expect("a start");
+    // It is back.
+    assert!(see(&mut runs, at(8 * hour), at(60)).is_some());
+    // And as long as it is right, nothing is said twice within ten minutes.
+    assert!(see(&mut runs, at(2 * hour), at(120)).is_none());
+
+    let run = runs.values_mut().next().expect("a run");
+    run.left_at = Some(at(30 * 24 * hour).timestamp());
+    assert!(expire(&mut runs, at(180)));
+    assert!(runs.is_empty());
+}

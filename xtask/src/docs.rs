@@ -60,6 +60,7 @@ fn event_types() -> String {
             FactKind::Recorded => "recorded",
             FactKind::Sampled => "sampled",
             FactKind::Derived => "derived",
+            FactKind::SampledOrDerived => "sampled or derived",
         };
         row(
             &mut table,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::proto::mesh::event::v1::IdSource;
+
 /// First word of an event type; decides payload and subject form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
@@ -53,6 +55,22 @@ pub enum FactKind {
     Sampled,
     /// Computed from another event or run: id from that and the kind.
     Derived,
+    /// Derived where it answers another event, else sampled.
+    SampledOrDerived,
+}
+
+impl FactKind {
+    /// Whether an id of this origin fits.
+    pub const fn allows(self, id_source: &IdSource) -> bool {
+        match (!id_source.slot.is_empty(), !id_source.cause.is_empty()) {
+            (false, true) => matches!(self, Self::Derived | Self::SampledOrDerived),
+            (false, false) if id_source.n > 0 => {
+                matches!(self, Self::Sampled | Self::SampledOrDerived)
+            }
+            (_, false) => matches!(self, Self::Recorded),
+            (true, true) => false,
+        }
+    }
 }
 
 /// A word that is no event type.
@@ -146,7 +164,7 @@ event_types! {
     CostAdjusted = Cost."adjusted", Derived, "A final cost was put right.";
     QueueExplained = Queue."explained", Derived, "Why a job waits, who can act, and until when.";
     CaptureGapOpened = Capture."gap_opened", Sampled, "Events may be missing from here on.";
-    CaptureGapClosed = Capture."gap_closed", Sampled, "What was recovered of a gap, and what cannot be.";
+    CaptureGapClosed = Capture."gap_closed", SampledOrDerived, "What was recovered of a gap, and what cannot be.";
     CaptureCaughtUp = Capture."caught_up", Sampled, "Capture has caught up after a start or an absence.";
     CaptureSourceDown = Capture."source_down", Sampled, "A source of Slurm facts does not answer.";
     CaptureSourceUp = Capture."source_up", Sampled, "A source of Slurm facts answers again.";

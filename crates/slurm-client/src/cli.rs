@@ -18,7 +18,10 @@ use slurm_types::{JobId, UnixTime};
 
 pub(crate) use self::jobs::{belongs_to, sort_into};
 use crate::{
-    Config, Error, NodeRecord, PartitionRecord, Ping, Sweep, command::Runner, error::excerpt,
+    Config, Error, NodeRecord, PartitionRecord, Ping, Sweep,
+    command::Runner,
+    drift::{Drift, DriftLog, Unread},
+    error::excerpt,
     metrics, parse,
 };
 
@@ -31,6 +34,8 @@ pub(crate) struct Cli {
     runner: Runner,
     /// Jobs in the last sweep.
     queue: Arc<AtomicUsize>,
+    /// What answers had that is not known.
+    pub(crate) drifts: DriftLog,
 }
 
 impl Cli {
@@ -38,6 +43,7 @@ impl Cli {
         Self {
             runner: Runner::new(config),
             queue: Arc::default(),
+            drifts: DriftLog::default(),
         }
     }
 
@@ -46,6 +52,7 @@ impl Cli {
         Self {
             runner: self.runner.with_timeout(command_timeout),
             queue: Arc::clone(&self.queue),
+            drifts: self.drifts.clone(),
         }
     }
 
@@ -67,24 +74,18 @@ impl Cli {
         output
             .each_block(|lines| rows.read(lines))
             .map_err(io_error)?;
-        let parse::Rows {
-            rows,
-            unread: unread_lines,
-            ..
-        } = rows;
-        metrics::unread("squeue", unread_lines);
-        if rows.is_empty() && unread_lines > 0 {
-            return Err(malformed(
-                "squeue",
-                "no line has the columns asked for",
-                &output.window(0, 1_000).map_err(io_error)?,
-            ));
+        let parse::Rows { rows, unread, .. } = rows;
+        if rows.is_empty() && unread.count > 0 {
+            let problem = "no line has the columns asked for";
+            metrics::unread("squeue", unread.count);
+            return Err(malformed("squeue", problem, &unread.first));
         }
+        self.drifts.unread("squeue", &unread);
         self.queue.store(rows.len(), Ordering::Relaxed);
         Ok(Sweep {
             started_at,
             rows,
-            unread_lines,
+            unread_lines: unread.count,
         })
     }
 
@@ -95,7 +96,9 @@ impl Cli {
             .run("scontrol", &["-o", "-a", "show", "node"])
             .await?;
         let (nodes, unread) = parse::nodes(&output);
-        complete("scontrol", nodes, unread, &output)
+        let nodes = complete("scontrol", nodes, &unread)?;
+        self.drifts.note(nodes.iter().flat_map(Drift::of_node));
+        Ok(nodes)
     }
 
     /// Every partition, hidden ones included.
@@ -105,7 +108,7 @@ impl Cli {
             .run("scontrol", &["-o", "-a", "show", "partition"])
             .await?;
         let (partitions, unread) = parse::partitions(&output);
-        complete("scontrol", partitions, unread, &output)
+        complete("scontrol", partitions, &unread)
     }
 
     /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them.
@@ -155,15 +158,11 @@ impl Cli {
 }
 
 /// A list whose every record was read, and that is not empty: a cluster has nodes and partitions.
-fn complete<T>(
-    command: &'static str,
-    records: Vec<T>,
-    unread: usize,
-    output: &str,
-) -> Result<Vec<T>, Error> {
-    metrics::unread(command, unread);
-    if unread > 0 {
-        return Err(malformed(command, "a record could not be read", output));
+fn complete<T>(command: &'static str, records: Vec<T>, unread: &Unread) -> Result<Vec<T>, Error> {
+    metrics::unread(command, unread.count);
+    if unread.count > 0 {
+        let problem = "a record could not be read";
+        return Err(malformed(command, problem, &unread.first));
     }
     if records.is_empty() {
         return Err(Error::Suspicious {

@@ -1,20 +1,29 @@
 //! Forms that Slurm printed and this version does not know, for people: in Slurm's own words, with nothing of a job or a person.
+//!
+//! They are noted where answers are read, whoever asked, and taken by the service that publishes them.
+
+mod log;
 
 use std::collections::BTreeMap;
 
 use slurm_types::JobState;
 
+pub(crate) use self::log::{DriftLog, Unread};
+
+use crate::parse::{NO_ID, NO_NAME, NOT_WHOLE};
 use crate::{AccountingRecord, JobRecord, NodeRecord};
 
 /// Forms that are published in one day: a release with more of them needs a new version of the mesh, not more events.
 const MAX_DRIFT_EVENTS_PER_DAY: usize = 50;
 /// Longest word of Slurm that is quoted.
 const MAX_WORD_CHARS: usize = 64;
+/// Longest example.
+const MAX_EXAMPLE_CHARS: usize = 120;
 const SLURMCTLD: &str = "slurmctld";
 const SLURMDBD: &str = "slurmdbd";
 
 /// One form that is not known.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
     /// What it is a form of, in one word; label of a metric.
     pub what: &'static str,
@@ -22,15 +31,72 @@ pub struct Drift {
     pub source: &'static str,
     /// The form, for people.
     pub message: String,
+    /// What it looked like first, in characters that say nothing of a job or a person; may be empty.
+    pub example: String,
+    /// How often it was seen.
+    pub count: u64,
 }
 
 impl Drift {
+    fn new(what: &'static str, source: &'static str, message: String) -> Self {
+        Self {
+            what,
+            source,
+            message,
+            example: String::new(),
+            count: 1,
+        }
+    }
+
+    /// The form with its example.
+    pub fn text(&self) -> String {
+        if self.example.is_empty() {
+            return self.message.clone();
+        }
+        format!(
+            "{}; letters replaced by x and numbers by 0 it begins: {}",
+            self.message, self.example
+        )
+    }
+
+    /// Rows of an answer that could not be read and were left out.
+    pub(crate) fn of_rows(command: &'static str, unread: &Unread) -> Self {
+        let source = source_of(command);
+        let message = format!("{source} printed rows that this version cannot read ({command})");
+        Self {
+            example: shape(&unread.first),
+            count: unread.count as u64,
+            ..Self::new("row", source, message)
+        }
+    }
+
+    /// An answer that could not be read.
+    pub(crate) fn of_answer(command: &'static str, problem: &'static str, excerpt: &str) -> Self {
+        let source = source_of(command);
+        let message = format!(
+            "{source} printed an answer that this version cannot read ({command}): {problem}"
+        );
+        Self {
+            example: shape(excerpt),
+            ..Self::new("answer", source, message)
+        }
+    }
+
+    /// A record of a job of which nothing was taken. Not if what its user wrote may be the cause.
+    pub(crate) fn of_job_record(problem: &'static str) -> Option<Self> {
+        let is_form = [NO_ID, NO_NAME, NOT_WHOLE].contains(&problem);
+        is_form.then(|| {
+            let message =
+                format!("{SLURMCTLD} printed a job that this version cannot read: {problem}");
+            Self::new("record", SLURMCTLD, message)
+        })
+    }
+
     /// What is not known in a record of the controller.
-    pub fn of_record(record: &JobRecord) -> Vec<Self> {
-        let missing = (record.job_id.is_none() || record.submit.is_none()).then(|| Self {
-            what: "record",
-            source: SLURMCTLD,
-            message: format!("{SLURMCTLD} printed a job without an id or a submit time"),
+    pub(crate) fn of_record(record: &JobRecord) -> Vec<Self> {
+        let missing = (record.job_id.is_none() || record.submit.is_none()).then(|| {
+            let message = format!("{SLURMCTLD} printed a job without an id or a submit time");
+            Self::new("record", SLURMCTLD, message)
         });
         Self::of_job(SLURMCTLD, &record.state, record.oddities)
             .chain(missing)
@@ -38,12 +104,12 @@ impl Drift {
     }
 
     /// What is not known in a row of accounting.
-    pub fn of_row(row: &AccountingRecord) -> Vec<Self> {
+    pub(crate) fn of_row(row: &AccountingRecord) -> Vec<Self> {
         Self::of_job(SLURMDBD, &row.state, row.oddities).collect()
     }
 
     /// What is not known in a record of a node.
-    pub fn of_node(node: &NodeRecord) -> Vec<Self> {
+    pub(crate) fn of_node(node: &NodeRecord) -> Vec<Self> {
         let values = "a TRES or a number of a node";
         Self::of_words(SLURMCTLD, "node_state", "node", &node.state.unknown)
             .chain(Self::of_values(SLURMCTLD, values, node.oddities))
@@ -62,21 +128,20 @@ impl Drift {
         of: &'static str,
         words: &[String],
     ) -> impl Iterator<Item = Self> {
-        words.iter().map(move |word| Self {
-            what,
-            source,
-            message: format!(
-                "{source} printed the {of} state {:?}, which this version does not know",
-                slurms_word(word)
-            ),
+        words.iter().map(move |word| {
+            let word = slurms_word(word);
+            let message = format!(
+                "{source} printed the {of} state {word:?}, which this version does not know"
+            );
+            Self::new(what, source, message)
         })
     }
 
     fn of_values(source: &'static str, values: &str, oddities: u32) -> Option<Self> {
-        (oddities > 0).then(|| Self {
-            what: "value",
-            source,
-            message: format!("{source} printed {values} in a form that this version cannot read"),
+        (oddities > 0).then(|| {
+            let message =
+                format!("{source} printed {values} in a form that this version cannot read");
+            Self::new("value", source, message)
         })
     }
 
@@ -89,6 +154,41 @@ impl Drift {
         published.insert(self.message.clone(), day);
         true
     }
+}
+
+/// Whose answer it is.
+fn source_of(command: &str) -> &'static str {
+    let of_accounting = ["sacct", "slurmrestd a", "slurmrestd u"];
+    if of_accounting.iter().any(|begin| command.starts_with(begin)) {
+        SLURMDBD
+    } else {
+        SLURMCTLD
+    }
+}
+
+/// What a text looks like: runs of letters become `x`, runs of digits `0`, and what is neither stays.
+fn shape(text: &str) -> String {
+    let mut shape = String::new();
+    let mut last = None;
+    for c in text.chars() {
+        let c = match c {
+            _ if c.is_ascii_digit() => '0',
+            _ if c.is_ascii_graphic() && !c.is_ascii_alphabetic() => c,
+            _ if c.is_whitespace() => ' ',
+            '\x1f' => '|',
+            _ => 'x',
+        };
+        if Some(c) == last && matches!(c, 'x' | '0' | ' ') {
+            continue;
+        }
+        if shape.len() == MAX_EXAMPLE_CHARS {
+            shape.push('\u{2026}');
+            break;
+        }
+        shape.push(c);
+        last = Some(c);
+    }
+    shape
 }
 
 /// Slurm writes states in capitals; anything else could be part of what a user wrote.
@@ -157,6 +257,32 @@ mod tests {
             told,
             expected.map(|(what, message)| (what, message.to_owned()))
         );
+    }
+
+    #[test]
+    fn an_example_shows_columns_and_nothing_in_them() {
+        assert_eq!(
+            shape("7|ml|alice.o'hara|/home/alice|2026-11-25T01:22:07|Ä ß|50%"),
+            "0|x|x.x'x|/x/x|0-0-0x0:0:0|x x|0%"
+        );
+        assert_eq!(shape("12\x1falice\x1f\x1f"), "0|x||");
+        assert_eq!(
+            shape(&"a|".repeat(1_000)).chars().count(),
+            MAX_EXAMPLE_CHARS + 1
+        );
+        for (command, source) in [
+            ("squeue", SLURMCTLD),
+            ("scontrol", SLURMCTLD),
+            ("sacct", SLURMDBD),
+            ("sacctmgr", SLURMDBD),
+            ("slurmrestd jobs", SLURMCTLD),
+            ("slurmrestd nodes", SLURMCTLD),
+            ("slurmrestd accounting", SLURMDBD),
+            ("slurmrestd associations", SLURMDBD),
+            ("slurmrestd users", SLURMDBD),
+        ] {
+            assert_eq!(source_of(command), source, "{command}");
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
                 "scontrol show node",
                 "node",
                 nodes,
-                unread,
+                unread.count,
                 "NodeName, State and CPUTot",
             )
         }
@@ -99,7 +99,7 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
                 "scontrol show partition",
                 "partition",
                 partitions,
-                unread,
+                unread.count,
                 "PartitionName",
             )
         }

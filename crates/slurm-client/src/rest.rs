@@ -28,12 +28,12 @@ use slurm_types::UnixTime;
 
 use self::{
     api::{Api, Family, NEEDED},
-    document::{complete, documented, envelope, nothing, unreadable},
+    document::{complete, documented, envelope, nothing, or_keys, read_rows, unreadable},
     http::Http,
     response::{Response, classify},
     sweep::CachedQueue,
 };
-use crate::{Config, Error, error::excerpt, json::Envelope, metrics};
+use crate::{Config, Error, drift::DriftLog, error::excerpt, json::Envelope, metrics};
 
 const OPENAPI: &str = "slurmrestd openapi";
 const JOBS: &str = "slurmrestd jobs";
@@ -61,6 +61,8 @@ pub(crate) struct Rest {
     newest: Arc<AtomicI64>,
     /// How many requests may be sent per second.
     pace: NonZeroU32,
+    /// What answers had that is not known.
+    pub(crate) drifts: DriftLog,
 }
 
 impl Rest {
@@ -71,6 +73,7 @@ impl Rest {
             api: Arc::default(),
             known: Arc::default(),
             newest: Arc::default(),
+            drifts: DriftLog::default(),
         }
     }
 
@@ -197,12 +200,11 @@ impl Rest {
         argument: &str,
         read: fn(&Value) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let response = self.list(command, family, question, argument, read).await?;
+        let response = self
+            .list(command, family, question, argument, or_keys(read))
+            .await?;
         let (records, _) = response.ok_or_else(|| nothing(command))?;
-        let count = records.len();
-        let records: Vec<T> = records.into_iter().flatten().collect();
-        complete(command, count - records.len())?;
-        Ok(records)
+        complete(command, records)
     }
 
     fn newest(&self) -> i64 {

@@ -10,10 +10,12 @@ use std::os::unix::fs::FileExt;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::spawn_blocking;
 
-/// Up to here nothing is written.
-const IN_MEMORY: usize = 4 << 20;
+/// Up to here nothing is written. Not more: what malloc has once given back as a large block it takes from its heap the next time, and keeps.
+const IN_MEMORY: usize = 1 << 20;
 /// Written at a time.
-const AT_ONCE: usize = 1 << 20;
+const AT_ONCE: usize = 256 << 10;
+/// No line of Slurm's is so long.
+const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// Bytes that are put aside.
 #[derive(Debug, Default)]
@@ -106,8 +108,7 @@ impl Text {
             let whole = match line_end {
                 _ if read == 0 => buffer.len(),
                 Some(at) if buffer.len() >= AT_ONCE / 4 => at + 1,
-                // No line of Slurm's is so long.
-                _ if buffer.len() > IN_MEMORY => buffer.len(),
+                _ if buffer.len() > MAX_LINE_BYTES => buffer.len(),
                 _ => continue,
             };
             let rest = buffer.split_off(whole);
@@ -192,7 +193,7 @@ mod tests {
     fn what_is_put_aside_comes_back_wherever_it_is() {
         let mut spill = Spill::default();
         let bytes: Vec<u8> = (0..9_000_000_u32).map(|n| (n % 251) as u8).collect();
-        for some in bytes.chunks(300_000) {
+        for some in bytes.chunks(100_000) {
             spill.push(some);
         }
         assert!(spill.file.is_some() && spill.rest.len() < AT_ONCE);

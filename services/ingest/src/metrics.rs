@@ -115,9 +115,9 @@ pub fn provisional(jobs: usize) {
     counter!("ingest_provisional_rows_total").increment(u64::try_from(jobs).unwrap_or(u64::MAX));
 }
 
-/// Something Slurm printed that is in no table or cannot be read: `job_state`, `record`, `value`; or a look that was dropped.
-pub fn drift(what: &'static str) {
-    counter!("ingest_schema_drift_total", "what" => what).increment(1);
+/// Something Slurm printed that is in no table or cannot be read: `job_state`, `record`, `value`, `row`, `answer`; or a look that was dropped.
+pub fn drift(what: &'static str, times: u64) {
+    counter!("ingest_schema_drift_total", "what" => what).increment(times);
 }
 
 fn count(number: usize) -> f64 {

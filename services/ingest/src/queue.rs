@@ -18,11 +18,36 @@ const MAX_JOBS_PER_CHUNK: usize = 5_000;
 /// Bytes per chunk; a value may have 1 MiB.
 const MAX_CHUNK_BYTES: usize = 900_000;
 
+/// What a snapshot has of a poll.
+pub struct Queue {
+    taken_at: UnixTime,
+    running: usize,
+    waiting: Vec<SweepRow>,
+}
+
+impl From<Sweep> for Queue {
+    fn from(mut sweep: Sweep) -> Self {
+        let running = sweep.rows.iter();
+        let running = running.filter(|row| row.state == Some(JobBaseState::Running));
+        let running = running.count();
+        // The others are not held while what has changed is read.
+        sweep
+            .rows
+            .retain(|row| row.state == Some(JobBaseState::Pending));
+        sweep.rows.shrink_to_fit();
+        Self {
+            taken_at: sweep.started_at,
+            running,
+            waiting: sweep.rows,
+        }
+    }
+}
+
 /// How many of the waiting jobs are in each chunk; one empty chunk if none waits.
-pub fn chunks(cluster: &str, run_store: &RunStore, sweep: &Sweep) -> Vec<usize> {
+pub fn chunks(cluster: &str, run_store: &RunStore, queue: &Queue) -> Vec<usize> {
     let mut chunks = vec![0];
     let mut bytes = 0;
-    for row in waiting(sweep) {
+    for row in &queue.waiting {
         let size = queued(cluster, run_store, row).encoded_len() + 8;
         if let Some(jobs) = chunks.last_mut()
             && *jobs < MAX_JOBS_PER_CHUNK
@@ -42,34 +67,27 @@ pub fn chunks(cluster: &str, run_store: &RunStore, sweep: &Sweep) -> Vec<usize> 
 pub fn chunk(
     cluster: &str,
     run_store: &RunStore,
-    sweep: &Sweep,
+    queue: &Queue,
     chunks: &[usize],
     number: usize,
 ) -> QueueSnapshot {
-    let running = sweep.rows.iter();
-    let running = running.filter(|row| row.state.is(JobBaseState::Running));
     let before: usize = chunks.iter().take(number).sum();
     let jobs = chunks.get(number).copied().unwrap_or_default();
-    let jobs = waiting(sweep).skip(before).take(jobs);
+    let jobs = queue.waiting.iter().skip(before).take(jobs);
     let number_of = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     QueueSnapshot {
         cluster: cluster.to_owned(),
-        taken_at: chrono::DateTime::from_timestamp(sweep.started_at.as_secs(), 0).map(timestamp),
-        running: number_of(running.count()),
+        taken_at: chrono::DateTime::from_timestamp(queue.taken_at.as_secs(), 0).map(timestamp),
+        running: number_of(queue.running),
         jobs: jobs.map(|row| queued(cluster, run_store, row)).collect(),
         chunk: number_of(number),
         chunks: number_of(chunks.len()),
     }
 }
 
-fn waiting(sweep: &Sweep) -> impl Iterator<Item = &SweepRow> {
-    let rows = sweep.rows.iter();
-    rows.filter(|row| row.state.is(JobBaseState::Pending))
-}
-
 fn queued(cluster: &str, run_store: &RunStore, row: &SweepRow) -> QueuedJob {
     let submit_time = row.submit.map_or(0, UnixTime::as_secs);
-    let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
+    let task = row.array_tasks.as_deref().and_then(ArrayTasks::task);
     let tracked = run_store
         .submitted_as(row.job_id.get(), submit_time)
         .next_back();
@@ -95,7 +113,7 @@ fn queued(cluster: &str, run_store: &RunStore, row: &SweepRow) -> QueuedJob {
 fn display_id(row: &SweepRow) -> JobRef {
     match (
         row.array_job_id,
-        &row.array_tasks,
+        row.array_tasks.as_deref(),
         row.het_job_id,
         row.het_job_offset,
     ) {

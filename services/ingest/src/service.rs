@@ -261,6 +261,7 @@ impl Ingest {
         };
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
         tasks.spawn(prover.run(question_receiver));
+        tasks.spawn(collector.clone().report_drifts(self.slurm.clone()));
         // Before the first sweep nothing is known to live: a doorbell would publish a baseline job as new.
         sweeper.first().await?;
         record_poll.ok();

@@ -106,6 +106,8 @@ impl SlurmSource {
         };
         let Some(since) = was_down else { return Ok(()) };
         let now = chrono::Utc::now();
+        // A clock may have been ahead.
+        let since = since.min(now);
         tracing::info!(
             source = self.name,
             down_seconds = (now - since).num_seconds(),

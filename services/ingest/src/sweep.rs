@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slurm_client::{Slurm, Sweep};
+use slurm_client::Slurm;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::accounting::resolver::LookupQueue;
 use crate::collector::Collector;
 use crate::config::Config;
 use crate::envelope::Cause;
+use crate::queue::Queue;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics, queue};
 
@@ -156,8 +157,10 @@ impl Sweeper {
             self.asked = last.get();
         }
         let cause = Cause::Sweep(number);
-        metrics::sweep(began.elapsed(), sweep.rows.len(), changed.len());
-        if let Some(pause) = self.read(&cause, &changed).await? {
+        metrics::sweep(began.elapsed(), sweep.rows.len(), changed.order.len());
+        drop(rows);
+        let queue = Queue::from(sweep);
+        if let Some(pause) = self.read(&cause, changed).await? {
             return Ok(PollOutcome::Again(pause));
         }
         // Also if a line could not be read: whose job that was, the question by id settles.
@@ -171,21 +174,21 @@ impl Sweeper {
         self.collector.republished_message(number).await?;
         self.collector.expire().await;
         self.collector.flush().await?;
-        self.publish_queue(&sweep).await?;
+        self.publish_queue(&queue).await?;
         Ok(PollOutcome::Done { answer })
     }
 
     /// Writes the queue snapshot, a chunk at a time.
-    async fn publish_queue(&mut self, sweep: &Sweep) -> Result<(), Error> {
+    async fn publish_queue(&mut self, queue: &Queue) -> Result<(), Error> {
         let cluster = self.collector.cluster.clone();
         let chunks = {
             let core = self.collector.core().await;
-            queue::chunks(&cluster, &core.run_store, sweep)
+            queue::chunks(&cluster, &core.run_store, queue)
         };
         for number in 0..chunks.len() {
             let chunk = {
                 let core = self.collector.core().await;
-                queue::chunk(&cluster, &core.run_store, sweep, &chunks, number)
+                queue::chunk(&cluster, &core.run_store, queue, &chunks, number)
             };
             if !self.queue.publish(&chunk).await? {
                 return Ok(());

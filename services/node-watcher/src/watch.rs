@@ -1,6 +1,6 @@
 //! The loop: ask, compare, write, publish.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -8,7 +8,7 @@ use mesh_bus::Bus;
 use mesh_events::Event;
 use mesh_events::catalogue::{self, MESH_HOOKS};
 use mesh_runtime::Condition;
-use slurm_client::{Drift, Slurm};
+use slurm_client::Slurm;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -173,15 +173,22 @@ impl Watcher {
         let asked = Instant::now();
         let answer = tokio::select! {
             () = stop.cancelled() => return Ok(Duration::ZERO),
-            answer = self.slurm.nodes() => answer?,
+            answer = self.slurm.nodes() => answer,
         };
         let took = asked.elapsed();
-        let drifts: BTreeSet<Drift> = answer.iter().flat_map(Drift::of_node).collect();
-        let seen = absence::confirm_absence(nodes, !store.started(), answer, Utc::now());
         let source = match self.slurm.over_rest() {
             true => "slurmrestd",
             false => "scontrol show node",
         };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                // Also if a row that cannot be read spoils all.
+                self.publish_drifts(store, source, stop).await?;
+                return Err(error.into());
+            }
+        };
+        let seen = absence::confirm_absence(nodes, !store.started(), answer, Utc::now());
         let events: Vec<Event> = seen
             .iter()
             .flat_map(|seen| event::of(&self.cluster, source, seen))
@@ -208,7 +215,7 @@ impl Watcher {
         }
         // One more write per change, so that a restart long after does not repeat events beyond the bus's dedupe window.
         store.settle().await?;
-        self.publish_drifts(store, source, drifts, stop).await?;
+        self.publish_drifts(store, source, stop).await?;
         Ok(took)
     }
 
@@ -217,9 +224,9 @@ impl Watcher {
         &self,
         store: &mut Store,
         asked: &str,
-        drifts: BTreeSet<Drift>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
+        let drifts = self.slurm.take_drifts();
         if drifts.is_empty() {
             return Ok(());
         }

@@ -6,6 +6,7 @@
 use slurm_types::UnixTime;
 
 use super::{Cli, local_time, malformed};
+use crate::drift::Unread;
 use crate::record::{AccessRecords, Transaction};
 use crate::{Error, metrics, parse};
 
@@ -29,7 +30,7 @@ impl Cli {
             )
             .await?;
         let (associations, unread) = parse::associations(&output, comments);
-        unread_rows(unread, &output)?;
+        unread_rows(&unread)?;
         let output = self
             .runner
             .run(
@@ -38,7 +39,7 @@ impl Cli {
             )
             .await?;
         let (users, unread) = parse::users(&output);
-        unread_rows(unread, &output)?;
+        unread_rows(&unread)?;
         AccessRecords {
             associations,
             users,
@@ -64,19 +65,16 @@ impl Cli {
             )
             .await?;
         let (found, unread) = parse::transactions(&output);
-        unread_rows(unread, &output)?;
+        unread_rows(&unread)?;
         Ok(found)
     }
 }
 
-fn unread_rows(unread: usize, output: &str) -> Result<(), Error> {
-    metrics::unread("sacctmgr", unread);
-    match unread {
+fn unread_rows(unread: &Unread) -> Result<(), Error> {
+    metrics::unread("sacctmgr", unread.count);
+    let problem = "a row has not the columns asked for";
+    match unread.count {
         0 => Ok(()),
-        _ => Err(malformed(
-            "sacctmgr",
-            "a row has not the columns asked for",
-            output,
-        )),
+        _ => Err(malformed("sacctmgr", problem, &unread.first)),
     }
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use slurm_types::{JobId, JobRef};
 
 use super::{Cli, IDS_PER_COMMAND, join, local_time, malformed};
+use crate::drift::{Drift, Unread};
 use crate::parse::{self, Separator};
-use crate::{AccountingQuery, AccountingRecord, ArraySubmission, Error, UsageRecord, metrics};
+use crate::{AccountingQuery, AccountingRecord, ArraySubmission, Error, UsageRecord};
 
 impl Cli {
     /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
@@ -39,7 +40,9 @@ impl Cli {
     async fn runs(&self, which: &[&str]) -> Result<Vec<AccountingRecord>, Error> {
         let fields = parse::ACCOUNTING_FIELDS.join(",");
         let which = [&["-a", "-X"], which].concat();
-        self.sacct(&fields, &which, parse::accounting).await
+        let rows = self.sacct(&fields, &which, parse::accounting).await?;
+        self.drifts.note(rows.iter().flat_map(Drift::of_row));
+        Ok(rows)
     }
 
     /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
@@ -49,10 +52,11 @@ impl Cli {
         for some in jobs.chunks(IDS_PER_COMMAND) {
             let list: Vec<String> = some.iter().map(JobRef::to_string).collect();
             let which = ["-a", "-j", &list.join(",")];
-            records.extend(
-                self.sacct(&parse::usage_fields(), &which, parse::usage)
-                    .await?,
-            );
+            let fields = parse::usage_fields();
+            let runs = self.sacct(&fields, &which, parse::usage).await?;
+            let rows = runs.iter().map(|run| &run.record);
+            self.drifts.note(rows.flat_map(Drift::of_row));
+            records.extend(runs);
         }
         Ok(records)
     }
@@ -73,7 +77,7 @@ impl Cli {
         &self,
         fields: &str,
         which: &[&str],
-        read: impl FnOnce(&str, &Separator) -> Option<(Vec<T>, usize)>,
+        read: impl FnOnce(&str, &Separator) -> Option<(Vec<T>, Unread)>,
     ) -> Result<Vec<T>, Error> {
         let separator = Separator::random();
         let format = format!("--format={fields}");
@@ -84,7 +88,7 @@ impl Cli {
         let (records, unread) = read(&output, &separator).ok_or_else(|| {
             malformed("sacct", "the answer has not the columns asked for", &output)
         })?;
-        metrics::unread("sacct", unread);
+        self.drifts.unread("sacct", &unread);
         // The answer has the shape that only sacct can give it. A row without an id is nobody's, and holds up no other.
         Ok(records)
     }

@@ -9,6 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Cli, IDS_PER_COMMAND, join, malformed};
 use crate::command::Output;
+use crate::drift::{DriftLog, Unread};
 use crate::job_pages::SpilledJobs;
 use crate::parse::{self, FreeTexts, ParsedJobs, Separator, Texts, free_text, long_jobs};
 use crate::spill::Text;
@@ -43,8 +44,8 @@ impl Cli {
             return Ok(answer);
         }
         let (texts, output) = self.list(&ids).await?;
-        let wanted = ids.clone();
-        let text = in_background(move || listed(&output, &texts, &wanted)).await?;
+        let (wanted, drifts) = (ids.clone(), self.drifts.clone());
+        let text = in_background(move || listed(&output, &texts, &wanted, &drifts)).await?;
         let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text);
         let later = rest.split_off(rest.len().min(again));
         for id in later {
@@ -65,11 +66,14 @@ impl Cli {
             return Ok(JobPages::of(order, answer));
         }
         let (texts, output) = self.list(&ids).await?;
+        let drifts = self.drifts.clone();
         let store = move || {
             let (mut stored, mut result) = (SpilledJobs::default(), Ok(()));
             long_jobs(&output, &texts, |id, record| {
                 if result.is_ok() && ids.contains(&id) {
-                    result = stored.push(id, record.as_ref().map_err(|problem| *problem));
+                    let record = record.as_ref().map_err(|problem| *problem);
+                    drifts.job(record);
+                    result = stored.push(id, record);
                 }
             })?;
             result?;
@@ -105,7 +109,7 @@ impl Cli {
         let ids: BTreeSet<JobId> = ids.into_iter().collect();
         let (texts, outputs) = tokio::try_join!(self.free_texts(&ids), self.show_each_job(&ids))?;
         for (id, output) in outputs {
-            read_one(id, output, &texts, answer)?;
+            read_one(id, output, &texts, answer, &self.drifts)?;
         }
         Ok(())
     }
@@ -132,7 +136,15 @@ impl Cli {
         };
         let text = text.into_string().map_err(io_error("squeue"))?;
         let rows = parse::delimited(&text, &separator, 6).ok_or_else(|| odd_columns(&text))?;
-        Ok(rows.into_iter().filter_map(|row| free_text(&row)).collect())
+        let (mut texts, mut unread) = (HashMap::new(), Unread::default());
+        for row in rows {
+            match free_text(&row) {
+                Some((id, text)) => drop(texts.insert(id, text)),
+                None => unread.note(&row.join("|")),
+            }
+        }
+        self.drifts.unread("squeue", &unread);
+        Ok(texts)
     }
 
     /// What the users of these jobs wrote, and of many those of all others, too.
@@ -145,7 +157,9 @@ impl Cli {
         };
         let begin = text.window(0, 1_000).map_err(io_error("squeue"))?;
         let texts = in_background(move || Texts::all(text, separator)).await?;
-        texts.ok_or_else(|| odd_columns(&begin))
+        let texts = texts.ok_or_else(|| odd_columns(&begin))?;
+        self.drifts.unread("squeue", &texts.unread());
+        Ok(texts)
     }
 
     async fn ask_texts(&self, ids: &BTreeSet<JobId>) -> Result<Option<(Text, Separator)>, Error> {
@@ -193,16 +207,25 @@ async fn in_background<T: Send + 'static>(
 }
 
 /// The records of a list that belong to these jobs.
-fn listed(output: &Text, texts: &Texts, ids: &BTreeSet<JobId>) -> io::Result<ParsedJobs> {
+fn listed(
+    output: &Text,
+    texts: &Texts,
+    ids: &BTreeSet<JobId>,
+    drifts: &DriftLog,
+) -> io::Result<ParsedJobs> {
     let (mut text, mut count) = (ParsedJobs::default(), HashMap::<JobId, u32>::new());
     long_jobs(output, texts, |id, record| {
         *count.entry(id).or_default() += 1;
         match record {
             Ok(record) if roots(&record).any(|root| ids.contains(&root)) => {
+                drifts.job(Ok(&record));
                 text.records.push(record);
             }
             Ok(_) => {}
-            Err(problem) => text.unclear.push((id, problem)),
+            Err(problem) => {
+                drifts.job(Err(problem));
+                text.unclear.push((id, problem));
+            }
         }
     })?;
     parse::reject_duplicates(&mut text, count);
@@ -215,6 +238,7 @@ fn read_one(
     output: Output,
     texts: &HashMap<JobId, FreeTexts>,
     answer: &mut JobLookup,
+    drifts: &DriftLog,
 ) -> Result<(), Error> {
     if output.status != 0 {
         if output.stderr.contains("Invalid job id specified") {
@@ -227,11 +251,15 @@ fn read_one(
     }
     let ParsedJobs { records, unclear } = parse::jobs(&output.stdout, texts);
     let before = answer.found.len();
-    answer
-        .found
-        .extend(records.into_iter().filter(|record| belongs_to(record, id)));
+    for record in records {
+        if belongs_to(&record, id) {
+            drifts.job(Ok(&record));
+            answer.found.push(record);
+        }
+    }
     for (unclear_id, problem) in unclear {
         metrics::unread("scontrol", 1);
+        drifts.job(Err(problem));
         answer.unclear.push((unclear_id, problem.to_owned()));
     }
     if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id) {

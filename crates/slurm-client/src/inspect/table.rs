@@ -87,12 +87,11 @@ const fn with_bars(command: Command) -> &'static str {
 fn sweep(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
     let mut records = Vec::new();
     for (number, line) in lines {
-        let (rows, _) = parse::sweep(line);
-        let row = rows.first().ok_or_else(|| {
+        let row = parse::sweep_columns(line).ok_or_else(|| {
             let problem = "not the columns a sweep asks squeue for, with a job id in the first";
             InspectError::new(*number, "", problem)
         })?;
-        records.push(record("queue", row));
+        records.push(record("queue", &row));
     }
     Ok(Inspection {
         source: "squeue, as a sweep asks",

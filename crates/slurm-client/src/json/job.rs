@@ -38,44 +38,22 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
     resources(&mut job, &mut fields);
     job.oddities = fields.oddities;
     if job_id.is_none() {
-        return Err((None, "it has no job_id"));
+        return Err((None, parse::NO_ID));
     }
     if job.state == JobState::default() || job.uid.is_none() || job.submit.is_none() {
-        return Err((job_id, "its state, owner or submit time is missing"));
+        return Err((job_id, parse::NOT_WHOLE));
     }
     Ok(job)
 }
 
 /// The job's row of a sweep.
 pub(crate) fn sweep_row(job: &JobRecord, words: &mut StringInterner) -> Option<SweepRow> {
-    Some(parse::sweep_row(SweepRow {
-        job_id: job.job_id?,
-        array_job_id: job.array_job_id,
-        array_tasks: job.array_tasks.clone(),
-        het_job_id: job.het_job_id,
-        het_job_offset: job.het_job_offset,
-        state: job.state.clone(),
-        submit: job.submit,
-        start: job.start,
-        end: job.end,
-        priority: job.priority,
-        partition: words.of(&job.partition),
-        user: words.of(&job.user),
-        uid: job.uid,
-        account: words.of(&job.account),
-        qos: words.of(&job.qos),
-        nodes: words.of(&job.nodes),
-        node_count: job.node_count,
-        cpus: job.num_cpus,
-        time_limit: match job.time_limit {
-            Some(TimeLimit::Minutes(minutes)) => words.of(&minutes_text(minutes)),
-            Some(TimeLimit::Unlimited) => words.of("UNLIMITED"),
-            Some(TimeLimit::PartitionDefault) | None => words.of(""),
-        },
-        // squeue prints a description with its spaces.
-        reason: words.of(&job.reason.replace('_', " ")),
-        digest: 0,
-    }))
+    let limit = match job.time_limit {
+        Some(TimeLimit::Minutes(minutes)) => minutes_text(minutes),
+        Some(TimeLimit::Unlimited) => "UNLIMITED".to_owned(),
+        Some(TimeLimit::PartitionDefault) | None => String::new(),
+    };
+    parse::row_of_record(job, &limit, words)
 }
 
 /// Minutes as Slurm prints a time limit: `10:00`, `1-00:00:00`.

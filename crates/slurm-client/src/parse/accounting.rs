@@ -3,6 +3,7 @@
 use slurm_types::{JobRef, JobState, TimeLimit, Tres, UnixTime};
 
 use super::{Separator, delimited, leading, text};
+use crate::drift::Unread;
 use crate::record::{AccountingRecord, ArrayPosition, ArrayTasks};
 
 /// Columns asked for. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never holds a newline.
@@ -49,13 +50,15 @@ pub(crate) const FIELDS: [&str; 36] = [
 pub(crate) fn accounting(
     output: &str,
     separator: &Separator,
-) -> Option<(Vec<AccountingRecord>, usize)> {
-    let mut unread = 0;
+) -> Option<(Vec<AccountingRecord>, Unread)> {
+    let mut unread = Unread::default();
     let records = delimited(output, separator, FIELDS.len())?
         .into_iter()
         .filter_map(|row| {
             let record = record(&row);
-            unread += usize::from(record.is_none());
+            if record.is_none() {
+                unread.note(&row.join("|"));
+            }
             record
         })
         .collect();

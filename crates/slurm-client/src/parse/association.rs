@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slurm_types::UnixTime;
 
+use crate::drift::Unread;
 use crate::record::{AssociationRecord, Transaction, UserRecord};
 
 /// What identifies an association; every version since 22.05 has these columns and those of [`SETTINGS`].
@@ -45,19 +46,19 @@ pub(crate) fn association_format(comments: bool) -> String {
 }
 
 /// The associations, and how many rows were none.
-pub(crate) fn associations(output: &str, comments: bool) -> (Vec<AssociationRecord>, usize) {
+pub(crate) fn associations(output: &str, comments: bool) -> (Vec<AssociationRecord>, Unread) {
     read(output, |line| association(line, comments))
 }
 
 /// The users, and how many rows were none.
-pub(crate) fn users(output: &str) -> (Vec<UserRecord>, usize) {
+pub(crate) fn users(output: &str) -> (Vec<UserRecord>, Unread) {
     read(output, user)
 }
 
 /// The log. A text may hold newlines: a line that begins like no entry belongs to the one before. An id that comes twice is
 /// believed of neither.
-pub(crate) fn transactions(output: &str) -> (Vec<Transaction>, usize) {
-    let (mut found, mut unread): (Vec<Transaction>, usize) = (Vec::new(), 0);
+pub(crate) fn transactions(output: &str) -> (Vec<Transaction>, Unread) {
+    let (mut found, mut unread): (Vec<Transaction>, _) = (Vec::new(), Unread::default());
     for line in output.lines() {
         match (transaction(line), found.last_mut()) {
             (Some(entry), _) => found.push(entry),
@@ -65,7 +66,7 @@ pub(crate) fn transactions(output: &str) -> (Vec<Transaction>, usize) {
                 last.text.push('\n');
                 last.text.push_str(line);
             }
-            (None, None) => unread += 1,
+            (None, None) => unread.note(line),
         }
     }
     let mut seen: BTreeMap<u64, u32> = BTreeMap::new();
@@ -76,13 +77,15 @@ pub(crate) fn transactions(output: &str) -> (Vec<Transaction>, usize) {
     (found, unread)
 }
 
-fn read<T>(output: &str, record: impl Fn(&str) -> Option<T>) -> (Vec<T>, usize) {
-    let mut unread = 0;
+fn read<T>(output: &str, record: impl Fn(&str) -> Option<T>) -> (Vec<T>, Unread) {
+    let mut unread = Unread::default();
     let records = output
         .lines()
         .filter_map(|line| {
             let record = record(line);
-            unread += usize::from(record.is_none());
+            if record.is_none() {
+                unread.note(line);
+            }
             record
         })
         .collect();
@@ -169,7 +172,10 @@ mod tests {
     #[test]
     fn associations_are_read_without_loss() {
         let (found, unread) = associations(ASSOCIATIONS, false);
-        assert_eq!((found.len(), unread), (ASSOCIATIONS.lines().count(), 0));
+        assert_eq!(
+            (found.len(), unread.count),
+            (ASSOCIATIONS.lines().count(), 0)
+        );
         let root = found
             .iter()
             .find(|one| one.account == "root" && one.user.is_empty());
@@ -203,7 +209,7 @@ mod tests {
     #[test]
     fn users_are_read_without_loss() {
         let (found, unread) = users(USERS);
-        assert_eq!((found.len(), unread), (USERS.lines().count(), 0));
+        assert_eq!((found.len(), unread.count), (USERS.lines().count(), 0));
         let dave = found.iter().find(|one| one.user == "dave").unwrap();
         assert_eq!(dave.admin_level, "Operator");
         assert_eq!(dave.coordinates, list("tiny,zeta"));
@@ -212,7 +218,10 @@ mod tests {
     #[test]
     fn transactions_are_read_without_loss() {
         let (found, unread) = transactions(TRANSACTIONS);
-        assert_eq!((found.len(), unread), (TRANSACTIONS.lines().count(), 0));
+        assert_eq!(
+            (found.len(), unread.count),
+            (TRANSACTIONS.lines().count(), 0)
+        );
         let several = found.iter().find(|one| one.text.contains(" || ")).unwrap();
         assert_eq!(
             (several.action.as_str(), several.actor.as_str()),
@@ -223,10 +232,10 @@ mod tests {
     #[test]
     fn hostile_texts_do_not_pass_for_other_rows() {
         let (found, unread) = associations("7|a|b|c\n|||\nnoise\n", false);
-        assert_eq!((found.len(), unread), (0, 3));
+        assert_eq!((found.len(), unread.count), (0, 3));
         let log = "1|100|Add Accounts|root|x|description='a\nb|c'\n2|100|Add Users|eve|x\n2|100|Add Users|root|x\n";
         let (found, unread) = transactions(log);
-        assert_eq!(unread, 0);
+        assert_eq!(unread.count, 0);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].text, "x|description='a\nb|c'");
     }
@@ -238,17 +247,17 @@ mod tests {
             "|".repeat(SETTINGS.len())
         );
         let (found, unread) = associations(&line, true);
-        assert_eq!(unread, 0);
+        assert_eq!(unread.count, 0);
         assert_eq!(found[0].comment.as_deref(), Some("said | this"));
-        assert_eq!(associations(&line, false).1, 1);
+        assert_eq!(associations(&line, false).1.count, 1);
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_counted(text in "(?s)[a-z0-9|=,'\n]{0,200}") {
             for (found, unread) in [
-                (associations(&text, false).0.len(), associations(&text, false).1),
-                (users(&text).0.len(), users(&text).1),
+                (associations(&text, false).0.len(), associations(&text, false).1.count),
+                (users(&text).0.len(), users(&text).1.count),
             ] {
                 prop_assert_eq!(found + unread, text.lines().count());
             }

@@ -24,6 +24,9 @@ use super::{cut::records, gres_gpus, keys::pairs, leading, text};
 use crate::record::{ArrayTasks, JobRecord, NodeAlloc};
 
 pub(super) const NAME: &str = " JobName=";
+pub(crate) const NO_ID: &str = "it has no job_id";
+pub(crate) const NO_NAME: &str = "it has no JobName";
+pub(crate) const NOT_WHOLE: &str = "its state, owner or submit time is missing";
 pub(crate) const DUPLICATE_ID: &str = "its id occurs twice in the answer";
 
 /// The texts of one job that belong to its user, as squeue gave them.
@@ -75,7 +78,7 @@ pub(super) fn job(
     line: &str,
     texts: Option<&FreeTexts>,
 ) -> Result<JobRecord, &'static str> {
-    let (head, rest) = line.split_once(NAME).ok_or("it has no JobName")?;
+    let (head, rest) = line.split_once(NAME).ok_or(NO_NAME)?;
     let (name, rest) = split_name(rest, texts)?;
     let own_end = rest
         .find(" Network=")
@@ -98,7 +101,7 @@ pub(super) fn job(
     }
     job.node_allocs = nodes.finish();
     if job.state == JobState::default() || job.uid.is_none() || job.submit.is_none() {
-        return Err("its state, owner or submit time is missing");
+        return Err(NOT_WHOLE);
     }
     user_texts(&mut job, tail, texts);
     settle(&mut job, exclusive_key);

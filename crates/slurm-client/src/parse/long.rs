@@ -9,10 +9,11 @@ use super::cut::{ids, records};
 use super::delimited::{Separator, delimited};
 use super::job::{FreeTexts, job};
 use crate::JobRecord;
+use crate::drift::Unread;
 use crate::spill::Text;
 
 /// Read at once, unless a record is longer.
-const WINDOW_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 256 << 10;
 /// What is looked at behind the end of a record beside a text of a user: the begin of the next one, up to its name.
 const LOOKAHEAD_BYTES: usize = 4 << 10;
 /// Columns of what users wrote.
@@ -32,6 +33,8 @@ pub(crate) enum Texts {
         rows: Vec<(JobId, usize, usize)>,
         /// Bytes of the longest row.
         longest: usize,
+        /// Rows that are none.
+        unread: Unread,
     },
 }
 
@@ -39,6 +42,7 @@ impl Texts {
     /// Finds the rows of squeue's answer; `None` if it does not have the columns asked for.
     pub(crate) fn all(text: Text, separator: Separator) -> io::Result<Option<Self>> {
         let (mut rows, mut from, mut size) = (Vec::new(), 0, WINDOW_BYTES);
+        let mut unread = Unread::default();
         while from < text.len() {
             let window = text.window(from, size)?;
             let is_last = from + window.len() == text.len();
@@ -57,6 +61,7 @@ impl Texts {
                 let (Some(first), Some(last), Some((id, _))) =
                     (row.first(), row.last(), free_text(&row))
                 else {
+                    unread.note(&row.join("|"));
                     continue;
                 };
                 let begin = first.as_ptr() as usize - window.as_ptr() as usize;
@@ -72,6 +77,7 @@ impl Texts {
             separator,
             rows,
             longest,
+            unread,
         }))
     }
 
@@ -107,6 +113,14 @@ impl Texts {
                     delimited(&row, separator, COLUMNS).and_then(|rows| free_text(rows.first()?));
                 Ok(row.map(|(_, texts)| texts))
             }
+        }
+    }
+
+    /// Rows that are none.
+    pub(crate) fn unread(&self) -> Unread {
+        match self {
+            Self::Few(_) => Unread::default(),
+            Self::All { unread, .. } => unread.clone(),
         }
     }
 

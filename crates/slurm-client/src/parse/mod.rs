@@ -17,11 +17,15 @@ pub(crate) use association::{
     TRANSACTION_FORMAT, USER_FORMAT, association_format, associations, transactions, users,
 };
 pub(crate) use delimited::{Separator, delimited};
-pub(crate) use job::{DUPLICATE_ID, FreeTexts, ParsedJobs, jobs, reject_duplicates};
+pub(crate) use job::{
+    DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NOT_WHOLE, ParsedJobs, jobs, reject_duplicates,
+};
 pub(crate) use long::{Texts, free_text, long_jobs};
 pub(crate) use node::{config, nodes, partitions};
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
-pub(crate) use sweep::{FORMAT as SWEEP_FORMAT, Rows, StringInterner, sweep, sweep_row};
+pub(crate) use sweep::{
+    FORMAT as SWEEP_FORMAT, Rows, StringInterner, row_of_record, sweep, sweep_columns,
+};
 pub(crate) use usage::{fields as usage_fields, usage};
 
 /// A text, or nothing for the words Slurm prints in its place.

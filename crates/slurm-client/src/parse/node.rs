@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use slurm_types::{NodeState, Tres, UnixTime};
 
 use super::{keys::pairs, leading, list, text};
+use crate::drift::Unread;
 use crate::record::{NodeRecord, PartitionRecord};
 
 /// The nodes, and how many lines were none.
-pub(crate) fn nodes(output: &str) -> (Vec<NodeRecord>, usize) {
+pub(crate) fn nodes(output: &str) -> (Vec<NodeRecord>, Unread) {
     each_record(output, "NodeName=", node)
 }
 
 /// The partitions, and how many lines were none.
-pub(crate) fn partitions(output: &str) -> (Vec<PartitionRecord>, usize) {
+pub(crate) fn partitions(output: &str) -> (Vec<PartitionRecord>, Unread) {
     each_record(output, "PartitionName=", partition)
 }
 
@@ -23,9 +24,9 @@ fn each_record<T>(
     output: &str,
     first_key: &str,
     read: impl Fn(&str) -> Option<(String, T)>,
-) -> (Vec<T>, usize) {
+) -> (Vec<T>, Unread) {
     let mut records: Vec<String> = Vec::new();
-    let mut unread = 0;
+    let mut unread = Unread::default();
     for line in output.lines().filter(|line| !line.trim().is_empty()) {
         match records.last_mut() {
             _ if line.starts_with(first_key) => records.push(line.to_owned()),
@@ -33,21 +34,21 @@ fn each_record<T>(
                 record.push(' ');
                 record.push_str(line);
             }
-            None => unread += 1,
+            None => unread.note(line),
         }
     }
     let mut named: BTreeMap<String, Vec<T>> = BTreeMap::new();
     for record in &records {
         match read(record) {
             Some((name, value)) => named.entry(name).or_default().push(value),
-            None => unread += 1,
+            None => unread.note(record),
         }
     }
     let mut values = Vec::with_capacity(named.len());
-    for (_, mut same) in named {
+    for (name, mut same) in named {
         match (same.pop(), same.len()) {
             (Some(value), 0) => values.push(value),
-            (_, others) => unread += others + 1,
+            (_, others) => (0..=others).for_each(|_| unread.note(&format!("{first_key}{name}"))),
         }
     }
     (values, unread)

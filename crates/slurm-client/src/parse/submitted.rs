@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use slurm_types::{JobId, JobRef, TaskSet, UnixTime};
 
 use super::{Separator, delimited};
+use crate::drift::Unread;
 use crate::record::ArraySubmission;
 
 /// Columns asked for. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never holds a newline.
@@ -53,14 +54,14 @@ struct Rows {
 pub(crate) fn submitted(
     output: &str,
     separator: &Separator,
-) -> Option<(Vec<ArraySubmission>, usize)> {
-    let (mut arrays, mut unread) = (BTreeMap::<(JobId, i64), Rows>::new(), 0);
+) -> Option<(Vec<ArraySubmission>, Unread)> {
+    let (mut arrays, mut unread) = (BTreeMap::<(JobId, i64), Rows>::new(), Unread::default());
     for row in delimited(output, separator, SUBMITTED_FIELDS.len())? {
         let [id, submit, line] = row[..] else {
             continue;
         };
         let (Ok(job), Some(submit)) = (id.parse(), UnixTime::parse(submit)) else {
-            unread += 1;
+            unread.note(&row.join("|"));
             continue;
         };
         let id = match &job {
@@ -170,6 +171,6 @@ mod tests {
             })
             .collect();
         assert_eq!(shown, [["0-1", "3-4", "0-5"], ["1", "", "0-5"]]);
-        assert_eq!(unread, 1);
+        assert_eq!(unread.count, 1);
     }
 }

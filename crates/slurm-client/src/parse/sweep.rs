@@ -3,24 +3,57 @@
 //! No column belongs to a user, so a line is a row and a control character separates the columns. The reason comes last: it may be
 //! a free text of a plugin.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use slurm_types::{JobId, JobRef, JobState, UnixTime};
 
 use super::{leading, text};
-use crate::record::{ArrayTasks, SweepRow};
+use crate::drift::Unread;
+use crate::record::{ArrayTasks, JobRecord, SweepRow};
 
 /// squeue's format: id, printed id, array, tasks, state, submit, start, end, priority, partition, user, uid, account, QOS, nodes, node count,
 /// CPUs, limit, reason. Separated by ASCII unit separators.
 pub(crate) const FORMAT: &str = "%A\x1f%i\x1f%F\x1f%K\x1f%T\x1f%V\x1f%S\x1f%e\x1f%Q\x1f%P\x1f%u\x1f%U\x1f%a\x1f%q\x1f%N\x1f%D\x1f%C\x1f%l\x1f%r";
 const COLUMNS: usize = 19;
 
-/// The rows, and how many lines were none.
-pub(crate) fn sweep(output: &str) -> (Vec<SweepRow>, usize) {
+/// The rows, and the lines that were none.
+pub(crate) fn sweep(output: &str) -> (Vec<SweepRow>, Unread) {
     let mut rows = Rows::default();
     rows.read(output);
     (rows.rows, rows.unread)
+}
+
+/// The columns of a row as squeue printed them, by name; `None` if the line is none.
+pub(crate) fn sweep_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> {
+    const NAMES: [&str; COLUMNS] = [
+        "job_id",
+        "printed_id",
+        "array_job_id",
+        "array_tasks",
+        "state",
+        "submit",
+        "start",
+        "end",
+        "priority",
+        "partition",
+        "user",
+        "uid",
+        "account",
+        "qos",
+        "nodes",
+        "node_count",
+        "cpus",
+        "time_limit",
+        "reason",
+    ];
+    row(line, &mut StringInterner::default())?;
+    Some(
+        NAMES
+            .into_iter()
+            .zip(line.splitn(COLUMNS, '\x1f'))
+            .collect(),
+    )
 }
 
 /// Rows as they are read, some lines at a time.
@@ -28,7 +61,7 @@ pub(crate) fn sweep(output: &str) -> (Vec<SweepRow>, usize) {
 pub(crate) struct Rows {
     pub(crate) rows: Vec<SweepRow>,
     /// Lines that were none.
-    pub(crate) unread: usize,
+    pub(crate) unread: Unread,
     words: StringInterner,
 }
 
@@ -38,7 +71,7 @@ impl Rows {
         for line in lines.lines().filter(|line| !line.is_empty()) {
             match row(line, &mut self.words) {
                 Some(row) => self.rows.push(row),
-                None => self.unread += 1,
+                None => self.unread.note(line),
             }
         }
     }
@@ -78,8 +111,8 @@ fn row(line: &str, words: &mut StringInterner) -> Option<SweepRow> {
         account,
         qos,
         nodes,
-        node_count,
-        cpus,
+        _node_count,
+        _cpus,
         limit,
         reason,
     ] = columns[..]
@@ -104,59 +137,74 @@ fn row(line: &str, words: &mut StringInterner) -> Option<SweepRow> {
         job_id,
         // squeue prints the job's own id as the array's for a job that belongs to none.
         array_job_id: array_tasks.as_ref().and(array.trim().parse().ok()),
-        array_tasks,
+        array_tasks: array_tasks.map(Box::new),
         het_job_id,
         het_job_offset,
-        state,
+        state: state.base,
         submit: UnixTime::parse(submit),
         start,
-        end,
         priority,
         partition: words.of(&text(partition)),
         user: words.of(&text(user)),
-        uid: leading(uid),
-        account: words.of(&text(account)),
-        qos: words.of(&text(qos)),
-        nodes: words.of(&nodes),
-        node_count: leading(node_count),
-        cpus: leading(cpus),
-        time_limit: words.of(&text(limit)),
+        has_nodes: !nodes.is_empty(),
         reason: words.of(reason),
         digest,
     })
 }
 
-/// Fills in the digest of a row that did not come from squeue, from what squeue would print.
-pub(crate) fn sweep_row(row: SweepRow) -> SweepRow {
-    let display = match (row.het_job_id, row.het_job_offset, &row.array_tasks) {
+/// The row of a job's record, with the digest of what squeue would print. `limit` is the time limit as squeue prints it.
+pub(crate) fn row_of_record(
+    job: &JobRecord,
+    limit: &str,
+    words: &mut StringInterner,
+) -> Option<SweepRow> {
+    let job_id = job.job_id?;
+    let display = match (job.het_job_id, job.het_job_offset, &job.array_tasks) {
         (Some(leader), Some(offset), _) => format!("{leader}+{offset}"),
-        (_, _, Some(ArrayTasks::Task(task))) => format!("{}_{task}", id_of(row.array_job_id)),
+        (_, _, Some(ArrayTasks::Task(task))) => format!("{}_{task}", id_of(job.array_job_id)),
         (_, _, Some(ArrayTasks::Remainder(tasks))) => {
-            format!("{}_[{tasks}]", id_of(row.array_job_id))
+            format!("{}_[{tasks}]", id_of(job.array_job_id))
         }
-        _ => row.job_id.to_string(),
+        _ => job_id.to_string(),
     };
-    let tasks = match &row.array_tasks {
+    let tasks = match &job.array_tasks {
         Some(ArrayTasks::Task(task)) => task.to_string(),
         Some(ArrayTasks::Remainder(tasks)) => tasks.clone(),
         None => "N/A".to_owned(),
     };
+    // squeue prints a description with its spaces.
+    let reason = job.reason.replace('_', " ");
     let columns = [
-        row.job_id.to_string(),
-        display,
-        id_of(row.array_job_id.or(Some(row.job_id))),
-        tasks,
-        row.submit.map_or_else(String::new, |time| time.to_string()),
-        row.partition.to_string(),
-        row.uid.map_or_else(String::new, |uid| uid.to_string()),
-        row.account.to_string(),
-        row.qos.to_string(),
-        row.nodes.to_string(),
-        row.time_limit.to_string(),
-        row.reason.to_string(),
+        &job_id.to_string(),
+        &display,
+        &id_of(job.array_job_id.or(Some(job_id))),
+        &tasks,
+        &job.submit.map_or_else(String::new, |time| time.to_string()),
+        &job.partition,
+        &job.uid.map_or_else(String::new, |uid| uid.to_string()),
+        &job.account,
+        &job.qos,
+        &job.nodes,
+        limit,
+        &reason,
     ];
-    let digest = digest(&columns, &row.state, row.priority, [row.start, row.end]);
-    SweepRow { digest, ..row }
+    let digest = digest(&columns, &job.state, job.priority, [job.start, job.end]);
+    Some(SweepRow {
+        job_id,
+        array_job_id: job.array_job_id,
+        array_tasks: job.array_tasks.clone().map(Box::new),
+        het_job_id: job.het_job_id,
+        het_job_offset: job.het_job_offset,
+        state: job.state.base,
+        submit: job.submit,
+        start: job.start,
+        priority: job.priority,
+        partition: words.of(&job.partition),
+        user: words.of(&job.user),
+        has_nodes: !job.nodes.is_empty(),
+        reason: words.of(&reason),
+        digest,
+    })
 }
 
 fn id_of(id: Option<JobId>) -> String {
@@ -215,17 +263,17 @@ mod tests {
     #[test]
     fn an_array_remainder_is_read() {
         let (rows, unread) = sweep(&format!("{PENDING}\n"));
-        assert_eq!(unread, 0);
+        assert_eq!(unread.count, 0);
         let row = &rows[0];
         assert_eq!(row.array_job_id.map(|id| id.get()), Some(2));
         assert_eq!(
             row.array_tasks
-                .as_ref()
+                .as_deref()
                 .and_then(ArrayTasks::set)
                 .map(|set| set.len()),
             Some(2)
         );
-        assert_eq!((row.start, row.uid), (None, Some(20_001)));
+        assert_eq!((row.start, row.has_nodes), (None, false));
     }
 
     #[test]
@@ -256,7 +304,8 @@ mod tests {
         let (rows, unread) = sweep(&format!(
             "{PENDING}\nnoise\n{PENDING}, and a\nsecond line\n"
         ));
-        assert_eq!((rows.len(), unread), (2, 2));
+        assert_eq!((rows.len(), unread.count), (2, 2));
+        assert_eq!(unread.first, "noise");
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use slurm_types::{JobState, UnixTime, parse_duration_secs};
 
 use super::accounting::{FIELDS as RUN_FIELDS, record};
 use super::{Separator, delimited, leading, text};
+use crate::drift::Unread;
 use crate::record::{StepUsage, TresUsage, UsageRecord};
 
 /// Columns beside those of a run. Every one exists on 22.05 and on 26.05 (`sacct -e`).
@@ -26,8 +27,8 @@ pub(crate) fn fields() -> String {
 }
 
 /// The runs in the order of the answer, and how many rows were none; `None` if the answer does not have the shape of one.
-pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRecord>, usize)> {
-    let (mut runs, mut unread): (Vec<UsageRecord>, usize) = (Vec::new(), 0);
+pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRecord>, Unread)> {
+    let (mut runs, mut unread): (Vec<UsageRecord>, _) = (Vec::new(), Unread::default());
     for row in delimited(output, separator, RUN_FIELDS.len() + MORE.len())? {
         let get = |field: &str| {
             let mut fields = RUN_FIELDS.iter().chain(&MORE);
@@ -45,7 +46,7 @@ pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRec
                     energy_joules: amount(get("ConsumedEnergyRaw")).filter(|joules| *joules > 0),
                     steps: Vec::new(),
                 }),
-                None => unread += 1,
+                None => unread.note(&row.join("|")),
             }
             continue;
         };
@@ -173,7 +174,7 @@ mod tests {
             ],
         );
         let (runs, unread) = usage(&text, &separator).unwrap();
-        assert_eq!((runs.len(), unread), (2, 0));
+        assert_eq!((runs.len(), unread.count), (2, 0));
         assert_eq!(runs[0].cpu_millis, Some(3_867));
         assert_eq!(runs[0].energy_joules, None);
         assert_eq!(runs[0].record.name, "a\nb");
@@ -197,7 +198,8 @@ mod tests {
             &separator,
             &[&[("JobIDRaw", "7.batch")], &[("JobIDRaw", "x")]],
         );
-        assert_eq!(usage(&text, &separator), Some((vec![], 1)));
+        let (runs, unread) = usage(&text, &separator).unwrap();
+        assert_eq!((runs, unread.count), (vec![], 1));
         assert_eq!(usage("sacct: error\n", &separator), None);
     }
 

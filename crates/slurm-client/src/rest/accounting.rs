@@ -8,9 +8,9 @@ use std::{
 use serde_json::Value;
 use slurm_types::{JobId, JobRef};
 
-use super::{ACCOUNTING, Family, Rest, complete, nothing};
+use super::{ACCOUNTING, Family, Rest, complete, nothing, or_keys};
 use crate::{
-    AccountingQuery, AccountingRecord, ArraySubmission, Error, UsageRecord,
+    AccountingQuery, AccountingRecord, ArraySubmission, Drift, Error, UsageRecord,
     json::{self, ExitCodes},
 };
 
@@ -40,11 +40,13 @@ impl Rest {
         let questions = questions
             .into_iter()
             .map(|question| format!("{question}&skip_steps=true"));
-        self.rows(codes, questions, || {
+        let rows = self.rows(codes, questions, || {
             let users = UidCache::default();
             move |value: &Value| json::accounting(value, codes, |user| users.uid(user))
-        })
-        .await
+        });
+        let rows = rows.await?;
+        self.drifts.note(rows.iter().flat_map(Drift::of_row));
+        Ok(rows)
     }
 
     /// Runs with their steps.
@@ -57,11 +59,14 @@ impl Rest {
             one => one.to_string(),
         });
         let questions = by_id(version, ids);
-        self.rows(codes, questions, || {
+        let runs = self.rows(codes, questions, || {
             let users = UidCache::default();
             move |value: &Value| json::usage(value, codes, |user| users.uid(user))
-        })
-        .await
+        });
+        let runs = runs.await?;
+        let rows = runs.iter().map(|run| &run.record);
+        self.drifts.note(rows.flat_map(Drift::of_row));
+        Ok(runs)
     }
 
     /// Which tasks arrays were submitted with.
@@ -96,13 +101,16 @@ impl Rest {
         for question in questions {
             let argument = format!("{question}{flags}");
             let response = self
-                .list(ACCOUNTING, Family::Accounting, "jobs", &argument, reader())
+                .list(
+                    ACCOUNTING,
+                    Family::Accounting,
+                    "jobs",
+                    &argument,
+                    or_keys(reader()),
+                )
                 .await?;
             let (records, _) = response.ok_or_else(|| nothing(ACCOUNTING))?;
-            let before = rows.len();
-            let count = records.len();
-            rows.extend(records.into_iter().flatten());
-            complete(ACCOUNTING, count - (rows.len() - before))?;
+            rows.extend(complete(ACCOUNTING, records)?);
         }
         Ok(rows)
     }

@@ -9,7 +9,7 @@ use super::{
     envelope, nothing, unreadable,
 };
 use crate::{
-    Error, NodeRecord, PartitionRecord, Ping,
+    Drift, Error, NodeRecord, PartitionRecord, Ping,
     json::{self, Envelope, Fields},
 };
 
@@ -25,7 +25,9 @@ impl Rest {
                 needed: "v0.0.37 or newer",
             });
         }
-        self.whole(NODES, "nodes", json::node).await
+        let nodes = self.whole(NODES, "nodes", json::node).await?;
+        self.drifts.note(nodes.iter().flat_map(Drift::of_node));
+        Ok(nodes)
     }
 
     /// Every partition.

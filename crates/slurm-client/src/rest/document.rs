@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{ACCOUNTING, response};
 use crate::{
     Error,
+    drift::Unread,
     error::excerpt,
     json::{self, Answer, Envelope},
     metrics,
@@ -73,14 +74,44 @@ pub(super) fn nothing(command: &'static str) -> Error {
     error
 }
 
-pub(super) fn complete(command: &'static str, unread: usize) -> Result<(), Error> {
-    metrics::unread(command, unread);
-    match unread {
-        0 => Ok(()),
+/// A reader that has, of what it cannot read, the names of its fields: Slurm's own words.
+pub(super) fn or_keys<T>(
+    mut read: impl FnMut(&Value) -> Option<T>,
+) -> impl FnMut(&Value) -> Result<T, String> {
+    move |value| {
+        read(value).ok_or_else(|| match value {
+            Value::Object(fields) => {
+                let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+                format!("{{{}}}", names.join(" "))
+            }
+            other => other.to_string(),
+        })
+    }
+}
+
+/// The records, and what could not be read.
+pub(super) fn read_rows<T>(records: Vec<Result<T, String>>) -> (Vec<T>, Unread) {
+    let mut unread = Unread::default();
+    let rows = records
+        .into_iter()
+        .filter_map(|record| record.map_err(|keys| unread.note(&keys)).ok())
+        .collect();
+    (rows, unread)
+}
+
+/// The records, if every one was read.
+pub(super) fn complete<T>(
+    command: &'static str,
+    records: Vec<Result<T, String>>,
+) -> Result<Vec<T>, Error> {
+    let (rows, unread) = read_rows(records);
+    metrics::unread(command, unread.count);
+    match unread.count {
+        0 => Ok(rows),
         _ => Err(Error::Malformed {
             command,
             problem: "a record could not be read",
-            excerpt: format!("{unread} of them"),
+            excerpt: unread.first,
         }),
     }
 }

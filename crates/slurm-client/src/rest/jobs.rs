@@ -8,6 +8,7 @@ use super::{Family, JOB, JOBS, Rest, nothing};
 use crate::{
     Error, JobLookup, JobPages, JobRecord,
     cli::{belongs_to, sort_into},
+    drift::DriftLog,
     json, metrics,
     parse::ParsedJobs,
 };
@@ -40,7 +41,7 @@ impl Rest {
                 .await?
                 .ok_or_else(|| nothing(JOBS))?;
             self.check_age(JOBS, before, &envelope)?;
-            let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text(records));
+            let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text(records, &self.drifts));
             let later = rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS));
             for id in later {
                 match unclear.remove(&id) {
@@ -81,7 +82,7 @@ impl Rest {
             answer.unclear.push((id, error.to_string()));
             return Ok(());
         }
-        let ParsedJobs { records, unclear } = text(records);
+        let ParsedJobs { records, unclear } = text(records, &self.drifts);
         metrics::unread(JOB, unclear.len());
         let found: Vec<JobRecord> = records
             .into_iter()
@@ -102,9 +103,13 @@ impl Rest {
 }
 
 /// Records and ids of which the answer proves nothing.
-fn text(records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>) -> ParsedJobs {
+fn text(
+    records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>,
+    drifts: &DriftLog,
+) -> ParsedJobs {
     let mut text = ParsedJobs::default();
     for record in records {
+        drifts.job(record.as_ref().map_err(|(_, problem)| *problem));
         match record {
             Ok(record) => text.records.push(record),
             Err((Some(id), problem)) => text.unclear.push((id, problem)),

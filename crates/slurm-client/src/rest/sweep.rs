@@ -9,11 +9,10 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use serde_json::Value;
 use slurm_types::UnixTime;
 
-use super::{DIAG, Family, JOBS, Response, Rest, envelope};
-use crate::{Error, Sweep, SweepRow, cli::now, json, metrics, parse::StringInterner};
+use super::{DIAG, Family, JOBS, Response, Rest, envelope, or_keys, read_rows};
+use crate::{Error, Sweep, SweepRow, cli::now, json, parse::StringInterner};
 
 /// The queue as of the last answer.
 #[derive(Debug, Default)]
@@ -56,7 +55,7 @@ impl Rest {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
             let mut words = StringInterner::default();
             // A record is a row at once: records of a long queue are not held.
-            let read = move |job: &Value| json::sweep_row(&json::job(job).ok()?, &mut words);
+            let read = or_keys(move |job| json::sweep_row(&json::job(job).ok()?, &mut words));
             let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
                 .await?;
@@ -81,10 +80,9 @@ impl Rest {
                 return Err(super::nothing(JOBS));
             };
             self.check_age(JOBS, before, &envelope)?;
-            let count = records.len();
-            let rows: Vec<SweepRow> = records.into_iter().flatten().collect();
-            let unread = count - rows.len();
-            metrics::unread(JOBS, unread);
+            let (rows, unread) = read_rows(records);
+            self.drifts.unread(JOBS, &unread);
+            let unread = unread.count;
             let mut known = self.cached_queue();
             known.clock = envelope.last_update.or(clock);
             known.unread = unread;

@@ -201,7 +201,7 @@ async fn hostile_job(slurm: &Slurm, id: JobId) {
     let sweep = slurm.sweep().await.unwrap();
     assert_eq!(sweep.unread_lines, 0);
     let row = sweep.rows.iter().find(|row| row.job_id == id).unwrap();
-    assert_eq!((row.uid, row.submit), (job.uid, job.submit));
+    assert_eq!((&*row.user, row.submit), (job.user.as_str(), job.submit));
 
     let rows = eventually("row in accounting", || async {
         // slurmdbd may have made a stand-in for a row that is still on its way.

@@ -159,21 +159,9 @@ fn rows(rows: &[SweepRow]) -> Vec<String> {
                 row.het_job_id,
                 row.het_job_offset,
             );
-            let state = (
-                &row.state.base,
-                row.submit,
-                row.priority == Some(0),
-                &row.reason,
-            );
-            let rest = (
-                &row.partition,
-                &row.user,
-                row.uid,
-                &row.account,
-                &row.qos,
-                &row.nodes,
-                &row.time_limit,
-            );
+            let state = (row.state, row.submit, row.priority == Some(0), &row.reason);
+            // The digest stands for the columns that no row has: uid, account, QOS, nodes and limit.
+            let rest = (&row.partition, &row.user, row.has_nodes, row.digest);
             format!("{run:?} {state:?} {rest:?}")
         })
         .collect();

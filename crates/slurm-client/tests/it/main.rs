@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
 
 mod cluster;
+mod drift;
 mod failures;
 mod live;
 mod live_rest;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, timestamp};
-use slurm_client::{AccountingQuery, AccountingRecord, Drift, Slurm};
+use slurm_client::{AccountingQuery, AccountingRecord, Slurm};
 use slurm_types::{JobFlag, UnixTime};
 use tokio_util::sync::CancellationToken;
 
@@ -236,9 +236,6 @@ impl CatchUp {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     metrics::provisional(provisional(&rows).len());
                     stride.answered(rows.iter().filter(|row| row.ended()).count());
-                    self.collector
-                        .drifted(rows.iter().flat_map(Drift::of_row))
-                        .await?;
                     return Ok(Some(BacklogPart { next, rows }));
                 }
                 // Or the answer is longer than Slurm's commands may print.

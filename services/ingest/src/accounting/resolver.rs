@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use slurm_client::{AccountingQuery, Drift, Slurm};
+use slurm_client::{AccountingQuery, Slurm};
 use slurm_types::JobId;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -119,9 +119,6 @@ impl AccountingResolver {
         } else {
             Vec::new()
         };
-        self.collector
-            .drifted(rows.iter().flat_map(Drift::of_row))
-            .await?;
         let mut observations = fold(&self.collector.cluster, &rows);
         let stand_ins = provisional(&rows);
         metrics::provisional(stand_ins.len());
@@ -175,7 +172,7 @@ impl AccountingResolver {
                 finish(question.rings, "answered");
                 // A newer run that waited for this proof can be published now.
                 if question.look && self.looks.try_send(JobReadRequest::look(job_id)).is_err() {
-                    metrics::drift("look_dropped");
+                    metrics::drift("look_dropped", 1);
                 }
             }
         }

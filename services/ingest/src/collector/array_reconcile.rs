@@ -8,6 +8,7 @@ use mesh_events::RunKey;
 use super::gaps::{not_shown, whose};
 use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::{OutboxEvent, PreviousRunStates};
+use super::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use super::{Collector, TracedObservation};
 use crate::adapters::store::Store;
 use crate::domain::{self, DepartedTasks, EndLookup, Resolution, resolve_departed_tasks};
@@ -117,6 +118,7 @@ impl Collector {
     /// Drops runs that ended long ago and that Slurm has purged, too.
     pub async fn expire(&self) {
         let mut core = self.core.lock().await;
+        let core = &mut *core;
         // What accounting will be asked about must be known to have been published.
         let published_until = core.meta.watermark;
         let oldest = core
@@ -124,6 +126,11 @@ impl Collector {
             .owed_from
             .map_or(published_until, |owed| owed.min(published_until))
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
+        // What was seen while the clock was ahead is as old as this poll from now on.
+        let newest = published_until.saturating_add(MAX_CLOCK_SKEW_SECS);
+        for raw_id in core.run_store.bring_back(newest, published_until) {
+            core.dirty.insert(Store::shard_of_record(raw_id));
+        }
         let live_arrays: BTreeSet<u32> = core
             .run_store
             .iter()
@@ -136,13 +143,14 @@ impl Collector {
             .filter(|(run, tracked)| {
                 let ended = match &tracked.end {
                     Some(end) => {
-                        end.at < oldest && !(self.config.accounting && tracked.owes_accounting())
+                        (end.at < oldest || end.at > newest)
+                            && !(self.config.accounting && tracked.owes_accounting())
                     }
                     // An array has no end of its own once its last task has become a job.
                     None => {
                         tracked.is_array
-                            && tracked.remaining.is_none()
-                            && tracked.left.is_none()
+                            && tracked.rare.remaining.is_none()
+                            && tracked.rare.left.is_none()
                             && !live_arrays.contains(&run.job_id)
                     }
                 };

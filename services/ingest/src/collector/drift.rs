@@ -1,11 +1,9 @@
-//! What Slurm printed and this version does not know: published once per form and day.
-
-use std::collections::BTreeSet;
+//! What Slurm printed and this version does not know, whatever was asked: published once per form and day.
 
 use chrono::Utc;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use slurm_client::Drift;
+use slurm_client::{Drift, Slurm};
 
 use super::Collector;
 use crate::{Error, metrics};
@@ -13,34 +11,34 @@ use crate::{Error, metrics};
 const SECONDS_PER_DAY: i64 = 86_400;
 
 impl Collector {
-    /// Counts what is not known, and reports each form once a day. What cannot be stored now is published when it is seen next.
+    /// Publishes what any answer of Slurm has that is not known, until shutdown.
     ///
     /// # Errors
-    /// On shutdown, or if another ingest has taken over.
-    pub async fn drifted(&self, drifts: impl IntoIterator<Item = Drift>) -> Result<(), Error> {
-        let mut forms = BTreeSet::new();
-        for drift in drifts {
-            metrics::drift(drift.what);
-            forms.insert(drift);
+    /// If another ingest has taken over.
+    pub async fn report_drifts(self, slurm: Slurm) -> Result<(), Error> {
+        loop {
+            let drifts = tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                drifts = slurm.next_drifts() => drifts,
+            };
+            self.drifted(drifts).await?;
         }
-        if forms.is_empty() {
-            return Ok(());
-        }
+    }
+
+    /// Counts what is not known, and reports each form once a day. What cannot be stored now is published when it is seen next.
+    async fn drifted(&self, drifts: Vec<Drift>) -> Result<(), Error> {
         let day = Utc::now().timestamp().div_euclid(SECONDS_PER_DAY);
         let mut core = self.core.lock().await;
-        for drift in forms {
+        for drift in drifts {
+            metrics::drift(drift.what, drift.count);
             if !drift.note(&mut core.meta.drifts, day) {
                 continue;
             }
-            tracing::warn!(
-                what = drift.what,
-                source = drift.source,
-                "{}",
-                drift.message
-            );
+            let message = drift.text();
+            tracing::warn!(what = drift.what, source = drift.source, "{message}");
             let emitted = CaptureEvent {
                 source: drift.source.to_owned(),
-                message: drift.message.clone(),
+                message,
                 ..CaptureEvent::default()
             };
             let kind = EventType::CaptureSchemaDrift;

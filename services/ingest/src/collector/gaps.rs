@@ -39,7 +39,7 @@ impl Collector {
             };
             let before = PreviousRunStates::from([(run.clone(), Some(tracked.clone()))]);
             tracked.end = Some(End {
-                event: String::new(),
+                event: None,
                 at: now,
                 inferred: true,
             });

@@ -15,7 +15,7 @@ use super::outbox::PreviousRunStates;
 use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::{RunState, RunStore, RunUsage};
+use crate::domain::{LocalRunKey, RunState, RunStore, RunUsage};
 use crate::envelope::Cause;
 use crate::{Error, metrics};
 
@@ -50,8 +50,8 @@ struct UsageBacklogEntry {
 /// What is due, by when it is due.
 #[derive(Debug, Default)]
 pub(super) struct UsageBacklog {
-    runs: HashMap<RunKey, UsageBacklogEntry>,
-    by_due: BTreeSet<(Instant, RunKey)>,
+    runs: HashMap<LocalRunKey, UsageBacklogEntry>,
+    by_due: BTreeSet<(Instant, LocalRunKey)>,
 }
 
 impl UsageBacklog {
@@ -68,39 +68,40 @@ impl UsageBacklog {
 
     /// Notes what a run owes now.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState, now: i64, config: &Config) {
+        let run = LocalRunKey::from(run);
         if !tracked.owes_accounting() {
-            if let Some(entry) = self.runs.remove(run) {
-                self.by_due.remove(&(entry.due, run.clone()));
+            if let Some(entry) = self.runs.remove(&run) {
+                self.by_due.remove(&(entry.due, run));
             }
-        } else if !self.runs.contains_key(run) {
+        } else if !self.runs.contains_key(&run) {
             // Slurm's clock and ours may differ: never sooner than now, never later than from now on.
             let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
             let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
             let entry = UsageBacklogEntry {
                 due: Instant::now() + config.usage_delay.saturating_sub(since),
                 answered: None,
-                before: Duration::from_secs(tracked.waited_for_accounting),
+                before: Duration::from_secs(tracked.rare.waited_for_accounting),
                 answers: 0,
             };
-            self.put(run.clone(), entry);
+            self.put(run, entry);
         }
     }
 
-    fn put(&mut self, run: RunKey, entry: UsageBacklogEntry) {
-        if let Some(before) = self.runs.insert(run.clone(), entry) {
-            self.by_due.remove(&(before.due, run.clone()));
+    fn put(&mut self, run: LocalRunKey, entry: UsageBacklogEntry) {
+        if let Some(before) = self.runs.insert(run, entry) {
+            self.by_due.remove(&(before.due, run));
         }
         self.by_due.insert((entry.due, run));
     }
 
-    fn due(&self, now: Instant) -> impl Iterator<Item = &RunKey> {
+    fn due(&self, now: Instant) -> impl Iterator<Item = LocalRunKey> {
         let due = self.by_due.iter().take_while(move |(due, _)| *due <= now);
-        due.map(|(_, run)| run)
+        due.map(|(_, run)| *run)
     }
 
     /// How long a run's use was waited for since accounting answered first; `None` if nothing is due.
     fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
-        let entry = self.runs.get(run)?;
+        let entry = self.runs.get(&run.into())?;
         let since = entry.answered.map_or(Duration::ZERO, |since| now - since);
         Some(entry.before + since)
     }
@@ -108,7 +109,8 @@ impl UsageBacklog {
     /// Notes an answer without the use. It is not waited longer than `within`.
     fn postpone(&mut self, run: &RunKey, now: Instant, within: Duration) {
         let left = within.saturating_sub(self.waited(run, now).unwrap_or_default());
-        if let Some(entry) = self.runs.get(run).copied() {
+        let run = LocalRunKey::from(run);
+        if let Some(entry) = self.runs.get(&run).copied() {
             let pause = Duration::from_secs(2 << entry.answers.min(5)).min(MAX_PAUSE);
             let pause = pause.min(left.max(MIN_PAUSE));
             let entry = UsageBacklogEntry {
@@ -117,7 +119,7 @@ impl UsageBacklog {
                 before: entry.before,
                 answers: entry.answers.saturating_add(1),
             };
-            self.put(run.clone(), entry);
+            self.put(run, entry);
         }
     }
 }
@@ -133,8 +135,8 @@ impl Collector {
         let core = self.core.lock().await;
         let due = core.usage_backlog.due(Instant::now()).take(most);
         due.filter_map(|run| {
-            let job = job_of(run, core.run_store.get(run)?)?;
-            let run = run.clone();
+            let (run, tracked) = core.run_store.entry(run)?;
+            let job = job_of(&run, tracked)?;
             Some(DueUsageLookup { run, job })
         })
         .collect()
@@ -256,9 +258,9 @@ impl Core {
         let Some(tracked) = self.run_store.get_mut(run) else {
             return;
         };
-        let stored = Duration::from_secs(tracked.waited_for_accounting);
+        let stored = Duration::from_secs(tracked.rare.waited_for_accounting);
         if waited >= stored + WAIT_STORE_INTERVAL {
-            tracked.waited_for_accounting = waited.as_secs();
+            tracked.rare.waited_for_accounting = waited.as_secs();
             self.dirty.insert(Store::shard_of(tracked));
         }
     }
@@ -277,6 +279,8 @@ pub(super) fn job_of(run: &RunKey, tracked: &RunState) -> Option<JobRef> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mesh_events::EventType;
+
     use crate::domain::End;
 
     fn run(job_id: u32) -> RunKey {
@@ -289,11 +293,15 @@ mod tests {
         }
     }
 
+    fn key(job_id: u32) -> LocalRunKey {
+        LocalRunKey::from(&run(job_id))
+    }
+
     fn ended(at: i64) -> RunState {
         RunState {
             owes_usage: true,
             end: Some(End {
-                event: "completed".to_owned(),
+                event: Some(EventType::JobCompleted),
                 at,
                 inferred: false,
             }),
@@ -311,14 +319,14 @@ mod tests {
         usage_backlog.note(&run(2), &ended(5), 1_000, &config);
         usage_backlog.note(&run(3), &ended(9_000), 1_000, &config);
         let due = |usage_backlog: &UsageBacklog, seconds| {
-            usage_backlog.due(at(seconds)).cloned().collect::<Vec<_>>()
+            usage_backlog.due(at(seconds)).collect::<Vec<_>>()
         };
-        assert_eq!(due(&usage_backlog, 0), [run(2)]);
-        assert_eq!(due(&usage_backlog, 10), [run(2), run(1), run(3)]);
+        assert_eq!(due(&usage_backlog, 0), [key(2)]);
+        assert_eq!(due(&usage_backlog, 10), [key(2), key(1), key(3)]);
         let within = config.resolution_timeout;
         usage_backlog.postpone(&run(2), at(10), within);
         usage_backlog.postpone(&run(2), at(12), within);
-        assert_eq!(due(&usage_backlog, 15), [run(1), run(3)]);
+        assert_eq!(due(&usage_backlog, 15), [key(1), key(3)]);
         assert_eq!(
             usage_backlog.waited(&run(2), at(16)),
             Some(Duration::from_secs(6))
@@ -331,7 +339,7 @@ mod tests {
         usage_backlog.note(&run(3), &emitted, 1_000, &config);
         // Nothing is asked for the second time because of another reading.
         usage_backlog.note(&run(2), &ended(5), 1_000, &config);
-        assert_eq!(due(&usage_backlog, 16), [run(2)]);
+        assert_eq!(due(&usage_backlog, 16), [key(2)]);
         assert_eq!(
             (usage_backlog.runs.len(), usage_backlog.by_due.len()),
             (1, 1)
@@ -343,10 +351,8 @@ mod tests {
         let config = Config::default();
         let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);
-        let waited = RunState {
-            waited_for_accounting: 590,
-            ..ended(5)
-        };
+        let mut waited = ended(5);
+        waited.rare.waited_for_accounting = 590;
         usage_backlog.note(&run(1), &waited, 1_000, &config);
         assert_eq!(
             usage_backlog.waited(&run(1), at(100)),
@@ -356,7 +362,7 @@ mod tests {
         usage_backlog.postpone(&run(1), at(107), config.resolution_timeout);
         // Not later than it is given up.
         assert_eq!(usage_backlog.due(at(109)).next(), None);
-        assert_eq!(usage_backlog.due(at(110)).next(), Some(&run(1)));
+        assert_eq!(usage_backlog.due(at(110)).next(), Some(key(1)));
         assert_eq!(
             usage_backlog.waited(&run(1), at(110)),
             Some(Duration::from_secs(600))

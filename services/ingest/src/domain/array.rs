@@ -24,7 +24,7 @@ pub(super) fn store_departed_tasks(next: &mut RunState, observation: &Observatio
         record_departed(next, gone);
     }
     tasks_reappeared(next, tasks);
-    next.remaining = Some(TaskSet::new(tasks.iter()).to_string());
+    next.rare.remaining = Some(TaskSet::new(tasks.iter()).to_string());
 }
 
 /// Notes that these tasks are in the array's record, or were published with its end: they have not left it. A controller that had lost its
@@ -32,7 +32,7 @@ pub(super) fn store_departed_tasks(next: &mut RunState, observation: &Observatio
 pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
     if let Some(left) = next.left_tasks() {
         let left = left.difference(tasks);
-        next.left = (!left.is_empty()).then(|| left.to_string());
+        next.rare.left = (!left.is_empty()).then(|| left.to_string());
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
 fn record_departed(next: &mut RunState, gone: TaskSet) {
     let left = next.left_tasks().unwrap_or_default();
     let all = TaskSet::new(left.iter().chain(gone.iter()));
-    next.left = (!all.is_empty()).then(|| all.to_string());
+    next.rare.left = (!all.is_empty()).then(|| all.to_string());
 }
 
 /// Notes which tasks left an array's record before that was seen for the first time, from what accounting has of its submission. `None` if
@@ -73,7 +73,7 @@ pub fn compare_submitted(
         .difference(&jobs)
         .difference(&next.cancelled_tasks());
     record_departed(&mut next, departed);
-    next.cancelled = None;
+    next.rare.cancelled = None;
     next.ask_submitted = false;
     Some(next)
 }
@@ -115,28 +115,28 @@ pub fn resolve_departed_tasks(
         && !next.over()
         && let Some(rest) = next.remaining_tasks()
     {
-        next.remaining = None;
+        next.rare.remaining = None;
         record_departed(&mut next, rest);
     }
     let left = next.left_tasks()?;
     let missing = left.difference(&seen(run_store, array));
     if missing.is_empty() {
-        next.left = None;
+        next.rare.left = None;
         return Some(DepartedTasks::Settled(Box::new(next)));
     }
-    next.left = Some(missing.to_string());
+    next.rare.left = Some(missing.to_string());
     // Its record, which was gone, is there again and was not read yet: it may still have them.
-    let is_unread = !record_gone && !next.over() && next.remaining.is_none();
+    let is_unread = !record_gone && !next.over() && next.rare.remaining.is_none();
     let given_up = given_up.filter(|_| !is_unread);
     let waiting = given_up.map_or_else(|| missing.clone(), |tasks| missing.difference(tasks));
     let cancelled = missing.difference(&waiting);
     if cancelled.is_empty() {
         return Some(DepartedTasks::Missing(Box::new(next)));
     }
-    next.left = (!waiting.is_empty()).then(|| waiting.to_string());
+    next.rare.left = (!waiting.is_empty()).then(|| waiting.to_string());
     if next.ask_submitted {
         let all = TaskSet::new(next.cancelled_tasks().iter().chain(cancelled.iter()));
-        next.cancelled = Some(all.to_string());
+        next.rare.cancelled = Some(all.to_string());
     }
     let mut facts = Vec::new();
     let mut emitter = Emitter {
@@ -161,6 +161,7 @@ mod tests {
     use slurm_types::{JobId, UnixTime};
 
     use super::*;
+    use crate::domain::run_state::{Rare, RareState};
 
     fn tasks(text: &str) -> TaskSet {
         text.parse().unwrap()
@@ -182,9 +183,12 @@ mod tests {
             RunState {
                 raw_id: 7,
                 is_array: true,
-                remaining: Some("1-2,4".to_owned()),
-                left: Some("3".to_owned()),
                 ask_submitted: true,
+                rare: Rare::from(RareState {
+                    remaining: Some("1-2,4".to_owned()),
+                    left: Some("3".to_owned()),
+                    ..RareState::default()
+                }),
                 ..RunState::default()
             },
         );
@@ -203,7 +207,7 @@ mod tests {
             ordered: Some(tasks("1-5")),
         };
         let next = compare_submitted(&run_store, &array, &submitted, false).unwrap();
-        assert_eq!(next.left.as_deref(), Some("5"));
-        assert!(!next.ask_submitted && next.cancelled.is_none());
+        assert_eq!(next.rare.left.as_deref(), Some("5"));
+        assert!(!next.ask_submitted && next.rare.cancelled.is_none());
     }
 }

@@ -97,7 +97,7 @@ pub(super) fn resolve_attempt(
         // Accounting loses such an attempt, so there is nothing to wait for.
         let mut closed = RunState::clone(tracked);
         closed.end = Some(End {
-            event: EventType::JobRequeued.event().to_owned(),
+            event: Some(EventType::JobRequeued),
             at: look.now,
             inferred: true,
         });
@@ -119,7 +119,7 @@ fn is_over_and_again(tracked: &RunState, observation: &Observation) -> bool {
     let end = tracked
         .end
         .as_ref()
-        .filter(|end| !end.inferred && !end.event.is_empty());
+        .filter(|end| !end.inferred && end.event.is_some());
     let is_settled = !observation.completing
         && observation
             .base

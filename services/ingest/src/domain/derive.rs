@@ -98,7 +98,7 @@ impl Emitter<'_> {
             at,
             seq: self.next.seq,
             inferred: self.inferred,
-            previous_state: self.next.state.clone(),
+            previous_state: self.next.state.as_str().to_owned(),
             restart_count: self.next.restart_count,
             continues: None,
             array_tasks: String::new(),
@@ -155,7 +155,7 @@ pub(super) fn derive(
         usage(run, &mut next, observation, &mut facts);
         canceller(run, &mut next, observation, &mut facts);
         if !next.owes_accounting() {
-            next.waited_for_accounting = 0;
+            next.rare.waited_for_accounting = 0;
         }
         return (next, facts);
     }
@@ -216,21 +216,21 @@ fn baseline(run: &RunKey, next: &mut RunState, observation: &Observation, facts:
     }
     if let Some(kind) = observation.end_kind() {
         next.end = Some(End {
-            event: kind.event().to_owned(),
+            event: Some(kind),
             at: observation.end.unwrap_or_default(),
             inferred: false,
         });
         return;
     }
-    next.suspended = (observation.base == Some(JobBaseState::Suspended))
+    next.rare.suspended = (observation.base == Some(JobBaseState::Suspended))
         .then_some(observation.suspend_time)
         .flatten();
-    next.resumed = if next.suspended.is_none() {
+    next.rare.resumed = if next.rare.suspended.is_none() {
         observation.suspend_time
     } else {
         None
     };
-    next.ran = observation.pre_suspend;
+    next.rare.ran = observation.pre_suspend;
     pending_reason::accept(next, observation);
     let mut emitter = Emitter {
         run,
@@ -247,7 +247,7 @@ fn end(emitter: &mut Emitter<'_>, observation: &Observation, look: &ObservationC
     };
     let inferred = emitter.inferred;
     emitter.next.end = Some(End {
-        event: kind.event().to_owned(),
+        event: Some(kind),
         at: observation.end.unwrap_or(look.now),
         inferred: inferred || observation.end_is_inferred,
     });
@@ -282,8 +282,8 @@ fn cancelled_tasks(tracked: &RunState, observation: &Observation) -> Option<Stri
         .as_ref()
         .map(slurm_types::TaskSet::to_string);
     match observation.record {
-        Record::Accounting => tracked.remaining.clone().or(listed),
-        _ => listed.or_else(|| tracked.remaining.clone()),
+        Record::Accounting => tracked.rare.remaining.clone().or(listed),
+        _ => listed.or_else(|| tracked.rare.remaining.clone()),
     }
 }
 
@@ -323,11 +323,11 @@ fn correct(
         return;
     }
     next.end = Some(End {
-        event: kind.event().to_owned(),
+        event: Some(kind),
         at: observation.end.unwrap_or_default(),
         inferred: false,
     });
-    if event.is_empty() {
+    if event.is_none() {
         // Was settled as a gap: the end itself was never published.
         let mut emitter = Emitter {
             run,
@@ -338,9 +338,9 @@ fn correct(
         start(&mut emitter, observation);
         emitter.next.owes_usage = emitter.next.started.is_some();
         emitter.recorded(kind, Slot::End, observation.end);
-    } else if event != kind.event() {
-        next.corrections += 1;
-        let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
+    } else if event != Some(kind) {
+        next.rare.corrections += 1;
+        let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);
         Emitter {
             run,
             next,
@@ -370,8 +370,8 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
     if is_told || !is_cancelled || observation.cancelled_by.is_none() {
         return;
     }
-    next.corrections += 1;
-    let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
+    next.rare.corrections += 1;
+    let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);
     Emitter {
         run,
         next,
@@ -402,7 +402,7 @@ fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &m
 
 /// What the next reading is compared with.
 fn record_observation(next: &mut RunState, observation: &Observation) {
-    next.state = observation.state_word().to_owned();
+    next.state = observation.state_word();
     // While an old run is cleaned up, its record already counts the next restart (22.05).
     if observation.restarts.is_some() && !observation.completing && observation.base.is_some() {
         next.restarts = observation.restarts;

@@ -7,6 +7,7 @@ use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
 
 use super::batch_step_end::BatchStepEnd;
+use super::run_state::StateWord;
 use super::snapshot;
 
 /// What kind of thing a run belongs to.
@@ -239,12 +240,9 @@ impl Observation {
     }
 
     /// Slurm's word for the state.
-    pub fn state_word(&self) -> &'static str {
-        if self.in_flux() {
-            "COMPLETING"
-        } else {
-            self.base.map_or("COMPLETING", JobBaseState::name)
-        }
+    pub fn state_word(&self) -> StateWord {
+        let base = self.base.filter(|_| !self.in_flux());
+        base.map_or(StateWord::COMPLETING, StateWord::from)
     }
 
     /// Takes the exit code that another source has of the same run's end, where this one has none.

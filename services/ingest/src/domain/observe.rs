@@ -1,6 +1,7 @@
 //! One reading, seen in the light of everything known about its job: which run it belongs to, and what has to be proven first.
 
 use mesh_events::{EventType, RunKey, Slot};
+use slurm_types::JobBaseState;
 
 use super::attempt::resolve_attempt;
 use super::derive::{Continuation, Emitter, Fact, FactId, Origin, derive};
@@ -143,6 +144,12 @@ fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> b
     observation.record == Record::Accounting && run_store.runs_of(run).any(is_within)
 }
 
+/// An end as the run that continues it names it.
+fn end_word(end: &End) -> String {
+    end.event
+        .map_or_else(String::new, |kind| kind.event().to_owned())
+}
+
 /// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.
 fn continued_run(
     run_store: &RunStore,
@@ -161,7 +168,7 @@ fn continued_run(
         return (!missed || observation.record != Record::Controller).then_some(None);
     };
     if run.attempt > 0 {
-        let end = tracked.end.as_ref().map(|end| end.event.clone());
+        let end = tracked.end.as_ref().map(end_word);
         return Some(Some(Continuation {
             run: earlier.clone(),
             cause: end.unwrap_or_else(|| EventType::JobRequeued.event().to_owned()),
@@ -169,21 +176,19 @@ fn continued_run(
     }
     let restarted = match observation.restarts {
         // Of a component of a heterogeneous job that got nodes and had to give them back none is counted (22.05 and 24.11).
-        Some(restarts) => {
-            let end = tracked.end.as_ref().map(|end| end.event.as_str());
-            restarts > 0 || end == Some(EventType::JobRequeued.event())
-        }
+        Some(restarts) => restarts > 0 || tracked.end_kind() == Some(EventType::JobRequeued),
         // Accounting does not count restarts on 22.05. A job that ended otherwise runs again only if somebody requeued it.
         None if look.restarted => true,
         // Only these ends put a job back into the queue by themselves.
-        None => tracked.end.as_ref().is_some_and(|end| {
-            matches!(end.event.as_str(), "requeued" | "preempted" | "node_fail")
-        }),
+        None => matches!(
+            tracked.end_kind(),
+            Some(EventType::JobRequeued | EventType::JobPreempted | EventType::JobNodeFail)
+        ),
     };
     if let Some(end) = &tracked.end {
-        return Some((restarted && !end.event.is_empty()).then(|| Continuation {
+        return Some((restarted && end.event.is_some()).then(|| Continuation {
             run: earlier.clone(),
-            cause: end.event.clone(),
+            cause: end_word(end),
         }));
     }
     if !look.given_up {
@@ -193,11 +198,7 @@ fn continued_run(
     let mut closed = tracked.clone();
     let kind = EventType::JobRequeued;
     closed.end = Some(End {
-        event: if restarted {
-            kind.event().to_owned()
-        } else {
-            String::new()
-        },
+        event: restarted.then_some(kind),
         at: run.submit_time,
         inferred: true,
     });
@@ -253,7 +254,7 @@ fn array_of(
             is_array: true,
             submitted: true,
             waits: true,
-            state: "PENDING".to_owned(),
+            state: JobBaseState::Pending.into(),
             ask_submitted: !look.first_start,
             last_seen: look.now,
             ..RunState::default()

@@ -58,7 +58,7 @@ pub(super) fn emit(
             .as_ref()
             .is_some_and(|seen| seen.held == change.held && seen.class == change.class);
         if !same {
-            emitter.next.candidate = Some(change);
+            emitter.next.candidate = Some(Box::new(change));
         }
         return;
     }
@@ -72,10 +72,12 @@ pub(super) fn emit(
             hold(emitter, held);
             // Released into a reason that two sweeps have not agreed on yet.
             if !held {
-                emitter.next.candidate = waits_for(observation).map(|class| Candidate {
-                    sweep,
-                    held: None,
-                    class: Some(class),
+                emitter.next.candidate = waits_for(observation).map(|class| {
+                    Box::new(Candidate {
+                        sweep,
+                        held: None,
+                        class: Some(class),
+                    })
                 });
             }
         }
@@ -151,6 +153,6 @@ fn hold(emitter: &mut Emitter<'_>, held: bool) {
 
 fn sampled(emitter: &mut Emitter<'_>, kind: EventType, counter: usize) {
     emitter.next.counts[counter] += 1;
-    let n = emitter.next.counts[counter];
+    let n = u64::from(emitter.next.counts[counter]);
     emitter.emit(kind, FactId::Sampled(n), None);
 }

@@ -41,6 +41,11 @@ impl LocalRunKey {
         attempt: u32::MAX,
     };
 
+    /// Whether the key has Slurm's id of the record.
+    const fn is_named(&self, raw_id: u32) -> bool {
+        self.task_id.is_none() && self.job_id == raw_id
+    }
+
     fn of_cluster(self, cluster: &str) -> RunKey {
         RunKey {
             cluster: cluster.to_owned(),
@@ -59,7 +64,7 @@ pub struct RunStore {
     cluster: String,
     /// Boxed: the nodes of a map that grows at its end are half empty.
     runs: BTreeMap<LocalRunKey, Box<RunState>>,
-    /// By Slurm's id of the record.
+    /// By Slurm's id of the record, where that is not the key's: the tasks of arrays.
     by_raw_id: BTreeSet<(u32, LocalRunKey)>,
 }
 
@@ -69,11 +74,21 @@ impl RunStore {
         self.runs.get(&run.into()).map(|tracked| &**tracked)
     }
 
+    /// A run by its key without the cluster.
+    pub fn entry(&self, run: LocalRunKey) -> Option<(RunKey, &RunState)> {
+        self.runs
+            .get_key_value(&run)
+            .map(|(key, tracked)| self.named(key, tracked))
+    }
+
     /// Records a run.
-    pub fn put(&mut self, run: RunKey, tracked: RunState) {
+    pub fn put(&mut self, run: RunKey, mut tracked: RunState) {
+        tracked.rare.shrink();
         let key = LocalRunKey::from(&run);
         self.cluster = run.cluster;
-        self.by_raw_id.insert((tracked.raw_id, key));
+        if !key.is_named(tracked.raw_id) {
+            self.by_raw_id.insert((tracked.raw_id, key));
+        }
         self.runs.insert(key, Box::new(tracked));
     }
 
@@ -93,24 +108,49 @@ impl RunStore {
     /// Notes that these records were seen.
     pub fn touch(&mut self, raw_ids: &BTreeSet<u32>, now: i64) {
         for raw_id in raw_ids {
-            for (_, key) in self.by_raw_id.range(known_as(*raw_id)) {
-                if let Some(tracked) = self.runs.get_mut(key) {
+            let tasks = self.by_raw_id.range(known_as(*raw_id)).map(|(_, key)| *key);
+            let own = self.runs.range(named(*raw_id));
+            let own = own.filter(|(_, tracked)| tracked.raw_id == *raw_id);
+            let own = own.map(|(key, _)| *key);
+            for key in own.chain(tasks).collect::<Vec<_>>() {
+                if let Some(tracked) = self.runs.get_mut(&key) {
                     tracked.last_seen = now;
                 }
             }
         }
     }
 
-    /// Every run.
-    pub fn iter(&self) -> impl Iterator<Item = (RunKey, &RunState)> {
-        self.runs.iter().map(|entry| self.named(entry))
+    /// Has runs that were seen after `newest`, by a clock that was ahead, as seen at another time. Returns Slurm's ids of their records.
+    pub fn bring_back(&mut self, newest: i64, to: i64) -> Vec<u32> {
+        let ahead = self
+            .runs
+            .values_mut()
+            .filter(|tracked| tracked.last_seen > newest);
+        ahead
+            .map(|tracked| {
+                tracked.last_seen = to;
+                tracked.raw_id
+            })
+            .collect()
     }
 
-    #[expect(clippy::borrowed_box, reason = "as the map's iterators have it")]
-    fn named<'a>(
-        &self,
-        (key, tracked): (&LocalRunKey, &'a Box<RunState>),
-    ) -> (RunKey, &'a RunState) {
+    /// The runs Slurm knows by this id of a record: those that are named by it, then tasks.
+    fn known_as(&self, raw_id: u32) -> impl DoubleEndedIterator<Item = (&LocalRunKey, &RunState)> {
+        let own = self.runs.range(named(raw_id));
+        let own = own.filter(move |(_, tracked)| tracked.raw_id == raw_id);
+        let tasks = self.by_raw_id.range(known_as(raw_id));
+        let tasks = tasks.filter_map(|(_, key)| self.runs.get_key_value(key));
+        own.chain(tasks).map(|(key, tracked)| (key, &**tracked))
+    }
+
+    /// Every run.
+    pub fn iter(&self) -> impl Iterator<Item = (RunKey, &RunState)> {
+        self.runs
+            .iter()
+            .map(|(key, tracked)| self.named(key, tracked))
+    }
+
+    fn named<'a>(&self, key: &LocalRunKey, tracked: &'a RunState) -> (RunKey, &'a RunState) {
         (key.of_cluster(&self.cluster), tracked)
     }
 
@@ -119,8 +159,9 @@ impl RunStore {
         &self,
         wanted: impl Fn(u32) -> bool,
     ) -> impl Iterator<Item = (RunKey, &RunState)> {
-        let runs = self.by_raw_id.iter().filter(move |(id, _)| wanted(*id));
-        runs.filter_map(|(_, key)| Some(self.named(self.runs.get_key_value(key)?)))
+        let runs = self.runs.iter();
+        runs.filter(move |(_, tracked)| wanted(tracked.raw_id))
+            .map(|(key, tracked)| self.named(key, tracked))
     }
 
     /// The runs Slurm knows by this id of a record that were submitted then, an earlier attempt before a later one.
@@ -129,9 +170,9 @@ impl RunStore {
         raw_id: u32,
         submit_time: i64,
     ) -> impl DoubleEndedIterator<Item = (RunKey, &RunState)> {
-        let keys = self.by_raw_id.range(known_as(raw_id)).map(|(_, key)| key);
-        keys.filter(move |key| key.submit_time == submit_time)
-            .filter_map(|key| Some(self.named(self.runs.get_key_value(key)?)))
+        self.known_as(raw_id)
+            .filter(move |(key, _)| key.submit_time == submit_time)
+            .map(|(key, tracked)| self.named(key, tracked))
     }
 
     /// The newest time that Slurm has of a run and that is not after this one.
@@ -167,7 +208,7 @@ impl RunStore {
             ..LocalRunKey::MAX
         };
         let runs = self.runs.range(first..=last);
-        runs.map(|entry| self.named(entry))
+        runs.map(|(key, tracked)| self.named(key, tracked))
     }
 
     /// The runs of the tasks of an array.
@@ -183,23 +224,67 @@ impl RunStore {
             ..LocalRunKey::MAX
         };
         let runs = self.runs.range(first..=last);
-        runs.map(|entry| self.named(entry))
+        runs.map(|(key, tracked)| self.named(key, tracked))
     }
 
     /// Whether Slurm knew a run by this id of a record.
     pub fn knows(&self, raw_id: u32) -> bool {
-        self.by_raw_id.range(known_as(raw_id)).next().is_some()
+        self.known_as(raw_id).next().is_some()
     }
 
     /// The runs Slurm knows by this id of a record, oldest first.
     pub fn by_raw_id(&self, raw_id: u32) -> Vec<RunKey> {
-        let keys = self.by_raw_id.range(known_as(raw_id));
-        let mut runs: Vec<RunKey> = keys.map(|(_, key)| key.of_cluster(&self.cluster)).collect();
+        let runs = self.known_as(raw_id);
+        let mut runs: Vec<RunKey> = runs.map(|(key, _)| key.of_cluster(&self.cluster)).collect();
         runs.sort_by_key(|run| (run.submit_time, run.attempt));
         runs
     }
 }
 
+/// The keys of a job or array.
+const fn named(job_id: u32) -> RangeInclusive<LocalRunKey> {
+    let first = LocalRunKey {
+        job_id,
+        task_id: None,
+        ..LocalRunKey::MIN
+    };
+    let last = LocalRunKey {
+        job_id,
+        task_id: None,
+        ..LocalRunKey::MAX
+    };
+    first..=last
+}
+
 const fn known_as(raw_id: u32) -> RangeInclusive<(u32, LocalRunKey)> {
     (raw_id, LocalRunKey::MIN)..=(raw_id, LocalRunKey::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_by_a_clock_that_was_ahead_is_not_kept_for_longer() {
+        let mut run_store = RunStore::default();
+        for (raw_id, last_seen) in [(1, 1_000), (2, 1_100), (3, 90_000)] {
+            let run = RunKey {
+                cluster: "c".to_owned(),
+                job_id: raw_id,
+                task_id: None,
+                submit_time: 100,
+                attempt: 0,
+            };
+            let state = RunState {
+                raw_id,
+                last_seen,
+                ..RunState::default()
+            };
+            run_store.put(run, state);
+        }
+        assert_eq!(run_store.bring_back(1_300, 1_000), [3]);
+        let seen: Vec<i64> = run_store.iter().map(|(_, state)| state.last_seen).collect();
+        assert_eq!(seen, [1_000, 1_100, 1_000]);
+        assert!(run_store.bring_back(1_300, 1_000).is_empty());
+    }
 }

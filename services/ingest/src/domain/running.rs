@@ -52,34 +52,35 @@ pub(super) fn suspensions(emitter: &mut Emitter<'_>, observation: &Observation) 
     let (Some(at), Some(started)) = (observation.suspend_time, emitter.next.started) else {
         return;
     };
-    let known = emitter.next.suspended.max(emitter.next.resumed);
-    if known.is_some_and(|known| known > at) || emitter.next.resumed == Some(at) {
+    let known = emitter.next.rare.suspended.max(emitter.next.rare.resumed);
+    if known.is_some_and(|known| known > at) || emitter.next.rare.resumed == Some(at) {
         return;
     }
     let Some(change) = change_at(emitter.next, started, observation, at) else {
         return;
     };
-    emitter.next.ran = observation.pre_suspend.or(emitter.next.ran);
+    emitter.next.rare.ran = observation.pre_suspend.or(emitter.next.rare.ran);
     if let Some(proof) = change.suspended
-        && emitter.next.suspended != Some(at)
+        && emitter.next.rare.suspended != Some(at)
     {
         suspended(emitter, at, proof);
     }
     let Some(proof) = change.resumed else { return };
-    let never_suspended = emitter.next.suspended.is_none() && emitter.next.resumed.is_none();
+    let never_suspended =
+        emitter.next.rare.suspended.is_none() && emitter.next.rare.resumed.is_none();
     if never_suspended {
         let Some(ran) = observation.pre_suspend else {
             return;
         };
         suspended(emitter, (started + ran).min(at), ChangeEvidence::Inferred);
     }
-    emitter.next.resumed = Some(at);
+    emitter.next.rare.resumed = Some(at);
     let fact = emitter.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
     fact.inferred |= proof == ChangeEvidence::Inferred;
 }
 
 fn suspended(emitter: &mut Emitter<'_>, at: i64, proof: ChangeEvidence) {
-    emitter.next.suspended = Some(at);
+    emitter.next.rare.suspended = Some(at);
     let fact = emitter.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
     fact.inferred |= proof == ChangeEvidence::Inferred;
 }
@@ -101,9 +102,10 @@ fn change_at(
         return Some(SuspendChange::resumed(ChangeEvidence::Observed));
     }
     let open = previous
+        .rare
         .suspended
-        .filter(|_| previous.suspended > previous.resumed);
-    let has_not_run = previous.ran.is_some() && observation.pre_suspend == previous.ran;
+        .filter(|_| previous.rare.suspended > previous.rare.resumed);
+    let has_not_run = previous.rare.ran.is_some() && observation.pre_suspend == previous.rare.ran;
     if has_not_run && open.is_some_and(|suspended| suspended < at) {
         return Some(SuspendChange::resumed(ChangeEvidence::Observed));
     }
@@ -129,9 +131,9 @@ fn change_at(
 /// up to `at`, if the record says so. `ran` are the seconds it ran before its last suspend, all stopped ones left out.
 fn stopped_before(previous: &RunState, started: i64, ran: Option<i64>, at: i64) -> Option<i64> {
     let ran = ran?;
-    let known = previous.suspended.max(previous.resumed);
+    let known = previous.rare.suspended.max(previous.rare.resumed);
     let (since, before) = match known {
-        Some(known) => (known, previous.ran?),
+        Some(known) => (known, previous.rare.ran?),
         None => (started, 0),
     };
     Some(at - since - (ran - before))
@@ -155,8 +157,8 @@ pub(super) fn resizes(emitter: &mut Emitter<'_>, observation: &Observation) {
         return;
     }
     for at in &observation.resizes {
-        if !emitter.next.resized.contains(at) {
-            emitter.next.resized.push(*at);
+        if !emitter.next.rare.resized.contains(at) {
+            emitter.next.rare.resized.push(*at);
             emitter.recorded(EventType::JobResized, Slot::Resized(*at), Some(*at));
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_events::RunKey;
-use slurm_client::{Drift, JobLookup, Slurm};
+use slurm_client::{JobLookup, Slurm};
 use slurm_types::JobId;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -181,9 +181,6 @@ impl JobReader {
         let mut rang = 0;
         let mut unknown = Vec::new();
         let collector = self.collector.clone();
-        collector
-            .drifted(answer.found.iter().flat_map(Drift::of_record))
-            .await?;
         let core = collector.core().await;
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mesh_events::RunKey;
-use slurm_client::{ArrayTasks, Drift, JobLookup, JobRecord, SweepRow};
+use slurm_client::{JobLookup, JobRecord};
 use slurm_types::JobId;
 
 use super::Sweeper;
-use super::selection::{ArrayRecord, MAX_MISSING_PER_POLL, OpenArray};
+use super::selection::{ArrayRecord, ChangedJobs, MAX_MISSING_PER_POLL, OpenArray};
 use crate::Error;
 use crate::collector::TracedObservation;
 use crate::domain::Observation;
@@ -18,42 +18,17 @@ use crate::sources::unless_stopped;
 /// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
 const MAX_RECORDS_PER_BATCH: usize = 500;
 
-/// Digests of rows, by Slurm's id of the record and its submit time.
-struct Digests(Vec<(u32, i64, u64)>);
-
-impl Digests {
-    fn of(rows: &[&SweepRow]) -> Self {
-        let digest = |row: &&SweepRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
-        let mut digests: Vec<_> = rows.iter().filter_map(digest).collect();
-        digests.sort_unstable();
-        Self(digests)
-    }
-
-    fn get(&self, raw_id: u32, submit_time: i64) -> Option<u64> {
-        let place = |(id, submit, _): &(u32, i64, u64)| (*id, *submit);
-        let at = self.0.binary_search_by_key(&(raw_id, submit_time), place);
-        at.ok().map(|at| self.0[at].2)
-    }
-}
-
 impl Sweeper {
     /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
     pub(super) async fn read(
         &self,
         cause: &Cause,
-        changed: &[&SweepRow],
+        mut changed: ChangedJobs,
     ) -> Result<Option<Duration>, Error> {
-        if changed.is_empty() {
+        if changed.order.is_empty() {
             return Ok(None);
         }
-        let mut changed = changed.to_vec();
-        // An array before its tasks, an earlier id before a later one.
-        changed.sort_by_key(|row| {
-            let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
-            (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
-        });
-        let digests = Digests::of(&changed);
-        let ids: Vec<JobId> = changed.into_iter().map(|row| row.job_id).collect();
+        let ids = std::mem::take(&mut changed.order);
         let mut answer = match unless_stopped(&self.shutdown, self.slurm.job_pages(ids)).await? {
             Ok(answer) => answer,
             Err(error) => return self.away(&error).await.map(Some),
@@ -71,12 +46,9 @@ impl Sweeper {
                 Ok(records) => records,
                 Err(error) => return self.away(&error).await.map(Some),
             };
-            self.collector
-                .drifted(records.iter().flat_map(Drift::of_record))
-                .await?;
             let readings = records
                 .iter()
-                .filter_map(|record| self.reading(record, &digests));
+                .filter_map(|record| self.reading(record, &changed));
             let follow_ups = self.collector.absorb(cause, readings.collect()).await?;
             // What happened before this process began says nothing about hooks.
             if self.live {
@@ -89,10 +61,10 @@ impl Sweeper {
     }
 
     /// A record on its way into the run store, with the digest of its row.
-    fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<TracedObservation> {
+    fn reading(&self, record: &JobRecord, changed: &ChangedJobs) -> Option<TracedObservation> {
         let observation = Observation::from_controller(&self.collector.cluster, record)?;
         Some(TracedObservation {
-            digest: digests.get(observation.raw_id, observation.run.submit_time),
+            digest: changed.digest(observation.raw_id, observation.run.submit_time),
             ..TracedObservation::new(observation)
         })
     }

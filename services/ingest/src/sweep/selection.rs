@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use mesh_events::RunKey;
-use slurm_client::{Sweep, SweepRow};
+use slurm_client::{ArrayTasks, Sweep, SweepRow};
 use slurm_types::JobId;
 
 use crate::collector::MAX_CLOCK_SKEW_SECS;
@@ -12,8 +12,41 @@ use crate::domain::RunStore;
 /// Missing jobs asked for by id per sweep; the others wait for the next one.
 pub(super) const MAX_MISSING_PER_POLL: usize = 1_000;
 
-/// Rows whose full record is worth reading.
-pub(super) fn changed<'a>(run_store: &RunStore, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
+/// Jobs whose full records are worth reading, in the order in which they are taken in.
+pub(super) struct ChangedJobs {
+    pub(super) order: Vec<JobId>,
+    /// Digests of their rows, by Slurm's id of the record and its submit time.
+    digests: Vec<(u32, i64, u64)>,
+}
+
+impl ChangedJobs {
+    fn of(mut rows: Vec<&SweepRow>) -> Self {
+        // An array before its tasks, an earlier id before a later one.
+        rows.sort_by_key(|row| {
+            let task = row.array_tasks.as_deref().and_then(ArrayTasks::task);
+            (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
+        });
+        let digest = |row: &&SweepRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
+        let mut digests: Vec<_> = rows.iter().filter_map(digest).collect();
+        digests.sort_unstable();
+        Self {
+            order: rows.into_iter().map(|row| row.job_id).collect(),
+            digests,
+        }
+    }
+
+    /// The digest of a row.
+    pub(super) fn digest(&self, raw_id: u32, submit_time: i64) -> Option<u64> {
+        let place = |(id, submit, _): &(u32, i64, u64)| (*id, *submit);
+        let at = self
+            .digests
+            .binary_search_by_key(&(raw_id, submit_time), place);
+        at.ok().map(|at| self.digests[at].2)
+    }
+}
+
+/// Jobs whose rows have changed, or that are to be read whatever their rows show.
+pub(super) fn changed(run_store: &RunStore, sweep: &Sweep) -> ChangedJobs {
     let unchanged = |row: &SweepRow| {
         let Some(submit) = row.submit.map(slurm_types::UnixTime::as_secs) else {
             return false;
@@ -27,7 +60,8 @@ pub(super) fn changed<'a>(run_store: &RunStore, sweep: &'a Sweep) -> Vec<&'a Swe
         }
         known
     };
-    sweep.rows.iter().filter(|row| !unchanged(row)).collect()
+    let rows = sweep.rows.iter();
+    ChangedJobs::of(rows.filter(|row| !unchanged(row)).collect())
 }
 
 /// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
@@ -91,7 +125,8 @@ pub(super) fn arrays(run_store: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
         .filter(|(_, tracked)| {
             // What left it before it was cancelled is to be settled afterwards, too.
             tracked.is_array
-                && (tracked.left.is_some() || !tracked.over() && tracked.remaining.is_some())
+                && (tracked.rare.left.is_some()
+                    || !tracked.over() && tracked.rare.remaining.is_some())
         })
         .map(|(run, _)| run)
         .collect();
@@ -103,10 +138,10 @@ pub(super) fn arrays(run_store: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
         let (true, Some(submit)) = (row.array_job_id == Some(row.job_id), row.submit) else {
             continue;
         };
-        let record = if row.nodes.is_empty() {
-            ArrayRecord::There
-        } else {
+        let record = if row.has_nodes {
             ArrayRecord::Gone
+        } else {
+            ArrayRecord::There
         };
         shown.insert((row.job_id.get(), submit.as_secs()), record);
     }
@@ -117,7 +152,7 @@ pub(super) fn arrays(run_store: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
     let left = |run: &RunKey| {
         run_store
             .get(run)
-            .is_some_and(|tracked| tracked.left.is_some())
+            .is_some_and(|tracked| tracked.rare.left.is_some())
     };
     let open = open.into_iter().map(|run| OpenArray {
         record: record(&run),

@@ -10,7 +10,7 @@ use super::AccessWatcher;
 use super::access::{Access, Entity};
 use super::access_changes::{AccessDiff, AccessEventBatch, AttributedChange};
 use super::access_events::AccessEventContext;
-use super::access_store::AccessStore;
+use super::access_store::{AccessStore, Meta};
 use super::watch::LOG_OVERLAP_SECS;
 use crate::identity::UserIdentity;
 use crate::{Error, metrics};
@@ -68,13 +68,7 @@ impl AccessWatcher {
     ) -> Result<(), Error> {
         let before = access_store.meta.clone();
         let meta = &mut access_store.meta;
-        for entry in log {
-            let time = entry.time.as_secs();
-            meta.log_time = meta.log_time.max(time);
-            meta.log_published.insert(entry.id, time);
-        }
-        let oldest = meta.log_time - LOG_OVERLAP_SECS;
-        meta.log_published.retain(|_, time| *time >= oldest);
+        note_log(meta, &log, Utc::now().timestamp());
         if *meta == before && meta.access_known {
             return Ok(());
         }
@@ -185,5 +179,42 @@ impl AccessWatcher {
             },
             identities: &self.identities,
         }
+    }
+}
+
+/// Notes which entries of the log are published, as long as they are asked for.
+fn note_log(meta: &mut Meta, log: &[Transaction], now: i64) {
+    for entry in log {
+        let time = entry.time.as_secs();
+        meta.log_time = meta.log_time.max(time);
+        meta.log_published.insert(entry.id, time);
+    }
+    // Of a clock that was ahead: what follows would be older than what is asked for, and be taken for new at each look.
+    meta.log_time = meta.log_time.min(now);
+    let oldest = meta.log_time - LOG_OVERLAP_SECS;
+    meta.log_published.retain(|_, time| *time >= oldest);
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_types::UnixTime;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_of_a_clock_that_was_ahead_does_not_make_later_ones_new_again() {
+        let entry = |id, time| Transaction {
+            id,
+            time: UnixTime::from_secs(time),
+            action: "Add Users".to_owned(),
+            actor: "root".to_owned(),
+            text: String::new(),
+        };
+        let mut meta = Meta::default();
+        note_log(&mut meta, &[entry(1, 1_000_000)], 1_000_000);
+        // Back by a day.
+        note_log(&mut meta, &[entry(2, 913_600)], 913_600);
+        assert_eq!(meta.log_time, 913_600);
+        assert_eq!(meta.log_published.keys().collect::<Vec<_>>(), [&1, &2]);
     }
 }

@@ -103,3 +103,64 @@ async fn what_catching_up_reads_and_nobody_knows_is_told() {
         "slurmdbd printed a TRES, a number or an exit code of a job in a form that this version cannot read"
     );
 }
+
+/// A line that is none in every sweep, a row that is none in every list of accounting, and an association that is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie(
+        "squeue",
+        "case \"$*\" in *' -j '*) ;; *'%A<'*) ;; *) echo 'secret 7' ;; esac",
+    );
+    stand_in.lie(
+        "sacct",
+        "case \"$*\" in *' -S '*) ;; *) exec \"$real\" \"$@\" ;; esac\n\
+         for a in \"$@\"; do case \"$a\" in --delimiter=*) d=${a#*=} ;; --format=*) f=${a#*=} ;; esac; done\n\
+         printf %s \"$f\" | awk -v RS=, -v ORS= -v d=\"$d\" '{ print (NR > 1 ? d : \"\") \"secret\" } END { print \"\\n\" }'",
+    );
+    stand_in.lie(
+        "sacctmgr",
+        "case \"$*\" in *'show assoc'*) echo 'secret|bob'; exit 0 ;; esac",
+    );
+    // Of a sweep nothing but lines that are none would be no answer at all.
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    let since = chrono::Utc::now() - chrono::Duration::hours(2);
+    let since = since.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    let settings = format!("{FAST}\nhistory_since = \"{since}\"");
+    let ingest = mesh
+        .ingest_through(&stand_in, cluster, &settings)
+        .await
+        .ready()
+        .await;
+    let told = |what: &'static str| {
+        move |event: &mesh_events::Event| match &event.payload {
+            Some(Payload::Capture(drift)) => {
+                event.r#type == "capture.schema_drift" && drift.message.contains(what)
+            }
+            _ => false,
+        }
+    };
+    for command in ["(squeue)", "(sacct)", "(sacctmgr)"] {
+        mesh.wait_event(command, told(command)).await;
+    }
+    cluster.run("root", &["scancel", &held.to_string()]).await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+    let mut told: Vec<String> = drifts(&mesh).into_iter().map(|what| what.message).collect();
+    told.sort();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(
+        told.iter()
+            .all(|text| !text.contains("secret") && !text.contains("bob"))
+    );
+    let examples = [
+        ("(squeue)", ": x 0"),
+        ("(sacctmgr)", ": x|x"),
+        ("(sacct)", ": x|x|x"),
+    ];
+    for (text, (command, example)) in told.iter().zip(examples) {
+        assert!(text.contains(command) && text.contains(example), "{text}");
+    }
+}

@@ -300,10 +300,13 @@ impl Mesh {
         .await
     }
 
-    /// Asserts that no fact was stored twice.
+    /// Asserts that no fact was stored twice, and that each id came about as the catalogue says.
     pub fn assert_no_duplicates(&self) {
         let mut counts: HashMap<String, u32> = HashMap::new();
         for event in self.events() {
+            let identity = event.kind().unwrap().identity();
+            let id_source = event.id_source.clone().unwrap_or_default();
+            assert!(identity.allows(&id_source), "{event:?}");
             *counts.entry(event.id).or_default() += 1;
         }
         let twice: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 1).collect();

@@ -1,6 +1,6 @@
 //! What Slurm printed of nodes and this version does not know: published once per form and day.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
@@ -35,7 +35,7 @@ impl PublishedDrifts {
         &mut self,
         cluster: &str,
         asked: &str,
-        drifts: BTreeSet<Drift>,
+        drifts: Vec<Drift>,
         now: DateTime<Utc>,
     ) -> Vec<Event> {
         let day = now.timestamp().div_euclid(SECONDS_PER_DAY);
@@ -43,7 +43,7 @@ impl PublishedDrifts {
         for drift in drifts {
             if drift.note(&mut self.forms, day) {
                 self.count += 1;
-                events.push(event(cluster, asked, drift.message, self.count, now));
+                events.push(event(cluster, asked, drift.text(), self.count, now));
             }
         }
         events

@@ -2,7 +2,7 @@
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::subject;
-use mesh_testkit::{NatsServer, script, wait_until};
+use mesh_testkit::{NatsServer, script, wait_for, wait_until};
 
 use crate::harness::{DEADLINE, Running, bus, cluster, configuration, said_so_far, until};
 
@@ -65,5 +65,49 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
                 "slurmctld printed a TRES or a number of a node in a form that this version cannot read"
             ),
         ]
+    );
+}
+
+/// One record that cannot be read spoils the answer, and that is told although nothing else is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_cannot_be_read_is_told_without_what_is_in_it() {
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
+    let bus = bus(&nats).await;
+    let folder = tempfile::tempdir().unwrap();
+    let real = cluster.commands().join("scontrol");
+    script(
+        &folder.path().join("scontrol"),
+        &format!("{real:?} \"$@\" | sed 's/ State=IDLE[^ ]*/ Owner=alice/'"),
+    );
+    let settings = "poll_interval = \"200ms\"\nmax_interval = \"1s\"\n";
+    let truth = configuration(&nats, &cluster, settings);
+    let lies = truth.replace(
+        &format!("{:?}", cluster.commands()),
+        &format!("{:?}", folder.path()),
+    );
+    let service = Running::start_from(&lies).await;
+    let told = wait_for("the drift is told", DEADLINE, async || {
+        let said = said_so_far(&bus).await;
+        said.into_iter()
+            .find(|event| event.r#type == "capture.schema_drift")
+    })
+    .await;
+    service.stop().await;
+    let Some(Payload::Capture(what)) = &told.payload else {
+        panic!("{told:?}");
+    };
+    assert!(
+        what.message.starts_with(
+            "slurmctld printed an answer that this version cannot read (scontrol): a record could not be read; letters"
+        ),
+        "{}",
+        what.message
+    );
+    assert!(!what.message.contains("alice"), "{}", what.message);
+    assert!(
+        said_so_far(&bus)
+            .await
+            .iter()
+            .all(|event| !event.r#type.starts_with("node."))
     );
 }

@@ -15,7 +15,7 @@ fn access_is_the_same_as_text_and_as_json() {
         let folder = folder(version, "access");
         let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
         let (mut text, unread) = parse::associations(&read("sacctmgr-assoc.txt"), false);
-        assert_eq!(unread, 0);
+        assert_eq!(unread.count, 0);
         let json = items(
             read("associations.json").as_bytes(),
             "associations",
@@ -39,7 +39,7 @@ fn access_is_the_same_as_text_and_as_json() {
             }
         }
         let (text, unread) = parse::users(&read("sacctmgr-user.txt"));
-        assert_eq!(unread, 0);
+        assert_eq!(unread.count, 0);
         let json = items(read("users.json").as_bytes(), "users", user);
         let mut json: Vec<_> = json.into_iter().map(Option::unwrap).collect();
         for user in &mut json {

@@ -155,7 +155,7 @@ fn every_captured_node_has_its_stage_of_life() {
     for version in VERSIONS {
         for (name, text) in captures(version, "nodes") {
             let (nodes, unread) = nodes(&text);
-            assert_eq!((nodes.len(), unread), (1, 0), "{version} {name}");
+            assert_eq!((nodes.len(), unread.count), (1, 0), "{version} {name}");
             let node = &nodes[0];
             let (_, stage) = stages.iter().find(|(stem, _)| *stem == name).unwrap();
             assert_eq!(node.lifecycle(), *stage, "{version} {name}: {}", node.state);
@@ -203,7 +203,7 @@ fn every_captured_accounting_row_is_read() {
         let separator = Separator::random();
         let (relaid, rows) = relaid(&text, &separator);
         let (records, unread) = accounting(&relaid, &separator).unwrap();
-        assert_eq!((records.len(), unread), (rows, 0), "{version}");
+        assert_eq!((records.len(), unread.count), (rows, 0), "{version}");
         for record in &records {
             assert!(
                 record.submit.is_some() && record.state.unknown.is_empty() && record.oddities == 0,

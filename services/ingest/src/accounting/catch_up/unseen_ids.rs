@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use slurm_client::{AccountingQuery, AccountingRecord, Drift, UsageRecord};
+use slurm_client::{AccountingQuery, AccountingRecord, UsageRecord};
 use slurm_types::{JobId, JobRef};
 
 use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
@@ -76,18 +76,11 @@ impl CatchUp {
 
     pub(crate) async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
         let query = AccountingQuery::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
-        let rows = self.answered(|| self.slurm.accounting(&query)).await?;
-        self.collector
-            .drifted(rows.iter().flat_map(Drift::of_row))
-            .await?;
-        Ok(rows)
+        self.answered(|| self.slurm.accounting(&query)).await
     }
 
     pub(crate) async fn usage_of(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
-        let used = self.answered(|| self.slurm.usage(jobs)).await?;
-        let rows = used.iter().map(|used| &used.record);
-        self.collector.drifted(rows.flat_map(Drift::of_row)).await?;
-        Ok(used)
+        self.answered(|| self.slurm.usage(jobs)).await
     }
 
     /// Asks accounting until it answers.

@@ -1,0 +1,112 @@
+//! What few runs have, in an allocation of its own that the others do without.
+
+use std::ops::{Deref, DerefMut};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::is_zero;
+
+/// What most runs lack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RareState {
+    /// Time of the last suspend that was published.
+    #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<i64>,
+    /// Time of the last resume that was published.
+    #[serde(rename = "rs", default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<i64>,
+    /// Seconds it had run when it was suspended last, as far as that was seen.
+    #[serde(rename = "ps", default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<i64>,
+    /// Times of resizes that were published.
+    #[serde(rename = "rz", default, skip_serializing_if = "Vec::is_empty")]
+    pub resized: Vec<i64>,
+    /// Corrections published.
+    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    pub corrections: u64,
+    /// How many seconds what it used, or who cancelled it, was waited for since accounting answered first.
+    #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
+    pub waited_for_accounting: u64,
+    /// Tasks that an array's own record still has, as Slurm writes them.
+    #[serde(rename = "tk", default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<String>,
+    /// Tasks that left the array's record and were not seen since.
+    #[serde(rename = "lf", default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
+    /// Tasks that were published as cancelled while accounting is still to be asked about the submission, which lists them again.
+    #[serde(rename = "cx", default, skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<String>,
+}
+
+static NONE: RareState = RareState {
+    suspended: None,
+    resumed: None,
+    ran: None,
+    resized: Vec::new(),
+    corrections: 0,
+    waited_for_accounting: 0,
+    remaining: None,
+    left: None,
+    cancelled: None,
+};
+
+/// A [`RareState`] that takes a pointer as long as there is nothing in it.
+#[derive(Clone, Debug, Default)]
+pub struct Rare(Option<Box<RareState>>);
+
+impl Rare {
+    /// Whether nothing is allocated.
+    #[cfg(test)]
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Frees what holds nothing any more.
+    pub fn shrink(&mut self) {
+        if **self == NONE {
+            self.0 = None;
+        }
+    }
+}
+
+impl Deref for Rare {
+    type Target = RareState;
+
+    fn deref(&self) -> &RareState {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for Rare {
+    fn deref_mut(&mut self) -> &mut RareState {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl From<RareState> for Rare {
+    fn from(state: RareState) -> Self {
+        let mut rare = Self(Some(Box::new(state)));
+        rare.shrink();
+        rare
+    }
+}
+
+impl PartialEq for Rare {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Rare {}
+
+impl Serialize for Rare {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rare {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        RareState::deserialize(deserializer).map(Self::from)
+    }
+}

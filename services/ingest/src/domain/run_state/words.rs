@@ -1,0 +1,69 @@
+//! Words of Slurm and of events that are stored as text and held as what they mean.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use slurm_types::JobBaseState;
+
+/// Slurm's word for a state; empty before a record was read, and for one that this version does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateWord(&'static str);
+
+impl StateWord {
+    /// Nodes of an earlier run are still cleaned up.
+    pub const COMPLETING: Self = Self("COMPLETING");
+
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl From<JobBaseState> for StateWord {
+    fn from(base: JobBaseState) -> Self {
+        Self(base.name())
+    }
+}
+
+impl Serialize for StateWord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for StateWord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = Cow::<'_, str>::deserialize(deserializer)?;
+        if word == Self::COMPLETING.0 {
+            return Ok(Self::COMPLETING);
+        }
+        let base = JobBaseState::ALL
+            .into_iter()
+            .find(|base| base.name() == word);
+        Ok(base.map(Self::from).unwrap_or_default())
+    }
+}
+
+/// The event of a run's end, as its last word; empty if there is none.
+pub(super) mod end {
+    use std::borrow::Cow;
+
+    use mesh_events::EventType;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(in super::super) fn serialize<S: Serializer>(
+        event: &Option<EventType>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(event.map_or("", EventType::event))
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<EventType>, D::Error> {
+        let word = Cow::<'_, str>::deserialize(deserializer)?;
+        let mut kinds = EventType::ALL.iter().copied();
+        Ok(kinds.find(|kind| kind.is_end() && kind.event() == word))
+    }
+}

@@ -19,6 +19,7 @@ mod genuine;
 mod holes;
 mod lifecycle;
 mod lost_state;
+mod memory;
 mod mesh;
 mod outage;
 mod people;

@@ -116,7 +116,7 @@ async fn a_long_queue_that_changes_at_once_is_not_held() {
     let config = folder.path().join("mesh.toml");
     let text = format!(
         "[mesh]\ncluster = \"testbed\"\ndata_dir = {0:?}\n[mesh.nats]\nurl = \"{1}\"\n[slurm]\nconf = \"/dev/null\"\nbin_dir = {0:?}\n\
-         command_timeout = \"60s\"\n[ingest]\naccounting = false\nsweep_interval = \"500ms\"\nsweep_interval_max = \"500ms\"\n",
+         command_timeout = \"60s\"\n[ingest]\naccounting = false\npoll_interval = \"500ms\"\nmax_poll_interval = \"500ms\"\n",
         folder.path(),
         nats.url()
     );

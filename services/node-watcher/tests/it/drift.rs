@@ -79,7 +79,7 @@ async fn a_record_that_cannot_be_read_is_told_without_what_is_in_it() {
         &folder.path().join("scontrol"),
         &format!("{real:?} \"$@\" | sed 's/ State=IDLE[^ ]*/ Owner=alice/'"),
     );
-    let settings = "poll_interval = \"200ms\"\nmax_interval = \"1s\"\n";
+    let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"1s\"\n";
     let truth = configuration(&nats, &cluster, settings);
     let lies = truth.replace(
         &format!("{:?}", cluster.commands()),

@@ -14,9 +14,10 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    process::Command,
+    process::{Child, Command},
 };
 
 use crate::{Config, Error, metrics, request_limits::RequestLimits, spill::Text};
@@ -186,6 +187,8 @@ impl Runner {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
+            // Of its own, so that what a wrapper of the site has started ends with it.
+            .process_group(0)
             .spawn()
             .map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => Error::NotInstalled {
@@ -194,6 +197,7 @@ impl Runner {
                 },
                 _ => Error::Io { command, source },
             })?;
+        let group = ProcessGroup::of(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let io_error = |source| Error::Io { command, source };
         let stdout = async {
@@ -205,6 +209,7 @@ impl Runner {
         let (stdout, stderr) =
             tokio::try_join!(stdout, read(stderr, MAX_STDERR_BYTES)).map_err(io_error)?;
         let status = child.wait().await.map_err(io_error)?;
+        group.has_ended();
         if stdout.len() > MAX_OUTPUT_BYTES {
             return Err(Error::Suspicious {
                 command,
@@ -228,6 +233,29 @@ impl Runner {
         match &self.config.bin_dir {
             Some(dir) => format!("bin_dir in [slurm] is {}; correct it or install Slurm's client commands (Debian: slurm-client)", dir.display()),
             None => "install Slurm's client commands (Debian: slurm-client; a checkout: make setup), or set bin_dir in [slurm]".to_owned(),
+        }
+    }
+}
+
+/// A command with all that it has started. Killed on drop, unless it ended by itself.
+struct ProcessGroup(Option<Pid>);
+
+impl ProcessGroup {
+    fn of(leader: &Child) -> Self {
+        let id = leader.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        Self(id)
+    }
+
+    /// Its number may be another's by now.
+    fn has_ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.map(|id| kill_process_group(id, Signal::KILL)) {
+            tracing::debug!(%error, "end a command and what it has started");
         }
     }
 }

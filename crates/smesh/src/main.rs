@@ -1,11 +1,15 @@
 //! `smesh`: see the library.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::Parser as _;
 use smesh::cli::Cli;
 use smesh::{Error, commands};
+
+/// How long threads that wait for a disk may hold up the end of the process.
+const LAST_THREADS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -26,7 +30,10 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return say(&Error::io("start", "the runtime", error)),
     };
-    match runtime.block_on(commands::run(cli)) {
+    let ended = runtime.block_on(commands::run(cli));
+    // A thread that waits for a disk would be waited for without end.
+    runtime.shutdown_timeout(LAST_THREADS);
+    match ended {
         Ok(code) => code,
         Err(error) => say(&error),
     }

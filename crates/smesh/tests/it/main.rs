@@ -16,6 +16,7 @@ mod others;
 mod replay;
 mod secrets;
 mod set_back;
+mod stopping;
 mod storage;
 mod up;
 mod webhooks;

@@ -117,6 +117,24 @@ impl Mesh {
         self.up.take().unwrap().wait().unwrap()
     }
 
+    /// Sends a signal to `smesh up` and waits for its end, which comes in time.
+    pub fn end_within(&mut self, signal: &str, time: Duration) -> std::process::ExitStatus {
+        let start = Instant::now();
+        self.signal(signal);
+        let mut up = self.up.take().unwrap();
+        loop {
+            if let Some(status) = up.try_wait().unwrap() {
+                return status;
+            }
+            if start.elapsed() > time {
+                up.kill().unwrap();
+                let log = fs::read_to_string(self.path("up.log")).unwrap();
+                panic!("it does not end within {time:?}\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: &str) {
         let child = self.up.as_ref().unwrap();

@@ -34,27 +34,41 @@ impl NatsServer {
     /// # Panics
     /// If there is no nats-server, with the command that gets one.
     pub async fn start_with(configuration: &str) -> Self {
-        let (folder, port) = (
-            tempfile::tempdir().expect("a temporary folder"),
-            Port::take(),
-        );
-        let mut server = Self {
-            child: None,
-            port,
-            route: None,
-            folder,
-        };
+        let mut server = Self::new();
         server.configure(configuration);
         server.spawn().await;
         server
     }
 
+    /// Starts a server that keeps its streams in a folder of somebody else's.
+    ///
+    /// # Panics
+    /// If there is no nats-server, with the command that gets one.
+    pub async fn start_with_streams_at(folder: &Path) -> Self {
+        let mut server = Self::new();
+        server.write_configuration(folder, "");
+        server.spawn().await;
+        server
+    }
+
+    fn new() -> Self {
+        Self {
+            child: None,
+            port: Port::take(),
+            route: None,
+            folder: tempfile::tempdir().expect("a temporary folder"),
+        }
+    }
+
     /// Replaces the lines of configuration; they count from the next start.
     pub fn configure(&self, configuration: &str) {
+        self.write_configuration(self.folder.path(), configuration);
+    }
+
+    fn write_configuration(&self, streams: &Path, configuration: &str) {
         let text = format!(
-            "listen: \"{}\"\njetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: 20GB }}\n{configuration}\n",
+            "listen: \"{}\"\njetstream {{ store_dir: {streams:?}, sync_interval: always, max_file_store: 20GB }}\n{configuration}\n",
             self.port.address(),
-            self.folder.path()
         );
         std::fs::write(self.folder.path().join("nats.conf"), text).expect("write nats.conf");
     }

@@ -10,6 +10,7 @@ mod buckets;
 mod consuming;
 mod leading;
 mod permissions;
+mod probing;
 mod provisioning;
 mod publishing;
 mod repairing;

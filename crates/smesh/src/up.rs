@@ -11,7 +11,7 @@
 mod banner;
 pub mod data_dir;
 mod hook_config;
-mod nats_child;
+pub mod nats_child;
 pub mod nats_conf;
 mod nats_program;
 pub mod recover;

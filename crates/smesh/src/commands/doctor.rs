@@ -2,6 +2,7 @@
 
 mod advice;
 mod checks;
+mod storage;
 
 use std::process::ExitCode;
 

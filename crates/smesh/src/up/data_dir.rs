@@ -57,8 +57,13 @@ impl DataDir {
 
     /// A file or folder that only we may see.
     pub fn private(&self, name: &str) -> PathBuf {
-        self.path.join("private").join(name)
+        private(&self.path, name)
     }
+}
+
+/// A file or folder in a data directory that only its owner may see.
+pub fn private(data_dir: &Path, name: &str) -> PathBuf {
+    data_dir.join("private").join(name)
 }
 
 fn create(path: &Path, mode: u32) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::data_dir::{DataDir, write_private};
+use super::data_dir::{DataDir, private, write_private};
 use super::nats_conf::{NatsConf, SYSTEM};
 use super::nats_program;
 use crate::error::Error;
@@ -184,6 +185,37 @@ impl NatsChild {
             Ok(())
         })
     }
+}
+
+/// How the administrator connects to the server of a `smesh up` that runs.
+///
+/// # Errors
+/// If it does not run, or these are another user's files.
+pub fn administrator(data_dir: &Path) -> Result<mesh_bus::Config, Error> {
+    let read = |name: &str| {
+        let path = private(data_dir, name);
+        fs::read_to_string(&path).map_err(|source| Error::io("read", &path, source))
+    };
+    let port = read("nats.port")?;
+    let port: u16 = port
+        .trim()
+        .parse()
+        .map_err(|_| Error::Failed(format!("nats.port holds {port:?}")))?;
+    let folder = private(data_dir, "");
+    let folder = fs::metadata(&folder).map_err(|source| Error::io("look at", &folder, source))?;
+    // Whoever else listens there gets no password.
+    let owner = listener::owner((Ipv4Addr::LOCALHOST, port).into());
+    if owner.ok().flatten() != Some(folder.uid()) {
+        let problem = format!("its nats-server does not listen on port {port}");
+        return Err(Error::Failed(problem));
+    }
+    Ok(mesh_bus::Config {
+        url: format!("nats://127.0.0.1:{port}"),
+        user: Some("admin".to_owned()),
+        password: Some(read("nats-passwords/admin")?.into()),
+        provision: false,
+        ..mesh_bus::Config::default()
+    })
 }
 
 struct Files {

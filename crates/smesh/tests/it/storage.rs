@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mesh_events::catalogue::{BUCKETS, CONSUMERS, Consumer, STREAMS};
 use mesh_hook::ring::Outcome;
-use mesh_testkit::SmallDisk;
+use mesh_testkit::{NatsServer, SmallDisk};
 
 use crate::mesh::{Mesh, stdout};
 
@@ -17,6 +17,8 @@ const SERVICES: [&str; 6] = [
     "webhook-dispatcher",
     "pending-explainer",
 ];
+/// What the doctor says when all is well.
+const STORE: &str = "streams and buckets store";
 /// That nothing is stored is known within this time.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -52,6 +54,13 @@ fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhil
     assert!(full.elapsed() < KNOWN_WITHIN, "{:?}", full.elapsed());
     let doctor = stdout(&mesh.run(&["doctor"]));
     assert!(doctor.contains("nats-server does not store"), "{doctor}");
+    for stream in ["SLURM_EVENTS", "MESH_AUDIT", "KV_mesh_leases"] {
+        let line = doctor
+            .lines()
+            .find(|line| line.contains(&format!("{stream} does not store")));
+        let line = line.unwrap_or_else(|| panic!("{stream}: {doctor}"));
+        assert!(line.contains("no space left on device"), "{line}");
+    }
     mesh.wait_until("a doorbell is spooled", || {
         matches!(mesh.ring(), Outcome::Spooled(_))
     });
@@ -66,6 +75,46 @@ fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhil
     mesh.wait_until("it stores, and readiness says so", || {
         well() && matches!(mesh.ring(), Outcome::Delivered { .. })
     });
+    let doctor = stdout(&mesh.run(&["doctor"]));
+    assert!(doctor.contains(STORE), "{doctor}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_server_of_ones_own_doctor_names_the_stream_that_stores_nothing() {
+    let disk = SmallDisk::mount("24m");
+    let mut nats = NatsServer::start_with_streams_at(disk.path()).await;
+    let mesh = Mesh::init();
+    let path = mesh.path("mesh.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let section = format!("[mesh.nats]\n{}", nats.toml());
+    mesh_testkit::write_private(&path, format!("{text}\n{section}"));
+    let provision = mesh.run(&["nats", "provision"]);
+    assert!(provision.status.success(), "{provision:?}");
+    let doctor = || stdout(&mesh.run(&["doctor"]));
+    assert!(doctor().contains(STORE), "{}", doctor());
+
+    disk.fill();
+    let config = mesh_bus::Config {
+        url: nats.url(),
+        provision: false,
+        ..mesh_bus::Config::default()
+    };
+    let bus = mesh_bus::Bus::connect(&config, "admin").await.unwrap();
+    let large = vec![b'x'; 500_000];
+    let dead = bus.publish_raw("mesh.dead.ledger".into(), "large", large);
+    assert!(dead.await.is_err());
+    disk.empty();
+    // There is room again, all others store, and nobody has published there since.
+    let said = doctor();
+    let broken: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("does not store"))
+        .collect();
+    assert_eq!(broken.len(), 1, "{said}");
+    assert!(broken[0].contains("MESH_DEAD does not store"), "{said}");
+    assert!(said.contains("start that again"), "{said}");
+    nats.restart().await;
+    assert!(doctor().contains(STORE), "{}", doctor());
 }
 
 /// Waits until the note about repairs has all of these.

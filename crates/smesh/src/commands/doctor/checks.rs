@@ -13,8 +13,8 @@ use mesh_runtime::Context;
 use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
 
-use super::advice;
 use super::{Finding, Grade};
+use super::{advice, storage};
 use crate::cli::{Global, HookFiles};
 use crate::client::{Query, Readiness};
 use crate::commands::hooks::plan_here;
@@ -49,6 +49,9 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
     let by_commands = slurm_config.source == slurm_client::Source::Cli;
     let printed = slurm(&Slurm::new(slurm_config), context.as_ref(), &mut findings).await;
     mesh(global, &mut findings).await;
+    if let Some(context) = &context {
+        storage::streams(context, &mut findings).await;
+    }
     hooks(global, by_commands && printed.is_some(), &mut findings).await;
     doorbell_end_to_end(context.as_ref(), &mut findings).await;
     findings

@@ -1,0 +1,79 @@
+//! Whether the streams and buckets store: what was lost there is lost for everybody, and nobody may have published since.
+
+use std::time::Duration;
+
+use mesh_bus::{Bus, Config, StorageState};
+use mesh_runtime::Context;
+
+use super::{Finding, Grade};
+use crate::up::nats_child;
+
+const WHAT: &str = "streams";
+/// How long a connection may take, on the host of a server that is well.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
+    let unknown = |found: String, fix: &str| Finding::new(WHAT, Grade::Unknown, found, fix);
+    let own = context.mesh.nats.url.is_empty();
+    let config = match own {
+        true => nats_child::administrator(&context.mesh.data_dir),
+        false => Ok(Config {
+            provision: false,
+            ..context.mesh.nats.clone()
+        }),
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(error) => {
+            return findings.push(unknown(
+                mesh_runtime::error_chain(&error),
+                "run doctor as the user of `smesh up` or root, while it runs",
+            ));
+        }
+    };
+    match probe(context, &config).await {
+        Ok(states) => report(states, own, findings),
+        Err(error) => findings.push(unknown(
+            mesh_runtime::error_chain(&error),
+            "only the administrator of NATS may ask: run doctor with a [mesh.nats] of that role; is nats-server up?",
+        )),
+    }
+}
+
+async fn probe(context: &Context, config: &Config) -> Result<Vec<StorageState>, mesh_bus::Error> {
+    let bus = Bus::connect(config, "admin").await?;
+    // One that does not answer is found out by the first question.
+    let ready = bus.ready(&context.shutdown);
+    let states = match tokio::time::timeout(CONNECT_TIMEOUT, ready).await {
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(())) | Err(_) => bus.probe_storage().await,
+    };
+    bus.close().await;
+    states
+}
+
+fn report(states: Vec<StorageState>, own: bool, findings: &mut Vec<Finding>) {
+    let count = states.len();
+    let mut broken = 0;
+    for StorageState { stream, problem } in states {
+        let Some(problem) = problem else { continue };
+        broken += 1;
+        let fix = match own {
+            _ if problem.contains("full:") => {
+                "its consumers do not keep up, or [mesh.nats] events_max_bytes is too low: publishers wait until it has room"
+            }
+            true => {
+                "make room on the disk of mesh.data_dir; `smesh up` then starts nats-server again by itself"
+            }
+            false => {
+                "make room on the disk of nats-server and start that again: after a write error it stores nothing more"
+            }
+        };
+        let found = format!("{stream} does not store: {problem}");
+        findings.push(Finding::new(WHAT, Grade::Bad, found, fix));
+    }
+    if broken == 0 {
+        let found = format!("all {count} streams and buckets store");
+        findings.push(Finding::new(WHAT, Grade::Good, found, ""));
+    }
+}

@@ -12,6 +12,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::store::Delivery;
+use crate::clock;
 use crate::domain::circuit::CircuitPermit;
 use crate::domain::gate::{AdmissionRules, AttemptSignal, Closed, Gate, State};
 use crate::endpoint_worker::EndpointWorker;
@@ -158,7 +159,9 @@ impl EndpointWorker {
             return None;
         }
         let rules = &self.admission.rules;
-        let pass = self.admission.with(|gate| gate.enter(rules, Utc::now()))?;
+        let pass = self
+            .admission
+            .with(|gate| gate.enter(rules, clock::now()))?;
         if rules.limit.is_some() {
             // Who looks for what is due learns when the next may go.
             self.wake();
@@ -181,7 +184,7 @@ impl EndpointWorker {
         let saved = self.shared.store.save(self.lease.epoch, delivery).await;
         // A look in between may have found nobody.
         first |= self.admission.queue();
-        if first || self.admission.room(Utc::now()).is_ok() {
+        if first || self.admission.room(clock::now()).is_ok() {
             self.wake();
         }
         saved

@@ -11,6 +11,7 @@ use mesh_events::EventType;
 use tokio::sync::Mutex;
 
 use crate::adapters::store::Delivery;
+use crate::clock;
 use crate::domain::digest::{self, Digest, DigestSchedule, Summary};
 use crate::domain::names;
 use crate::endpoint_worker::EndpointWorker;
@@ -43,7 +44,7 @@ impl EndpointWorker {
         if keyed.iter().all(Option::is_none) {
             return Ok(vec![false; events.len()]);
         }
-        let now = Utc::now();
+        let now = clock::now();
         let filter = &self.endpoint.filter;
         let mut arrays = self.arrays.lock().await;
         let live = self.live(&mut arrays).await?;
@@ -123,7 +124,7 @@ impl EndpointWorker {
         let mut pause = IDLE_INTERVAL;
         let mut changed = BTreeMap::new();
         let mut told = Vec::new();
-        let due = |digest: &Digest| digest.due(&pace).is_some_and(|due| due <= now);
+        let due = |digest: &Digest| digest.is_due(&pace, now);
         for (key, digest) in live.iter().filter(|(_, digest)| due(digest)) {
             let mut digest = digest.clone();
             told.extend(

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 
 use crate::adapters::endpoints::{Activity, EndpointRow};
 use crate::adapters::store::{Delivery, State};
+use crate::clock;
 use crate::domain::cause::{Cause, ResponsibleParty};
 use crate::domain::format::Format;
 use crate::domain::message::Notice;
@@ -40,7 +41,8 @@ impl FailureStreak {
             attempts: 0,
         });
         Self {
-            since,
+            // A clock that ran ahead began it in the future.
+            since: since.min(now),
             attempts: MIN_FAILURES.min(attempts + 1),
         }
     }
@@ -177,7 +179,7 @@ impl EndpointWorker {
     }
 
     async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
-        let (store, name, now) = (&self.shared.store, &self.endpoint.name, Utc::now());
+        let (store, name, now) = (&self.shared.store, &self.endpoint.name, clock::now());
         // Who resumes it begins anew.
         store
             .keep(self.lease.epoch, name, vec![(KEY.to_owned(), None)], now)

@@ -10,6 +10,7 @@
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`digest`]: an array's tasks as a few messages.
 //! - [`pairing`]: which messages wait a moment for their cost; [`pending`]: when people are told that a job is pending.
+//! - [`clock`]: what a clock that is set ahead and comes back may not change.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
 //! - [`place`]: where a list goes on.
 //! - [`redactor`]: no secret in what is recorded or shown.
@@ -19,6 +20,7 @@ pub mod address;
 pub mod bypass;
 pub mod cause;
 pub mod circuit;
+pub mod clock;
 pub mod decoded_event;
 pub mod delivery_position;
 pub mod digest;

@@ -10,6 +10,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::{Delivery, State};
+use crate::clock;
+use crate::domain::clock::is_due;
 use crate::domain::gate::Closed;
 use crate::domain::{names, pending};
 use crate::endpoint_worker::EndpointWorker;
@@ -25,8 +27,10 @@ impl EndpointWorker {
     pub async fn retry(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tasks: JoinSet<String> = JoinSet::new();
         let mut under_way: HashSet<String> = HashSet::new();
+        let mut looked_at = None;
         while !shutdown.is_cancelled() {
-            let pause = match self.start_due(&mut tasks, &mut under_way).await {
+            let started = self.start_due(&mut tasks, &mut under_way, &mut looked_at);
+            let pause = match started.await {
                 Ok(pause) => pause,
                 Err(error) => {
                     tracing::error!(
@@ -47,18 +51,38 @@ impl EndpointWorker {
         while tasks.join_next().await.is_some() {}
     }
 
+    /// Makes due what a clock that ran ahead has planned.
+    async fn replan(&self, now: DateTime<Utc>) -> Result<(), Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let replanned = store.replan(self.lease.epoch, name, now).await?;
+        if replanned > 0 {
+            tracing::warn!(
+                endpoint = name,
+                deliveries = replanned,
+                "planned by a clock that ran ahead, due now"
+            );
+        }
+        Ok(())
+    }
+
     /// Starts what is due; returns how long nothing else will be.
     async fn start_due(
         self: &Arc<Self>,
         tasks: &mut JoinSet<String>,
         under_way: &mut HashSet<String>,
+        looked_at: &mut Option<DateTime<Utc>>,
     ) -> Result<Duration, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         if self.may_send().is_err() {
             // Woken when the database writes again; a lease that was not renewed in time may yet be.
             return Ok(RETRY_INTERVAL);
         }
-        let now = Utc::now();
+        let now = clock::now();
+        // Before the first look, and once a clock that ran ahead is set right.
+        if looked_at.is_none_or(|before| now < before) {
+            self.replan(now).await?;
+        }
+        *looked_at = Some(now);
         let mut pause = self.report_missed(now).await?;
         pause = pause.min(self.tick_digests(now).await?);
         self.read_gate().await?;
@@ -116,7 +140,7 @@ impl EndpointWorker {
         if delivery.state != State::Waiting {
             return Ok(());
         }
-        let now = Utc::now();
+        let now = clock::now();
         let event = names::is_event(id)
             .then(|| delivery.event(&self.shared.facts))
             .transpose()?;
@@ -152,12 +176,9 @@ impl EndpointWorker {
         let Some((first, last)) = self.shared.store.missed(&self.endpoint.name).await? else {
             return Ok(long);
         };
-        let quiet = (now - last).to_std().unwrap_or_default();
-        if let Some(left) = IDLE_INTERVAL
-            .checked_sub(quiet)
-            .filter(|left| !left.is_zero())
-        {
-            return Ok(left);
+        let due = last + IDLE_INTERVAL;
+        if !is_due(due, last, now) {
+            return Ok((due - now).to_std().unwrap_or_default());
         }
         let id = names::away_id(&self.endpoint.name, &first);
         let report = Delivery::message(&self.endpoint.name, id, Vec::new(), now);

@@ -28,7 +28,7 @@ use crate::event_cache::EventCache;
 use crate::lease::Lease;
 use crate::pending::PendingWatermark;
 use crate::post::DeliveryContent;
-use crate::{metrics, post};
+use crate::{clock, metrics, post};
 
 /// What all endpoints use.
 pub struct WorkerContext {
@@ -287,7 +287,7 @@ impl EndpointWorker {
             let told = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
             let keys = self.endpoint.format.keys(&told.content());
             let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
-            let at = Utc::now();
+            let at = clock::now();
             let telling = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent());
             let attempted = tokio::select! {
                 attempted = telling => attempted,
@@ -295,7 +295,7 @@ impl EndpointWorker {
                 () = self.lease.lost.cancelled() => return Err(Error::NotOurs(self.endpoint.name.clone())),
             };
             delivery.keep = attempted.verdict.keep;
-            let now = Utc::now();
+            let now = clock::now();
             delivery.attempts = attempt;
             delivery.status = attempted.status;
             delivery.cause = attempted.cause;
@@ -392,7 +392,7 @@ impl EndpointWorker {
                 &self.endpoint.name,
                 pair,
                 cost,
-                Utc::now(),
+                clock::now(),
             )
             .await
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::{TimeDelta, Utc};
+use chrono::TimeDelta;
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::{BatchHandler, Disposition, Handler, Message};
 use mesh_events::catalogue::MESH_REPLAY;
@@ -19,7 +19,7 @@ use crate::domain::decoded_event::DecodedEvent;
 use crate::domain::{names, pairing};
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::{replays, work};
+use crate::{clock, replays, work};
 
 /// While the database does not work, messages stay on the bus.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -191,7 +191,7 @@ impl EventHandler {
         {
             return Ok(());
         }
-        let now = Utc::now();
+        let now = clock::now();
         let mut delivery =
             Delivery::of(&worker.endpoint.name, event.id.clone(), event, message, now);
         delivery.trace = message.header("traceparent").unwrap_or_default().to_owned();

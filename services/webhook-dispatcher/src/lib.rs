@@ -23,6 +23,7 @@ pub mod admission;
 pub mod api;
 pub mod array_digests;
 pub mod auto_disable;
+pub mod clock;
 pub mod concurrency_limit;
 pub mod config;
 pub mod costs;
@@ -40,6 +41,7 @@ pub mod post;
 pub mod redeliver;
 pub mod registry;
 pub mod replays;
+pub mod retention_schedule;
 pub mod signature;
 pub mod vault;
 pub mod work;
@@ -50,7 +52,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use chrono::{TimeDelta, Utc};
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_events::webhook_name;
@@ -223,7 +224,7 @@ async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     store.prepare().await?;
     let files = registry.files();
     let files = files.map(|endpoint| (endpoint.name.as_str(), &endpoint.public));
-    match store.note_files(files, Utc::now()).await? {
+    match store.note_files(files, clock::now()).await? {
         Some(taken) => Err(Error::NameTaken(taken)),
         None => Ok(()),
     }
@@ -268,7 +269,11 @@ impl Dispatcher {
         ));
         tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(remove_strangers(Arc::clone(&self.shared), shutdown.clone()));
-        tasks.spawn(forget(Arc::clone(&self.shared), self.retention, shutdown));
+        tasks.spawn(retention_schedule::run(
+            Arc::clone(&self.shared),
+            self.retention,
+            shutdown,
+        ));
         while let Some(ended) = tasks.join_next().await {
             ended?;
         }
@@ -361,26 +366,6 @@ async fn watch_database(
         tokio::select! {
             changed = trouble.changed() => if changed.is_err() { return },
             () = shutdown.cancelled() => return,
-        }
-    }
-}
-
-/// Forgets old outcomes, now and every hour.
-async fn forget(shared: Arc<WorkerContext>, retention: Duration, shutdown: CancellationToken) {
-    loop {
-        let before = Utc::now() - TimeDelta::from_std(retention).unwrap_or(TimeDelta::days(14));
-        match shared.store.forget(before, &shutdown).await {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "forgot old deliveries"),
-            Err(error) => {
-                tracing::warn!(
-                    error = mesh_runtime::error_chain(&error),
-                    "forget old deliveries"
-                )
-            }
-        }
-        if !pause(Duration::from_secs(60 * 60), &shutdown).await {
-            return;
         }
     }
 }

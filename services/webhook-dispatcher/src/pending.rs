@@ -10,6 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::Event;
 
 use crate::adapters::store::{Delivery, State};
+use crate::clock;
 use crate::domain::names;
 use crate::domain::pending::{self, PendingNotice, PublishedTopics};
 use crate::endpoint_worker::EndpointWorker;
@@ -36,8 +37,17 @@ impl PendingWatermark {
             .fetch_max(time.timestamp_millis(), Ordering::Relaxed);
     }
 
+    /// Nothing else came before that time.
+    fn is_at(&self, time: DateTime<Utc>) {
+        self.millis
+            .store(time.timestamp_millis(), Ordering::Relaxed);
+    }
+
+    /// Not either if it heard of what is still to come, as told by a clock that ran ahead.
     fn is_recent(&self, now: DateTime<Utc>) -> bool {
-        self.millis.load(Ordering::Relaxed) >= (now - RECENT_WITHIN).timestamp_millis()
+        let recent = now - RECENT_WITHIN..=now + RECENT_WITHIN;
+        let millis = self.millis.load(Ordering::Relaxed);
+        DateTime::from_timestamp_millis(millis).is_some_and(|time| recent.contains(&time))
     }
 }
 
@@ -74,7 +84,7 @@ impl EndpointWorker {
     async fn drop_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let dropped = store
-            .drop_waiting(self.lease.epoch, name, keys, reason, Utc::now())
+            .drop_waiting(self.lease.epoch, name, keys, reason, clock::now())
             .await?;
         if dropped > 0 {
             tracing::debug!(endpoint = name, dropped, reason, "pending notices");
@@ -132,7 +142,7 @@ impl EndpointWorker {
         delivery: &Delivery,
         notice: Option<&PendingNotice>,
     ) -> Result<bool, Error> {
-        let now = Utc::now();
+        let now = clock::now();
         let mut delivery = delivery.clone();
         let needless = match notice {
             None => Some("dropped: the endpoint does not ask for it any more"),
@@ -150,10 +160,13 @@ impl EndpointWorker {
             self.shared.outcomes.notify_one();
             return Ok(false);
         }
-        if self.is_up_to_date(now).await {
-            return Ok(true);
-        }
-        delivery.next_at = Some(now + RETRY_INTERVAL);
+        let later = notice.and_then(|notice| notice.due);
+        delivery.next_at = match later.filter(|due| *due > now) {
+            Some(due) => Some(due),
+            None if self.is_up_to_date(now).await => return Ok(true),
+            None => Some(now + RETRY_INTERVAL),
+        };
+        delivery.updated_at = now;
         self.store(delivery).await?;
         Ok(false)
     }
@@ -171,7 +184,7 @@ impl EndpointWorker {
         let consumer = names::consumer(&self.endpoint.name);
         match self.shared.bus.has_endpoint_caught_up(&consumer).await {
             Ok(true) => {
-                self.heard.up_to(now);
+                self.heard.is_at(now);
                 true
             }
             Ok(false) => false,

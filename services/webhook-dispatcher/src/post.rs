@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
 use mesh_events::Event;
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 
 use crate::adapters::http::{Attributes, Failure, Http};
 use crate::adapters::store::Delivery;
+use crate::clock;
 use crate::config::Endpoint;
 use crate::domain::cause::Cause;
 use crate::domain::decoded_event::DecodedEvent;
@@ -116,7 +116,7 @@ impl DeliveryContent {
                 event,
                 cost: cost.as_deref(),
                 replay: replay.as_deref(),
-                now: Utc::now(),
+                now: clock::now(),
             },
             Self::Message(id, message) => Content::Message {
                 id,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::redeliveries::RedeliveryJob;
+use crate::clock;
 use crate::domain::delivery_position::DeliveryPosition;
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
@@ -64,7 +64,7 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
     }
     let done = !more && !blocked;
     let begun = store
-        .begin_again(worker.lease.epoch, &job, places, done, Utc::now())
+        .begin_again(worker.lease.epoch, &job, places, done, clock::now())
         .await?;
     tracing::info!(
         endpoint = worker.endpoint.name,

@@ -10,11 +10,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Delivery;
+use crate::clock;
 use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
 use crate::handlers::DecodedMessage;
@@ -76,6 +76,6 @@ pub async fn take(
     if worker.shared.store.knows(&endpoint.name, &id).await? {
         return Ok(());
     }
-    let delivery = Delivery::of(&endpoint.name, id, event, read.message, Utc::now());
+    let delivery = Delivery::of(&endpoint.name, id, event, read.message, clock::now());
     worker.deliver(delivery, None).await
 }

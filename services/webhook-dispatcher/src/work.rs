@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
 use mesh_bus::EndpointConsumer;
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::subject;
@@ -14,7 +13,7 @@ use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
 use crate::handlers::EventHandler;
 use crate::lease::Lease;
-use crate::{metrics, redeliver, replays};
+use crate::{clock, metrics, redeliver, replays};
 
 /// Between retries after an error of NATS or the database.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -62,7 +61,7 @@ async fn try_remove(
 ) -> Result<(), Error> {
     let (store, name) = (&shared.store, &lease.endpoint);
     lease.check()?;
-    let ended = store.end(lease.epoch, name, Utc::now(), stop).await?;
+    let ended = store.end(lease.epoch, name, clock::now(), stop).await?;
     if ended > 0 {
         tracing::warn!(
             endpoint = name,

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use chrono::{TimeDelta, Utc};
+use chrono::TimeDelta;
 use mesh_runtime::Condition;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::endpoints::{Activity, EndpointRow, EndpointSummary, Source};
 use crate::adapters::replicas::TTL;
+use crate::clock;
 use crate::domain::ownership::{Lease as Held, Step, Wanted, plan};
 use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
@@ -396,7 +397,7 @@ impl WorkerPool {
         outlines: &BTreeMap<String, EndpointSummary>,
     ) -> Result<(), Error> {
         let store = &self.shared.store;
-        let now = Utc::now();
+        let now = clock::now();
         let grace = if store.is_shared() {
             UNLISTED_AFTER
         } else {
@@ -412,6 +413,10 @@ impl WorkerPool {
                 None if !listed => {
                     store.unlist(name, Some(now)).await?;
                     self.wake();
+                }
+                // By a clock that ran ahead.
+                Some(since) if since > now + UNLISTED_AFTER => {
+                    store.unlist(name, Some(now)).await?;
                 }
                 Some(since) if now - since >= grace => {
                     tracing::info!(

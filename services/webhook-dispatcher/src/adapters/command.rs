@@ -8,6 +8,7 @@ use super::delivery::Delivery;
 use super::outbox;
 use super::retention::piece;
 use super::saves::{keep, save};
+use crate::domain::clock::MAX_DRIFT;
 
 /// A write.
 pub(super) enum Command {
@@ -37,6 +38,11 @@ pub(super) enum Command {
     },
     /// Queue a message about missed events and count anew.
     ReportMissed(Box<Delivery>),
+    /// Make due what was planned by a clock that ran ahead.
+    Replan {
+        endpoint: String,
+        now: DateTime<Utc>,
+    },
     /// End some of what waits for an endpoint that is removed.
     End {
         endpoint: String,
@@ -65,6 +71,7 @@ impl Command {
             Self::JoinCost { endpoint, .. }
             | Self::DropWaiting { endpoint, .. }
             | Self::Keep { endpoint, .. }
+            | Self::Replan { endpoint, .. }
             | Self::End { endpoint, .. }
             | Self::Redeliver { endpoint, .. } => Some(endpoint),
             Self::Announced(_) => None,
@@ -151,6 +158,33 @@ impl Command {
                 let mut report = report.clone();
                 report.body = row.get::<i64>("count")?.to_string().into();
                 save(transaction, &[&report]).await
+            }
+            Self::Replan { endpoint, now } => {
+                let latest = (*now + MAX_DRIFT).timestamp_millis();
+                let now = now.timestamp_millis();
+                let earliest = |sql: Sql, column: &'static str| {
+                    sql.push(column)
+                        .push(" = ")
+                        .either("MIN(", "LEAST(")
+                        .push(column)
+                        .push(", ")
+                        .bind(now)
+                        .push(")")
+                };
+                let sql = Sql::new("UPDATE deliveries SET next_at = ")
+                    .bind(now)
+                    .push(", updated_at = ")
+                    .bind(now)
+                    .push(", ");
+                let sql = earliest(sql, "began_at").push(", ");
+                let sql = earliest(sql, "created_at")
+                    .push(" WHERE endpoint = ")
+                    .bind(endpoint)
+                    .push(" AND state = 'waiting' AND next_at > ")
+                    .bind(now)
+                    .push(" AND updated_at > ")
+                    .bind(latest);
+                transaction.conn().execute(&sql).await
             }
             Self::End { endpoint, now } => {
                 let sql = Sql::new(

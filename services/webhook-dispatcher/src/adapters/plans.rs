@@ -178,6 +178,8 @@ async fn work(store: &Store) {
     store.with_redeliveries().await.unwrap();
     let stop = CancellationToken::new();
     store.end(epoch, endpoint, now, &stop).await.unwrap();
+    store.replan(epoch, endpoint, now).await.unwrap();
+    store.correct_future(now, &stop).await.unwrap();
     store.forget(now, &stop).await.unwrap();
     store.erase(endpoint, epoch, &stop).await.unwrap();
 }
@@ -204,6 +206,8 @@ fn expected(statement: &str) -> Option<&'static str> {
         _ if of("announced FROM deliveries") && of("event_id IN") => by_key,
         _ if of("event_id) > (") => "deliveries_states (endpoint=? AND state=? AND created_at",
         _ if of("announced = 1 AND updated_at <") => "deliveries_age (updated_at<?)",
+        _ if of("announced = 1 AND updated_at >") => "deliveries_age (updated_at>?)",
+        _ if of("SET next_at") => "deliveries_due (endpoint=? AND next_at>",
         _ => return None,
     })
 }
@@ -247,7 +251,7 @@ async fn no_statement_reads_what_it_does_not_ask_for() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert_eq!(seen.len(), 9, "{seen:?}");
+    assert_eq!(seen.len(), 11, "{seen:?}");
     store.close().await;
 }
 

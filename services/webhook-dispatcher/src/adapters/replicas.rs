@@ -17,7 +17,7 @@ use crate::error::Error;
 pub const TTL: Duration = Duration::from_secs(6);
 
 /// Milliseconds since 1970 by the database's clock.
-fn now(sql: Sql) -> Sql {
+pub(super) fn now(sql: Sql) -> Sql {
     sql.either(
         "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
         "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
@@ -65,6 +65,8 @@ impl Store {
         let sql = now(Sql::new("DELETE FROM replicas WHERE seen < "))
             .push(" - ")
             .bind(ttl);
+        // One that was seen by a clock that ran ahead would hold its endpoints until then.
+        let sql = now(sql.push(" OR seen > ")).push(" + ").bind(ttl);
         self.run("expel replicas", &sql).await?;
         Ok(known)
     }

@@ -8,7 +8,10 @@ use mesh_db::pool::Access;
 use mesh_db::sql::Sql;
 use tokio_util::sync::CancellationToken;
 
+use super::delivery::time;
+use super::replicas::now;
 use super::store::Store;
+use crate::domain::clock::MAX_DRIFT;
 use crate::error::Error;
 
 /// Rows of a piece: some ten milliseconds.
@@ -28,10 +31,66 @@ const OLD: [(&str, &str); 4] = [
     ),
 ];
 
+/// When rows were written, and which of them are looked at: what comes next is the time after which they cannot be.
+const FUTURE: [(&str, &str, &str); 4] = [
+    ("kept", "updated_at", "updated_at > "),
+    ("attempts", "at", "at > "),
+    (
+        "redeliveries",
+        "updated_at",
+        "state <> 'running' AND updated_at > ",
+    ),
+    (
+        "deliveries",
+        "updated_at",
+        "state <> 'waiting' AND announced = 1 AND updated_at > ",
+    ),
+];
+
 /// Where rows of an endpoint are.
 const OWN: [&str; 5] = ["deliveries", "missed", "attempts", "redeliveries", "kept"];
 
 impl Store {
+    /// What time it is by the database's clock: the same for all dispatchers, and mostly not that of this host where it has a server.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn clock(&self) -> Result<DateTime<Utc>, Error> {
+        let action = "read the clock";
+        let sql = now(Sql::new("SELECT ")).push(" AS now");
+        let row = self.first(action, &sql).await?;
+        let millis = row.map(|row| row.get::<i64>("now")).transpose();
+        let millis = millis.map_err(Error::database(action))?;
+        Ok(time(millis.unwrap_or_default()))
+    }
+
+    /// What was written at a time that has not come yet, by a clock that ran ahead, was written now: else it would be kept until then.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn correct_future(
+        &self,
+        now: DateTime<Utc>,
+        stop: &CancellationToken,
+    ) -> Result<u64, Error> {
+        let mut corrected = 0;
+        for (table, column, future) in FUTURE {
+            let sql = Sql::new("UPDATE ")
+                .push(table)
+                .push(" SET ")
+                .push(column)
+                .push(" = ")
+                .bind(now.timestamp_millis());
+            let latest = (now + MAX_DRIFT).timestamp_millis();
+            let future = |sql: Sql| sql.push(future).bind(latest);
+            let sql = piece(sql, table, future);
+            corrected += self
+                .in_pieces("correct times of outcomes", &sql, stop)
+                .await?;
+        }
+        Ok(corrected)
+    }
+
     /// Forgets outcomes older than this, until nothing is left or it is told to stop; returns how many.
     ///
     /// # Errors

@@ -189,6 +189,23 @@ impl Store {
         Ok(ended)
     }
 
+    /// Makes due at once what waits and was planned at a time that has not come yet; returns how many.
+    ///
+    /// # Errors
+    /// If the database does not write, or the lease is another's.
+    pub async fn replan(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        now: DateTime<Utc>,
+    ) -> Result<u64, Error> {
+        let command = Command::Replan {
+            endpoint: endpoint.to_owned(),
+            now,
+        };
+        self.writer.write(Some(epoch), command).await
+    }
+
     /// Ids of deliveries that are due, longest waiting first.
     ///
     /// # Errors

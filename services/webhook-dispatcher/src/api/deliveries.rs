@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use chrono::Utc;
 use mesh_runtime::api::Caller;
 
 use super::{ApiError, DeliveryPage, Page, Webhooks};
 use crate::adapters::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery, State};
+use crate::clock;
 use crate::domain::cause::Cause;
 use crate::domain::delivery_position::DeliveryPosition;
 
@@ -111,7 +111,7 @@ impl Webhooks {
                 }
             }
         }
-        let now = Utc::now();
+        let now = clock::now();
         let job = RedeliveryJob {
             id: uuid::Uuid::new_v4().to_string(),
             webhook: name.clone(),

@@ -25,6 +25,7 @@ use super::{
 use crate::adapters::endpoints::{Act, Activity, EndpointRow, Source};
 use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
 use crate::adapters::store::{Attempt, Delivery};
+use crate::clock;
 use crate::config::{self, Endpoint};
 use crate::endpoint_worker::WorkerContext;
 use crate::outbox_publisher::{ACT, SERVICE};
@@ -81,7 +82,7 @@ impl WebhooksApi for Webhooks {
         self.within_quota(caller, &owner).await?;
         own_events_only(caller, &owner, &mut spec)?;
         let (definition, endpoint) = self.complete(spec)?;
-        let now = Utc::now();
+        let now = clock::now();
         let id = uuid::Uuid::new_v4().to_string();
         let stored = EndpointRow {
             name: webhook_name::full(&owner, &endpoint.name),
@@ -139,7 +140,7 @@ impl WebhooksApi for Webhooks {
         own_events_only(caller, &stored.owner, &mut definition.spec)?;
         let (spec, endpoint) = self.complete(definition.spec)?;
         definition.spec = spec.spec;
-        let now = Utc::now();
+        let now = clock::now();
         stored.spec = endpoint.public;
         stored.updated_at = now;
         let act = self.act(caller, &stored, "changed", keys, "", now);
@@ -148,7 +149,7 @@ impl WebhooksApi for Webhooks {
 
     async fn remove(&self, caller: &Caller, name: &str) -> Result<(), ApiError> {
         let stored = self.editable(caller, name).await?;
-        let now = Utc::now();
+        let now = clock::now();
         let act = self.act(caller, &stored, "removed", Vec::new(), "", now);
         self.shared
             .store
@@ -204,7 +205,7 @@ impl WebhooksApi for Webhooks {
         if let Err(error) = Signer::new(&new) {
             return Err(ApiError::invalid("secret", error.to_string()));
         }
-        let now = Utc::now();
+        let now = clock::now();
         definition.spec["secret"] = new.clone().into();
         definition.retired.retain(|retired| retired.until > now);
         definition.retired.insert(
@@ -241,7 +242,7 @@ impl WebhooksApi for Webhooks {
         let tested = webhook_test::run(&self.shared, caller, &endpoint, test_request).await?;
         drop(turn);
         if sends {
-            let act = self.act(caller, &stored, "tested", Vec::new(), "", Utc::now());
+            let act = self.act(caller, &stored, "tested", Vec::new(), "", clock::now());
             self.shared.store.note(act).await?;
             self.shared.outcomes.notify_one();
         }
@@ -309,7 +310,7 @@ impl Webhooks {
         reason: &str,
     ) -> Result<Webhook, ApiError> {
         let stored = self.changeable(caller, name).await?;
-        let now = Utc::now();
+        let now = clock::now();
         let act = self.act(caller, &stored, what, Vec::new(), reason, now);
         self.shared
             .store
@@ -326,7 +327,7 @@ impl Webhooks {
         if shown.circuit.since.is_none() && shown.held.is_none() {
             return Ok(shown);
         }
-        let act = self.act(caller, &stored, "resumed", Vec::new(), "", Utc::now());
+        let act = self.act(caller, &stored, "resumed", Vec::new(), "", clock::now());
         self.store(stored, None, act).await
     }
 

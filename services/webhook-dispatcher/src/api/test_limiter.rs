@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{ApiError, Webhooks};
+use crate::clock;
 use crate::config::Endpoint;
 use crate::domain::rate::Bucket;
 
@@ -66,7 +67,7 @@ impl TestLimiter {
 impl Webhooks {
     /// Asks to send a test now.
     pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit<'_>, ApiError> {
-        let (name, now) = (&endpoint.name, Utc::now());
+        let (name, now) = (&endpoint.name, clock::now());
         let places = Arc::clone(&self.shared.places).try_acquire_owned();
         let place = places.map_err(|_| ApiError::TooMany {
             problem: "as many requests as may be (max_in_flight) are under way".to_owned(),

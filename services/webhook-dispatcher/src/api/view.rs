@@ -10,6 +10,7 @@ use super::{ApiError, Webhooks};
 use crate::adapters::endpoint_stats::{Counts, EndpointStats};
 use crate::adapters::endpoints::EndpointRow;
 use crate::admission::StoredGate;
+use crate::clock;
 use crate::domain::circuit::{LONGEST, OpenCircuit};
 use crate::domain::gate::Held;
 
@@ -139,14 +140,14 @@ impl Webhooks {
         let names = vec![stored.name.clone()];
         let mut standings = self.shared.store.standings(names).await?;
         let standing = standings.remove(&stored.name).unwrap_or_default();
-        Ok(Webhook::of(stored, standing, Utc::now()))
+        Ok(Webhook::of(stored, standing, clock::now()))
     }
 
     /// Endpoints as they may be shown.
     pub(super) async fn all_shown(&self, all: Vec<EndpointRow>) -> Result<Vec<Webhook>, ApiError> {
         let names = all.iter().map(|stored| stored.name.clone()).collect();
         let mut standings = self.shared.store.standings(names).await?;
-        let now = Utc::now();
+        let now = clock::now();
         let shown = all.into_iter().map(|stored| {
             let standing = standings.remove(&stored.name).unwrap_or_default();
             Webhook::of(stored, standing, now)

@@ -13,6 +13,7 @@ use mesh_runtime::api::Caller;
 use serde_json::Value;
 
 use super::{ApiError, Preview, PreviewRequest, TestRequest, TestResult};
+use crate::clock;
 use crate::config::Endpoint;
 use crate::domain::format::{Format, ProviderState};
 use crate::domain::retry::Outcome;
@@ -39,7 +40,7 @@ pub(super) async fn run(
             (told, event, true)
         }
         None => {
-            let event = test_job(&shared.cluster, &endpoint.name, user, Utc::now());
+            let event = test_job(&shared.cluster, &endpoint.name, user, clock::now());
             (DeliveryContent::test(endpoint, &event), event, false)
         }
     };

@@ -27,6 +27,7 @@ use mesh_events::{Event, EventType, RunKey};
 use serde::{Deserialize, Serialize};
 use slurm_types::TaskSet;
 
+use super::clock::is_due;
 use super::text::cut;
 
 use runs::{RunOrder, TaskRuns};
@@ -184,9 +185,16 @@ impl Digest {
         Some(self.told_at.unwrap_or(changed) + pause)
     }
 
+    /// True if it is time for that.
+    pub fn is_due(&self, pace: &DigestSchedule, now: DateTime<Utc>) -> bool {
+        let planned_at = self.changed_at.max(self.told_at);
+        let due = self.due(pace).zip(planned_at);
+        due.is_some_and(|(due, planned_at)| is_due(due, planned_at, now))
+    }
+
     /// What is to be told now.
     pub fn tick(&mut self, pace: &DigestSchedule, now: DateTime<Utc>) -> Option<Summary> {
-        if self.due(pace).is_none_or(|due| due > now) {
+        if !self.is_due(pace, now) {
             return None;
         }
         let moment = if self.is_done() {

@@ -398,6 +398,30 @@ mod tests {
 
     proptest! {
         #[test]
+        fn whatever_the_clock_said_when_it_closed_it_lets_one_in_within_its_own_waits(
+            ahead in -40_000_000i64..40_000_000, status in prop::sample::select(vec![429u16, 500, 503]),
+            after in prop::option::of(0u32..100_000), limited in any::<bool>(), jitter in 0.0f64..1.0,
+        ) {
+            let limit = Limit { rate: "30/m".parse().unwrap(), burst: 1 };
+            let rules = AdmissionRules { limit: limited.then_some(limit), ..RULES };
+            let mut gate = Gate::default();
+            for _ in 0..2 {
+                if let Some(pass) = gate.enter(&rules, at(ahead)) {
+                    gate.ended(pass, &signal(status, after, ahead), "", &rules, at(ahead), jitter);
+                }
+            }
+            let longest = rules.max_retry_after.max(rules.circuit.longest);
+            let latest = at(0) + TimeDelta::from_std(longest).unwrap();
+            for gate in [Gate::new(gate.state()), gate] {
+                // Of a clock that was behind it is over, too.
+                prop_assert!(gate.room(&rules, latest.max(at(ahead) + TimeDelta::from_std(longest).unwrap())).is_ok());
+                if let Err(Closed::Until(until)) = gate.room(&rules, at(0)) {
+                    prop_assert!(until <= latest);
+                }
+            }
+        }
+
+        #[test]
         fn room_is_what_can_enter_and_closed_until_says_when(
             steps in prop::collection::vec((0usize..6, 0i64..40, 0.0f64..1.0), 1..120), limited in any::<bool>(),
         ) {

@@ -166,6 +166,8 @@ pub fn next_attempt(
             reason: format!("attempt {attempt} of {} failed", policy.max_attempts),
         };
     }
+    // Of a clock that ran ahead: its time runs from now on.
+    let began = began.min(now);
     let end = policy
         .give_up_after
         .and_then(|after| began.checked_add_signed(TimeDelta::from_std(after).ok()?));

@@ -6,6 +6,7 @@ mod again;
 mod api;
 mod arrays;
 mod bounds;
+mod clock;
 mod damaged;
 mod database;
 mod delivery;

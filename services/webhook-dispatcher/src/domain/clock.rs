@@ -1,0 +1,152 @@
+//! What a clock of the host is worth that is set ahead and comes back: a wrong NTP server, a virtual machine's first minute.
+//!
+//! - [`SteadyClock`]: the time of day, but a step ahead counts only once it has lasted. So a minute of a wrong time plans nothing for next
+//!   week, expires nothing, pauses no endpoint and forgets nothing. A step back counts at once: it ends a wrong time.
+//! - [`is_due`]: what was planned by a clock that ran ahead for longer, or before this process began, is due at once. So nothing waits longer
+//!   than its own policy has it wait and [`MAX_DRIFT`], whatever the clock said when it was planned.
+//! - [`keeps_pace`]: whether a clock went on as time did.
+//!
+//! A clock that is wrong for longer than [`SETTLE_TIME`] is believed: there is nothing in this process that knows better.
+
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+/// A step is larger than this. What is smaller is how clocks are kept right, the clocks of two hosts, or a time that was read a moment ago.
+pub const MAX_DRIFT: TimeDelta = TimeDelta::minutes(1);
+/// So long a step ahead has to last.
+pub const SETTLE_TIME: Duration = Duration::from_secs(10 * 60);
+
+/// The time of day without steps ahead that do not last.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyClock {
+    time: DateTime<Utc>,
+    at: Instant,
+    ahead_since: Option<Instant>,
+}
+
+impl SteadyClock {
+    /// Begins with what the host's clock says.
+    pub const fn new(time: DateTime<Utc>, at: Instant) -> Self {
+        Self {
+            time,
+            at,
+            ahead_since: None,
+        }
+    }
+
+    /// The time, now that the host's clock says this.
+    pub fn read(&mut self, host: DateTime<Utc>, at: Instant) -> DateTime<Utc> {
+        let passed = TimeDelta::from_std(at.saturating_duration_since(self.at));
+        let expected = self.time + passed.unwrap_or_default();
+        let is_ahead = host - expected > MAX_DRIFT;
+        let since = is_ahead.then(|| *self.ahead_since.get_or_insert(at));
+        let is_believed =
+            since.is_none_or(|since| at.saturating_duration_since(since) >= SETTLE_TIME);
+        self.ahead_since = since.filter(|_| !is_believed);
+        self.time = if is_believed { host } else { expected };
+        self.at = at;
+        self.time
+    }
+}
+
+/// True if it is time for what was planned for `due` when the clock said `planned_at`. A plan of a time that has not come yet was made by
+/// a clock that ran ahead.
+pub fn is_due(due: DateTime<Utc>, planned_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    now >= due || planned_at - now > MAX_DRIFT
+}
+
+/// True if a clock that said the one and now says the other was not set in between.
+pub fn keeps_pace(before: (DateTime<Utc>, Instant), after: (DateTime<Utc>, Instant)) -> bool {
+    let passed = TimeDelta::from_std(after.1.saturating_duration_since(before.1));
+    (after.0 - before.0 - passed.unwrap_or_default()).abs() <= MAX_DRIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn time(seconds: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::seconds(1_763_760_000 + seconds)
+    }
+
+    const DAY: i64 = 24 * 60 * 60;
+
+    #[test]
+    fn a_step_ahead_counts_once_it_has_lasted_and_a_step_back_at_once() {
+        let start = Instant::now();
+        let mut clock = SteadyClock::new(time(0), start);
+        let mut read = |host, at: u64| clock.read(time(host), start + Duration::from_secs(at));
+        assert_eq!(read(30, 30), time(30));
+        // Twenty days for a minute.
+        assert_eq!(read(20 * DAY + 60, 60), time(60));
+        assert_eq!(read(20 * DAY + 120, 120), time(120));
+        assert_eq!(read(125, 125), time(125));
+        // It stays ahead.
+        assert_eq!(read(DAY + 200, 200), time(200));
+        assert_eq!(read(DAY + 799, 799), time(799));
+        assert_eq!(read(DAY + 800, 800), time(DAY + 800));
+        assert_eq!(read(900, 900), time(900));
+    }
+
+    #[test]
+    fn a_clock_that_is_kept_right_is_followed() {
+        let start = Instant::now();
+        let mut clock = SteadyClock::new(time(0), start);
+        for (host, at) in [(59, 0), (58, 10), (100, 41), (99, 42)] {
+            let at = start + Duration::from_secs(at);
+            assert_eq!(clock.read(time(host), at), time(host));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_does_not_keep_pace() {
+        let start = Instant::now();
+        let reading = |host, at: u64| (time(host), start + Duration::from_secs(at));
+        let before = reading(0, 0);
+        assert!(keeps_pace(before, reading(3_600, 3_600)));
+        assert!(keeps_pace(before, reading(3_570, 3_600)));
+        assert!(!keeps_pace(before, reading(20 * DAY, 3_600)));
+        assert!(!keeps_pace(before, reading(-20 * DAY, 3_600)));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_waits_longer_than_it_was_planned_to(
+            planned in -40 * DAY..40 * DAY, wait in 0..DAY, now in 0..DAY,
+        ) {
+            // However wrong the clock was that planned it.
+            let due = time(planned + wait);
+            let is_due = |seconds| is_due(due, time(planned), time(seconds));
+            prop_assert!(is_due(now) || due <= time(now + wait) + MAX_DRIFT);
+            prop_assert!(is_due(planned + wait));
+            // By a right one nothing is due early, also if the time was read a moment ago.
+            if planned <= now + MAX_DRIFT.num_seconds() {
+                prop_assert_eq!(is_due(now), now >= planned + wait);
+            }
+        }
+
+        #[test]
+        fn a_step_ahead_that_does_not_last_is_not_seen(
+            readings in prop::collection::vec((1_u64..120, any::<bool>(), 0_i64..30, 1_i64..40), 1..60),
+        ) {
+            let start = Instant::now();
+            let (mut clock, mut passed, mut wrong_for) = (SteadyClock::new(time(0), start), 0, 0);
+            for (seconds, is_wrong, drift, days) in readings {
+                passed += seconds;
+                // As long as it may have been wrong: since the reading before.
+                wrong_for = if is_wrong { wrong_for + seconds } else { 0 };
+                let right = i64::try_from(passed).unwrap();
+                let host = time(right + if is_wrong { days * DAY } else { drift });
+                let read = clock.read(host, start + Duration::from_secs(passed));
+                if !is_wrong {
+                    prop_assert_eq!(read, host);
+                } else if wrong_for <= SETTLE_TIME.as_secs() {
+                    prop_assert!((read - time(right)).abs() < TimeDelta::seconds(30));
+                }
+            }
+        }
+    }
+}

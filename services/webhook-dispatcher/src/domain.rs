@@ -11,6 +11,7 @@
 //! - [`digest`]: an array's tasks as a few messages.
 //! - [`pairing`]: which messages wait a moment for their cost; [`pending`]: when people are told that a job is pending.
 //! - [`clock`]: what a clock that is set ahead and comes back may not change.
+//! - [`routine`]: what chats are not told of by default.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
 //! - [`place`]: where a list goes on.
 //! - [`redactor`]: no secret in what is recorded or shown.
@@ -37,6 +38,7 @@ pub mod pending;
 pub mod rate;
 pub mod redactor;
 pub mod retry;
+pub mod routine;
 pub mod sample;
 pub mod success;
 pub mod text;

@@ -75,6 +75,15 @@ impl EndpointWorker {
             self.drop_notices(ended, "dropped: the job started or ended before it was due")
                 .await?;
         }
+        for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
+            if let Some(left) = self.told_topics(&key).await?.released() {
+                let (store, name) = (&self.shared.store, &self.endpoint.name);
+                let keep = vec![(key, left)];
+                store
+                    .keep(self.lease.epoch, name, keep, clock::now())
+                    .await?;
+            }
+        }
         if let Some(last) = news().map(|read| read.message.published).max() {
             self.heard.up_to(last);
         }

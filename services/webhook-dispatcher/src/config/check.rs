@@ -174,9 +174,7 @@ impl<'a> Check<'a> {
             let problem = "only for chats; others get each explanation at once";
             self.fault("pending_threshold", problem);
         }
-        let pending_threshold = written
-            .pending_threshold
-            .unwrap_or(config.pending_threshold);
+        let pending_threshold = self.pending_threshold();
         if pending_threshold > LONGEST_WAIT {
             self.fault("pending_threshold", "at most 7d");
         }
@@ -212,6 +210,11 @@ impl<'a> Check<'a> {
         endpoint.public["url"] = endpoint.redacted_url().into();
         endpoint.public["signed"] = endpoint.signer.is_some().into();
         Some(endpoint)
+    }
+
+    fn pending_threshold(&self) -> Duration {
+        let written = self.written.pending_threshold;
+        written.unwrap_or(self.config.pending_threshold)
     }
 
     /// Which statuses mean success.
@@ -430,12 +433,17 @@ impl<'a> Check<'a> {
                 ),
             }
         }
-        if let (true, Some(types)) = (patterns.is_empty(), self.written.format.default_types()) {
+        let default_types = self.written.format.default_types();
+        let by_default = default_types.filter(|_| patterns.is_empty());
+        if let Some(types) = by_default {
             patterns = types.iter().copied().map(TypePattern::One).collect();
         }
-        let filter = Filter::new(&patterns, &self.written.users, &self.written.partitions)
+        let mut filter = Filter::new(&patterns, &self.written.users, &self.written.partitions)
             .in_clusters(&self.written.clusters)
             .of_accounts(&self.written.accounts);
+        if by_default.is_some() && self.written.format.is_chat() {
+            filter = filter.without_routine(self.pending_threshold());
+        }
         if filter.is_empty() {
             self.fault(
                 "users",

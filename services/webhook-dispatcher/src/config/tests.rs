@@ -253,3 +253,54 @@ fn an_endpoint_overrides_single_keys_of_a_table() {
     );
     assert_eq!(endpoint.failure_threshold, 3);
 }
+
+#[test]
+fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_say() {
+    use mesh_events::EventType::{
+        JobCancelled, JobFailed, JobHeld, JobPreempted, JobRequeued, JobStarted, QueueExplained,
+    };
+    use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
+
+    let filter = |more: &str| {
+        let text = format!(
+            "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org/x\"\nformat = \"slack\"\n{more}"
+        );
+        validate(&text).unwrap().remove(0).filter
+    };
+    let mut cancelled = crate::domain::sample::event(JobCancelled);
+    cancelled.actor = Some(Actor {
+        kind: ActorKind::User.into(),
+        ..Actor::default()
+    });
+    let all = "types = [\"job.*\", \"queue.explained\"]";
+    // The job of the sample waited for a minute.
+    for (more, kinds) in [
+        ("", vec![QueueExplained, JobFailed]),
+        (
+            "pending_threshold = \"0s\"",
+            vec![QueueExplained, JobFailed, JobStarted],
+        ),
+        (
+            all,
+            vec![
+                QueueExplained,
+                JobFailed,
+                JobStarted,
+                JobHeld,
+                JobRequeued,
+                JobCancelled,
+            ],
+        ),
+    ] {
+        let filter = filter(more);
+        for kind in [QueueExplained, JobFailed, JobStarted, JobHeld, JobRequeued] {
+            let event = crate::domain::sample::event(kind);
+            let gets = filter.matches(kind, &event);
+            assert_eq!(gets, kinds.contains(&kind), "{kind} with {more:?}");
+        }
+        let gets = filter.matches(JobCancelled, &cancelled);
+        assert_eq!(gets, kinds.contains(&JobCancelled), "{more:?}");
+        let preempted = crate::domain::sample::event(JobPreempted);
+        assert!(filter.matches(JobPreempted, &preempted), "{more:?}");
+    }
+}

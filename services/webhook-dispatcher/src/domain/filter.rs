@@ -13,12 +13,14 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::{Event, event::Payload};
 use mesh_events::{Category, EventType, UnknownEventType, subject};
 
 use super::expression::Expression;
 use super::fields;
+use super::routine::is_routine;
 
 /// Above this many subjects of a consumer whole categories are asked for: every subject costs the server at each message.
 const MOST_SUBJECTS: usize = 32;
@@ -81,6 +83,8 @@ pub struct Filter {
     clusters: BTreeSet<String>,
     accounts: BTreeSet<String>,
     condition: Option<Expression>,
+    /// Leaves out what goes on by itself; a wait is one of at least so long.
+    routine_below: Option<Duration>,
 }
 
 /// A condition that no event can meet.
@@ -106,7 +110,15 @@ impl Filter {
             clusters: BTreeSet::new(),
             accounts: BTreeSet::new(),
             condition: None,
+            routine_below: None,
         }
+    }
+
+    /// The filter without what goes on by itself: for who has not said what they want.
+    #[must_use]
+    pub fn without_routine(mut self, threshold: Duration) -> Self {
+        self.routine_below = Some(threshold);
+        self
     }
 
     /// The filter, of these clusters only; none means all.
@@ -151,7 +163,11 @@ impl Filter {
 
     /// True if the endpoint gets an event of this type.
     pub fn matches(&self, kind: EventType, event: &Event) -> bool {
-        self.selects(kind) && self.concerns(kind, event) && self.meets(event)
+        let is_routine = |threshold| is_routine(kind, event, threshold);
+        self.selects(kind)
+            && self.concerns(kind, event)
+            && self.meets(event)
+            && !self.routine_below.is_some_and(is_routine)
     }
 
     /// True if the condition holds, or there is none.

@@ -20,11 +20,11 @@ pub use job::person;
 pub use link::Link;
 pub use markup::{Dialect, Span, Text, clean, units};
 
-/// What a chat shows if its endpoint names no types: what someone may want to act on.
+/// What a chat shows if its endpoint names no types: what needs the reader, or what they asked for; but for what
+/// [`is_routine`](super::routine::is_routine). docs/guide/webhooks.md says why for each. A hold comes as its explanation, which says who may
+/// end it; `job.held` beside it would be the same again.
 pub const DEFAULT_TYPES: &[EventType] = &[
     EventType::JobStarted,
-    EventType::JobHeld,
-    EventType::JobRequeued,
     EventType::JobCompleted,
     EventType::JobFailed,
     EventType::JobCancelled,
@@ -37,15 +37,12 @@ pub const DEFAULT_TYPES: &[EventType] = &[
     EventType::NodeDown,
     EventType::NodeDrained,
     EventType::NodeRecovered,
-    EventType::NodePreempted,
-    EventType::UserQuotaHigh,
-    EventType::UserQuotaExceeded,
-    EventType::UserQuotaCleared,
     EventType::QueueExplained,
     EventType::CaptureGapOpened,
     EventType::CaptureGapClosed,
     EventType::CaptureSourceDown,
     EventType::CaptureSourceUp,
+    EventType::CaptureSchemaDrift,
 ];
 
 /// How bad the news is.

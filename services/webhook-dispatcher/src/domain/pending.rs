@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey, from_timestamp};
 
 use super::filter::Filter;
@@ -17,6 +18,8 @@ use super::filter::Filter;
 const PREFIX: &str = "pending/";
 /// Topic of a wait that ends by itself.
 const WAIT: &str = "wait";
+/// Topic of a hold.
+const HELD: &str = "act:held";
 
 /// What an explanation becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +61,11 @@ pub fn since(event: &Event) -> Option<DateTime<Utc>> {
     let Some(Payload::Queue(queue)) = &event.payload else {
         return None;
     };
-    let job = queue.job.as_ref()?;
+    waits_since(queue.job.as_ref()?)
+}
+
+/// Since when a job waits, or waited.
+pub fn waits_since(job: &Job) -> Option<DateTime<Utc>> {
     let times = [&job.submit_time, &job.eligible_time];
     let times = times.into_iter().flatten().filter_map(from_timestamp);
     times.max()
@@ -86,10 +93,17 @@ pub fn ended(kind: EventType, event: &Event) -> Vec<String> {
     keys
 }
 
-/// Types that a chat needs so that it is not told of waits that are over. None if it is told of no waits.
+/// Key of the notices of the run that is no longer held after an event: should it be held again, that is told again.
+pub fn released(kind: EventType, event: &Event) -> Option<String> {
+    let job = event.job().filter(|_| kind == EventType::JobReleased)?;
+    Some(key(&event.cluster, &job.run))
+}
+
+/// Types that a chat needs so that it is not told of waits that are over, and of each hold. None if it is told of no waits.
 pub fn companions(filter: &Filter) -> Vec<EventType> {
+    let is_needed = |kind: &EventType| ends(*kind) || *kind == EventType::JobReleased;
     let all = EventType::ALL.iter().copied();
-    let needed = all.filter(|kind| filter.selects(EventType::QueueExplained) && ends(*kind));
+    let needed = all.filter(|kind| filter.selects(EventType::QueueExplained) && is_needed(kind));
     needed.collect()
 }
 
@@ -117,6 +131,14 @@ impl PublishedTopics {
         self.0.iter().any(|told| told == topic)
     }
 
+    /// To be kept once the run is released; the outer is `None` if that changes nothing.
+    pub fn released(mut self) -> Option<Option<String>> {
+        let before = self.0.len();
+        self.0.retain(|topic| topic != HELD);
+        let changed = self.0.len() < before;
+        changed.then(|| (!self.0.is_empty()).then(|| self.0.join(" ")))
+    }
+
     /// To be kept, with one more.
     pub fn and(mut self, topic: String) -> String {
         self.0.push(topic);
@@ -126,7 +148,6 @@ impl PublishedTopics {
 
 #[cfg(test)]
 mod tests {
-    use mesh_events::proto::mesh::job::v1::Job;
     use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
     use mesh_events::timestamp;
 
@@ -211,6 +232,7 @@ mod tests {
         };
         assert!(of("queue.*").contains(&EventType::JobStarted));
         assert!(of("queue.explained").contains(&EventType::JobCancelled));
+        assert!(of("queue.explained").contains(&EventType::JobReleased));
         assert!(of("job.*").is_empty());
     }
 
@@ -221,5 +243,9 @@ mod tests {
         let topics = PublishedTopics::read(Some(&kept));
         assert!(topics.has("wait") && topics.has("act:held") && !topics.has("held"));
         assert!(!PublishedTopics::read(None).has("wait"));
+        assert_eq!(topics.released(), Some(Some("wait".to_owned())));
+        let only = "act:held".to_owned();
+        assert_eq!(PublishedTopics::read(Some(&only)).released(), Some(None));
+        assert_eq!(PublishedTopics::default().released(), None);
     }
 }

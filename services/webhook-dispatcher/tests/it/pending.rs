@@ -3,6 +3,7 @@
 use axum::http::Method;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, Job};
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
 use mesh_events::{Event, EventId, EventType, RunKey, timestamp};
@@ -14,6 +15,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, ids, on_both, signed
 on_both!(
     a_wait_is_told_once_it_has_lasted_and_holds_nothing_up,
     a_wait_that_ended_while_the_dispatcher_was_away_is_not_told,
+    by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none,
 );
 
 /// A job that was submitted just now, and waits.
@@ -179,7 +181,8 @@ async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
 
 async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind) {
     let people = WebhookReceiver::start().await;
-    let endpoints = [chat(&people, "pending_threshold = \"4s\"")];
+    let types = "types = [\"queue.explained\", \"job.started\", \"job.failed\"]\npending_threshold = \"4s\"";
+    let endpoints = [chat(&people, types)];
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
     let submitted = Utc::now();
     let job = |id| waiting(id, None, submitted);
@@ -246,4 +249,46 @@ async fn without_a_setting_a_wait_is_told_after_fifteen_minutes() {
     let next: DateTime<Utc> = next.as_str().unwrap().parse().unwrap();
     assert_eq!(next - submitted, TimeDelta::minutes(15));
     assert_eq!(people.received().len(), 0);
+}
+
+async fn by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none(kind: Kind) {
+    let people = WebhookReceiver::start().await;
+    let mesh = Mesh::start_on(kind, &[chat(&people, "")]).await;
+    let submitted = Utc::now();
+    let job = |id| waiting(id, None, submitted);
+    let fact = |kind, job: Job, n: u64| {
+        let mut event = fixtures::job_event(kind, job.clone());
+        event.id = EventId::sampled(fixtures::CLUSTER, &job.run, kind, n).to_string();
+        event.occurred_at = Some(timestamp(Utc::now()));
+        event
+    };
+    // A job starts at once, and its owner cancels another.
+    mesh.publish(&started(job(1))).await;
+    let mut cancelled = fact(EventType::JobCancelled, job(2), 1);
+    cancelled.actor = Some(Actor {
+        kind: ActorKind::User.into(),
+        ..Actor::default()
+    });
+    mesh.publish(&cancelled).await;
+    // One is held, released and held again.
+    for n in 1..=2 {
+        mesh.publish(&fact(EventType::JobHeld, job(3), n)).await;
+        mesh.publish(&explained(job(3), n, "admin", "held")).await;
+        let expected = usize::try_from(n).unwrap();
+        wait_for_messages(&people, expected).await;
+        mesh.wait_for_count("chat", "delivered", n).await;
+        mesh.publish(&fact(EventType::JobReleased, job(3), n)).await;
+    }
+    mesh.publish(&event(EventType::JobFailed, 4)).await;
+    wait_for_messages(&people, 3).await;
+    mesh.wait_for_count("chat", "waiting", 0).await;
+    let told = texts(&people);
+    assert_eq!(told.len(), 3, "{told:?}");
+    for (n, part) in ["Job 3 waits", "Job 3 waits", "failed"].iter().enumerate() {
+        assert!(told[n].contains(part), "{told:?}");
+    }
+    let blocks = people.received()[1].json()["blocks"].to_string();
+    for part in ["Explanation 2.", "Who can act", "admin"] {
+        assert!(blocks.contains(part), "{part}: {blocks}");
+    }
 }

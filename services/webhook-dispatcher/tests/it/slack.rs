@@ -17,6 +17,9 @@ on_both!(
     incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do,
 );
 
+/// By default a start is told after a wait only.
+const EVERY_START: &str = "pending_threshold = \"0s\"";
+
 fn chat(url: &str, more: &str) -> String {
     endpoint("chat", url, &format!("format = \"slack\"\n{more}"))
 }
@@ -42,7 +45,7 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     // What would be sent after it has no cost.
     let mut mesh = Mesh::on(kind).await;
     mesh.settings = "cost_join_timeout = \"60s\"".to_owned();
-    mesh.run(&[chat(&receiver.url("/"), "")]).await;
+    mesh.run(&[chat(&receiver.url("/"), EVERY_START)]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000))
         .await;
@@ -154,7 +157,7 @@ async fn an_end_whose_cost_does_not_come_goes_without() {
     );
     // Too late: it is not sent again.
     mesh.publish(&cost(EventType::CostFinalized, 1, 1)).await;
-    mesh.publish(&event(EventType::JobHeld, 2)).await;
+    mesh.publish(&event(EventType::JobFailed, 2)).await;
     mesh.wait_for_count("chat", "delivered", 2).await;
     assert_eq!(receiver.received().len(), 2);
 }

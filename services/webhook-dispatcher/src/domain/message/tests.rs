@@ -244,3 +244,24 @@ fn nodes_and_holds_say_what_matters() {
         .collect();
     insta::assert_snapshot!("lines", lines.join("\n"));
 }
+
+#[test]
+fn the_guide_has_every_default_type_with_its_reason() {
+    let guide = include_str!("../../../../../docs/guide/webhooks.md");
+    let section = guide.split("## What chats get").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| {
+        let (name, reason) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some((name, reason.trim_end_matches(['|', ' '])))
+    });
+    let rows: Vec<(&str, &str)> = rows.collect();
+    let names: Vec<String> = rows.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let expected: Vec<String> = DEFAULT_TYPES.iter().map(EventType::to_string).collect();
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    assert_eq!(sorted(names), sorted(expected));
+    assert!(rows.iter().all(|(_, reason)| !reason.is_empty()));
+    assert!(DEFAULT_TYPES.iter().all(|kind| kind.is_produced()));
+}

@@ -1,14 +1,22 @@
 //! Statements with many rows as parameters: the statement reads them from a common table expression named `bulk`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use sqlx::{Postgres, QueryBuilder, Sqlite};
+use sqlx::postgres::PgConnection;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection};
+use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Sqlite};
 
 use crate::pool::Conn;
 use crate::sql::{Column, Row};
 
 /// SQLite needs a placeholder for each value, so a statement is prepared once per number of rows. Chunk sizes are therefore powers of two.
 const MAX_CHUNK_ROWS: usize = 128;
+/// PostgreSQL: with fewer rows the two round trips of COPY cost more than it saves.
+const MIN_COPY_ROWS: usize = 16;
+/// Bytes of a COPY that are sent at once, while the server inserts those before.
+const COPY_CHUNK: usize = 64 * 1024;
 
 /// Rows as named columns.
 pub type BulkRows<'a> = [(&'static str, Column<'a>)];
@@ -75,6 +83,89 @@ impl Conn<'_> {
     }
 }
 
+/// Inserts rows by statements of [`MAX_CHUNK_ROWS`]. The thread of the connection inserts one chunk while the next is bound.
+pub(crate) async fn insert_sqlite(
+    connection: &mut SqliteConnection,
+    table: &'static str,
+    columns: &BulkRows<'_>,
+) -> Result<(), sqlx::Error> {
+    let mut prepared: Option<(usize, Arc<str>)> = None;
+    let mut bound = chunks(count(columns)).map(|rows| {
+        let text = match &prepared {
+            Some((count, text)) if *count == rows.len() => Arc::clone(text),
+            _ => Arc::from(values_statement(table, columns, rows.len())),
+        };
+        prepared = Some((rows.len(), Arc::clone(&text)));
+        bind_rows(text, columns, rows)
+    });
+    let mut next = bound.next();
+    while let Some(insert) = next {
+        let (inserted, following) =
+            tokio::join!(biased; insert.execute(&mut *connection), async { bound.next() });
+        inserted?;
+        next = following;
+    }
+    Ok(())
+}
+
+fn values_statement(table: &str, columns: &BulkRows<'_>, rows: usize) -> String {
+    let row = format!("({})", vec!["?"; columns.len()].join(","));
+    let rows = vec![row; rows].join(",");
+    format!("INSERT INTO {table} ({}) VALUES {rows}", names(columns))
+}
+
+fn bind_rows(
+    text: Arc<str>,
+    columns: &BulkRows<'_>,
+    rows: Range<usize>,
+) -> Query<'static, Sqlite, SqliteArguments> {
+    let mut query = sqlx::query(AssertSqlSafe(text));
+    for row in rows {
+        for (_, column) in columns {
+            query = column.bind_one_to(query, row);
+        }
+    }
+    query
+}
+
+/// Inserts rows by COPY, or by arrays if there are few.
+pub(crate) async fn insert_postgres(
+    connection: &mut PgConnection,
+    table: &'static str,
+    columns: &BulkRows<'_>,
+) -> Result<(), sqlx::Error> {
+    if count(columns) < MIN_COPY_ROWS {
+        let into = format!("INSERT INTO {table} ({}) ", names(columns));
+        let mut insert = QueryBuilder::<Postgres>::new(into);
+        push_arrays(&mut insert, columns);
+        insert.build().execute(connection).await?;
+        return Ok(());
+    }
+    let statement = format!(
+        "COPY {table} ({}) FROM STDIN (FORMAT binary)",
+        names(columns)
+    );
+    let mut copy = connection.copy_in_raw(&statement).await?;
+    // <https://www.postgresql.org/docs/current/sql-copy.html>: a signature, flags and no extension; rows; -1 for the end.
+    let mut buffer = Vec::with_capacity(COPY_CHUNK + COPY_CHUNK / 4);
+    buffer.extend_from_slice(b"PGCOPY\n\xff\r\n\0");
+    buffer.extend_from_slice(&[0; 8]);
+    let width = i16::try_from(columns.len()).expect("a table has fewer columns");
+    for row in 0..count(columns) {
+        buffer.extend_from_slice(&width.to_be_bytes());
+        for (_, column) in columns {
+            column.copy_to(&mut buffer, row);
+        }
+        if buffer.len() >= COPY_CHUNK {
+            copy.send(buffer.as_slice()).await?;
+            buffer.clear();
+        }
+    }
+    buffer.extend_from_slice(&(-1_i16).to_be_bytes());
+    copy.send(buffer.as_slice()).await?;
+    copy.finish().await.map(drop)
+}
+
 pub(crate) fn count(bulk: &BulkRows<'_>) -> usize {
     bulk.first().map_or(0, |(_, column)| column.len())
 }
@@ -85,7 +176,7 @@ pub(crate) fn names(bulk: &BulkRows<'_>) -> String {
 }
 
 /// Appends a range of the rows as `VALUES`.
-pub(crate) fn push_rows(query: &mut QueryBuilder<Sqlite>, bulk: &BulkRows<'_>, rows: Range<usize>) {
+fn push_rows(query: &mut QueryBuilder<Sqlite>, bulk: &BulkRows<'_>, rows: Range<usize>) {
     query.push_values(rows, |mut values, row| {
         for (_, column) in bulk {
             column.bind_to(&mut values, row);
@@ -94,7 +185,7 @@ pub(crate) fn push_rows(query: &mut QueryBuilder<Sqlite>, bulk: &BulkRows<'_>, r
 }
 
 /// Appends all rows as arrays. The text does not depend on their number, so it is prepared once.
-pub(crate) fn push_arrays(query: &mut QueryBuilder<Postgres>, bulk: &BulkRows<'_>) {
+fn push_arrays(query: &mut QueryBuilder<Postgres>, bulk: &BulkRows<'_>) {
     query.push("SELECT * FROM UNNEST(");
     let mut arrays = query.separated(", ");
     for (_, column) in bulk {

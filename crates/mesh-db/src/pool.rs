@@ -3,7 +3,7 @@
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{AssertSqlSafe, Connection as _, Postgres, QueryBuilder, Sqlite};
+use sqlx::{AssertSqlSafe, Connection as _, Postgres, Sqlite};
 
 use crate::bulk::{self, BulkRows};
 use crate::sql::{Dialect, Row, Sql, Value};
@@ -190,7 +190,8 @@ impl Conn<'_> {
         })
     }
 
-    /// Inserts rows with one statement, in the form that is fastest for the dialect.
+    /// Inserts rows in the form that is fastest for the dialect. Call it in a transaction: SQLite may need several statements. Numbers are
+    /// `BIGINT` on PostgreSQL.
     ///
     /// # Errors
     /// If the database refuses.
@@ -199,24 +200,13 @@ impl Conn<'_> {
         table: &'static str,
         columns: &BulkRows<'_>,
     ) -> Result<(), sqlx::Error> {
-        let rows = bulk::count(columns);
-        if rows == 0 {
+        if bulk::count(columns) == 0 {
             return Ok(());
         }
-        let into = format!("INSERT INTO {table} ({}) ", bulk::names(columns));
         match self {
-            Self::Sqlite(connection) => {
-                let mut insert = QueryBuilder::<Sqlite>::new(into);
-                bulk::push_rows(&mut insert, columns, 0..rows);
-                insert.build().execute(connection).await?;
-            }
-            Self::Postgres(connection) => {
-                let mut insert = QueryBuilder::<Postgres>::new(into);
-                bulk::push_arrays(&mut insert, columns);
-                insert.build().execute(connection).await?;
-            }
+            Self::Sqlite(connection) => bulk::insert_sqlite(connection, table, columns).await,
+            Self::Postgres(connection) => bulk::insert_postgres(connection, table, columns).await,
         }
-        Ok(())
     }
 }
 

@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 
 use sqlx::postgres::PgRow;
+use sqlx::query::Query;
 use sqlx::query_builder::Separated;
-use sqlx::sqlite::SqliteRow;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Decode, Postgres, Row as _, Sqlite, Type};
 
 /// A bound value.
@@ -226,6 +227,43 @@ impl Column<'_> {
             Self::Bytes(bytes) => values.push_bind(bytes[row]),
             Self::Blobs(blobs) => values.push_bind(blobs[row]),
         };
+    }
+
+    /// Binds the value of one row to a statement.
+    pub(crate) fn bind_one_to(
+        &self,
+        query: Query<'static, Sqlite, SqliteArguments>,
+        row: usize,
+    ) -> Query<'static, Sqlite, SqliteArguments> {
+        match self {
+            Self::Ints(ints) => query.bind(ints[row]),
+            Self::Texts(texts) => query.bind(texts[row].map(without_nul)),
+            Self::Bytes(bytes) => query.bind(bytes[row]),
+            Self::Blobs(blobs) => query.bind(blobs[row]),
+        }
+    }
+
+    /// Appends the value of one row as COPY has it: its length, -1 for NULL, and its bytes.
+    pub(crate) fn copy_to(&self, buffer: &mut Vec<u8>, row: usize) {
+        let mut put = |bytes: Option<&[u8]>| {
+            let length = bytes.map_or(-1, |bytes| {
+                i32::try_from(bytes.len()).expect("a message of NATS is shorter")
+            });
+            buffer.extend_from_slice(&length.to_be_bytes());
+            buffer.extend_from_slice(bytes.unwrap_or_default());
+        };
+        match self {
+            Self::Ints(ints) => put(ints[row]
+                .map(i64::to_be_bytes)
+                .as_ref()
+                .map(|bytes| &bytes[..])),
+            Self::Texts(texts) => {
+                let text = texts[row].map(without_nul);
+                put(text.as_ref().map(|text| text.as_bytes()));
+            }
+            Self::Bytes(bytes) => put(Some(bytes[row])),
+            Self::Blobs(blobs) => put(blobs[row]),
+        }
     }
 
     /// Binds all values as an array.

@@ -18,6 +18,13 @@ use crate::pool::Pool;
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A commit that finds more pages in the WAL writes them into the file and syncs it: 32 MiB. A page that many transactions change is
+/// written there once.
+const AUTOCHECKPOINT_PAGES: &str = "8000";
+
+/// Page cache of a writer in KiB, as negative numbers are: the pages of one transaction, so that they are not written before its commit.
+const WRITER_CACHE: &str = "-16384";
+
 /// Virtual machine instructions between two checks of the clock: well below a millisecond.
 const PROGRESS_INSTRUCTIONS: i32 = 10_000;
 
@@ -41,7 +48,7 @@ pub fn pools(
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
         .test_before_acquire(false)
-        .connect_lazy_with(options.clone());
+        .connect_lazy_with(writer_options(path));
     let readers = SqlitePoolOptions::new()
         .max_connections(readers)
         .test_before_acquire(false)
@@ -83,6 +90,14 @@ async fn limit(
     let mut handle = connection.lock_handle().await?;
     handle.set_progress_handler(PROGRESS_INSTRUCTIONS, move || Instant::now() < end);
     Ok(())
+}
+
+/// Options of a connection that writes much. Undo of a single statement, which every statement needs that fires triggers, is held in memory.
+pub fn writer_options(path: &Path) -> SqliteConnectOptions {
+    options(path)
+        .pragma("temp_store", "MEMORY")
+        .pragma("cache_size", WRITER_CACHE)
+        .pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
 }
 
 /// Options of a connection with durable commits. `secure_delete` overwrites the old copy of rows that move within the file, so that erased

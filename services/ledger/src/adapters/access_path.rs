@@ -5,12 +5,14 @@
 
 use std::collections::BTreeSet;
 
+use mesh_events::EventType;
 use mesh_runtime::api::{AccountsByCluster, Visibility};
 
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::covering;
+use crate::domain::record::AUDIT;
 
-/// Category of most events, so its index is not selective.
+/// Category of most events, so an index is not selective.
 const JOB: &str = "job";
 
 /// With more alternatives the condition is not split.
@@ -36,8 +38,6 @@ pub(super) enum IndexCondition {
     Equals(&'static IndexedColumn, String),
     /// By a block of nodes.
     NodeBlock(String),
-    /// By the time range of the selection.
-    OccurredAt,
     /// By the name prefix of the selection.
     NamePrefix,
 }
@@ -60,13 +60,9 @@ impl IndexedColumn {
     }
 }
 
-const CLUSTER: IndexedColumn = IndexedColumn {
-    only: " AND i.seq > 0",
-    ..IndexedColumn::of("cluster", "event_index_cluster")
-};
-/// Partial index without job events, which are the majority.
+/// Partial index of audit entries. Events are found by their types.
 const CATEGORY: IndexedColumn = IndexedColumn {
-    only: " AND i.category <> 'job'",
+    only: " AND i.category = 'audit'",
     ..IndexedColumn::of("category", "event_index_category")
 };
 const TYPE: IndexedColumn = IndexedColumn::of("type", "event_index_type");
@@ -123,26 +119,21 @@ impl AccessPath {
         paths.extend(is(&ACCOUNT, &selection.account));
         paths.extend(is(&PARTITION, &selection.partition));
         // Without an index for one of the types the union would scan everything.
-        let condition: Option<Vec<IndexCondition>> = selection.types.iter().map(of_type).collect();
-        let condition = condition.unwrap_or_default().into_iter();
-        let typed = selection.types.iter().zip(condition);
-        paths.push(Self::of(typed.map(|(pattern, condition)| IndexScan {
+        let scans: Option<Vec<_>> = selection.types.iter().map(of_type).collect();
+        let scans = scans.unwrap_or_default().into_iter().flatten();
+        paths.push(Self::of(scans.map(|(pattern, condition)| IndexScan {
             selection: Selection {
-                types: vec![pattern.clone()],
+                types: vec![pattern],
                 ..selection.clone()
             },
             ..whole(condition)
         })));
-        paths.extend(is(&CLUSTER, &selection.cluster));
         paths.retain(|path| (1..=MAX_SCANS).contains(&path.scans.len()));
         if paths.is_empty() {
             paths.push(Self::of([whole(IndexCondition::Sequence)]));
         }
         if matches!(selection.name, Some(NamePattern::Prefix(_))) {
             paths.push(Self::of([whole(IndexCondition::NamePrefix)]));
-        }
-        if selection.since.is_some() || selection.until.is_some() {
-            paths.push(Self::of([whole(IndexCondition::OccurredAt)]));
         }
         paths
     }
@@ -164,15 +155,26 @@ impl AccessPath {
     }
 }
 
-/// `None` if there is no index for it.
-fn of_type(pattern: &TypePattern) -> Option<IndexCondition> {
-    match pattern {
-        TypePattern::Category(category) if category == JOB => None,
-        TypePattern::Category(category) => {
-            Some(IndexCondition::Equals(&CATEGORY, category.clone()))
+/// Scans for a type, each with the types that it finds; `None` if there is no index for it.
+fn of_type(pattern: &TypePattern) -> Option<Vec<(TypePattern, IndexCondition)>> {
+    let exactly = |kind: String| {
+        let condition = IndexCondition::Equals(&TYPE, kind.clone());
+        (TypePattern::Exactly(kind), condition)
+    };
+    Some(match pattern {
+        TypePattern::Category(category) if category == JOB => return None,
+        TypePattern::Category(category) if category == AUDIT => {
+            let condition = IndexCondition::Equals(&CATEGORY, category.clone());
+            vec![(pattern.clone(), condition)]
         }
-        TypePattern::Exactly(kind) => Some(IndexCondition::Equals(&TYPE, kind.clone())),
-    }
+        // The ledger has no event of another type.
+        TypePattern::Category(category) => EventType::ALL
+            .iter()
+            .filter(|kind| kind.category().as_str() == category)
+            .map(|kind| exactly(kind.to_string()))
+            .collect(),
+        TypePattern::Exactly(kind) => vec![exactly(kind.clone())],
+    })
 }
 
 /// One visibility per user and account that the caller may see.

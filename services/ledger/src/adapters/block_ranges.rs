@@ -1,24 +1,72 @@
-//! An in-memory block range index (as PostgreSQL's BRIN): earliest and latest time of each block of entries.
+//! An in-memory block range index (as PostgreSQL's BRIN): the clusters of each block of entries, with the earliest and latest time of each.
 //!
-//! It maps a time range to a sequence range. Blocks are summarized on first use and extended as entries are appended. Entries never
-//! change, so nothing is stored; erased ones leave ranges that are only wider than necessary.
+//! It maps a cluster and a time range to sequence ranges, in place of an index on either. Blocks are summarized on first use and extended
+//! as entries are appended. Entries never change, so nothing is stored; erased ones leave ranges that are only wider than necessary.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use mesh_db::sql::{Row, Sql};
 
 use super::sequence_range::SequenceRange;
+use crate::domain::filter::Selection;
 
 /// Entries per block.
 pub(super) const BLOCK_ENTRIES: u64 = 10_000;
 
-/// Consecutive entries and when they occurred, in microseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Consecutive entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlockRange {
     pub first: i64,
     pub last: i64,
+    /// Of each cluster.
+    pub clusters: BTreeMap<String, TimeRange>,
+}
+
+/// When the first and the last occurred, in microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimeRange {
     pub earliest: i64,
     pub latest: i64,
+}
+
+impl TimeRange {
+    fn overlaps(self, selection: &Selection) -> bool {
+        selection.since.is_none_or(|since| self.latest >= since)
+            && selection.until.is_none_or(|until| self.earliest < until)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            earliest: self.earliest.min(other.earliest),
+            latest: self.latest.max(other.latest),
+        }
+    }
+}
+
+impl BlockRange {
+    /// True if there may be entries of the selection's cluster and time.
+    fn overlaps(&self, selection: &Selection) -> bool {
+        match &selection.cluster {
+            Some(cluster) => {
+                let times = self.clusters.get(cluster);
+                times.is_some_and(|times| times.overlaps(selection))
+            }
+            None => self
+                .clusters
+                .values()
+                .any(|times| times.overlaps(selection)),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        for (cluster, times) in other.clusters {
+            let both = self.clusters.entry(cluster).or_insert(times);
+            *both = both.and(times);
+        }
+    }
 }
 
 /// Block ranges in sequence order.
@@ -36,30 +84,30 @@ impl BlockRanges {
         self.with(|blocks| match blocks.last_mut() {
             // Another query was faster.
             Some(last) if after < last.last => {}
-            Some(last) if read.last - last.first < size => {
-                last.last = read.last;
-                last.earliest = last.earliest.min(read.earliest);
-                last.latest = last.latest.max(read.latest);
-            }
+            Some(last) if read.last - last.first < size => last.add(read),
             _ => blocks.push(read),
         });
     }
 
-    /// Sequences that contain every summarized entry of a time range; `None` if there are none.
-    pub(super) fn span(&self, since: Option<i64>, until: Option<i64>) -> Option<SequenceRange> {
-        let meant = |block: &&BlockRange| {
-            since.is_none_or(|since| block.latest >= since)
-                && until.is_none_or(|until| block.earliest < until)
-        };
+    /// Sequences that contain every summarized entry of a selection's cluster and time, in order; blocks next to each other are one range.
+    pub(super) fn spans(&self, selection: &Selection) -> Vec<SequenceRange> {
+        let mut spans: Vec<SequenceRange> = Vec::new();
         self.with(|blocks| {
-            let mut found = blocks.iter().filter(meant);
-            let first = found.next()?;
-            let last = found.next_back().unwrap_or(first);
-            Some(SequenceRange {
-                from: Some(first.first),
-                to: Some(last.last),
-            })
-        })
+            let mut adjacent = false;
+            for block in blocks.iter() {
+                let overlaps = block.overlaps(selection);
+                match spans.last_mut() {
+                    Some(span) if overlaps && adjacent => span.to = Some(block.last),
+                    _ if overlaps => spans.push(SequenceRange {
+                        from: Some(block.first),
+                        to: Some(block.last),
+                    }),
+                    _ => {}
+                }
+                adjacent = overlaps;
+            }
+        });
+        spans
     }
 
     fn with<T>(&self, perform: impl FnOnce(&mut Vec<BlockRange>) -> T) -> T {
@@ -67,31 +115,43 @@ impl BlockRanges {
     }
 }
 
-/// Summarizes the entries of a sequence range.
+/// Summarizes the entries of a sequence range, a row for each cluster.
 pub(super) fn block_range_sql(after: i64, to: i64) -> Sql {
-    Sql::new(
-        "SELECT COUNT(*) AS present, MIN(seq) AS first, MAX(seq) AS last, MIN(occurred_at) AS earliest, MAX(occurred_at) AS latest
-         FROM event_index WHERE seq > ",
-    )
-    .bind(after)
-    .push(" AND seq <= ")
-    .bind(to)
+    Sql::new("SELECT ")
+        .bytes("cluster")
+        .push(
+            ", COUNT(*) AS present, MIN(seq) AS first, MAX(seq) AS last, MIN(occurred_at) AS earliest, MAX(occurred_at) AS latest
+             FROM event_index WHERE seq > ",
+        )
+        .bind(after)
+        .push(" AND seq <= ")
+        .bind(to)
+        .push(" GROUP BY event_index.cluster")
 }
 
 /// Number of entries, and their range if there are any.
-pub(super) fn block(row: Option<Row>) -> Result<(i64, Option<BlockRange>), sqlx::Error> {
-    let Some(row) = row else { return Ok((0, None)) };
-    let present = row.get("present")?;
-    if present == 0 {
-        return Ok((0, None));
+pub(super) fn block(rows: &[Row]) -> Result<(i64, Option<BlockRange>), sqlx::Error> {
+    let mut present = 0;
+    let mut block: Option<BlockRange> = None;
+    for row in rows {
+        present += row.get::<i64>("present")?;
+        // Somebody who tampers may leave other bytes.
+        let cluster: Vec<u8> = row.get("cluster")?;
+        let times = TimeRange {
+            earliest: row.get("earliest")?,
+            latest: row.get("latest")?,
+        };
+        let read = BlockRange {
+            first: row.get("first")?,
+            last: row.get("last")?,
+            clusters: [(String::from_utf8_lossy(&cluster).into_owned(), times)].into(),
+        };
+        match &mut block {
+            Some(block) => block.add(read),
+            None => block = Some(read),
+        }
     }
-    let block = BlockRange {
-        first: row.get("first")?,
-        last: row.get("last")?,
-        earliest: row.get("earliest")?,
-        latest: row.get("latest")?,
-    };
-    Ok((present, Some(block)))
+    Ok((present, block))
 }
 
 #[cfg(test)]
@@ -99,20 +159,25 @@ mod tests {
     use super::*;
 
     fn of(first: i64, last: i64, earliest: i64, latest: i64) -> BlockRange {
+        of_cluster("one", first, last, earliest, latest)
+    }
+
+    fn of_cluster(cluster: &str, first: i64, last: i64, earliest: i64, latest: i64) -> BlockRange {
         BlockRange {
             first,
             last,
-            earliest,
-            latest,
+            clusters: [(cluster.to_owned(), TimeRange { earliest, latest })].into(),
         }
     }
 
-    /// Four blocks of ten; the third has an entry that is late.
+    /// Four blocks of ten; the third has an entry that is late, the second some of another cluster.
     fn block_ranges() -> BlockRanges {
         let block_ranges = BlockRanges::default();
+        let mut second = of(11, 18, 200, 299);
+        second.add(of_cluster("two", 19, 20, 280, 290));
         for read in [
             of(1, 10, 100, 199),
-            of(11, 20, 200, 299),
+            second,
             of(21, 30, 120, 399),
             of(31, 40, 400, 499),
         ] {
@@ -122,25 +187,38 @@ mod tests {
     }
 
     #[test]
-    fn a_time_range_maps_to_the_blocks_that_overlap_it() {
+    fn cluster_and_time_map_to_the_blocks_that_overlap_them() {
         let block_ranges = block_ranges();
-        for (since, until, expected) in [
-            (None, None, Some((1, 40))),
-            (Some(200), None, Some((11, 40))),
-            (Some(199), None, Some((1, 40))),
-            (None, Some(200), Some((1, 30))),
-            (None, Some(120), Some((1, 10))),
-            (Some(150), Some(160), Some((1, 30))),
-            (Some(400), Some(401), Some((31, 40))),
-            (Some(500), None, None),
-            (None, Some(100), None),
+        for (cluster, since, until, expected) in [
+            (None, None, None, &[(1, 40)][..]),
+            (None, Some(200), None, &[(11, 40)]),
+            (None, Some(199), None, &[(1, 40)]),
+            (None, None, Some(200), &[(1, 10), (21, 30)]),
+            (None, None, Some(120), &[(1, 10)]),
+            (None, Some(150), Some(160), &[(1, 10), (21, 30)]),
+            (None, Some(400), Some(401), &[(31, 40)]),
+            (None, Some(500), None, &[]),
+            (None, None, Some(100), &[]),
+            (Some("one"), None, None, &[(1, 40)]),
+            (Some("two"), None, None, &[(11, 20)]),
+            (Some("two"), Some(290), None, &[(11, 20)]),
+            (Some("two"), Some(291), None, &[]),
+            (Some("three"), None, None, &[]),
         ] {
-            let span = block_ranges.span(since, until);
-            let expected = expected.map(|(from, to)| SequenceRange {
-                from: Some(from),
-                to: Some(to),
-            });
-            assert_eq!(span, expected, "{since:?} {until:?}");
+            let selection = Selection {
+                cluster: cluster.map(str::to_owned),
+                since,
+                until,
+                ..Selection::default()
+            };
+            let expected: Vec<SequenceRange> = expected
+                .iter()
+                .map(|(from, to)| SequenceRange {
+                    from: Some(*from),
+                    to: Some(*to),
+                })
+                .collect();
+            assert_eq!(block_ranges.spans(&selection), expected, "{selection:?}");
         }
     }
 

@@ -74,38 +74,51 @@ impl Store {
         limits: ScanLimits,
     ) -> Result<Vec<Row>, Error> {
         let page = PageQuery::new(query, visibility);
-        if let Some(path) = page.only_path() {
-            let by = if page.is_selective() {
-                ScanOrder::Sorted
-            } else {
-                ScanOrder::Sequence
-            };
-            return self.page(&page, path, page.span(), by).await;
+        let first = page.ordered_path();
+        if page.is_selective() {
+            return self
+                .page(&page, first, page.span(), ScanOrder::Sorted)
+                .await;
         }
         let head = self.head().await?.seq.cast_signed();
-        let mut span = page.span().up_to(head);
-        if page.has_time_range() {
-            self.summarize_blocks(head, limits.block_entries).await?;
-            let Selection { since, until, .. } = query.selection;
-            let Some(in_time) = self.block_ranges.span(since, until) else {
-                return Ok(Vec::new());
-            };
-            span = span.and(in_time);
-        }
-        let near = span.near(limits.leading_entries, query.descending);
-        let first = page.ordered_path();
-        let rows = self.page(&page, first, near, ScanOrder::Sequence).await?;
-        if rows.len() > query.limit as usize || near.contains(span) {
-            return Ok(rows);
-        }
-        let few = self
-            .most_selective_path(&page, span, limits.max_sorted_entries)
-            .await?;
-        let (path, by) = match few {
-            Some(path) => (path, ScanOrder::Sorted),
-            None => (page.fallback_path(), ScanOrder::Sequence),
+        let in_blocks = if query.selection.is_in_blocks() {
+            self.spans(&query.selection, head, limits.block_entries)
+                .await?
+        } else {
+            vec![SequenceRange::default()]
         };
-        self.page(&page, path, span, by).await
+        let spans = page.spans(in_blocks, head);
+        let path = match page.only_path() {
+            Some(path) => path,
+            None => {
+                let Some(whole) = SequenceRange::around(&spans) else {
+                    return Ok(Vec::new());
+                };
+                let near = whole.near(limits.leading_entries, query.descending);
+                let rows = self.page(&page, first, near, ScanOrder::Sequence).await?;
+                if rows.len() > query.limit as usize || near.contains(whole) {
+                    return Ok(rows);
+                }
+                let few = self
+                    .most_selective_path(&page, whole, limits.max_sorted_entries)
+                    .await?;
+                let path = few.unwrap_or_else(|| page.fallback_path());
+                // In one go: neither returns entries in order.
+                if few.is_some() || path.scans_names() {
+                    return self.page(&page, path, whole, ScanOrder::Sorted).await;
+                }
+                path
+            }
+        };
+        let mut rows = Vec::new();
+        for span in spans {
+            rows.extend(self.page(&page, path, span, ScanOrder::Sequence).await?);
+            if rows.len() > query.limit as usize {
+                rows.truncate(query.limit as usize + 1);
+                break;
+            }
+        }
+        Ok(rows)
     }
 
     /// The path with the fewest entries, if it has fewer than `most`.
@@ -246,20 +259,25 @@ impl Store {
 }
 
 impl Store {
-    /// Summarizes the blocks up to a sequence.
-    pub(super) async fn summarize_blocks(&self, head: i64, size: i64) -> Result<(), Error> {
+    /// Sequence ranges up to a head that contain every entry of a selection's cluster and time.
+    pub(super) async fn spans(
+        &self,
+        selection: &Selection,
+        head: i64,
+        block_entries: i64,
+    ) -> Result<Vec<SequenceRange>, Error> {
         let mut after = self.block_ranges.covered_to();
         while after < head {
-            let to = after.saturating_add(size).min(head);
-            let row = self.readers.first(&block_range_sql(after, to)).await;
-            let (_, block) = row.and_then(block).map_err(Error::Read)?;
+            let to = after.saturating_add(block_entries).min(head);
+            let rows = self.readers.rows(&block_range_sql(after, to)).await;
+            let (_, block) = rows.and_then(|rows| block(&rows)).map_err(Error::Read)?;
             // Erased entries have no time, nor do those that a lagging replica lacks.
             if let Some(block) = block {
-                self.block_ranges.add(after, block, size);
+                self.block_ranges.add(after, block, block_entries);
             }
             after = to.max(self.block_ranges.covered_to());
         }
-        Ok(())
+        Ok(self.block_ranges.spans(selection))
     }
 }
 

@@ -69,7 +69,7 @@ impl Store {
         let (after, last) = (progress.at.cast_signed(), end.cast_signed());
         let mut writer = self.writer.acquire().await?;
         // Without the lock, as almost always nothing is missing. Complete blocks can be summarized at once.
-        let (present, range) = block(writer.conn().first(&block_range_sql(after, last)).await?)?;
+        let (present, range) = block(&writer.conn().rows(&block_range_sql(after, last)).await?)?;
         if present == last - after {
             if let Some(range) = range {
                 self.block_ranges
@@ -100,7 +100,7 @@ impl Store {
         progress.filled += fill(&mut transaction, missing).await?;
         transaction.commit().await?;
         let filled = block_range_sql(after, progress.at.cast_signed());
-        if let (_, Some(range)) = block(writer.conn().first(&filled).await?)? {
+        if let (_, Some(range)) = block(&writer.conn().rows(&filled).await?)? {
             self.block_ranges
                 .add(after, range, BLOCK_ENTRIES.cast_signed());
         }

@@ -3,7 +3,7 @@
 //! - Each indexed condition gives an access path (`super::access_path`). With several paths, the entries next to the start of the page
 //!   are scanned first. If they do not fill it, index-only counts compare the paths: a selective one is scanned and sorted, otherwise one
 //!   is scanned in order until the page is full.
-//! - No index orders by time and sequence. `super::block_ranges` maps a time range to a sequence range.
+//! - Clusters and times have no index: `super::block_ranges` maps them to sequence ranges, which are scanned one after the other.
 //! - A node is covered by a few blocks (`domain::nodes`), each with a scan of its own.
 //! - Bodies are fetched only for the page.
 //!
@@ -74,9 +74,16 @@ impl<'a> PageQuery<'a> {
     pub(super) const fn is_selective(&self) -> bool {
         self.query.selection.is_narrow()
     }
-    pub(super) const fn has_time_range(&self) -> bool {
-        let selection = &self.query.selection;
-        selection.since.is_some() || selection.until.is_some()
+
+    /// The sequence ranges to scan, in page order, from those that may have what is selected.
+    pub(super) fn spans(&self, in_blocks: Vec<SequenceRange>, head: i64) -> Vec<SequenceRange> {
+        let whole = self.span().up_to(head);
+        let mut spans: Vec<SequenceRange> = in_blocks.iter().map(|span| whole.and(*span)).collect();
+        spans.retain(|span| !span.is_empty());
+        if self.query.descending {
+            spans.reverse();
+        }
+        spans
     }
 
     /// The path, if there is only one.
@@ -200,10 +207,6 @@ impl ScanClauses for Sql {
                 .index_clause(&scan.condition)
                 .named(selection)
                 .push(" ORDER BY i.name"),
-            IndexCondition::OccurredAt => self
-                .index_clause(&scan.condition)
-                .of_time(selection)
-                .push(" ORDER BY i.occurred_at"),
         }
     }
 
@@ -211,7 +214,6 @@ impl ScanClauses for Sql {
         let index = match condition {
             IndexCondition::Equals(column, _) => Some(column.index),
             IndexCondition::NamePrefix => Some("event_index_name"),
-            IndexCondition::OccurredAt => Some("event_index_time"),
             IndexCondition::Sequence | IndexCondition::NodeBlock(_) => None,
         };
         let mut sql = self.push(" FROM event_index i");
@@ -244,9 +246,7 @@ impl ScanClauses for Sql {
 const fn seq(condition: &IndexCondition, by: ScanOrder) -> &'static str {
     match (condition, by) {
         (IndexCondition::NodeBlock(_), _) => "n.seq",
-        (IndexCondition::NamePrefix | IndexCondition::OccurredAt, _) | (_, ScanOrder::Sorted) => {
-            "i.seq + 0"
-        }
+        (IndexCondition::NamePrefix, _) | (_, ScanOrder::Sorted) => "i.seq + 0",
         _ => "i.seq",
     }
 }

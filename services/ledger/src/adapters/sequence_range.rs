@@ -39,6 +39,19 @@ impl SequenceRange {
         })
     }
 
+    /// True if no sequence is in it.
+    pub(super) fn is_empty(self) -> bool {
+        matches!((self.from, self.to), (Some(from), Some(to)) if from > to)
+    }
+
+    /// The smallest range that contains these; `None` if there are none.
+    pub(super) fn around(ranges: &[Self]) -> Option<Self> {
+        Some(Self {
+            from: ranges.iter().map(|range| range.from).min()?,
+            to: ranges.iter().map(|range| range.to).max()?,
+        })
+    }
+
     /// Intersection.
     pub(super) fn and(self, other: Self) -> Self {
         let lower = [self.to, other.to].into_iter().flatten().min();

@@ -6,7 +6,9 @@ use chrono::DateTime;
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Visibility;
 
+use super::block_ranges::BLOCK_ENTRIES;
 use super::conditions::Conditions as _;
+use super::sequence_range::SequenceRange;
 use super::store::Store;
 use crate::domain::filter::Selection;
 use crate::domain::record::{COST_FINAL, JOB_STARTED};
@@ -29,6 +31,7 @@ impl Store {
         visibility: &Visibility,
         by: &[Group],
     ) -> Result<Aggregates, Error> {
+        let selection = &self.within_blocks(selection).await?;
         let query = StatsQuery {
             selection,
             visibility,
@@ -49,6 +52,29 @@ impl Store {
             })
         };
         sums().await.map_err(Error::Read)
+    }
+
+    /// The selection, with the sequences that its cluster and time are within: neither has an index.
+    async fn within_blocks(&self, selection: &Selection) -> Result<Selection, Error> {
+        let mut within = selection.clone();
+        if !selection.is_in_blocks() || selection.is_narrow() {
+            return Ok(within);
+        }
+        let head = self.head().await?.seq.cast_signed();
+        let spans = self
+            .spans(selection, head, BLOCK_ENTRIES.cast_signed())
+            .await?;
+        let nothing = SequenceRange {
+            from: Some(1),
+            to: Some(0),
+        };
+        let span = SequenceRange::around(&spans).unwrap_or(nothing);
+        let span = span.and(SequenceRange {
+            from: selection.from_seq,
+            to: selection.to_seq,
+        });
+        (within.from_seq, within.to_seq) = (span.from, span.to);
+        Ok(within)
     }
 }
 
@@ -147,13 +173,7 @@ impl StatsQuery<'_> {
 
     /// Only what is queried, with a further condition.
     fn only(&self, sql: Sql, further: impl Into<Cow<'static, str>>) -> Sql {
-        // SQLite, which has no statistics, would go through every job of the ledger for those of a day.
-        let index = if self.is_of_a_time() {
-            " INDEXED BY event_index_time"
-        } else {
-            ""
-        };
-        let sql = sql.either(index, "").push(further).visible(self.visibility);
+        let sql = sql.push(further).visible(self.visibility);
         let Some(node) = &self.selection.node else {
             return sql.chosen(self.selection);
         };
@@ -162,18 +182,6 @@ impl StatsQuery<'_> {
             ..self.selection.clone()
         };
         sql.of_node(node).chosen(&rest)
-    }
-
-    /// True if no other index than that of times finds less.
-    fn is_of_a_time(&self) -> bool {
-        let query = self.selection;
-        let by_another = query.is_narrow()
-            || query.user.is_some()
-            || query.account.is_some()
-            || query.identity.is_some()
-            || query.name.is_some()
-            || query.node.is_some();
-        query.since.is_some() && !by_another && *self.visibility == Visibility::All
     }
 
     /// `i.user_name AS g0, i.account AS g1, `

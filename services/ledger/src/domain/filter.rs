@@ -178,6 +178,11 @@ impl Selection {
             || matches!(self.name, Some(NamePattern::Exactly(_)))
     }
 
+    /// True if it has a cluster or a time, which blocks of entries are summarized by.
+    pub const fn is_in_blocks(&self) -> bool {
+        self.cluster.is_some() || self.since.is_some() || self.until.is_some()
+    }
+
     /// True if it names something else that events are of, and audit entries are not.
     pub const fn has_a_column(&self) -> bool {
         self.user.is_some()

@@ -17,6 +17,7 @@ on_both!(
     every_record_is_stored_once_and_others_become_dead_letters,
     a_fact_that_comes_again_is_not_appended,
     any_text_of_an_event_can_be_stored,
+    a_large_batch_is_one_transaction,
     the_database_refuses_to_change_or_delete,
     what_was_signed_and_noted_about_the_ledger_stays_as_it_is,
     columns_for_queries_are_filled_again_from_the_payloads,
@@ -123,6 +124,25 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
     // A redelivered older message does not move the stream's position back.
     store.append("S", 2, Vec::new()).await.unwrap();
     assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
+}
+
+/// More values than SQLite takes in one statement, and rows with and without each column.
+async fn a_large_batch_is_one_transaction(database: Database) {
+    let store = database.store().await;
+    let one = |n: u32| match n % 10 {
+        0 => record(&node_event("n7", u64::from(n))),
+        _ => record(&fixtures::job_event(
+            EventType::JobStarted,
+            fixtures::job(n),
+        )),
+    };
+    let records: Vec<Record> = (1..=2_000).map(one).collect();
+    let appended = store.append("S", 1, records.clone()).await.unwrap();
+    assert_eq!(appended.entries.len(), 2_000);
+    let again = store.append("S", 2, records).await.unwrap();
+    assert_eq!((again.entries.len(), again.duplicates), (0, 2_000));
+    let verified = verify_database(&database.location(), |_| ()).await.unwrap();
+    assert_eq!(verified.count, 2_000);
 }
 
 async fn any_text_of_an_event_can_be_stored(database: Database) {

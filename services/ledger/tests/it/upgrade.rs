@@ -98,6 +98,8 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
         "DROP INDEX event_index_category",
         "CREATE INDEX event_index_category ON event_index (category, seq)",
         "CREATE INDEX event_index_run ON event_index (run, seq) WHERE run IS NOT NULL",
+        "CREATE INDEX event_index_cluster ON event_index (cluster, seq) WHERE seq > 0",
+        "CREATE INDEX event_index_time ON event_index (occurred_at, seq)",
         "ALTER TABLE archives DROP COLUMN note",
         "ALTER TABLE archives DROP COLUMN ids",
         "DELETE FROM _sqlx_migrations WHERE version >= 14",

@@ -17,7 +17,6 @@ fn paths(selection: &Selection, visibility: &Visibility) -> Vec<String> {
             format!("{name}={value}")
         }
         IndexCondition::NodeBlock(block) => format!("block={block}"),
-        IndexCondition::OccurredAt => "time".into(),
         IndexCondition::NamePrefix => "names".into(),
     };
     AccessPath::candidates(selection, visibility)
@@ -36,7 +35,7 @@ fn paths(selection: &Selection, visibility: &Visibility) -> Vec<String> {
 fn every_indexed_condition_gives_a_path() {
     let asked = Selection {
         account: text("physics"),
-        types: vec![exactly("job.failed"), TypePattern::Category("node".into())],
+        types: vec![exactly("job.failed"), TypePattern::Category("queue".into())],
         identity: text("a@example.org"),
         cluster: text("one"),
         name: Some(NamePattern::Prefix("train".into())),
@@ -48,10 +47,8 @@ fn every_indexed_condition_gives_a_path() {
         [
             "subject=a@example.org|email=a@example.org",
             "account=physics",
-            "type=job.failed|category=node",
-            "cluster=one",
+            "type=job.failed|type=queue.explained",
             "names",
-            "time",
         ]
     );
 }
@@ -90,13 +87,24 @@ fn visibility_gives_a_path_even_if_empty() {
     assert_eq!(paths(&Selection::default(), &nobody), ["all"]);
 }
 
+/// Their blocks are known (`block_ranges`).
 #[test]
-fn the_first_path_is_in_order() {
+fn cluster_and_time_have_no_path() {
     let asked = Selection {
+        cluster: text("one"),
         until: Some(9),
         ..Selection::default()
     };
-    assert_eq!(paths(&asked, &Visibility::All), ["all", "time"]);
+    assert_eq!(paths(&asked, &Visibility::All), ["all"]);
+}
+
+#[test]
+fn audit_entries_are_found_by_their_category() {
+    let asked = Selection {
+        types: vec![TypePattern::Category("audit".into())],
+        ..Selection::default()
+    };
+    assert_eq!(paths(&asked, &Visibility::All), ["category=audit"]);
 }
 
 #[test]

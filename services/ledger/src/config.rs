@@ -152,7 +152,7 @@ pub struct Database {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            batch_size: 500,
+            batch_size: 1000,
             max_page_size: 1000,
             max_history_events: 5000,
             db: Database::default(),
@@ -299,7 +299,7 @@ impl Config {
                 faults.push(format!("ledger.{key}: {value} is not between 1 and {most}"));
             }
         };
-        within("batch_size", self.batch_size as u64, 1000);
+        within("batch_size", self.batch_size as u64, 5000);
         within("max_page_size", self.max_page_size.into(), 10_000);
         within(
             "max_history_events",

@@ -1,4 +1,4 @@
-//! For tests: a real Slurm cluster, a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, ports, programs and small disks,
+//! For tests: a real Slurm cluster, a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, a witness of logs, two replicas of a service, ports, programs and small disks,
 //! builders of events, and waiting on conditions.
 
 #![allow(
@@ -19,6 +19,7 @@ mod postgres;
 mod program;
 mod receiver;
 mod replicas;
+mod witness;
 
 pub use cluster::SlurmCluster;
 pub use damage::assert_corruption_reported;
@@ -31,6 +32,7 @@ pub use postgres::{PausedPostgres, Postgres, psql};
 pub use program::{copy_program, script};
 pub use receiver::{CannedResponse, ReceivedRequest, WebhookReceiver};
 pub use replicas::Replicas;
+pub use witness::WitnessServer;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

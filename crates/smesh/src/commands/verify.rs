@@ -30,32 +30,53 @@ const ENTRIES_ONLY: &str = "entries, chain and checkpoint";
 
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
     let result = verify(global, &args).await;
+    let uncosigned = match (&result, args.cosignatures) {
+        (Ok(Ok(_)), Some(required)) => uncosigned(global, &args, required).await,
+        _ => Ok(None),
+    };
     if global.json
-        && let Err(error) = &result
+        && let Some(error) = result.as_ref().err().or(uncosigned.as_ref().err())
     {
         // Whoever reads JSON is answered in any case; nothing is proved.
         show::line(
             serde_json::json!({ "verified": false, "error": mesh_runtime::error_chain(error) }),
         )?;
     }
-    let result = result?;
-    if let (Ok(_), Some(required)) = (&result, args.cosignatures) {
-        let given = cosignatures(global, &args).await?;
-        if given < required {
-            let reason =
-                format!("{given} of {required} required witnesses cosigned the newest checkpoint");
-            show::line(match global.json {
-                true => serde_json::json!({ "verified": false, "reason": reason }).to_string(),
-                false => format!("the entries fit together, but only {reason}"),
-            })?;
-            return Ok(ExitCode::FAILURE);
-        }
+    let (result, uncosigned) = (result?, uncosigned?);
+    if let Some(reason) = uncosigned {
+        show::line(match global.json {
+            true => serde_json::json!({ "verified": false, "reason": reason }).to_string(),
+            false => format!("the entries fit together, but only {reason}"),
+        })?;
+        return Ok(ExitCode::FAILURE);
     }
     report(global, &args, result)
 }
 
-/// How many of the given witnesses cosigned the newest checkpoint of the ledger.
-async fn cosignatures(global: &Global, args: &cli::Verify) -> Result<usize, Error> {
+/// Why the newest checkpoint does not have the required cosignatures; `None` if it has.
+async fn uncosigned(
+    global: &Global,
+    args: &cli::Verify,
+    required: usize,
+) -> Result<Option<String>, Error> {
+    let witnesses = witnesses(args)?;
+    let given = match newest_note(global, args).await? {
+        Some(note) => cosigned(&note, &witnesses).map(|by| by.len()),
+        None => Ok(0),
+    };
+    Ok(match given {
+        Ok(given) if given >= required => None,
+        Ok(given) => Some(format!(
+            "{given} of {required} required witnesses cosigned the newest checkpoint"
+        )),
+        Err(error) => Some(format!(
+            "the newest checkpoint has a bad cosignature: {error}"
+        )),
+    })
+}
+
+/// The keys of the command line.
+fn witnesses(args: &cli::Verify) -> Result<Vec<WitnessKey>, Error> {
     let mut witnesses: Vec<WitnessKey> = Vec::new();
     for witness in &args.witness {
         let text = std::fs::read_to_string(witness).unwrap_or_else(|_| witness.clone());
@@ -68,8 +89,13 @@ async fn cosignatures(global: &Global, args: &cli::Verify) -> Result<usize, Erro
             })?);
         }
     }
+    Ok(witnesses)
+}
+
+/// The newest checkpoint of the ledger, if it has one.
+async fn newest_note(global: &Global, args: &cli::Verify) -> Result<Option<String>, Error> {
     let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
-    let note = if args.remote {
+    if args.remote {
         let mut text = Vec::new();
         let client = settings::client(global)?;
         let mut answer = client
@@ -78,20 +104,13 @@ async fn cosignatures(global: &Global, args: &cli::Verify) -> Result<usize, Erro
         while let Some(part) = answer.next().await? {
             text.extend_from_slice(&part);
         }
-        String::from_utf8_lossy(&text).into_owned()
-    } else {
-        let location = location(global, args.database.as_deref())?;
-        let store = Store::connect(&location, None, 1).map_err(failed)?;
-        let newest = store.last_checkpoint().await;
-        store.close().await;
-        match newest.map_err(failed)? {
-            Some(newest) => newest.note,
-            None => return Ok(0),
-        }
-    };
-    let by = cosigned(&note, &witnesses);
-    let by = by.map_err(|error| Error::Failed(format!("newest checkpoint: {error}")))?;
-    Ok(by.len())
+        return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
+    }
+    let location = location(global, args.database.as_deref())?;
+    let store = Store::connect(&location, None, 1).map_err(failed)?;
+    let newest = store.last_checkpoint().await;
+    store.close().await;
+    Ok(newest.map_err(failed)?.map(|newest| newest.note))
 }
 
 /// Where the database is that is verified.

@@ -20,3 +20,4 @@ mod stopping;
 mod storage;
 mod up;
 mod webhooks;
+mod witness;

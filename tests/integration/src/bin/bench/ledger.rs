@@ -10,13 +10,11 @@ mod history;
 pub mod past;
 mod queries;
 mod raw;
+mod size;
 mod verify;
 
 use crate::Arguments;
 use crate::report::Section;
-
-/// The ledger's own default of `batch_size`.
-const BATCH: usize = 500;
 
 /// Taking facts in.
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Section>> {

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use ledger::Location;
 use mesh_testkit::Postgres;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::SqliteConnectOptions;
 use tempfile::TempDir;
 
 /// What PostgreSQL has by itself; the servers of tests have less, and are not durable.
@@ -66,17 +66,12 @@ pub fn location(url: &str) -> anyhow::Result<Location> {
     Location::parse(url, &PathBuf::new()).map_err(anyhow::Error::msg)
 }
 
-/// The settings of the ledger's own connection to a file.
+/// The settings of the ledger's own connection that writes a file.
 pub fn sqlite(location: &Location) -> anyhow::Result<SqliteConnectOptions> {
     let Location::Sqlite(path) = location else {
         bail!("a file");
     };
-    Ok(SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true))
+    Ok(mesh_db::sqlite::writer_options(path).create_if_missing(true))
 }
 
 /// Those of its connection to a server that matter here.

@@ -1,45 +1,73 @@
-//! The raw limit: the very rows that the ledger made, inserted into the same tables of an empty database, with the same settings and in
-//! transactions of the same size, by the statement that is fastest in each database.
+//! The raw limit: the very rows that the ledger made, inserted into the same tables of an empty database, with the same settings, in
+//! transactions of the same size and by the same statements, which are the fastest known in each database.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ledger::{Location, Store};
+use mesh_db::pool::Conn;
+use mesh_db::sql;
 use sqlx::{
     AssertSqlSafe, Column as _, ColumnIndex, ConnectOptions as _, Connection as _, Database,
-    Decode, PgConnection, Postgres, QueryBuilder, Row, Sqlite, SqliteConnection, Type,
-    TypeInfo as _,
+    Decode, Row, Type, TypeInfo as _,
 };
 
-use super::BATCH;
+use super::append::Stopwatch;
 use super::database::{postgres, sqlite};
 
-const TABLES: [&str; 4] = ["entries", "payloads", "event_index", "event_nodes"];
+pub const TABLES: [&str; 4] = ["entries", "payloads", "event_index", "event_nodes"];
 
-/// Inserts the rows of a ledger.
-pub async fn insert(from: &Location, to: &Location) -> anyhow::Result<Duration> {
+/// Inserts the rows of a ledger; gives the time, and the CPU time of this process.
+pub async fn insert(
+    from: &Location,
+    to: &Location,
+    batch: usize,
+) -> anyhow::Result<(Duration, Duration)> {
     // The ledger makes tables, triggers and indexes.
     Store::open(to, 1).await?.close().await;
+    let mut tables = Vec::new();
     match to {
         Location::Sqlite(_) => {
             let mut source = sqlite(from)?.connect().await?;
-            let mut tables = Vec::new();
             for name in TABLES {
                 let rows = sqlx::query(AssertSqlSafe(select(name))).fetch_all(&mut source);
                 tables.push(Table::read(name, &rows.await?)?);
             }
             source.close().await?;
-            into_sqlite(sqlite(to)?.connect().await?, &tables).await
+            let mut target = sqlite(to)?.connect().await?;
+            let watch = Stopwatch::start()?;
+            for seqs in batches(&tables, batch) {
+                let mut transaction = target.begin_with("BEGIN IMMEDIATE").await?;
+                for table in &tables {
+                    let conn = Conn::Sqlite(&mut transaction);
+                    conn.insert(table.name, &table.rows(&seqs)).await?;
+                }
+                transaction.commit().await?;
+            }
+            let took = watch.stop();
+            target.close().await?;
+            took
         }
         Location::Postgres(_) => {
             let mut source = postgres(from)?.connect().await?;
-            let mut tables = Vec::new();
             for name in TABLES {
                 let rows = sqlx::query(AssertSqlSafe(select(name))).fetch_all(&mut source);
                 tables.push(Table::read(name, &rows.await?)?);
             }
             source.close().await?;
-            into_postgres(postgres(to)?.connect().await?, &tables).await
+            let mut target = postgres(to)?.connect().await?;
+            let watch = Stopwatch::start()?;
+            for seqs in batches(&tables, batch) {
+                let mut transaction = target.begin().await?;
+                for table in &tables {
+                    let conn = Conn::Postgres(&mut transaction);
+                    conn.insert(table.name, &table.rows(&seqs)).await?;
+                }
+                transaction.commit().await?;
+            }
+            let took = watch.stop();
+            target.close().await?;
+            took
         }
     }
 }
@@ -48,72 +76,18 @@ fn select(table: &str) -> String {
     format!("SELECT * FROM {table} ORDER BY seq")
 }
 
-async fn into_sqlite(mut target: SqliteConnection, tables: &[Table]) -> anyhow::Result<Duration> {
-    let start = Instant::now();
-    for seqs in batches(tables) {
-        let mut transaction = target.begin_with("BEGIN IMMEDIATE").await?;
-        for table in tables {
-            let rows = table.rows_of(&seqs);
-            if rows.is_empty() {
-                continue;
-            }
-            let mut query = QueryBuilder::<Sqlite>::new(table.insert_into());
-            query.push_values(rows, |mut values, row| {
-                for (_, column) in &table.columns {
-                    match column {
-                        Column::Ints(ints) => values.push_bind(ints[row]),
-                        Column::Texts(texts) => values.push_bind(texts[row].as_deref()),
-                        Column::Bytes(bytes) => values.push_bind(bytes[row].as_deref()),
-                    };
-                }
-            });
-            query.build().execute(&mut *transaction).await?;
-        }
-        transaction.commit().await?;
-    }
-    let took = start.elapsed();
-    target.close().await?;
-    Ok(took)
-}
-
-async fn into_postgres(mut target: PgConnection, tables: &[Table]) -> anyhow::Result<Duration> {
-    let start = Instant::now();
-    for seqs in batches(tables) {
-        let mut transaction = target.begin().await?;
-        for table in tables {
-            let rows = table.rows_of(&seqs);
-            let mut query = QueryBuilder::<Postgres>::new(table.insert_into());
-            query.push("SELECT * FROM UNNEST(");
-            let mut arrays = query.separated(", ");
-            for (_, column) in &table.columns {
-                match column {
-                    Column::Ints(ints) => arrays.push_bind(&ints[rows.clone()]),
-                    Column::Texts(texts) => arrays.push_bind(&texts[rows.clone()]),
-                    Column::Bytes(bytes) => arrays.push_bind(&bytes[rows.clone()]),
-                };
-            }
-            query.push(")").build().execute(&mut *transaction).await?;
-        }
-        transaction.commit().await?;
-    }
-    let took = start.elapsed();
-    target.close().await?;
-    Ok(took)
-}
-
 /// The sequences of each transaction: the first table has one row for each.
-fn batches(tables: &[Table]) -> impl Iterator<Item = Range<i64>> {
+fn batches(tables: &[Table], batch: usize) -> impl Iterator<Item = Range<i64>> {
     let count = tables.first().map_or(0, |table| table.seqs.len());
-    let batch = BATCH as i64;
     (0..count as i64)
-        .step_by(BATCH)
-        .map(move |before| before + 1..before + 1 + batch)
+        .step_by(batch)
+        .map(move |before| before + 1..before + 1 + batch as i64)
 }
 
 /// The rows of a table, by column.
 struct Table {
     name: &'static str,
-    columns: Vec<(String, Column)>,
+    columns: Vec<(&'static str, Column)>,
     /// Sequence of each row, in order.
     seqs: Vec<i64>,
 }
@@ -145,7 +119,8 @@ impl Table {
                     "BLOB" | "BYTEA" => Column::Bytes(all(rows, at)?),
                     _ => Column::Texts(all(rows, at)?),
                 };
-                Ok((column.name().to_owned(), values))
+                // As many as the tables have, and the program ends soon.
+                Ok((&*column.name().to_owned().leak(), values))
             })
             .collect::<anyhow::Result<_>>()?;
         Ok(Self {
@@ -158,15 +133,23 @@ impl Table {
         })
     }
 
-    /// Places of the rows with these sequences.
-    fn rows_of(&self, seqs: &Range<i64>) -> Range<usize> {
+    /// The rows with these sequences.
+    fn rows(&self, seqs: &Range<i64>) -> Vec<(&'static str, sql::Column<'_>)> {
         let place = |seq| self.seqs.partition_point(|other| *other < seq);
-        place(seqs.start)..place(seqs.end)
-    }
-
-    fn insert_into(&self) -> String {
-        let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
-        format!("INSERT INTO {} ({}) ", self.name, names.join(", "))
+        let rows = place(seqs.start)..place(seqs.end);
+        let columns = self.columns.iter().map(|(name, column)| {
+            let values = match column {
+                Column::Ints(ints) => sql::Column::Ints(ints[rows.clone()].to_vec()),
+                Column::Texts(texts) => {
+                    sql::Column::Texts(texts[rows.clone()].iter().map(Option::as_deref).collect())
+                }
+                Column::Bytes(bytes) => {
+                    sql::Column::Blobs(bytes[rows.clone()].iter().map(Option::as_deref).collect())
+                }
+            };
+            (*name, values)
+        });
+        columns.collect()
     }
 }
 

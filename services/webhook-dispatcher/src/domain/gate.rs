@@ -410,7 +410,7 @@ mod tests {
                     gate.ended(pass, &signal(status, after, ahead), "", &rules, at(ahead), jitter);
                 }
             }
-            let longest = rules.max_retry_after.max(rules.circuit.longest);
+            let longest = rules.max_retry_after.max(rules.circuit.max_interval);
             let latest = at(0) + TimeDelta::from_std(longest).unwrap();
             for gate in [Gate::new(gate.state()), gate] {
                 // Of a clock that was behind it is over, too.

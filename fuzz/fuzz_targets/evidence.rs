@@ -46,16 +46,16 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn doorbell(body: &[u8]) {
-    if let Ok(bell) = Doorbell::decode(body) {
-        read(&bell);
-        assert_eq!(Doorbell::decode(bell.encode_to_vec().as_slice()), Ok(bell));
+    if let Ok(doorbell) = Doorbell::decode(body) {
+        read(&doorbell);
+        assert_eq!(Doorbell::decode(doorbell.encode_to_vec().as_slice()), Ok(doorbell));
     }
 }
 
-fn read(bell: &Doorbell) {
-    let _ = HookEnv::from_env(&bell.environment);
-    match Evidence::read(&bell.cluster, bell) {
-        Ok(evidence) => assert_eq!(evidence.job_id, bell.job_id),
+fn read(doorbell: &Doorbell) {
+    let _ = HookEnv::from_env(&doorbell.environment);
+    match Evidence::read(&doorbell.cluster, doorbell) {
+        Ok(evidence) => assert_eq!(evidence.job_id, doorbell.job_id),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }

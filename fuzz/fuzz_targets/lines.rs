@@ -4,9 +4,9 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let bells = mesh_hook::lines::doorbells("mesh", "host", text);
-    assert!(bells.len() <= text.lines().count());
-    for bell in bells {
-        assert!(bell.user.len() <= 64 && mesh_events::hooks::canonical_name(&bell.hook).is_some());
+    let doorbells = mesh_hook::lines::doorbells("mesh", "host", text);
+    assert!(doorbells.len() <= text.lines().count());
+    for doorbell in doorbells {
+        assert!(doorbell.user.len() <= 64 && mesh_events::hooks::canonical_name(&doorbell.hook).is_some());
     }
 });

@@ -6,6 +6,7 @@ mod codegen;
 mod compat;
 mod configuration;
 mod docs;
+mod identifiers;
 mod links;
 mod words;
 
@@ -30,7 +31,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Write the generated parts of `docs/` from the catalogue, and check links and words of all pages.
+    /// Write the generated parts of `docs/` from the catalogue, and check links and words of all pages, and the words of names in the code.
     Docs {
         /// Change nothing; fail if a file would change.
         #[arg(long)]
@@ -72,6 +73,7 @@ fn main() -> Result<()> {
     if chore == "docs" {
         links::check(&root())?;
         words::check(&root())?;
+        identifiers::check(&root())?;
     }
     Ok(())
 }

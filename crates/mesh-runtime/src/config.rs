@@ -309,7 +309,10 @@ impl ConfigFile {
             return Err(ConfigError::faults(self.name(), &all.collect::<Vec<_>>()));
         }
         self.figment.extract_inner(name).map_err(|error| {
-            let faults: Vec<String> = error.into_iter().map(|fault| told(fault, name)).collect();
+            let faults: Vec<String> = error
+                .into_iter()
+                .map(|fault| describe_fault(fault, name))
+                .collect();
             ConfigError::faults(self.name(), &faults)
         })
     }
@@ -369,7 +372,7 @@ impl ConfigFile {
 }
 
 /// A fault of a section, with its key as one writes it: `[ledger] db.url`.
-fn told(fault: figment::Error, section: &str) -> String {
+fn describe_fault(fault: figment::Error, section: &str) -> String {
     let mut path = fault.path;
     // figment names the section last.
     if path.last().is_some_and(|last| last == section) {

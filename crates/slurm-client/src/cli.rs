@@ -18,7 +18,7 @@ use slurm_types::{JobId, UnixTime};
 
 pub(crate) use self::jobs::{belongs_to, sort_into};
 use crate::{
-    Config, Error, NodeRecord, PartitionRecord, Ping, Sweep,
+    Config, Error, NodeRecord, PartitionRecord, Ping, QueueListing,
     command::Runner,
     drift::{Drift, DriftLog, Unread},
     error::excerpt,
@@ -57,13 +57,13 @@ impl Cli {
     }
 
     /// Every job the controller has in memory, a few columns each: 0.1 s and 1 MB at 10,000 jobs.
-    pub(crate) async fn sweep(&self) -> Result<Sweep, Error> {
+    pub(crate) async fn list_queue(&self) -> Result<QueueListing, Error> {
         let started_at = now();
         let output = self
             .runner
             .run_long(
                 "squeue",
-                &["-h", "-a", "-t", "all", "-o", parse::SWEEP_FORMAT],
+                &["-h", "-a", "-t", "all", "-o", parse::QUEUE_FORMAT],
             )
             .await?;
         let io_error = |source| Error::Io {
@@ -82,7 +82,7 @@ impl Cli {
         }
         self.drifts.unread("squeue", &unread);
         self.queue.store(rows.len(), Ordering::Relaxed);
-        Ok(Sweep {
+        Ok(QueueListing {
             started_at,
             rows,
             unread_lines: unread.count,

@@ -214,20 +214,20 @@ mod tests {
 
     #[test]
     fn a_form_is_told_once_a_day() {
-        let mut told = BTreeMap::new();
+        let mut found = BTreeMap::new();
         let (one, other) = (state("BRAND_NEW"), state("OTHER"));
-        assert!(one.note(&mut told, 1));
-        assert!(!one.note(&mut told, 1));
-        assert!(other.note(&mut told, 1));
-        assert!(one.note(&mut told, 2));
-        assert_eq!(told.len(), 1, "yesterday is forgotten");
+        assert!(one.note(&mut found, 1));
+        assert!(!one.note(&mut found, 1));
+        assert!(other.note(&mut found, 1));
+        assert!(one.note(&mut found, 2));
+        assert_eq!(found.len(), 1, "yesterday is forgotten");
     }
 
     #[test]
     fn a_flood_of_forms_is_bounded() {
-        let mut told = BTreeMap::new();
+        let mut found = BTreeMap::new();
         let count = (0..500)
-            .filter(|n| state(&format!("NEW_{n}")).note(&mut told, 1))
+            .filter(|n| state(&format!("NEW_{n}")).note(&mut found, 1))
             .count();
         assert_eq!(count, MAX_DRIFT_EVENTS_PER_DAY);
     }
@@ -239,7 +239,7 @@ mod tests {
             oddities: 1,
             ..NodeRecord::default()
         };
-        let told: Vec<_> = Drift::of_node(&node)
+        let found: Vec<_> = Drift::of_node(&node)
             .into_iter()
             .map(|drift| (drift.what, drift.message))
             .collect();
@@ -254,7 +254,7 @@ mod tests {
             ),
         ];
         assert_eq!(
-            told,
+            found,
             expected.map(|(what, message)| (what, message.to_owned()))
         );
     }

@@ -8,7 +8,7 @@ use crate::parse::{self, Separator};
 /// Reads a text as the output of every command. Whatever it is, nothing panics, and nothing is made of lines that are not there.
 pub fn text(text: &str) {
     let lines = text.lines().count();
-    let (rows, unread) = parse::sweep(text);
+    let (rows, unread) = parse::queue(text);
     assert!(rows.len() + unread.count <= lines);
     let jobs = parse::jobs(text, &HashMap::new());
     assert!(jobs.records.len() + jobs.unclear.len() <= lines);
@@ -36,7 +36,7 @@ pub fn document(body: &[u8]) {
         json::answer(body, list, |value| {
             let job = json::job(value);
             if let Ok(job) = &job {
-                json::sweep_row(job, &mut parse::StringInterner::default());
+                json::queue_row(job, &mut parse::StringInterner::default());
             }
             json::node(value);
             json::partition(value);

@@ -1,6 +1,6 @@
 //! Asks Slurm by its commands or by slurmrestd and returns records. The only place that knows how.
 //!
-//! - [`Slurm::sweep`]: one cheap poll of the whole queue (`squeue`, text columns; `/jobs` if anything changed).
+//! - [`Slurm::queue`]: one cheap poll of the whole queue (`squeue`, text columns; `/jobs` if anything changed).
 //! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`; `/job/ID`).
 //! - [`Slurm::accounting`]: runs the controller has purged (`sacct -D -X`; `/slurmdb/…/jobs`).
 //! - [`Slurm::access`]: who may do what (`sacctmgr`; `/slurmdb/…/associations` and `users`). [`Slurm::transactions`]: who changed it (`sacctmgr`).
@@ -40,7 +40,7 @@ pub use job_pages::JobPages;
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
-    JobLookup, JobRecord, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, Sweep, SweepRow,
-    Transaction, TresUsage, UsageRecord, UserRecord,
+    JobLookup, JobRecord, NodeAlloc, NodeRecord, PartitionRecord, QueueListing, QueueRow,
+    StepUsage, Transaction, TresUsage, UsageRecord, UserRecord,
 };
 pub use source::{AccountingQuery, Ping, Slurm};

@@ -11,8 +11,8 @@ mod controller;
 mod document;
 mod http;
 mod jobs;
+mod queue;
 mod response;
-mod sweep;
 
 use std::{
     num::NonZeroU32,
@@ -30,8 +30,8 @@ use self::{
     api::{Api, Family, NEEDED},
     document::{complete, documented, envelope, nothing, or_keys, read_rows, unreadable},
     http::Http,
+    queue::CachedQueue,
     response::{Response, classify},
-    sweep::CachedQueue,
 };
 use crate::{Config, Error, drift::DriftLog, error::excerpt, json::Envelope, metrics};
 

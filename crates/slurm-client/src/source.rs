@@ -6,7 +6,7 @@ use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
     AccessRecords, AccountingRecord, ArraySubmission, Config, Drift, Error, JobLookup, JobPages,
-    NodeRecord, PartitionRecord, Source, Sweep, Transaction, UsageRecord, cli::Cli,
+    NodeRecord, PartitionRecord, QueueListing, Source, Transaction, UsageRecord, cli::Cli,
     drift::DriftLog, metrics, rest::Rest,
 };
 
@@ -127,8 +127,8 @@ impl Slurm {
 
     /// Every job the controller has in memory, a few columns each. With commands 0.1 s and 1 MB at 10,000 jobs, with REST 3 to 9 s
     /// and up to 92 MB unless nothing has changed since the last sweep.
-    pub async fn sweep(&self) -> Result<Sweep, Error> {
-        ask!(self.sweep())
+    pub async fn list_queue(&self) -> Result<QueueListing, Error> {
+        ask!(self.list_queue())
     }
 
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.

@@ -93,9 +93,9 @@ async fn records_of_a_long_queue_are_read_without_holding_them() {
     // The peak from here on.
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status("VmRSS");
-    let sweep = slurm.sweep().await.unwrap();
-    assert_eq!(sweep.rows.len(), JOBS as usize);
-    let ids = sweep.rows.iter().map(|row| row.job_id).collect();
+    let queue = slurm.list_queue().await.unwrap();
+    assert_eq!(queue.rows.len(), JOBS as usize);
+    let ids = queue.rows.iter().map(|row| row.job_id).collect();
     let mut parts = slurm.job_pages(ids).await.unwrap();
     assert_eq!(parts.unclear(), []);
     let mut next = 1;

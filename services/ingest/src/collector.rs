@@ -167,7 +167,7 @@ impl Collector {
         bus.publish_all(loaded.outbox, &shutdown).await?;
         // Before the first sweep moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
-        meta.owed_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
+        meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
         tracing::info!(
             runs = loaded.run_store.len(),
             republished,

@@ -248,10 +248,10 @@ mod tests {
     fn what_is_postponed_comes_again_only_if_it_brings_an_end() {
         let (rings, answers): (Vec<JobReadRequest>, Vec<_>) = [true, false]
             .into_iter()
-            .map(|tells_end: bool| {
+            .map(|has_end: bool| {
                 let (done, answer) = oneshot::channel();
                 let ring = JobReadRequest {
-                    ended_run: tells_end.then(some_run),
+                    ended_run: has_end.then(some_run),
                     done: Some(done),
                     ..JobReadRequest::look(7)
                 };

@@ -16,7 +16,7 @@ pub enum Cause {
     /// A hook rang.
     Hook(String),
     /// A sweep, by number.
-    Sweep(u64),
+    Poll(u64),
     /// Accounting was asked.
     Accounting,
     /// Ingest itself wanted to know more about a job, and no hook rang meanwhile.
@@ -27,7 +27,7 @@ impl Cause {
     const fn source(&self) -> Source {
         match self {
             Self::Hook(_) => Source::Hook,
-            Self::Sweep(_) | Self::Lookup => Source::Sweep,
+            Self::Poll(_) | Self::Lookup => Source::Sweep,
             Self::Accounting => Source::Accounting,
         }
     }
@@ -36,7 +36,7 @@ impl Cause {
         match self {
             Self::Hook(hook) => hook.clone(),
             _ if over_rest => "slurmrestd".to_owned(),
-            Self::Sweep(_) => "squeue".to_owned(),
+            Self::Poll(_) => "squeue".to_owned(),
             Self::Accounting => "sacct".to_owned(),
             Self::Lookup => "scontrol".to_owned(),
         }

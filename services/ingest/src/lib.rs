@@ -3,7 +3,7 @@
 //! - [`domain`]: the rules, pure: an observation and the stored run state give ordered facts. `docs/reference/job-events.md` is the
 //!   normative table.
 //! - [`collector`]: decides, publishes and stores, under one lock.
-//! - [`doorbells`]: hooks ask for jobs to be read at once. [`sweep`]: polls the queue, the safety net.
+//! - [`doorbells`]: hooks ask for jobs to be read at once. [`poll`]: polls the queue, the safety net.
 //! - [`accounting`]: ends that only accounting knows, usage, exit codes, catching up, array tasks, and what a ledger lacks.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
 //! - [`users`]: access, identities and logins.
@@ -21,10 +21,10 @@ pub mod envelope;
 mod error;
 pub mod identity;
 pub mod metrics;
+pub mod poll;
 pub mod queue;
 mod service;
 pub mod sources;
-pub mod sweep;
 pub mod users;
 
 pub use error::Error;

@@ -23,8 +23,8 @@ pub fn describe() {
         Unit::Seconds,
         "From a doorbell's call to its facts being stored, by the two hosts' clocks."
     );
-    describe_histogram!("ingest_sweep_seconds", Unit::Seconds, "Time of a sweep.");
-    describe_gauge!("ingest_sweep_rows", "Rows of the last sweep.");
+    describe_histogram!("ingest_poll_seconds", Unit::Seconds, "Time of a sweep.");
+    describe_gauge!("ingest_poll_rows", "Rows of the last sweep.");
     describe_counter!(
         "ingest_changed_rows_total",
         "Rows of sweeps that had changed."
@@ -79,9 +79,9 @@ pub fn answered_after(time: Duration) {
 }
 
 /// A sweep: how long it took, how many rows it had, how many jobs had changed.
-pub fn sweep(time: Duration, rows: usize, changed: usize) {
-    histogram!("ingest_sweep_seconds").record(time.as_secs_f64());
-    gauge!("ingest_sweep_rows").set(count(rows));
+pub fn poll(time: Duration, rows: usize, changed: usize) {
+    histogram!("ingest_poll_seconds").record(time.as_secs_f64());
+    gauge!("ingest_poll_rows").set(count(rows));
     counter!("ingest_changed_rows_total").increment(u64::try_from(changed).unwrap_or(u64::MAX));
 }
 

@@ -5,7 +5,7 @@ use mesh_events::catalogue::BUCKET_QUEUE;
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 use mesh_events::{RunKey, subject, timestamp};
 use prost::Message as _;
-use slurm_client::{ArrayTasks, Sweep, SweepRow};
+use slurm_client::{ArrayTasks, QueueListing, QueueRow};
 use slurm_types::{JobBaseState, JobRef, UnixTime};
 use tokio_util::sync::CancellationToken;
 
@@ -22,23 +22,23 @@ const MAX_CHUNK_BYTES: usize = 900_000;
 pub struct Queue {
     taken_at: UnixTime,
     running: usize,
-    waiting: Vec<SweepRow>,
+    waiting: Vec<QueueRow>,
 }
 
-impl From<Sweep> for Queue {
-    fn from(mut sweep: Sweep) -> Self {
-        let running = sweep.rows.iter();
+impl From<QueueListing> for Queue {
+    fn from(mut listing: QueueListing) -> Self {
+        let running = listing.rows.iter();
         let running = running.filter(|row| row.state == Some(JobBaseState::Running));
         let running = running.count();
         // The others are not held while what has changed is read.
-        sweep
+        listing
             .rows
             .retain(|row| row.state == Some(JobBaseState::Pending));
-        sweep.rows.shrink_to_fit();
+        listing.rows.shrink_to_fit();
         Self {
-            taken_at: sweep.started_at,
+            taken_at: listing.started_at,
             running,
-            waiting: sweep.rows,
+            waiting: listing.rows,
         }
     }
 }
@@ -85,7 +85,7 @@ pub fn chunk(
     }
 }
 
-fn queued(cluster: &str, run_store: &RunStore, row: &SweepRow) -> QueuedJob {
+fn queued(cluster: &str, run_store: &RunStore, row: &QueueRow) -> QueuedJob {
     let submit_time = row.submit.map_or(0, UnixTime::as_secs);
     let task = row.array_tasks.as_deref().and_then(ArrayTasks::task);
     let tracked = run_store
@@ -110,7 +110,7 @@ fn queued(cluster: &str, run_store: &RunStore, row: &SweepRow) -> QueuedJob {
     }
 }
 
-fn display_id(row: &SweepRow) -> JobRef {
+fn display_id(row: &QueueRow) -> JobRef {
     match (
         row.array_job_id,
         row.array_tasks.as_deref(),

@@ -24,9 +24,9 @@ use crate::collector::Collector;
 use crate::config::{self, Config};
 use crate::doorbells::{Doorbells, JobReader, UnknownJobLimiter};
 use crate::identity::IdentityResolver;
+use crate::poll::{HookHealth, Poller};
 use crate::queue;
 use crate::sources::SlurmSource;
-use crate::sweep::{HookHealth, Sweeper};
 use crate::users::{AccessWatcher, Logins};
 
 /// Doorbells handled at the same time; each waits for its job's facts. So many that a start is heard however many ends wait before it.
@@ -70,7 +70,7 @@ impl Service for IngestService {
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
         let conditions = ReadinessConditions {
             slurmctld: condition("slurmctld"),
-            record_poll: condition("first_sweep"),
+            record_poll: condition("first_poll"),
             state: condition("state"),
             users_state: condition("users_state"),
         };
@@ -185,7 +185,7 @@ impl Ingest {
         let (hooks, nudge) = (Arc::new(HookHealth::default()), Arc::new(Notify::new()));
         let queue =
             queue::QueuePublisher::take_over(&self.bus, &collector.cluster, &shutdown).await?;
-        let mut sweeper = Sweeper {
+        let mut poller = Poller {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld: Arc::clone(&slurmctld),
@@ -205,7 +205,7 @@ impl Ingest {
             turns: Arc::clone(&turns),
             shutdown: shutdown.clone(),
         };
-        let prover = AccountingResolver {
+        let resolver = AccountingResolver {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
@@ -260,13 +260,13 @@ impl Ingest {
             bus: self.bus.clone(),
         };
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
-        tasks.spawn(prover.run(question_receiver));
+        tasks.spawn(resolver.run(question_receiver));
         tasks.spawn(collector.clone().report_drifts(self.slurm.clone()));
         // Before the first sweep nothing is known to live: a doorbell would publish a baseline job as new.
-        sweeper.first().await?;
+        poller.first().await?;
         record_poll.ok();
         tasks.spawn(reader.run(ring_receiver));
-        tasks.spawn(sweeper.run());
+        tasks.spawn(poller.run());
         tasks.spawn(catch_up.run());
         tasks.spawn(settler.run());
         tasks.spawn(arrays.run());

@@ -17,11 +17,11 @@ pub const SUSPECT: &str = "node_watcher_suspect_nodes";
 /// Events published, by `event`.
 pub const EVENTS: &str = "node_watcher_events_total";
 /// How long looks took, with storing and publishing what they found.
-pub const SWEEP: &str = "node_watcher_sweep_seconds";
+pub const POLL_SECONDS: &str = "node_watcher_poll_seconds";
 /// Doorbells, by `outcome`: `looked`, `left_to_next`, `probe`, `unusable`.
 pub const DOORBELLS: &str = "node_watcher_doorbells_total";
 /// Looks without a usable answer.
-pub const FAILURES: &str = "node_watcher_sweep_failures_total";
+pub const FAILURES: &str = "node_watcher_poll_failures_total";
 /// State writes refused because another instance has taken over.
 pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
 
@@ -30,7 +30,7 @@ pub(crate) fn describe() {
     describe_gauge!(NODES, "Nodes, by lifecycle.");
     describe_gauge!(SUSPECT, "Nodes that do not respond but are not given up.");
     describe_counter!(EVENTS, "Events published, by event.");
-    describe_histogram!(SWEEP, Unit::Seconds, "Time of a look at all nodes.");
+    describe_histogram!(POLL_SECONDS, Unit::Seconds, "Time of a look at all nodes.");
     describe_counter!(
         DOORBELLS,
         "Doorbells, by outcome: looked, left_to_next, probe, unusable."
@@ -54,8 +54,8 @@ const STAGES: [Lifecycle; 8] = [
 ];
 
 #[allow(clippy::cast_precision_loss, reason = "gauges")]
-pub(crate) fn swept(nodes: &BTreeMap<String, TrackedNode>, took: Duration) {
-    histogram!(SWEEP).record(took.as_secs_f64());
+pub(crate) fn polled(nodes: &BTreeMap<String, TrackedNode>, took: Duration) {
+    histogram!(POLL_SECONDS).record(took.as_secs_f64());
     let present = || nodes.values().filter(|node| !node.gone);
     for stage in STAGES {
         gauge!(NODES, "lifecycle" => stage.as_str())

@@ -119,7 +119,7 @@ impl Watcher {
                     failures = 0;
                     *wasted = 0;
                     self.slurm_health.ok();
-                    metrics::swept(&nodes, began.elapsed());
+                    metrics::polled(&nodes, began.elapsed());
                     doorbells::answer(&mut replies, "looked");
                     // One slow answer is no load, and who pauses for it would miss a cloud node that boots.
                     let usual = answer.min(std::mem::replace(&mut before, answer));

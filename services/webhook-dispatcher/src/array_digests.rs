@@ -49,7 +49,7 @@ impl EndpointWorker {
         let mut arrays = self.arrays.lock().await;
         let live = self.live(&mut arrays).await?;
         let mut changed = BTreeMap::new();
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         let mut taken = Vec::with_capacity(events.len());
         for event in keyed {
             let Some((read, key)) = event else {
@@ -71,10 +71,10 @@ impl EndpointWorker {
             taken.push(digest.is_some());
             if let Some(digest) = digest {
                 let summaries = digest.apply(kind, event, |kind| filter.selects(kind), now);
-                told.extend(summaries.into_iter().map(|summary| (key.clone(), summary)));
+                sent.extend(summaries.into_iter().map(|summary| (key.clone(), summary)));
             }
         }
-        self.keep_digests(&changed, told, now).await?;
+        self.keep_digests(&changed, sent, now).await?;
         live.extend(changed);
         self.wake();
         Ok(taken)
@@ -123,18 +123,18 @@ impl EndpointWorker {
         let live = self.live(&mut arrays).await?;
         let mut pause = IDLE_INTERVAL;
         let mut changed = BTreeMap::new();
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         let due = |digest: &Digest| digest.is_due(&pace, now);
         for (key, digest) in live.iter().filter(|(_, digest)| due(digest)) {
             let mut digest = digest.clone();
-            told.extend(
+            sent.extend(
                 digest
                     .tick(&pace, now)
                     .map(|summary| (key.clone(), summary)),
             );
             changed.insert(key.clone(), digest);
         }
-        self.keep_digests(&changed, told, now).await?;
+        self.keep_digests(&changed, sent, now).await?;
         live.extend(changed);
         live.retain(|_, digest| !digest.is_over());
         for due in live.values().filter_map(|digest| digest.due(&pace)) {
@@ -155,7 +155,7 @@ impl EndpointWorker {
     async fn keep_digests(
         &self,
         digests: &BTreeMap<String, Digest>,
-        told: Vec<(String, Summary)>,
+        sent: Vec<(String, Summary)>,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         if digests.is_empty() {
@@ -165,7 +165,7 @@ impl EndpointWorker {
         let asked = |kind| self.endpoint.filter.selects(kind);
         // Each a moment after the one before it, so that they go out in this order.
         let mut at = now;
-        for (key, summary) in told.iter().filter(|(_, told)| told.concerns(asked)) {
+        for (key, summary) in sent.iter().filter(|(_, sent)| sent.concerns(asked)) {
             let id = names::digest_id(endpoint, key, summary.number);
             let body = serde_json::json!(summary).to_string().into_bytes();
             store

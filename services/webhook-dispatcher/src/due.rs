@@ -149,10 +149,10 @@ impl EndpointWorker {
             .and_then(|event| event.observed_at.as_ref())
             .and_then(from_timestamp);
         // Who has an event told or delivered once more wants it, however old it is.
-        let told_again = names::replay(id).is_some() || delivery.round > 0;
+        let is_repeated = names::replay(id).is_some() || delivery.round > 0;
         if event
             .as_ref()
-            .is_some_and(|event| !told_again && self.is_too_old(event, now))
+            .is_some_and(|event| !is_repeated && self.is_too_old(event, now))
         {
             delivery.state = State::Expired;
             delivery.updated_at = now;
@@ -161,7 +161,7 @@ impl EndpointWorker {
         }
         if delivery.pair.as_deref().is_some_and(pending::is_key) {
             let notice = event.and_then(|event| self.notice(&event));
-            if !self.may_tell_notice(&delivery, notice.as_ref()).await? {
+            if !self.may_send_notice(&delivery, notice.as_ref()).await? {
                 return Ok(());
             }
             // It waited on purpose.

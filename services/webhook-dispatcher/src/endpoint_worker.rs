@@ -238,15 +238,15 @@ impl EndpointWorker {
         self.read_failing().await?;
         self.read_gate().await?;
         self.may_send()?;
-        let told = self.told_notice(&delivery).await?;
+        let sent = self.sent_notice(&delivery).await?;
         let Some(entry) = self.enter(&delivery) else {
             drop(place);
             return self.put_off(delivery).await;
         };
         let (mut delivery, signal) = self.attempt(delivery).await?;
         entry.ended(&mut delivery, &signal);
-        if let (State::Delivered, Some((key, told))) = (delivery.state, told) {
-            delivery.keep.push((key, Some(told)));
+        if let (State::Delivered, Some((key, sent))) = (delivery.state, sent) {
+            delivery.keep.push((key, Some(sent)));
         }
         let auto_disable = self.auto_disable_after(&mut delivery).await;
         if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
@@ -284,13 +284,13 @@ impl EndpointWorker {
             trace::adopt(&span, &delivery.trace);
         }
         async {
-            let told = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
-            let keys = self.endpoint.format.keys(&told.content());
+            let sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
+            let keys = self.endpoint.format.keys(&sent.content());
             let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
             let at = clock::now();
-            let telling = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent());
+            let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &kept, trace::traceparent());
             let attempted = tokio::select! {
-                attempted = telling => attempted,
+                attempted = sending => attempted,
                 // What comes of it is not ours to write.
                 () = self.lease.lost.cancelled() => return Err(Error::NotOurs(self.endpoint.name.clone())),
             };

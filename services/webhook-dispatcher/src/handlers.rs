@@ -50,7 +50,7 @@ impl Handler for EventHandler {
     async fn handle(&self, message: &Message) -> Disposition {
         match self.read(message) {
             Ok(read) => match self.worker.end_waits(&[Some(&read)]).await {
-                Ok(()) => self.tell(&read).await,
+                Ok(()) => self.dispatch(&read).await,
                 Err(error) => self.outcome(Err(error)),
             },
             Err(outcome) => outcome,
@@ -94,7 +94,11 @@ impl BatchHandler for EventHandler {
                     Err(outcome) => outcome.clone(),
                     Ok(_) if in_digest => Disposition::Ack,
                     Ok(_) if self.stop.is_cancelled() => now,
-                    Ok(read) => self.tell(read).instrument(read.message.handling()).await,
+                    Ok(read) => {
+                        self.dispatch(read)
+                            .instrument(read.message.handling())
+                            .await
+                    }
                 }
             }
         });
@@ -138,7 +142,7 @@ impl EventHandler {
     }
 
     /// Tells an event by itself.
-    async fn tell(&self, read: &DecodedMessage<'_>) -> Disposition {
+    async fn dispatch(&self, read: &DecodedMessage<'_>) -> Disposition {
         let id = match read.replay {
             Some(replay) => names::replayed(replay, &read.event.id),
             None => read.event.id.clone(),

@@ -195,8 +195,8 @@ fn configuration(
         // Every fault at once; that of the location is among those of the section.
         (endpoints, network, _) => {
             let faults = endpoints.err().into_iter().chain(network.err()).flatten();
-            let told: Vec<String> = faults.map(|fault| fault.to_string()).collect();
-            Err(context.faults(&told).into())
+            let sent: Vec<String> = faults.map(|fault| fault.to_string()).collect();
+            Err(context.faults(&sent).into())
         }
     }
 }
@@ -268,7 +268,7 @@ impl Dispatcher {
             shutdown.clone(),
         ));
         tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
-        tasks.spawn(remove_strangers(Arc::clone(&self.shared), shutdown.clone()));
+        tasks.spawn(remove_orphans(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(retention_schedule::run(
             Arc::clone(&self.shared),
             self.retention,
@@ -305,12 +305,12 @@ impl Dispatcher {
 }
 
 /// Deletes the consumers of endpoints that nothing is known of, as from before the database was made anew.
-async fn remove_strangers(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
+async fn remove_orphans(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     if shared.bus.ready(&shutdown).await.is_err() {
         // Told to stop before NATS came.
         return;
     }
-    while let Err(error) = try_remove_strangers(&shared).await {
+    while let Err(error) = try_remove_orphans(&shared).await {
         tracing::warn!(
             error = mesh_runtime::error_chain(&error),
             "delete consumers of unknown webhooks, trying again"
@@ -321,7 +321,7 @@ async fn remove_strangers(shared: Arc<WorkerContext>, shutdown: CancellationToke
     }
 }
 
-async fn try_remove_strangers(shared: &WorkerContext) -> Result<(), Error> {
+async fn try_remove_orphans(shared: &WorkerContext) -> Result<(), Error> {
     // Before the endpoints are read: what is made meanwhile is not taken for a stranger.
     let there = shared.bus.endpoint_consumers().await?;
     let known: BTreeSet<String> = shared

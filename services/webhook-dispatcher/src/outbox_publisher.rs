@@ -99,17 +99,17 @@ async fn round(shared: &WorkerContext) -> Result<Round, Error> {
             tracing::debug!(error = &error as &dyn std::error::Error, "announce act");
             return Ok(Round::Refused);
         }
-        shared.store.told(&act.id).await?;
+        shared.store.sent(&act.id).await?;
     }
     let count = outcomes.len();
-    let told = announce(&shared.bus, &shared.cluster, outcomes).await;
-    let all = told.len() == count;
-    shared.store.announced(told).await?;
+    let sent = publish_outcomes(&shared.bus, &shared.cluster, outcomes).await;
+    let all = sent.len() == count;
+    shared.store.mark_published(sent).await?;
     Ok(if all { Round::More } else { Round::Refused })
 }
 
 /// Tells the bus what became of deliveries; returns those that it was told of.
-async fn announce(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> {
+async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> {
     // Our own messages tell of events that have their entries already.
     let (events, own): (Vec<_>, Vec<_>) = outcomes
         .into_iter()
@@ -125,8 +125,8 @@ async fn announce(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> 
         .map(|outcome| audit_entry(cluster, outcome))
         .collect();
     let audited = taken(others, bus.publish_many(&entries).await);
-    let told = own.into_iter().chain(audited);
-    told.map(|outcome| outcome.key()).collect()
+    let sent = own.into_iter().chain(audited);
+    sent.map(|outcome| outcome.key()).collect()
 }
 
 /// Those that the bus took.

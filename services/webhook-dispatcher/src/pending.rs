@@ -76,7 +76,7 @@ impl EndpointWorker {
                 .await?;
         }
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
-            if let Some(left) = self.told_topics(&key).await?.released() {
+            if let Some(left) = self.sent_topics(&key).await?.released() {
                 let (store, name) = (&self.shared.store, &self.endpoint.name);
                 let keep = vec![(key, left)];
                 store
@@ -119,7 +119,7 @@ impl EndpointWorker {
         mut delivery: Delivery,
         notice: PendingNotice,
     ) -> Result<(), Error> {
-        if self.told_topics(&notice.key).await?.has(&notice.topic) {
+        if self.sent_topics(&notice.key).await?.has(&notice.topic) {
             return Ok(());
         }
         let newer = "dropped: a newer explanation took its place";
@@ -136,7 +136,7 @@ impl EndpointWorker {
     }
 
     /// What was told of the run of a notice.
-    async fn told_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
+    async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let kept = store.kept(name, vec![key.to_owned()]).await?;
         Ok(PublishedTopics::read(kept.get(key)))
@@ -146,7 +146,7 @@ impl EndpointWorker {
     ///
     /// # Errors
     /// If the database does not read or write.
-    pub async fn may_tell_notice(
+    pub async fn may_send_notice(
         &self,
         delivery: &Delivery,
         notice: Option<&PendingNotice>,
@@ -156,8 +156,8 @@ impl EndpointWorker {
         let needless = match notice {
             None => Some("dropped: the endpoint does not ask for it any more"),
             Some(notice) => {
-                let told = self.told_topics(&notice.key).await?;
-                told.has(&notice.topic).then_some("dropped: sent before")
+                let sent = self.sent_topics(&notice.key).await?;
+                sent.has(&notice.topic).then_some("dropped: sent before")
             }
         };
         if let Some(reason) = needless {
@@ -213,7 +213,7 @@ impl EndpointWorker {
     ///
     /// # Errors
     /// If the database does not read, or the stored body is no event.
-    pub async fn told_notice(
+    pub async fn sent_notice(
         &self,
         delivery: &Delivery,
     ) -> Result<Option<(String, String)>, Error> {
@@ -224,7 +224,7 @@ impl EndpointWorker {
         let Some(notice) = self.notice(&event) else {
             return Ok(None);
         };
-        let told = self.told_topics(&notice.key).await?;
-        Ok(Some((notice.key, told.and(notice.topic))))
+        let sent = self.sent_topics(&notice.key).await?;
+        Ok(Some((notice.key, sent.and(notice.topic))))
     }
 }

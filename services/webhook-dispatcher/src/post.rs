@@ -137,15 +137,15 @@ impl DeliveryContent {
 }
 
 /// Tells it: as many requests as the format needs, all within the endpoint's deadline.
-pub async fn tell(
+pub async fn send_content(
     http: &Http,
     endpoint: &Endpoint,
-    told: &DeliveryContent,
+    sent: &DeliveryContent,
     kept: &ProviderState,
     traceparent: Option<String>,
 ) -> AttemptResult {
     let start = Instant::now();
-    let content = told.content();
+    let content = sent.content();
     let attributes = Attributes {
         id: content.id(),
         replay: match content {

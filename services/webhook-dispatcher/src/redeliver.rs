@@ -55,7 +55,7 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
     let (count, left) = (dead.len(), dead.into_iter());
     // What was not announced yet would never be, so it is waited for.
     let places: Vec<DeliveryPosition> = left
-        .take_while(|(_, announced)| *announced)
+        .take_while(|(_, mark_published)| *mark_published)
         .map(|(place, _)| place)
         .collect();
     let blocked = places.len() < count;

@@ -69,8 +69,8 @@ pub async fn take(
 ) -> Result<(), Error> {
     let (endpoint, kind, event) = (&worker.endpoint, read.kind, &read.event);
     let completes = endpoint.format.is_chat() && worker.companions.contains(&kind);
-    let told_alone = !completes && endpoint.format.takes(kind, event);
-    if !told_alone || !endpoint.filter.matches(kind, event) {
+    let sent_alone = !completes && endpoint.format.takes(kind, event);
+    if !sent_alone || !endpoint.filter.matches(kind, event) {
         return Ok(());
     }
     if worker.shared.store.knows(&endpoint.name, &id).await? {

@@ -88,7 +88,7 @@ mod tests {
         }
         let outcomes = store.outbox(vec!["one".to_owned()], 10).await.unwrap();
         let keys = outcomes.iter().map(Outcome::key).collect();
-        store.announced(keys).await.unwrap();
+        store.mark_published(keys).await.unwrap();
         let stop = CancellationToken::new();
         let forget = async |before| {
             let mut before = before;

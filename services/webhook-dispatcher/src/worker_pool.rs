@@ -243,7 +243,7 @@ impl WorkerPool {
                 worker.asked_again.notify_one();
             }
         }
-        self.unlist(&replicas, &outlines).await
+        self.remove_from_config(&replicas, &outlines).await
     }
 
     /// Says that it is at work. False if it has to join (again).
@@ -391,7 +391,7 @@ impl WorkerPool {
     }
 
     /// Notes which endpoints of `mesh.toml` are in nobody's any more, and removes them after a while.
-    async fn unlist(
+    async fn remove_from_config(
         &self,
         replicas: &[crate::domain::ownership::Replica],
         outlines: &BTreeMap<String, EndpointSummary>,
@@ -409,14 +409,14 @@ impl WorkerPool {
             }
             let listed = replicas.iter().any(|replica| replica.files.contains(name));
             match outline.unlisted_at {
-                Some(_) if listed => store.unlist(name, None).await?,
+                Some(_) if listed => store.remove_from_config(name, None).await?,
                 None if !listed => {
-                    store.unlist(name, Some(now)).await?;
+                    store.remove_from_config(name, Some(now)).await?;
                     self.wake();
                 }
                 // By a clock that ran ahead.
                 Some(since) if since > now + UNLISTED_AFTER => {
-                    store.unlist(name, Some(now)).await?;
+                    store.remove_from_config(name, Some(now)).await?;
                 }
                 Some(since) if now - since >= grace => {
                     tracing::info!(

@@ -99,15 +99,15 @@ async fn a_server_is_believed_if_its_authority_is_and_a_new_one_counts_without_a
         ca_file: Some(pki.path("ca.pem")),
         ..Config::default()
     };
-    let stranger = Config {
+    let foreign = Config {
         ca_file: None,
         ..config.clone()
     };
     let bus = connect(&config).await;
     stores(&bus, 1).await;
     assert!(bus.problem().is_none());
-    let stranger = connect(&stranger).await;
-    says(&stranger, "invalid peer certificate: UnknownIssuer").await;
+    let foreign = connect(&foreign).await;
+    says(&foreign, "invalid peer certificate: UnknownIssuer").await;
     pki.issue("127.0.0.1");
     nats.restart().await;
     stores(&bus, 2).await;

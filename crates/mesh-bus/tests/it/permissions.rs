@@ -163,17 +163,17 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
     let admin = connect_as(&nats, "admin").await;
     let ledger = connect_as(&nats, "ledger").await;
     let event = job_event(JobStarted, job(1));
-    let tell = async |replay: &str, endpoint: Option<&str>| {
+    let replay_one = async |replay: &str, endpoint: Option<&str>| {
         let replayed = ReplayedEvent {
             original: subject::of(&event).unwrap(),
             body: event.encode_to_vec().into(),
             event: event.clone(),
         };
-        let told = ledger.publish_replayed(replay, endpoint, vec![replayed]);
-        told.await.unwrap();
+        let replayed_all = ledger.publish_replayed(replay, endpoint, vec![replayed]);
+        replayed_all.await.unwrap();
     };
     for replay in ["r1", "r2"] {
-        tell(replay, None).await;
+        replay_one(replay, None).await;
     }
     let kept = async || {
         let context = jetstream::new(async_nats_as(&nats, "admin").await);
@@ -198,10 +198,10 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
     assert_eq!(kept().await, left);
     // The dispatcher learns for whom there is something, of what is there and of what comes.
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
-    tell("r3", Some("chat")).await;
+    replay_one("r3", Some("chat")).await;
     let mut endpoints = Box::pin(dispatcher.follow_replayed_endpoints().await.unwrap());
     assert_eq!(endpoints.next().await.as_deref(), Some("chat"));
-    tell("r4", Some("a.b")).await;
+    replay_one("r4", Some("a.b")).await;
     assert_eq!(endpoints.next().await.as_deref(), Some("a.b"));
     drop(admin);
 }

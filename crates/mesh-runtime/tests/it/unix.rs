@@ -124,11 +124,11 @@ async fn why_something_is_not_well_is_for_those_who_see_everything() {
         }
         let (status, _, answer) = read(request).await;
         assert_eq!((status, &answer["ready"]), (503, &json!(false)));
-        let told = [
+        let message = [
             &answer["problems"]["x.database"],
             &answer["notes"]["x.repairs"],
         ];
-        told.map(|text| text.as_str().unwrap().to_owned())
+        message.map(|text| text.as_str().unwrap().to_owned())
     };
     let all = ["/srv/x.db is gone", "consumer x was deleted"];
     for role in [None, Some("admin"), Some("auditor")] {

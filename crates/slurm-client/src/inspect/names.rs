@@ -46,16 +46,16 @@ pub(super) fn command(names: &[String]) -> Option<Result<Command, String>> {
     } else {
         return None;
     };
-    let told = command.as_str();
+    let found = command.as_str();
     for (at, name) in names.iter().enumerate() {
         if !name.is_empty() && !command.knows(name) {
             return Some(Err(format!(
-                "{told} has no column {name:?} that is known here, so this is another command's table, or a newer one"
+                "{found} has no column {name:?} that is known here, so this is another command's table, or a newer one"
             )));
         }
         if !name.is_empty() && names[..at].contains(name) {
             return Some(Err(format!(
-                "column {name:?} is there twice; ask {told} for it once"
+                "column {name:?} is there twice; ask {found} for it once"
             )));
         }
     }

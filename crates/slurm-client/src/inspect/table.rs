@@ -23,7 +23,7 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
         .filter(|(_, line)| !line.trim().is_empty())
         .collect();
     if lines[0].1.contains(UNIT) {
-        return Some(sweep(&lines));
+        return Some(queue_rows(&lines));
     }
     // `squeue -l` and `sinfo -l` begin with the date.
     if lines.len() > 1 && is_date(lines[0].1) {
@@ -84,7 +84,7 @@ const fn with_bars(command: Command) -> &'static str {
     }
 }
 
-fn sweep(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
+fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
     let mut records = Vec::new();
     for (number, line) in lines {
         let row = parse::sweep_columns(line).ok_or_else(|| {

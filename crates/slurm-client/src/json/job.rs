@@ -12,7 +12,7 @@ use slurm_types::{HostList, JobId, JobState, TimeLimit};
 use super::Fields;
 use crate::{
     parse::{self, StringInterner, gres_gpus},
-    record::{ArrayTasks, JobRecord, NodeAlloc, SweepRow},
+    record::{ArrayTasks, JobRecord, NodeAlloc, QueueRow},
 };
 
 /// One job, or its id and why it proves nothing.
@@ -47,7 +47,7 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
 }
 
 /// The job's row of a sweep.
-pub(crate) fn sweep_row(job: &JobRecord, words: &mut StringInterner) -> Option<SweepRow> {
+pub(crate) fn queue_row(job: &JobRecord, words: &mut StringInterner) -> Option<QueueRow> {
     let limit = match job.time_limit {
         Some(TimeLimit::Minutes(minutes)) => minutes_text(minutes),
         Some(TimeLimit::Unlimited) => "UNLIMITED".to_owned(),

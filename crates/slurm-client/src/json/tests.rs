@@ -269,8 +269,8 @@ fn a_row_of_accounting_is_the_same_as_text_and_as_json() {
                     continue;
                 }
                 let lost = codes == ExitCodes::Lost;
-                if let (true, Some(told)) = (lost, json.exit_code) {
-                    assert_eq!(Some(told), text.exit_code, "{what}");
+                if let (true, Some(found)) = (lost, json.exit_code) {
+                    assert_eq!(Some(found), text.exit_code, "{what}");
                 }
                 found.extend(differences(
                     &what,

@@ -8,8 +8,8 @@ mod job;
 mod keys;
 mod long;
 mod node;
+mod queue;
 mod submitted;
-mod sweep;
 mod usage;
 
 pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting, record as accounting_row};
@@ -22,10 +22,10 @@ pub(crate) use job::{
 };
 pub(crate) use long::{Texts, free_text, long_jobs};
 pub(crate) use node::{config, nodes, partitions};
-pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
-pub(crate) use sweep::{
-    FORMAT as SWEEP_FORMAT, Rows, StringInterner, row_of_record, sweep, sweep_columns,
+pub(crate) use queue::{
+    FORMAT as QUEUE_FORMAT, Rows, StringInterner, queue, row_of_record, sweep_columns,
 };
+pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};
 
 /// A text, or nothing for the words Slurm prints in its place.

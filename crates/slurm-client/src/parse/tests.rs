@@ -58,7 +58,7 @@ fn a_job_cannot_pass_for_another() {
 #[test]
 fn what_26_05_prints_behind_the_name_is_no_part_of_it() {
     let jobs = job_capture("26.05", "detailed-het-and-array");
-    let told: Vec<_> = jobs
+    let found: Vec<_> = jobs
         .iter()
         .map(|job| {
             (
@@ -74,7 +74,7 @@ fn what_26_05_prints_behind_the_name_is_no_part_of_it() {
         ("arr", "sBM1M80MKR1H00", ""),
         ("arr", "sBM1M80MKTGY00", ""),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
 }
 
 /// As 26.05.5 prints it: the command line holds name and comment once more, and anything else.
@@ -105,12 +105,12 @@ fn a_command_line_cannot_pass_for_a_job() {
     let known = HashMap::from([texts(1, &name, &comment), texts(77, "honest", "")]);
     let answer = jobs(&output, &known);
     assert_eq!(answer.unclear, []);
-    let told: Vec<_> = answer
+    let found: Vec<_> = answer
         .records
         .iter()
         .map(|job| (job.name.as_str(), job.user.as_str(), job.tres_per.len()))
         .collect();
-    assert_eq!(told, [(name.as_str(), "alice", 1), ("honest", "alice", 1)]);
+    assert_eq!(found, [(name.as_str(), "alice", 1), ("honest", "alice", 1)]);
     assert_eq!(answer.records[0].comment, comment);
 }
 
@@ -231,7 +231,7 @@ fn survive(text: &str) {
         nodes(text),
         partitions(text),
         config(text),
-        sweep(text),
+        queue(text),
     );
     let _ = accounting(text, &Separator::random());
     let _ = gres_gpus(text);

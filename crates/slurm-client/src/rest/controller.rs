@@ -83,7 +83,7 @@ impl Rest {
         set(
             "AccountingStorageType",
             match about.accounting_storage {
-                told if !told.is_empty() => told,
+                found if !found.is_empty() => found,
                 // 22.05 does not say; it refuses to serve /slurmdb without slurmdbd.
                 _ if api.version(Family::Accounting).is_some() => {
                     "accounting_storage/slurmdbd".to_owned()
@@ -103,10 +103,10 @@ impl Rest {
     async fn only_cluster(&self, api: &Api) -> Option<String> {
         api.path(Family::Accounting, "clusters")?;
         let read = |value: &Value| Fields::new(value).text("name");
-        let told = self
+        let found = self
             .list(CLUSTERS, Family::Accounting, "clusters", "", read)
             .await;
-        match told.ok()??.0.as_slice() {
+        match found.ok()??.0.as_slice() {
             [only] => Some(only.clone()),
             _ => None,
         }
@@ -131,13 +131,13 @@ impl Rest {
     }
 
     async fn pings(&self) -> Result<(Vec<(bool, String)>, Envelope), Error> {
-        let told = match self.get(PING, Family::Controller, "ping", "").await? {
+        let found = match self.get(PING, Family::Controller, "ping", "").await? {
             Response::Document(body) => documented(PING, body, "pings", ping).await?,
             _ => return Err(nothing(PING)),
         };
-        match told.0.is_empty() {
+        match found.0.is_empty() {
             true => Err(nothing(PING)),
-            false => Ok(told),
+            false => Ok(found),
         }
     }
 }
@@ -148,7 +148,7 @@ fn ping(value: &Value) -> (bool, String) {
     let words = [fields.text("ping"), fields.text("pinged")];
     let up = fields.flag("responding") || words.iter().any(|word| word == "UP");
     let mode = match fields.text("mode") {
-        told if !told.is_empty() => told,
+        found if !found.is_empty() => found,
         _ if fields.flag("primary") => "primary".to_owned(),
         _ => "backup".to_owned(),
     };

@@ -65,7 +65,7 @@ impl Rest {
 
     async fn one_job(&self, id: JobId, answer: &mut JobLookup) -> Result<(), Error> {
         let before = self.newest();
-        let told = self
+        let found = self
             .list(
                 JOB,
                 Family::Controller,
@@ -74,7 +74,7 @@ impl Rest {
                 json::job,
             )
             .await?;
-        let Some((records, envelope)) = told else {
+        let Some((records, envelope)) = found else {
             answer.missing.push(id);
             return Ok(());
         };

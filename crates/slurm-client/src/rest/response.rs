@@ -75,7 +75,7 @@ pub(super) fn reported(command: &'static str, document: &Envelope) -> Error {
     };
     match sorted(command, family, 200, document, message, false) {
         Error::Failed { message, .. } => Error::Reported { command, message },
-        told => told,
+        found => found,
     }
 }
 
@@ -117,6 +117,6 @@ fn sorted(
                 message: format!("{message}{hint}"),
             }
         }
-        told => told,
+        found => found,
     }
 }

@@ -82,10 +82,10 @@ async fn rows_of_commands_that_cannot_be_read_are_noted_whatever_was_asked() {
     let folder = tempfile::tempdir().unwrap();
     let slurm = slurm(folder.path());
 
-    slurm.sweep().await.unwrap();
+    slurm.list_queue().await.unwrap();
     assert_eq!(noted(&slurm), ["row slurmctld x 0|x"]);
     fs::write(folder.path().join("queue"), "noise\n").unwrap();
-    slurm.sweep().await.unwrap_err();
+    slurm.list_queue().await.unwrap_err();
     assert_eq!(noted(&slurm), ["answer slurmctld x"]);
     fs::write(folder.path().join("queue"), queue()).unwrap();
 
@@ -151,7 +151,7 @@ async fn records_of_slurmrestd_that_cannot_be_read_are_noted_whatever_was_asked(
         )
     });
     let record = "{x x_x_x}";
-    assert!(slurm.sweep().await.unwrap().rows.is_empty());
+    assert!(slurm.list_queue().await.unwrap().rows.is_empty());
     assert_eq!(noted(&slurm), [format!("row slurmctld {record}")]);
     slurm.jobs(&[id(7)]).await.unwrap();
     assert_eq!(noted(&slurm), ["record slurmctld "]);

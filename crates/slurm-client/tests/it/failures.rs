@@ -40,7 +40,7 @@ fn impatient(dir: &Path) -> Slurm {
 #[tokio::test]
 async fn missing_commands_say_what_to_install() {
     let dir = tempfile::tempdir().unwrap();
-    let error = slurm(dir.path()).sweep().await.unwrap_err();
+    let error = slurm(dir.path()).list_queue().await.unwrap_err();
     assert!(
         matches!(&error, Error::NotInstalled { command: "squeue", hint } if hint.contains("bin_dir")),
         "{error}"
@@ -55,7 +55,7 @@ async fn a_missing_slurm_conf_is_named_at_once() {
         conf: Some("/nonexistent/slurm.conf".into()),
         ..Config::default()
     };
-    let error = Slurm::new(config).sweep().await.unwrap_err();
+    let error = Slurm::new(config).list_queue().await.unwrap_err();
     assert!(
         matches!(&error, Error::ConfigMissing { path, .. } if path.ends_with("slurm.conf")),
         "{error}"
@@ -72,7 +72,7 @@ async fn a_hung_command_is_killed_at_its_deadline() {
         "squeue",
         &format!("echo $$ > {}\nexec sleep 600", pid_file.display()),
     );
-    let error = impatient(dir.path()).sweep().await.unwrap_err();
+    let error = impatient(dir.path()).list_queue().await.unwrap_err();
     assert!(
         matches!(
             error,
@@ -124,7 +124,11 @@ async fn answers_that_are_cut_or_foreign_are_errors() {
             "timed_out" => impatient(dir.path()),
             _ => slurm(dir.path()),
         };
-        assert_eq!(asked.sweep().await.unwrap_err().kind(), kind, "{script}");
+        assert_eq!(
+            asked.list_queue().await.unwrap_err().kind(),
+            kind,
+            "{script}"
+        );
     }
 }
 

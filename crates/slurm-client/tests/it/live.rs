@@ -64,7 +64,7 @@ async fn a_day_in_a_cluster_is_read_truly() {
     let cluster = Cluster::up(22_100);
     let slurm = cluster.slurm();
     what_it_is(&slurm, true).await;
-    let before = slurm.sweep().await.unwrap().started_at;
+    let before = slurm.list_queue().await.unwrap().started_at;
     // Lives long enough to be measured.
     let burnt = cluster.submit(
         "alice",
@@ -85,34 +85,40 @@ async fn a_day_in_a_cluster_is_read_truly_over_rest() {
     // API versions before v0.0.45 do not say which partition is the default.
     let version = rest.version().await.unwrap();
     what_it_is(&rest, !version.starts_with("24.11")).await;
-    let before = rest.sweep().await.unwrap().started_at;
+    let before = rest.list_queue().await.unwrap().started_at;
     let [failed, hostile, ..] = day(&cluster, &rest, before).await;
 
     // What ended no longer changes: both ways tell the same of it.
     for id in [failed, hostile] {
-        let (told, printed) = (ended(&rest, id).await, ended(&commands, id).await);
+        let (found, printed) = (ended(&rest, id).await, ended(&commands, id).await);
         assert_eq!(
-            (told.state, told.exit_code, told.nodes),
+            (found.state, found.exit_code, found.nodes),
             (printed.state, printed.exit_code, printed.nodes)
         );
         assert_eq!(
-            (told.submit, told.start, told.end),
+            (found.submit, found.start, found.end),
             (printed.submit, printed.start, printed.end)
         );
         assert_eq!(
-            (told.alloc_tres, told.reason),
+            (found.alloc_tres, found.reason),
             (printed.alloc_tres, printed.reason)
         );
     }
 
     cluster.control("stop", "slurmrestd");
-    assert!(rest.sweep().await.is_err());
-    assert!(commands.sweep().await.is_ok(), "the controller goes on");
+    assert!(rest.list_queue().await.is_err());
+    assert!(
+        commands.list_queue().await.is_ok(),
+        "the controller goes on"
+    );
     cluster.control("start", "slurmrestd");
-    eventually("slurmrestd is back", || async { rest.sweep().await.ok() }).await;
+    eventually("slurmrestd is back", || async {
+        rest.list_queue().await.ok()
+    })
+    .await;
 }
 
-async fn what_it_is(slurm: &Slurm, default_is_told: bool) {
+async fn what_it_is(slurm: &Slurm, default_is_found: bool) {
     assert!(slurm.ping().await.unwrap().up);
     let version = slurm.version().await.unwrap();
     assert!(version.split('.').count() >= 3, "{version}");
@@ -120,7 +126,7 @@ async fn what_it_is(slurm: &Slurm, default_is_told: bool) {
     assert_eq!(config["ClusterName"], "client");
     let partitions = slurm.partitions().await.unwrap();
     assert!(partitions.iter().any(|partition| partition.name == "cpu"
-        && partition.default == default_is_told
+        && partition.default == default_is_found
         && partition.state == "UP"));
     let nodes = slurm.nodes().await.unwrap();
     let gpus: Vec<_> = nodes
@@ -198,9 +204,9 @@ async fn hostile_job(slurm: &Slurm, id: JobId) {
     );
     assert!(!job.state.finished());
 
-    let sweep = slurm.sweep().await.unwrap();
-    assert_eq!(sweep.unread_lines, 0);
-    let row = sweep.rows.iter().find(|row| row.job_id == id).unwrap();
+    let queue = slurm.list_queue().await.unwrap();
+    assert_eq!(queue.unread_lines, 0);
+    let row = queue.rows.iter().find(|row| row.job_id == id).unwrap();
     assert_eq!((&*row.user, row.submit), (job.user.as_str(), job.submit));
 
     let rows = eventually("row in accounting", || async {
@@ -277,8 +283,8 @@ async fn array_job(slurm: &Slurm, array: JobId) {
     );
     assert_eq!(task.job_ref().unwrap().to_string(), format!("{array}_1"));
 
-    let sweep = slurm.sweep().await.unwrap();
-    let of_array: Vec<_> = sweep
+    let queue = slurm.list_queue().await.unwrap();
+    let of_array: Vec<_> = queue
         .rows
         .iter()
         .filter(|row| row.array_job_id == Some(array))
@@ -400,11 +406,11 @@ async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobI
     cluster.control("start", "slurmdbd");
 
     cluster.control("stop", "munge");
-    assert_eq!(slurm.sweep().await.unwrap_err().kind(), "munge_down");
+    assert_eq!(slurm.list_queue().await.unwrap_err().kind(), "munge_down");
     assert_eq!(slurm.jobs(&[known]).await.unwrap_err().kind(), "munge_down");
     assert_eq!(slurm.ping().await.unwrap_err().kind(), "munge_down");
     cluster.control("start", "munge");
-    eventually("munge is back", || async { slurm.sweep().await.ok() }).await;
+    eventually("munge is back", || async { slurm.list_queue().await.ok() }).await;
 }
 
 /// A controller that is gone is an error of its own kind, never an empty answer.
@@ -413,12 +419,15 @@ async fn controller_away(cluster: &Cluster, slurm: &Slurm) {
     let mut config = cluster.config();
     config.command_timeout = std::time::Duration::from_secs(3);
     let impatient = Slurm::new(config);
-    let error = impatient.sweep().await.unwrap_err();
+    let error = impatient.list_queue().await.unwrap_err();
     assert!(
         ["controller_down", "timed_out"].contains(&error.kind()),
         "{error}"
     );
     assert!(!impatient.ping().await.unwrap().up);
     cluster.control("start", "slurmctld");
-    eventually("slurmctld is back", || async { slurm.sweep().await.ok() }).await;
+    eventually("slurmctld is back", || async {
+        slurm.list_queue().await.ok()
+    })
+    .await;
 }

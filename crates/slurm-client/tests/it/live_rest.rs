@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use slurm_client::{
-    AccessRecords, AccountingQuery, AccountingRecord, AssociationRecord, Error, JobRecord, Slurm,
-    SweepRow, UsageRecord, UserRecord,
+    AccessRecords, AccountingQuery, AccountingRecord, AssociationRecord, Error, JobRecord,
+    QueueRow, Slurm, UsageRecord, UserRecord,
 };
 use slurm_types::{JobBaseState, JobId, JobRef, UnixTime};
 
@@ -21,7 +21,10 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
 
     // The same until nothing changes between the two any more.
     eventually("the same sweep", async || {
-        let (cli, rest) = (cli.sweep().await.unwrap(), rest.sweep().await.unwrap());
+        let (cli, rest) = (
+            cli.list_queue().await.unwrap(),
+            rest.list_queue().await.unwrap(),
+        );
         (rest.unread_lines == 0 && rows(&cli.rows) == rows(&rest.rows)).then_some(())
     })
     .await;
@@ -87,7 +90,7 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
     let error = rest.transactions(UnixTime::from_secs(0)).await.unwrap_err();
     assert!(matches!(error, Error::NotOverRest { .. }), "{error}");
     cluster.control("stop", "slurmrestd");
-    let error = rest.sweep().await.unwrap_err();
+    let error = rest.list_queue().await.unwrap_err();
     assert!(matches!(error, Error::RestDown { .. }), "{error}");
 }
 
@@ -148,7 +151,7 @@ fn usage(runs: &[UsageRecord]) -> Vec<String> {
     runs
 }
 
-fn rows(rows: &[SweepRow]) -> Vec<String> {
+fn rows(rows: &[QueueRow]) -> Vec<String> {
     let mut rows: Vec<String> = rows
         .iter()
         .map(|row| {

@@ -24,7 +24,7 @@ async fn kind(reply: Make) -> String {
         _ => reply(),
     });
     let kinds = [
-        slurm.sweep().await.map(drop),
+        slurm.list_queue().await.map(drop),
         slurm.jobs(&[id(1)]).await.map(drop),
         slurm.nodes().await.map(drop),
         slurm
@@ -122,7 +122,7 @@ async fn an_answer_that_does_not_end_is_given_up() {
         command_timeout: Duration::from_secs(1),
         ..config
     });
-    let error = slurm.sweep().await.unwrap_err();
+    let error = slurm.list_queue().await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
 }
 
@@ -134,7 +134,7 @@ async fn a_server_that_is_not_there_is_named() {
         ..Config::default()
     };
     for url in ["unix:///nonexistent/socket", "http://127.0.0.1:9"] {
-        let error = Slurm::new(config(url)).sweep().await.unwrap_err();
+        let error = Slurm::new(config(url)).list_queue().await.unwrap_err();
         let named = matches!(&error, Error::RestDown { url: named, .. } if named == url);
         assert!(named && error.is_transient(), "{error}");
     }
@@ -146,7 +146,7 @@ async fn a_server_that_is_not_there_is_named() {
             tokio::spawn(serve(stream, Arc::clone(&answer), Seen::default()));
         }
     });
-    let error = Slurm::new(config(&url)).sweep().await.unwrap_err();
+    let error = Slurm::new(config(&url)).list_queue().await.unwrap_err();
     assert!(
         matches!(
             error,
@@ -177,8 +177,8 @@ async fn nothing_has_changed_is_no_empty_queue() {
             path if path.contains("diag") => ok(&format!("{release}/rest/{version}/diag.json")),
             _ => ok(&format!("{release}/rest/{version}/jobs.json")),
         });
-        let first = slurm.sweep().await.unwrap();
-        let second = slurm.sweep().await.unwrap();
+        let first = slurm.list_queue().await.unwrap();
+        let second = slurm.list_queue().await.unwrap();
         assert_eq!(first.rows, second.rows, "{release}");
         assert_eq!(seen.count("update_time="), 1, "{release}");
     }
@@ -194,8 +194,8 @@ async fn an_empty_list_of_changes_is_asked_about_again() {
         }
         _ => ok("26.05/rest/v0.0.45/jobs.json"),
     });
-    let first = slurm.sweep().await.unwrap();
-    assert_eq!(slurm.sweep().await.unwrap().rows, first.rows);
+    let first = slurm.list_queue().await.unwrap();
+    assert_eq!(slurm.list_queue().await.unwrap().rows, first.rows);
     assert_eq!((seen.count("update_time="), seen.count("/jobs/")), (1, 3));
 }
 
@@ -221,7 +221,7 @@ async fn nodes_are_always_asked_for_whole() {
         let first = slurm.nodes().await.unwrap();
         // After looks at the queue, too, of which only changes are asked for.
         for _ in 0..2 {
-            slurm.sweep().await.unwrap();
+            slurm.list_queue().await.unwrap();
             assert_eq!(slurm.nodes().await.unwrap(), first, "{release}");
         }
         assert_eq!(seen.count("/nodes"), 3, "{release}");
@@ -259,14 +259,14 @@ async fn an_older_answer_after_a_newer_one_is_unknown() {
     // If the controller's clock was set back, the next answer is believed.
     assert_eq!(slurm.jobs(&[job]).await.unwrap().found.len(), 1);
     *time.lock().unwrap() += 60;
-    assert!(slurm.sweep().await.is_ok());
+    assert!(slurm.list_queue().await.is_ok());
     *time.lock().unwrap() -= 60;
-    let error = slurm.sweep().await.unwrap_err();
+    let error = slurm.list_queue().await.unwrap_err();
     assert!(matches!(error, Error::Stale { .. }), "{error}");
 }
 
 #[test]
-fn sweeps_over_rest_are_rare() {
+fn listings_over_rest_are_rare() {
     let pause = |source, millis| {
         let config = Config {
             source,

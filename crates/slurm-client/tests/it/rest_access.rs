@@ -12,7 +12,7 @@ fn captured(file: &str) -> Value {
 }
 
 /// What is told if slurmrestd answers so.
-async fn told(
+async fn found(
     associations: impl Fn() -> Reply + Send + Sync + 'static,
     users: impl Fn() -> Reply + Send + Sync + 'static,
 ) -> Result<AccessRecords, Error> {
@@ -48,7 +48,7 @@ fn changed(
 
 #[tokio::test]
 async fn everybody_is_read_with_what_they_have() {
-    let access = told(whole("associations.json"), whole("users.json"))
+    let access = found(whole("associations.json"), whole("users.json"))
         .await
         .unwrap();
     assert_eq!((access.associations.len(), access.users.len()), (17, 6));
@@ -61,7 +61,7 @@ async fn everybody_is_read_with_what_they_have() {
             one["cluster"] = "other".into();
         }
     });
-    let access = told(all_theirs, whole("users.json")).await.unwrap();
+    let access = found(all_theirs, whole("users.json")).await.unwrap();
     assert!(access.associations.iter().all(|one| one.user != "lin"));
     let lin = access.users.iter().find(|user| user.user == "lin").unwrap();
     assert_eq!(lin.default_account, "");
@@ -105,20 +105,20 @@ async fn an_answer_that_may_leave_somebody_out_is_an_error() {
         list[0].as_object_mut().unwrap().remove("coordinators");
     });
     for (number, (answer, expected)) in [
-        (told(cut(file), whole(users)).await, "suspicious"),
-        (told(whole(file), cut(users)).await, "suspicious"),
-        (told(with_error(file), whole(users)).await, "reported"),
-        (told(whole(file), with_error(users)).await, "reported"),
-        (told(down, whole(users)).await, "accounting_down"),
-        (told(empty(file), whole(users)).await, "suspicious"),
-        (told(whole(file), empty(users)).await, "suspicious"),
-        (told(only_own, only_alice()).await, "suspicious"),
-        (told(own_and_above, only_alice()).await, "suspicious"),
-        (told(whole(file), without_lin).await, "suspicious"),
-        (told(without_limits, whole(users)).await, "malformed"),
-        (told(whole(file), unasked).await, "malformed"),
+        (found(cut(file), whole(users)).await, "suspicious"),
+        (found(whole(file), cut(users)).await, "suspicious"),
+        (found(with_error(file), whole(users)).await, "reported"),
+        (found(whole(file), with_error(users)).await, "reported"),
+        (found(down, whole(users)).await, "accounting_down"),
+        (found(empty(file), whole(users)).await, "suspicious"),
+        (found(whole(file), empty(users)).await, "suspicious"),
+        (found(only_own, only_alice()).await, "suspicious"),
+        (found(own_and_above, only_alice()).await, "suspicious"),
+        (found(whole(file), without_lin).await, "suspicious"),
+        (found(without_limits, whole(users)).await, "malformed"),
+        (found(whole(file), unasked).await, "malformed"),
         (
-            told(|| text(401, "Authentication failure"), whole(users)).await,
+            found(|| text(401, "Authentication failure"), whole(users)).await,
             "denied",
         ),
     ]

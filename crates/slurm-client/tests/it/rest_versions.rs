@@ -31,9 +31,9 @@ async fn every_release_is_asked_in_its_newest_version() {
                 _ => format!("{release}/rest/{version}/{name}.json"),
             })
         });
-        let sweep = slurm.sweep().await.unwrap();
+        let queue = slurm.list_queue().await.unwrap();
         assert_eq!(
-            (sweep.rows.len(), sweep.unread_lines),
+            (queue.rows.len(), queue.unread_lines),
             (jobs, 0),
             "{release}"
         );
@@ -105,9 +105,9 @@ async fn a_server_without_our_versions_says_what_it_serves() {
             r#"{"paths":{"/slurm/v0.0.39/jobs":{},"/slurm/v0.0.99/jobs/":{}}}"#,
         )
     });
-    let error = slurm.sweep().await.unwrap_err();
-    let told = matches!(&error, Error::NotServed { served, .. } if served == "v0.0.39, v0.0.99");
-    assert!(told, "{error}");
+    let error = slurm.list_queue().await.unwrap_err();
+    let found = matches!(&error, Error::NotServed { served, .. } if served == "v0.0.39, v0.0.99");
+    assert!(found, "{error}");
 }
 
 #[tokio::test]

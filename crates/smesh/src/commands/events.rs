@@ -107,13 +107,13 @@ pub(super) async fn follow<T>(
     mut after: u64,
     mut each: impl FnMut(Value) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    let mut told = false;
+    let mut message = false;
     loop {
         let mut asked = query.clone();
         asked.push(("after", after.to_string()));
         match client.follow(&asked).await {
             Ok(mut entries) => {
-                told = false;
+                message = false;
                 while let Some(Ok(entry)) = entries.next().await {
                     after = entry["seq"].as_u64().unwrap_or(after);
                     if let Some(found) = each(entry)? {
@@ -122,8 +122,8 @@ pub(super) async fn follow<T>(
                 }
             }
             Err(Error::Unreachable { address, reason }) => {
-                if !told {
-                    told = true;
+                if !message {
+                    message = true;
                     anstream::eprintln!("waiting for slurm-mesh at {address}: {reason}");
                 }
             }

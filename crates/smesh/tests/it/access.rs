@@ -260,8 +260,8 @@ async fn every_route_answers_everybody_as_they_may() {
         };
         request.send().await.unwrap().status().as_u16()
     };
-    let told = ("POST", "/v1/replays", TO_THE_OPERATORS);
-    let with_a_body = [(told, "{\"endpoint\": \"pipeline\"}")];
+    let message = ("POST", "/v1/replays", TO_THE_OPERATORS);
+    let with_a_body = [(message, "{\"endpoint\": \"pipeline\"}")];
     let without = MATRIX.iter().map(|(_, row)| (*row, ""));
     let mut wrong = Vec::new();
     for ((method, path, expected), body) in without.chain(with_a_body) {

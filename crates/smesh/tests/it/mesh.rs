@@ -197,7 +197,7 @@ impl Mesh {
     pub fn ring(&self) -> mesh_hook::ring::Outcome {
         let config = mesh_hook::Config::load(&self.path("data/hook.toml")).unwrap();
         let now = std::time::SystemTime::now();
-        let bell = mesh_hook::doorbell::doorbell(&mesh_hook::doorbell::Call {
+        let doorbell = mesh_hook::doorbell::doorbell(&mesh_hook::doorbell::Call {
             cluster: "testbed",
             hook: "PrologSlurmctld",
             host: "h",
@@ -205,7 +205,7 @@ impl Mesh {
             environment: &Default::default(),
             arguments: &[],
         });
-        mesh_hook::ring::ring(&config, &bell, now, Instant::now())
+        mesh_hook::ring::ring(&config, &doorbell, now, Instant::now())
     }
 
     /// Process id of its nats-server.

@@ -49,8 +49,8 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     assert!(stderr(&wrong).contains("is not replayed"), "{wrong:?}");
 
     // To an endpoint that had the event when it happened.
-    let told = json(&["replay", "start", "--to-endpoint", "pipeline", "--wait"]);
-    let replay = told["id"].as_str().unwrap();
+    let message = json(&["replay", "start", "--to-endpoint", "pipeline", "--wait"]);
+    let replay = message["id"].as_str().unwrap();
     let again = |request: &&ReceivedRequest| {
         let header = request.headers.get("webhook-replay");
         header.is_some_and(|id| id == replay)
@@ -149,14 +149,16 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
         receiver.received().len() == 2
     })
     .await;
-    let told = receiver.received();
-    let replays = told.iter().map(|request| request.header("webhook-replay"));
+    let message = receiver.received();
+    let replays = message
+        .iter()
+        .map(|request| request.header("webhook-replay"));
     assert_eq!(
         replays.collect::<Vec<_>>(),
         [&done, &all].map(|replay| replay["id"].as_str().unwrap())
     );
     let owner = |request: &ReceivedRequest| request.json()["data"]["owner"]["user"].clone();
-    assert!(told.iter().all(|request| owner(request) == "nobody"));
+    assert!(message.iter().all(|request| owner(request) == "nobody"));
 
     nobody(&["webhooks", "remove", "mine"]);
     mesh_testkit::wait_until("it is not there any more", SOON, async || {

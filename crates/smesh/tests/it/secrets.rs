@@ -161,10 +161,10 @@ fn a_file_that_others_may_read_is_refused_whichever_key_names_it() {
                     mesh.spawn();
                     mesh.wait_until(key, || {
                         let log = fs::read_to_string(mesh.path("up.log")).unwrap();
-                        let told = log
+                        let message = log
                             .lines()
                             .find(|line| line.contains("others may read or change it (mode 644)"));
-                        told.is_some_and(|line| line.contains("secret"))
+                        message.is_some_and(|line| line.contains("secret"))
                     });
                 });
             }
@@ -180,17 +180,18 @@ fn a_secret_in_a_configuration_that_others_may_read_is_refused() {
         for mode in [0o644, 0o604] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let output = mesh.run(&["up"]);
-            let told = stderr(&output);
-            assert_eq!(output.status.code(), Some(78), "{told}");
+            let message = stderr(&output);
+            assert_eq!(output.status.code(), Some(78), "{message}");
             assert!(
-                told.contains(&format!("{key}: a secret in a file")) && !told.contains("s3cret"),
-                "{told}"
+                message.contains(&format!("{key}: a secret in a file"))
+                    && !message.contains("s3cret"),
+                "{message}"
             );
         }
         // Which group may is the operator's choice: SlurmUser's, as packages do it.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let told = stderr(&mesh.run(&["events"]));
-        assert!(!told.contains("a secret in a file"), "{told}");
+        let message = stderr(&mesh.run(&["events"]));
+        assert!(!message.contains("a secret in a file"), "{message}");
     }
 }
 
@@ -230,10 +231,10 @@ fn a_file_that_others_may_read_is_refused_whichever_option_names_it() {
         .concat(),
         &[&add[..], &["@secret", "--format", "slack"]].concat(),
     ] {
-        let told = stderr(&mesh.run(arguments));
+        let message = stderr(&mesh.run(arguments));
         assert!(
-            told.contains("others may read or change it (mode 644)"),
-            "{arguments:?}: {told}"
+            message.contains("others may read or change it (mode 644)"),
+            "{arguments:?}: {message}"
         );
     }
 }

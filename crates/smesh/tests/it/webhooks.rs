@@ -201,7 +201,7 @@ async fn no_secret_that_a_receiver_repeats_is_in_any_file_of_the_mesh() {
 }
 
 /// Runs a command that is told this on standard input.
-fn told(mut command: Command, text: &str) -> Output {
+fn message(mut command: Command, text: &str) -> Output {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -255,14 +255,14 @@ fn secrets_need_not_stand_on_the_command_line() {
     let prompted = prompted(&mesh, address);
     let made = [
         prompted,
-        told(add("file", &["@slack.url", "--format", "slack"]), ""),
-        told(add("stdin", &["-", "--format", "slack"]), address),
-        told(add("bot", &["--format", "-"]), bot),
-        told(
+        message(add("file", &["@slack.url", "--format", "slack"]), ""),
+        message(add("stdin", &["-", "--format", "slack"]), address),
+        message(add("bot", &["--format", "-"]), bot),
+        message(
             add("header", &["https://example.org/", "--header", "x-key: -"]),
             "s3cret-key\n",
         ),
-        told(
+        message(
             add(
                 "pager",
                 &[
@@ -272,7 +272,7 @@ fn secrets_need_not_stand_on_the_command_line() {
             ),
             "",
         ),
-        told(
+        message(
             add(
                 "github",
                 &[
@@ -282,7 +282,7 @@ fn secrets_need_not_stand_on_the_command_line() {
             ),
             "ghp_s3cret\n",
         ),
-        told(
+        message(
             add("set", &["--set", "url=@slack.url", "--format", "slack"]),
             "",
         ),
@@ -300,14 +300,14 @@ fn secrets_need_not_stand_on_the_command_line() {
     }
     let smesh = |args: &[&str]| mesh.smesh(&[&["webhooks"], args].concat());
     let changed = [
-        told(smesh(&["edit", "file", "--address", "-"]), address),
-        told(smesh(&["edit", "bot", "--format", "-"]), bot),
-        told(
+        message(smesh(&["edit", "file", "--address", "-"]), address),
+        message(smesh(&["edit", "bot", "--format", "-"]), bot),
+        message(
             smesh(&["edit", "header", "--header", "x-key: @routing.key"]),
             "",
         ),
-        told(smesh(&["preview", "--format", "-"]), bot),
-        told(smesh(&["preview", "bot"]), ""),
+        message(smesh(&["preview", "--format", "-"]), bot),
+        message(smesh(&["preview", "bot"]), ""),
     ];
     for output in changed {
         assert!(output.status.success(), "{output:?}");
@@ -315,7 +315,7 @@ fn secrets_need_not_stand_on_the_command_line() {
         assert!(!said.contains("s3cret"), "{said}");
     }
     // Names are per owner: this one's own has not gone with another's.
-    let alices = told(
+    let alices = message(
         add("file", &["https://example.org/", "--owner", "alice"]),
         "",
     );
@@ -332,13 +332,13 @@ fn secrets_need_not_stand_on_the_command_line() {
 
     let failed = [
         (
-            told(add("x", &["-", "--header", "a: -"]), "s3cret"),
+            message(add("x", &["-", "--header", "a: -"]), "s3cret"),
             "read already",
         ),
-        (told(add("x", &["@none"]), ""), "none"),
-        (told(add("x", &["-"]), " \n"), "empty"),
+        (message(add("x", &["@none"]), ""), "none"),
+        (message(add("x", &["-"]), " \n"), "empty"),
         (
-            told(add("x", &["--format", "-"]), "{\"token\": \"s3cret\""),
+            message(add("x", &["--format", "-"]), "{\"token\": \"s3cret\""),
             "--format",
         ),
     ];

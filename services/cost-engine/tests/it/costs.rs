@@ -152,11 +152,11 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
         .await;
     let costs = outside.costs(5).await;
     // Costs of different runs are published in no order.
-    let mut told: Vec<(String, String)> = costs
+    let mut found: Vec<(String, String)> = costs
         .iter()
         .map(|(event, _)| (event.r#type.clone(), event.entity_key().to_owned()))
         .collect();
-    told.sort_by_key(|(kind, run)| (run.clone(), kind.clone()));
+    found.sort_by_key(|(kind, run)| (run.clone(), kind.clone()));
     let of = |kind: &str, id: u32| (format!("cost.{kind}"), run(id).entity_key());
     let expected = [
         of("estimated", 22),
@@ -165,7 +165,7 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
         of("finalized", 23),
         of("estimated", 24),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     for (event, cost) in costs
         .iter()
         .filter(|(event, _)| event.r#type == "cost.finalized")

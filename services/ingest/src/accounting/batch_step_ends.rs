@@ -41,12 +41,12 @@ impl BatchStepEnds<'_> {
         let CompletedRuns { runs, mut open } = completed;
         let (unconfirmed, mut runs): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
-            let is_told = |run: &Observation| {
+            let is_published = |run: &Observation| {
                 let known = core.run_store.get(&run_of(&core.run_store, run));
                 !self.again && known.is_some_and(|known| known.over())
             };
             runs.into_iter().partition(|run| {
-                run.requeued && run.base.is_none() && run.allocated && !is_told(run)
+                run.requeued && run.base.is_none() && run.allocated && !is_published(run)
             })
         };
         let jobs: HashSet<JobRef> = unconfirmed.iter().filter_map(job_of).collect();

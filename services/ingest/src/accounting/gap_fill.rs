@@ -122,7 +122,7 @@ impl GapFiller {
             }
             for some in without_usage(&run_store, window).chunks(MAX_IDS_PER_LOOKUP) {
                 let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
-                let runs = collector.told_of(used).await;
+                let runs = collector.without_published(used).await;
                 let events = collector.republish_recorded(&mut run_store, &runs, window);
                 filled += self.republish(&events, gap).await?;
             }

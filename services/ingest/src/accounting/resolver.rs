@@ -235,7 +235,7 @@ impl AccountingResolver {
     async fn complete(
         &self,
         known: Vec<Observation>,
-        told_by_hooks: &[Observation],
+        ended_by_hooks: &[Observation],
         open: &mut BTreeMap<u32, OpenRequest>,
     ) -> Result<Vec<Observation>, Error> {
         let codes = ExitCodeReader {
@@ -255,7 +255,7 @@ impl AccountingResolver {
             runs: mut ends,
             open: waiting,
         } = own_ends
-            .complete(codes.complete(known).await?, told_by_hooks)
+            .complete(codes.complete(known).await?, ended_by_hooks)
             .await?;
         let now = Instant::now();
         // The next run waits for an end that a requeue has overwritten, and is published without it after `missing_record_timeout`.

@@ -40,12 +40,13 @@ pub struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead_from: Option<i64>,
     /// Number of that sweep.
-    pub sweep: u64,
+    #[serde(rename = "sweep")]
+    pub poll: u64,
     /// Whether the first sweep was published.
     pub baseline_done: bool,
     /// Begin of the time that accounting must still be asked about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owed_from: Option<i64>,
+    #[serde(rename = "owed_from", default, skip_serializing_if = "Option::is_none")]
+    pub backlog_from: Option<i64>,
     /// The newest job that sweeps have shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<Newest>,

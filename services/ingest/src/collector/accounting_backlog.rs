@@ -49,7 +49,7 @@ fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
     }
     if step < 0 {
         meta.watermark = meta.watermark.saturating_add(step);
-        meta.owed_from = meta.owed_from.map(|from| from.saturating_add(step));
+        meta.backlog_from = meta.backlog_from.map(|from| from.saturating_add(step));
         meta.capture_since = meta.capture_since.min(now);
         meta.ahead_from = None;
     }
@@ -95,16 +95,16 @@ pub(super) fn at_start(
         let history = config.history_since().ok().flatten();
         history.map(|time| time.timestamp())
     };
-    let backlog_start = meta.owed_from.into_iter().chain(absence).min();
+    let backlog_start = meta.backlog_from.into_iter().chain(absence).min();
     backlog_start.map(|from| from.min(now))
 }
 
 /// What is due after a sweep. A job that began and ended between two sweeps is seen only if Slurm still had it in memory.
-fn after_sweep(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
+fn after_poll(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
     let limit = i64::try_from(config.catch_up_threshold.as_secs()).unwrap_or(i64::MAX);
     (now.saturating_sub(meta.watermark) > limit).then(|| {
         let from = meta.watermark.saturating_sub(config.overlap_secs());
-        meta.owed_from
+        meta.backlog_from
             .map_or(from, |backlog_start| backlog_start.min(from))
     })
 }
@@ -114,7 +114,7 @@ impl Collector {
     pub async fn backlog(&self) -> Option<BacklogWindow> {
         let core = self.core.lock().await;
         let (number, now) = (core.backlog_generation, chrono::Utc::now().timestamp());
-        let from = core.meta.owed_from?.min(now);
+        let from = core.meta.backlog_from?.min(now);
         Some(BacklogWindow { from, number })
     }
 
@@ -147,20 +147,20 @@ impl Collector {
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
         let now = self.look_at_clock(&mut core);
         let began = now.saturating_sub(took);
-        if let Some(from) = after_sweep(&core.meta, &self.config, began) {
+        if let Some(from) = after_poll(&core.meta, &self.config, began) {
             tracing::info!(
                 last = core.meta.watermark,
                 now = began,
                 "no poll since last, reading accounting from last to now"
             );
-            core.meta.owed_from = Some(from);
+            core.meta.backlog_from = Some(from);
             core.backlog_generation += 1;
             self.backlog_changed.notify_one();
         }
         if core.note_unseen(self.config.accounting, now) {
             self.backlog_changed.notify_one();
         }
-        core.meta.sweep = number;
+        core.meta.poll = number;
         core.meta.watermark = began;
         core.meta.baseline_done = true;
     }
@@ -169,7 +169,7 @@ impl Collector {
     pub async fn record_caught_up(&self, backlog: &BacklogWindow, until: Option<i64>) {
         let mut core = self.core.lock().await;
         if core.backlog_generation == backlog.number {
-            core.meta.owed_from = until;
+            core.meta.backlog_from = until;
         }
     }
 }
@@ -180,10 +180,10 @@ mod tests {
 
     use super::*;
 
-    fn meta(watermark: i64, owed_from: Option<i64>) -> Meta {
+    fn meta(watermark: i64, backlog_from: Option<i64>) -> Meta {
         Meta {
             watermark,
-            owed_from,
+            backlog_from,
             baseline_done: true,
             ..Meta::default()
         }
@@ -207,7 +207,7 @@ mod tests {
             assert!(meta.watermark <= 20_000 && meta.ahead_from.is_none());
             // Told from the first sweep on.
             assert_eq!(
-                after_sweep(&meta, &config, meta.watermark + 121),
+                after_poll(&meta, &config, meta.watermark + 121),
                 backlog_start
             );
             backlog_start
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(looks(&mut stored, 5, 10_006), (false, 0));
         assert_eq!(looks(&mut stored, 10, 13_611), (false, 3_600));
         assert_eq!(stored.ahead_from, Some(10_000));
-        (stored.watermark, stored.owed_from) = (13_611, Some(13_000));
+        (stored.watermark, stored.backlog_from) = (13_611, Some(13_000));
         stored.capture_since = 13_000;
         assert_eq!(looks(&mut stored, 15, 10_016), (true, -3_600));
         let expected = Meta {
@@ -267,21 +267,18 @@ mod tests {
     #[test]
     fn sweeps_far_apart_owe_the_time_between() {
         let config = Config::default();
-        assert_eq!(after_sweep(&meta(10_000, None), &config, 10_120), None);
+        assert_eq!(after_poll(&meta(10_000, None), &config, 10_120), None);
         assert_eq!(
-            after_sweep(&meta(10_000, None), &config, 10_121),
+            after_poll(&meta(10_000, None), &config, 10_121),
             Some(9_400)
         );
-        assert_eq!(
-            after_sweep(&meta(10_000, Some(7)), &config, 10_121),
-            Some(7)
-        );
+        assert_eq!(after_poll(&meta(10_000, Some(7)), &config, 10_121), Some(7));
     }
 
     #[test]
     fn what_an_older_ingest_stored_owes_nothing_more() {
         let stored = r#"{"version":1,"capture_since":5,"watermark":9,"sweep":3,"baseline_done":true,"counts":{}}"#;
         let meta: Meta = serde_json::from_str(stored).unwrap();
-        assert_eq!((meta.watermark, meta.owed_from), (9, None));
+        assert_eq!((meta.watermark, meta.backlog_from), (9, None));
     }
 }

@@ -145,22 +145,22 @@ impl Collector {
                 .map(|(code, signal)| ExitCode { code, signal });
             observation.job.exit_code = observation.job.exit_code.or(code);
         }
-        let sweep = if let Cause::Sweep(number) = cause {
+        let poll = if let Cause::Poll(number) = cause {
             Some(*number)
         } else {
             None
         };
-        if sweep.is_some() {
+        if poll.is_some() {
             core.note_id(&observation);
         }
         let open = core.questions.get(&observation.raw_id);
         let accounting = self.accounting_says(open);
         let look = ObservationContext {
             now: now.timestamp(),
-            sweep,
+            poll,
             // What was submitted since then is published in full, also by the very first sweep.
             first_start: !core.meta.baseline_done
-                && sweep.is_some()
+                && poll.is_some()
                 && observation.run.submit_time < core.meta.capture_since,
             given_up: !matches!(
                 self.settled(EndLookup::EarlierEnd, open),

@@ -123,8 +123,8 @@ impl Collector {
         let published_until = core.meta.watermark;
         let oldest = core
             .meta
-            .owed_from
-            .map_or(published_until, |owed| owed.min(published_until))
+            .backlog_from
+            .map_or(published_until, |pending| pending.min(published_until))
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
         // What was seen while the clock was ahead is as old as this poll from now on.
         let newest = published_until.saturating_add(MAX_CLOCK_SKEW_SECS);

@@ -21,7 +21,8 @@ pub struct LostState {
     /// How many runs.
     pub runs: u64,
     /// Number of the sweep before which the last of them was published.
-    pub sweep: u64,
+    #[serde(rename = "sweep")]
+    pub poll: u64,
 }
 
 impl Collector {
@@ -37,17 +38,17 @@ impl Collector {
             .filter_map(|(_, tracked)| Some(tracked.end.as_ref()?.at))
             .next()
             .unwrap_or(observation.run.submit_time);
-        let sweep = core.meta.sweep + 1;
+        let poll = core.meta.poll + 1;
         if let Some(lost) = &mut core.meta.lost_state {
             lost.from = lost.from.min(end);
             lost.runs += 1;
-            lost.sweep = sweep;
+            lost.poll = poll;
             return None;
         }
         core.meta.lost_state = Some(LostState {
             from: end,
             runs: 1,
-            sweep,
+            poll,
         });
         tracing::warn!(
             run = run.entity_key(),
@@ -70,9 +71,9 @@ impl Collector {
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
-    pub async fn republished_message(&self, sweep: u64) -> Result<(), Error> {
+    pub async fn republished_message(&self, poll: u64) -> Result<(), Error> {
         let mut core = self.core.lock().await;
-        let Some(lost) = core.meta.lost_state.take_if(|lost| lost.sweep < sweep) else {
+        let Some(lost) = core.meta.lost_state.take_if(|lost| lost.poll < poll) else {
             return Ok(());
         };
         let what = CaptureEvent {

@@ -128,7 +128,7 @@ impl Collector {
     }
 
     /// The usage events among accounting's that were published already. The others follow once their usage is settled.
-    pub async fn told_of(&self, used: Vec<RunUsage>) -> Vec<Observation> {
+    pub async fn without_published(&self, used: Vec<RunUsage>) -> Vec<Observation> {
         let core = self.core.lock().await;
         let observations = used.into_iter().map(|settled| settled.observation);
         observations

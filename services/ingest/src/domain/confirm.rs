@@ -216,10 +216,10 @@ mod tests {
     /// What is stored after some readings, what the controller says now, and what jobcomp reports.
     fn check(before: &str, found: &str, end: &str) -> String {
         let mut run_store = RunStore::default();
-        for (sweep, text) in before.split(';').enumerate() {
+        for (poll, text) in before.split(';').enumerate() {
             apply(
                 &mut run_store,
-                step(text.trim(), u64::try_from(sweep).unwrap()),
+                step(text.trim(), u64::try_from(poll).unwrap()),
             );
         }
         let owner = |_: &RunKey| {

@@ -318,8 +318,8 @@ fn correct(
     if was_overwritten && (next.ended_by_hook || has_own_end) {
         return;
     }
-    let was_told_by_hook = std::mem::take(&mut next.ended_by_hook);
-    if !was_inferred && !was_told_by_hook {
+    let was_ended_by_hook = std::mem::take(&mut next.ended_by_hook);
+    if !was_inferred && !was_ended_by_hook {
         return;
     }
     next.end = Some(End {
@@ -363,11 +363,11 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
     }
     next.owes_canceller = false;
     // A correction of how it ended has it.
-    let is_told = facts
+    let is_published = facts
         .iter()
         .any(|fact| fact.kind == EventType::JobCorrected);
     let is_cancelled = observation.end_kind() == Some(EventType::JobCancelled);
-    if is_told || !is_cancelled || observation.cancelled_by.is_none() {
+    if is_published || !is_cancelled || observation.cancelled_by.is_none() {
         return;
     }
     next.rare.corrections += 1;

@@ -15,7 +15,7 @@ pub struct ObservationContext {
     /// Now, in Unix seconds.
     pub now: i64,
     /// Number of the sweep it belongs to; `None` for a look that a doorbell or accounting caused.
-    pub sweep: Option<u64>,
+    pub poll: Option<u64>,
     /// True for what was submitted before capture began, while the very first sweep of a cluster is read.
     pub first_start: bool,
     /// True once the proof of an earlier run was waited for long enough.
@@ -84,7 +84,7 @@ pub fn observe(
     if observation.in_flux() {
         decision.follow_ups.push(LookupTarget::Again);
         // Accounting has the end of a run while its epilogs run, and of a run whose job waits again already.
-        if look.sweep.is_some() || observation.base.is_some() {
+        if look.poll.is_some() || observation.base.is_some() {
             decision.follow_ups.push(LookupTarget::Accounting);
         }
     }

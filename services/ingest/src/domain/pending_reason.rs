@@ -43,13 +43,13 @@ pub(super) fn emit(
         hold(emitter, true);
         return;
     }
-    let Some(sweep) = look.sweep else { return };
-    let Some(change) = change(emitter.next, observation, sweep) else {
+    let Some(poll) = look.poll else { return };
+    let Some(change) = change(emitter.next, observation, poll) else {
         emitter.next.candidate = None;
         return;
     };
     let confirmed = emitter.next.candidate.as_ref().is_some_and(|seen| {
-        seen.sweep < sweep && seen.held == change.held && seen.class == change.class
+        seen.poll < poll && seen.held == change.held && seen.class == change.class
     });
     if !confirmed {
         let same = emitter
@@ -74,7 +74,7 @@ pub(super) fn emit(
             if !held {
                 emitter.next.candidate = waits_for(observation).map(|class| {
                     Box::new(Candidate {
-                        sweep,
+                        poll,
                         held: None,
                         class: Some(class),
                     })
@@ -111,10 +111,10 @@ pub(super) fn accept(next: &mut RunState, observation: &Observation) {
 }
 
 /// What differs from what was published last.
-fn change(previous: &RunState, observation: &Observation, sweep: u64) -> Option<Candidate> {
+fn change(previous: &RunState, observation: &Observation, poll: u64) -> Option<Candidate> {
     if observation.held != previous.held {
         return Some(Candidate {
-            sweep,
+            poll,
             held: Some(observation.held),
             class: None,
         });
@@ -124,7 +124,7 @@ fn change(previous: &RunState, observation: &Observation, sweep: u64) -> Option<
     }
     let class = waits_for(observation)?;
     (previous.class != Some(class)).then_some(Candidate {
-        sweep,
+        poll,
         held: None,
         class: Some(class),
     })

@@ -32,7 +32,8 @@ pub struct End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Number of the sweep that saw it first.
-    pub sweep: u64,
+    #[serde(rename = "sweep")]
+    pub poll: u64,
     /// `Some` for a hold or a release, that is the new value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<bool>,

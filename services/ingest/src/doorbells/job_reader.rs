@@ -17,8 +17,8 @@ use crate::accounting::resolver::LookupQueue;
 use crate::collector::{Collector, TracedObservation};
 use crate::domain::Observation;
 use crate::envelope::Cause;
+use crate::poll::HookHealth;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
-use crate::sweep::HookHealth;
 use crate::{Error, metrics};
 
 /// More jobs that no poll has shown than this are not asked for by their ids if a list of all jobs leaves them out.
@@ -142,13 +142,13 @@ impl JobReader {
         waiting: &mut HashMap<u32, PendingRead>,
     ) -> Result<Duration, Error> {
         let jobs: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
-        let is_stranger = |id: &&u32| {
+        let is_unlisted = |id: &&u32| {
             waiting
                 .get(id)
                 .is_some_and(|job| job.is_unknown == Some(true))
         };
         let began = Instant::now();
-        let crowd = ids.iter().filter(is_stranger).count() > MAX_UNLISTED_LOOKUPS;
+        let crowd = ids.iter().filter(is_unlisted).count() > MAX_UNLISTED_LOOKUPS;
         let question = async {
             match crowd {
                 true => self.slurm.jobs_from_list(&jobs).await,

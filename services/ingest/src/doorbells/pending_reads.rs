@@ -61,9 +61,9 @@ pub(super) fn next(
 
 /// Whether all who ring came again with an end that was published meanwhile.
 pub(super) fn is_settled(job: &PendingRead, run_store: &RunStore) -> bool {
-    let is_told = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
+    let is_published = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
     let settled =
-        |ring: &JobReadRequest| ring.comes_again && ring.end.as_deref().is_some_and(is_told);
+        |ring: &JobReadRequest| ring.comes_again && ring.end.as_deref().is_some_and(is_published);
     !job.rings.is_empty() && job.rings.iter().all(settled)
 }
 

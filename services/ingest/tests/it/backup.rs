@@ -28,35 +28,35 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
 
     let held = cluster.sbatch(&["--hold"], "true").await;
     // It ends when told so, while nobody controls.
-    let told = cluster.folder.join("told-to-end");
-    let script = format!("until [ -e {} ]; do sleep 0.1; done", told.display());
+    let published = cluster.folder.join("told-to-end");
+    let script = format!("until [ -e {} ]; do sleep 0.1; done", published.display());
     let ends = cluster.sbatch(&[], &script).await;
     let after = format!("--dependency=afterany:{ends}");
     let waits = cluster.sbatch(&[&after], "exit 3").await;
     let runs = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(held, "submitted held").await;
-    mesh.wait_story(waits, "submitted").await;
-    mesh.wait_story(runs, "submitted started").await;
-    mesh.wait_story(ends, "submitted started").await;
+    mesh.wait_history(held, "submitted held").await;
+    mesh.wait_history(waits, "submitted").await;
+    mesh.wait_history(runs, "submitted started").await;
+    mesh.wait_history(ends, "submitted started").await;
     cluster.saved(held).await;
 
     cluster.ctl("kill", "slurmctld").await;
-    std::fs::write(&told, "").unwrap();
+    std::fs::write(&published, "").unwrap();
     answers(cluster).await;
-    mesh.wait_story(ends, "submitted started completed").await;
-    mesh.wait_story(waits, "submitted started failed").await;
+    mesh.wait_history(ends, "submitted started completed").await;
+    mesh.wait_history(waits, "submitted started failed").await;
     let new = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(new, "submitted started completed").await;
+    mesh.wait_history(new, "submitted started completed").await;
     let id = held.to_string();
     cluster.run("root", &["scontrol", "release", &id]).await;
-    mesh.wait_story(held, "submitted held released started completed")
+    mesh.wait_history(held, "submitted held released started completed")
         .await;
 
     // The first one takes control back.
     cluster.ctl("start", "slurmctld").await;
     answers(cluster).await;
     cluster.run("alice", &["scancel", &runs.to_string()]).await;
-    mesh.wait_story(runs, "submitted started cancelled").await;
+    mesh.wait_history(runs, "submitted started cancelled").await;
 
     // Accounting has each of them once and with the end that was told.
     let ids = [held, ends, waits, runs, new];
@@ -74,8 +74,12 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     ];
     wait_for("accounting has every end", PATIENCE, async || {
         let rows = cluster.run("root", &rows).await;
-        let told = ids.map(|id| {
-            let end = mesh.story(id).split(' ').next_back().map(str::to_uppercase);
+        let published = ids.map(|id| {
+            let end = mesh
+                .history(id)
+                .split(' ')
+                .next_back()
+                .map(str::to_uppercase);
             format!("{id}|{}", end.unwrap_or_default())
         });
         // `CANCELLED by 20001`
@@ -84,7 +88,7 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
             .map(|row| row.split(' ').next().unwrap_or_default())
             .collect();
         rows.sort_unstable();
-        (rows == told).then_some(())
+        (rows == published).then_some(())
     })
     .await;
     mesh.assert_no_duplicates();
@@ -99,8 +103,8 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
             }
             _ => None,
         };
-        let told: Vec<_> = mesh.events().iter().filter_map(of_slurmctld).collect();
-        told.len().is_multiple_of(2).then_some(told)
+        let published: Vec<_> = mesh.events().iter().filter_map(of_slurmctld).collect();
+        published.len().is_multiple_of(2).then_some(published)
     })
     .await;
     println!("told of slurmctld: {sources:?}");

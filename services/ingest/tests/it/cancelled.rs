@@ -54,17 +54,17 @@ async fn who_cancelled_is_told_of_every_kind() {
         jobs.push((user, kind, running, "submitted started cancelled"));
         jobs.push((user, kind, waiting, "submitted cancelled"));
     }
-    for (user, _, job, story) in &jobs {
-        mesh.wait_story(*job, story.trim_end_matches(" cancelled"))
+    for (user, _, job, history) in &jobs {
+        mesh.wait_history(*job, history.trim_end_matches(" cancelled"))
             .await;
         cluster.run(user, &["scancel", &job.to_string()]).await;
     }
-    for (user, kind, job, story) in jobs {
-        mesh.wait_story(job, story).await;
+    for (user, kind, job, history) in jobs {
+        mesh.wait_history(job, history).await;
         assert_eq!(
             canceller(&mesh, job).await,
             (kind, user.to_owned()),
-            "job {job}: {story}"
+            "job {job}: {history}"
         );
     }
     mesh.assert_no_duplicates();
@@ -84,9 +84,9 @@ async fn without_accounting_nobody_is_named() {
     let settings = "accounting = false\npoll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     let job = cluster.sbatch(&["--begin=now+1hour"], "true").await;
-    mesh.wait_story(job, "submitted").await;
+    mesh.wait_history(job, "submitted").await;
     cluster.run("root", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted cancelled").await;
+    mesh.wait_history(job, "submitted cancelled").await;
     assert_eq!(mesh.last(job, "job.cancelled").actor, None);
     ingest.stop().await;
 }

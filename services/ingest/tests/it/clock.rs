@@ -94,7 +94,8 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     cluster.wait_state(missed, "COMPLETED").await;
     let before = mesh.events().len();
     let _ingest = start(&config, &clock);
-    mesh.wait_story(missed, "submitted started completed").await;
+    mesh.wait_history(missed, "submitted started completed")
+        .await;
     wait_for("it has caught up", DEADLINE, async || {
         let events = mesh.events();
         let caught_up = events[before..]

@@ -49,7 +49,7 @@ async fn connections_of_strangers_leave_room_for_slurms_commands() {
         held.push(stream);
     }
     let job = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     assert!(ingest.try_wait().unwrap().is_none());
     drop(held);
     ingest.kill().await.unwrap();

@@ -30,7 +30,7 @@ async fn what_ingest_remembers_is_put_back_although_nothing_happens() {
     let context = jetstream::new(async_nats::connect(mesh.nats.url()).await.unwrap());
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 600").await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     let buckets = [BUCKET_INGEST, BUCKET_USERS, BUCKET_QUEUE, BUCKET_LEASES];
     let mut before = Vec::new();
     for bucket in buckets {
@@ -78,15 +78,18 @@ async fn what_ingest_remembers_is_put_back_although_nothing_happens() {
         .chain(consumers)
         .collect();
     wait_for("it is said", DEADLINE, async || {
-        let told = ingest.context.health.notes();
-        let told = told.get("ingest.repairs")?;
-        repaired.iter().all(|one| told.contains(one)).then_some(())
+        let published = ingest.context.health.notes();
+        let published = published.get("ingest.repairs")?;
+        repaired
+            .iter()
+            .all(|one| published.contains(one))
+            .then_some(())
     })
     .await;
     ingest.stop().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     cluster.run("root", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     mesh.assert_no_duplicates();
     assert!(
         mesh.of_job(job)

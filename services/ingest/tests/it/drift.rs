@@ -55,11 +55,11 @@ async fn a_state_that_no_version_had_is_told_once_a_day() {
     jobs.push(cluster.sbatch(&["--begin=now+1hour"], "true").await);
     stand_in.wait_calls("scontrol", 3).await;
     ingest.stop().await;
-    let told = drifts(&mesh);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].source, "slurmctld");
+    let published = drifts(&mesh);
+    assert_eq!(published.len(), 1, "{published:?}");
+    assert_eq!(published[0].source, "slurmctld");
     assert_eq!(
-        told[0].message,
+        published[0].message,
         "slurmctld printed the job state \"BRAND_NEW\", which this version does not know"
     );
     for job in jobs {
@@ -93,13 +93,13 @@ async fn what_catching_up_reads_and_nobody_knows_is_told() {
         event.r#type == "capture.schema_drift"
     })
     .await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     ingest.stop().await;
-    let told = drifts(&mesh);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0].source, "slurmdbd");
+    let published = drifts(&mesh);
+    assert_eq!(published.len(), 1, "{published:?}");
+    assert_eq!(published[0].source, "slurmdbd");
     assert_eq!(
-        told[0].message,
+        published[0].message,
         "slurmdbd printed a TRES, a number or an exit code of a job in a form that this version cannot read"
     );
 }
@@ -134,7 +134,7 @@ async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
         .await
         .ready()
         .await;
-    let told = |what: &'static str| {
+    let published = |what: &'static str| {
         move |event: &mesh_events::Event| match &event.payload {
             Some(Payload::Capture(drift)) => {
                 event.r#type == "capture.schema_drift" && drift.message.contains(what)
@@ -143,16 +143,17 @@ async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
         }
     };
     for command in ["(squeue)", "(sacct)", "(sacctmgr)"] {
-        mesh.wait_event(command, told(command)).await;
+        mesh.wait_event(command, published(command)).await;
     }
     cluster.run("root", &["scancel", &held.to_string()]).await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
-    let mut told: Vec<String> = drifts(&mesh).into_iter().map(|what| what.message).collect();
-    told.sort();
-    assert_eq!(told.len(), 3, "{told:?}");
+    let mut published: Vec<String> = drifts(&mesh).into_iter().map(|what| what.message).collect();
+    published.sort();
+    assert_eq!(published.len(), 3, "{published:?}");
     assert!(
-        told.iter()
+        published
+            .iter()
             .all(|text| !text.contains("secret") && !text.contains("bob"))
     );
     let examples = [
@@ -160,7 +161,7 @@ async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
         ("(sacctmgr)", ": x|x"),
         ("(sacct)", ": x|x|x"),
     ];
-    for (text, (command, example)) in told.iter().zip(examples) {
+    for (text, (command, example)) in published.iter().zip(examples) {
         assert!(text.contains(command) && text.contains(example), "{text}");
     }
 }

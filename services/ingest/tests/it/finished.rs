@@ -6,8 +6,8 @@ use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::wait_for;
 
-use crate::bell::ring;
 use crate::cluster::{self, Cluster};
+use crate::doorbell::ring;
 use crate::forged::field;
 use crate::mesh::{DEADLINE, Mesh};
 use crate::stand_in::StandIn;
@@ -59,20 +59,20 @@ async fn is_overwritten(cluster: &Cluster, job: u32) -> bool {
     states.lines().any(|state| state == "REQUEUED")
 }
 
-async fn tell_end(mesh: &Mesh, told: &Requeued, state: &str, code: &str) {
-    let (id, end) = (told.job.to_string(), told.end.to_string());
+async fn ring_end(mesh: &Mesh, published: &Requeued, state: &str, code: &str) {
+    let (id, end) = (published.job.to_string(), published.end.to_string());
     let environment = [
         ("JOBID", id.as_str()),
         ("JOBSTATE", state),
-        ("SUBMIT", told.submit.as_str()),
-        ("START", told.start.as_str()),
+        ("SUBMIT", published.submit.as_str()),
+        ("START", published.start.as_str()),
         ("END", end.as_str()),
         ("EXITCODE", code),
         ("NODES", "n1"),
         ("UID", "20001"),
         ("USERNAME", "alice"),
     ];
-    ring(mesh, "JobComp", told.job, &environment).await;
+    ring(mesh, "JobComp", published.job, &environment).await;
 }
 
 const FIRST_RUN: &str = "submitted started failed | submitted";
@@ -83,7 +83,7 @@ async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() 
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
     let requeued = requeued_unseen(&mesh, cluster, settings).await;
-    tell_end(&mesh, &requeued, "FAILED", "3:0").await;
+    ring_end(&mesh, &requeued, "FAILED", "3:0").await;
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     mesh.wait_passed(requeued.job, FIRST_RUN).await;
     let failed = mesh.last(requeued.job, "job.failed");
@@ -98,7 +98,7 @@ async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() 
     .await;
     let id = requeued.job.to_string();
     cluster.run("alice", &["scancel", &id]).await;
-    mesh.wait_story(
+    mesh.wait_history(
         requeued.job,
         "submitted started failed | submitted started cancelled",
     )
@@ -113,12 +113,12 @@ async fn the_run_after_an_unseen_requeue_names_the_run_it_continues_though_it_ha
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"";
     let requeued = requeued_unseen(&mesh, cluster, settings).await;
-    tell_end(&mesh, &requeued, "FAILED", "3:0").await;
+    ring_end(&mesh, &requeued, "FAILED", "3:0").await;
     let id = requeued.job.to_string();
     cluster.run("alice", &["scancel", &id]).await;
     cluster.wait_state(requeued.job, "CANCELLED").await;
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    mesh.wait_story(
+    mesh.wait_history(
         requeued.job,
         "submitted started failed | submitted started cancelled",
     )
@@ -141,7 +141,7 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
     let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
     let requeued = requeued_unseen(&mesh, cluster, settings).await;
     // The row still has the exit code.
-    tell_end(&mesh, &requeued, "COMPLETED", "0:0").await;
+    ring_end(&mesh, &requeued, "COMPLETED", "0:0").await;
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     mesh.wait_passed(requeued.job, FIRST_RUN).await;
     let failed = mesh.last(requeued.job, "job.failed");
@@ -154,7 +154,7 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
     assert!((-1..=0).contains(&after), "{after} s after its end");
     let id = requeued.job.to_string();
     cluster.run("alice", &["scancel", &id]).await;
-    mesh.wait_story(
+    mesh.wait_history(
         requeued.job,
         "submitted started failed | submitted started cancelled",
     )
@@ -172,7 +172,7 @@ async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
     // Its program ends by itself when it is told to go.
     let script = "trap \"exit 3\" TERM; sleep 300 & wait";
     let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let id = job.to_string();
@@ -195,7 +195,7 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
     let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
     let id = job.to_string();
     cluster.run("root", &["scontrol", "requeuehold", &id]).await;
@@ -208,7 +208,7 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
     stand_in.wait_calls("squeue", 3).await;
     cluster.run("root", &["scontrol", "release", &id]).await;
     cluster.wait_state(job, "COMPLETED").await;
-    assert_eq!(mesh.story(job), "submitted started");
+    assert_eq!(mesh.history(job), "submitted started");
     stand_in.truth("sacct");
     mesh.wait_passed(
         job,

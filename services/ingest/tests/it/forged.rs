@@ -9,8 +9,8 @@ use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_testkit::{script, wait_for};
 use prost::Message as _;
 
-use crate::bell::ring;
 use crate::cluster::{self, Cluster};
+use crate::doorbell::ring;
 use crate::mesh::{DEADLINE, Mesh, payload};
 use crate::stand_in::StandIn;
 
@@ -38,7 +38,7 @@ pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
 }
 
 /// What jobcomp would tell of a run; the last fields say what is different.
-async fn tell(mesh: &Mesh, job: u32, submit: i64, fields: &[(&str, &str)]) {
+async fn ring_end(mesh: &Mesh, job: u32, submit: i64, fields: &[(&str, &str)]) {
     let (id, submit) = (job.to_string(), submit.to_string());
     let mut environment = vec![
         ("JOBID", id.as_str()),
@@ -84,11 +84,11 @@ async fn the_end_of_an_earlier_run_that_no_record_knows_is_no_event() {
     for (job, hook) in [(job, "PrologSlurmctld"), (waiting, "JobSubmit")] {
         ring(&mesh, hook, job, &[]).await;
     }
-    mesh.wait_story(job, "submitted started").await;
-    mesh.wait_story(waiting, "submitted").await;
+    mesh.wait_history(job, "submitted started").await;
+    mesh.wait_history(waiting, "submitted").await;
     for job in [job, waiting] {
         let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
-        tell(&mesh, job, submit - 100, &[]).await;
+        ring_end(&mesh, job, submit - 100, &[]).await;
         let letter = tokio::time::timeout(DEADLINE, letters.next()).await;
         let letter = DeadLetter::decode(letter.expect("a dead letter").unwrap().payload).unwrap();
         assert!(
@@ -113,11 +113,11 @@ async fn without_accounting_an_unknown_earlier_run_is_inferred_names_nobody_and_
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
     let genuine = mesh.of_job(job)[0].entity_key().to_owned();
     for n in 1..=40 {
-        tell(&mesh, job, submit - 10 * n, &[]).await;
+        ring_end(&mesh, job, submit - 10 * n, &[]).await;
     }
     let forged = || {
         let events = mesh.of_job(job).into_iter();
@@ -161,7 +161,7 @@ async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_it
     let job = cluster.sbatch(&["--requeue"], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
     let start = field(cluster, job, "StartTime").await;
     // Accounting says nothing: only the run that was seen, and the next one, are known.
@@ -182,14 +182,14 @@ async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_it
         ("START", start.as_str()),
         ("END", end.as_str()),
     ];
-    tell(&mesh, job, submit, &fields).await;
+    ring_end(&mesh, job, submit, &fields).await;
     mesh.wait_event("the end of its first run", |event| {
         event.r#type == "job.requeued"
     })
     .await;
-    let told = mesh.last(job, "job.requeued");
-    assert_eq!(told.confidence(), Confidence::Observed);
-    let owner = told.owner.unwrap();
+    let published = mesh.last(job, "job.requeued");
+    assert_eq!(published.confidence(), Confidence::Observed);
+    let owner = published.owner.unwrap();
     assert_eq!(
         (owner.user.as_str(), owner.account.as_str()),
         ("alice", "physics")
@@ -212,7 +212,7 @@ async fn an_earlier_run_that_only_accounting_knows_is_told_as_accounting_has_it(
         .run("root", &["scontrol", "requeue", &job.to_string()])
         .await;
     cluster.wait_state(job, "PENDING").await;
-    tell(&mesh, job, submit, &[("JOBSTATE", "TIMEOUT")]).await;
+    ring_end(&mesh, job, submit, &[("JOBSTATE", "TIMEOUT")]).await;
     mesh.wait_event("the end of its first run", |event| {
         event.r#type == "job.requeued" && event.job().unwrap().job_id == job
     })
@@ -259,7 +259,7 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
     for job in [failed, lied] {
         cluster.wait_state(job, "RUNNING").await;
         ring(&mesh, "PrologSlurmctld", job, &[]).await;
-        mesh.wait_story(job, "submitted started").await;
+        mesh.wait_history(job, "submitted started").await;
     }
     for (job, state, code) in [(failed, "COMPLETED", "0:0"), (lied, "CANCELLED", "0:0")] {
         cluster.wait_state(job, "COMPLETING").await;
@@ -275,10 +275,10 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
             ("END", end.as_str()),
             ("NODES", "n[1-2]"),
         ];
-        tell(&mesh, job, submit.parse().unwrap(), &fields).await;
+        ring_end(&mesh, job, submit.parse().unwrap(), &fields).await;
     }
     // The exit code gives one lie away; the other is told of a run that is over, and of alice.
-    mesh.wait_story(failed, "submitted started failed").await;
+    mesh.wait_history(failed, "submitted started failed").await;
     assert_eq!(
         mesh.last(failed, "job.failed")
             .job()
@@ -288,14 +288,14 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
             .code,
         3
     );
-    mesh.wait_story(lied, "submitted started cancelled").await;
-    let told = mesh.last(lied, "job.cancelled");
-    assert_eq!(told.job().unwrap().nodes, "n1");
+    mesh.wait_history(lied, "submitted started cancelled").await;
+    let published = mesh.last(lied, "job.cancelled");
+    assert_eq!(published.job().unwrap().nodes, "n1");
     stand_in.truth("sacct");
     let corrected = mesh
         .wait_event("the correction", |event| event.r#type == "job.corrected")
         .await;
-    assert_eq!(payload(&corrected).corrects, told.id);
+    assert_eq!(payload(&corrected).corrects, published.id);
     assert_eq!(corrected.job().unwrap().state, "COMPLETED");
     assert!(!mesh.events().iter().any(names_bob));
     mesh.wait_event("what it used", |event| {

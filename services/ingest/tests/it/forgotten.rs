@@ -49,8 +49,8 @@ async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let running = cluster.sbatch(&[], "sleep 300").await;
     let requeued = cluster.sbatch(&["--requeue"], "sleep 300").await;
-    mesh.wait_story(running, "submitted started").await;
-    mesh.wait_story(requeued, "submitted started").await;
+    mesh.wait_history(running, "submitted started").await;
+    mesh.wait_history(requeued, "submitted started").await;
     ingest.stop().await;
     let unseen = cluster.sbatch(&[], "exit 7").await;
     cluster.wait_state(unseen, "FAILED").await;
@@ -66,10 +66,10 @@ async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
         .await;
     all_forgotten(cluster).await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    mesh.wait_story(unseen, "submitted started failed").await;
-    mesh.wait_story(running, "submitted started cancelled")
+    mesh.wait_history(unseen, "submitted started failed").await;
+    mesh.wait_history(running, "submitted started cancelled")
         .await;
-    mesh.wait_story(requeued, "submitted started requeued | submitted cancelled")
+    mesh.wait_history(requeued, "submitted started requeued | submitted cancelled")
         .await;
     let end = mesh.of_job(unseen).pop().unwrap();
     assert_eq!(
@@ -95,7 +95,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     );
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let known = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(known, "submitted started").await;
+    mesh.wait_history(known, "submitted started").await;
     ingest.stop().await;
     // What slurmctld keeps for slurmdbd must be waited for, too.
     cluster.ctl("kill", "slurmdbd").await;
@@ -111,17 +111,18 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
         .await;
         // Sweeps go on and move the watermark.
         let seen = cluster.sbatch(&[], "sleep 2").await;
-        mesh.wait_story(seen, "submitted started completed").await;
+        mesh.wait_history(seen, "submitted started completed").await;
         if restart == 0 {
             ingest.crash().await;
             continue;
         }
-        assert_eq!(mesh.story(unseen), "");
+        assert_eq!(mesh.history(unseen), "");
         cluster.ctl("start", "slurmdbd").await;
         mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up")
             .await;
-        mesh.wait_story(unseen, "submitted started failed").await;
-        mesh.wait_story(known, "submitted started cancelled").await;
+        mesh.wait_history(unseen, "submitted started failed").await;
+        mesh.wait_history(known, "submitted started cancelled")
+            .await;
         // It was told to be away by the ingest before.
         let from = |event: &Event| match &event.payload {
             Some(Payload::Capture(what)) => what.from.map(|from| from.seconds),
@@ -157,7 +158,7 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
     );
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     all_forgotten(cluster).await;
@@ -176,7 +177,7 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     // It looks at the queue again. The end of a job that slurmctld forgets so soon might be missed by who is slow.
     let next = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(next, "submitted started").await;
+    mesh.wait_history(next, "submitted started").await;
     ingest.stop().await;
     cluster.run("alice", &["scancel", &next.to_string()]).await;
     let gaps = gaps();
@@ -187,7 +188,7 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
         "{}",
         gaps[0].message
     );
-    assert_eq!(mesh.story(job), "submitted started");
+    assert_eq!(mesh.history(job), "submitted started");
     mesh.assert_no_duplicates();
 }
 
@@ -199,7 +200,8 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
     let settings = format!("{FAST}\ncatch_up_threshold = \"3s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(before, "submitted started completed").await;
+    mesh.wait_history(before, "submitted started completed")
+        .await;
     mesh.nats.kill();
     // The sweep that sees this one waits for NATS, so that none sees the next.
     let blocking = cluster.sbatch(&[], "sleep 2").await;
@@ -208,8 +210,8 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
     cluster.wait_state(unseen, "FAILED").await;
     all_forgotten(cluster).await;
     mesh.nats.restart().await;
-    mesh.wait_story(unseen, "submitted started failed").await;
-    mesh.wait_story(blocking, "submitted started completed")
+    mesh.wait_history(unseen, "submitted started failed").await;
+    mesh.wait_history(blocking, "submitted started completed")
         .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
@@ -223,7 +225,8 @@ async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
     let settings = format!("{FAST}\nusage_delay = \"1s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(before, "submitted started completed").await;
+    mesh.wait_history(before, "submitted started completed")
+        .await;
     ingest.stop().await;
     // Accounting does not list these two by time.
     let held = cluster.sbatch(&["--hold"], "true").await;
@@ -242,9 +245,10 @@ async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
     all_forgotten(cluster).await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let after = cluster.sbatch(&[], "sleep 1").await;
-    mesh.wait_story(after, "submitted started completed").await;
+    mesh.wait_history(after, "submitted started completed")
+        .await;
     for job in [held, dependent] {
-        mesh.wait_story(job, "submitted cancelled").await;
+        mesh.wait_history(job, "submitted cancelled").await;
         assert_eq!(mesh.of_job(job)[1].actor.clone().unwrap().user, "alice");
     }
     mesh.assert_no_duplicates();
@@ -271,9 +275,9 @@ async fn a_job_id_that_is_used_again_is_another_job() {
         let job = cluster.sbatch(&[], "sleep 1").await;
         if jobs.contains(&job) {
             last = "submitted started completed | submitted started completed";
-            mesh.wait_story(job, last).await;
+            mesh.wait_history(job, last).await;
         } else {
-            mesh.wait_story(job, "submitted started completed").await;
+            mesh.wait_history(job, "submitted started completed").await;
             // While Slurm remembers a job its id is not given again.
             all_forgotten(&cluster).await;
         }
@@ -309,7 +313,7 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     let printed = cluster.run("alice", &["bash", "-c", submit]).await;
     let jobs: Vec<u32> = printed.lines().map(|id| id.parse().unwrap()).collect();
     for job in &jobs {
-        mesh.wait_story(*job, "submitted held").await;
+        mesh.wait_history(*job, "submitted held").await;
     }
     // Nobody looks meanwhile.
     stand_in.lie("squeue", "exit 1");
@@ -318,7 +322,7 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     stand_in.truth("squeue");
     let before = stand_in.count("squeue");
     for job in &jobs {
-        mesh.wait_story(*job, "submitted held cancelled").await;
+        mesh.wait_history(*job, "submitted held cancelled").await;
     }
     // Sixteen of them are asked for by their ids after each sweep: so it would take thirteen sweeps.
     let asked = stand_in.count("squeue") - before;
@@ -332,7 +336,7 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
 async fn one_task_cancelled(cluster: &Cluster, mesh: &Mesh, stand_in: &StandIn) -> u32 {
     let options = ["--array=0-3", "--begin=now+1hour"];
     let array = cluster.sbatch(&options, "true").await;
-    mesh.wait_story(array, "submitted").await;
+    mesh.wait_history(array, "submitted").await;
     cluster
         .run("alice", &["scancel", &format!("{array}_2")])
         .await;
@@ -340,17 +344,17 @@ async fn one_task_cancelled(cluster: &Cluster, mesh: &Mesh, stand_in: &StandIn) 
     array
 }
 
-async fn told_with_its_owner(mesh: &Mesh, array: u32) {
+async fn published_with_owner(mesh: &Mesh, array: u32) {
     let tasks_of = |event: &Event| payload(event).array_tasks.clone();
-    let told = mesh
+    let published = mesh
         .wait_event("the task's cancel", |event| {
             event.r#type == "job.cancelled"
                 && event.job().is_some_and(|_| tasks_of(event) == "2")
                 && mesh.of_job(array).contains(event)
         })
         .await;
-    assert_eq!(told.owner.as_ref().unwrap().user, "alice");
-    assert_eq!(told.confidence(), Confidence::Inferred);
+    assert_eq!(published.owner.as_ref().unwrap().user, "alice");
+    assert_eq!(published.confidence(), Confidence::Inferred);
     let rest = mesh.of_job(array);
     let mut rest = rest
         .iter()
@@ -371,7 +375,7 @@ async fn a_task_cancelled_alone_is_told_though_its_array_is_gone_before_it_is_pr
     let ingest = ingest.ready().await;
     let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
     cluster.run("alice", &["scancel", &array.to_string()]).await;
-    told_with_its_owner(&mesh, array).await;
+    published_with_owner(&mesh, array).await;
     ingest.stop().await;
 }
 
@@ -386,11 +390,11 @@ async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
     let ingest = ingest.ready().await;
     let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
     cluster.run("alice", &["scancel", &array.to_string()]).await;
-    mesh.wait_story(array, "submitted cancelled").await;
+    mesh.wait_history(array, "submitted cancelled").await;
     ingest.crash().await;
     all_forgotten(cluster).await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
-    told_with_its_owner(&mesh, array).await;
+    published_with_owner(&mesh, array).await;
     ingest.stop().await;
 }
 
@@ -403,7 +407,8 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
     let settings = format!("{FAST}\nmissing_record_timeout = \"3s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(before, "submitted started completed").await;
+    mesh.wait_history(before, "submitted started completed")
+        .await;
     ingest.stop().await;
     let options = ["--array=0-3", "--begin=now+1hour"];
     // The older one is found by its id, which no sweep has shown.
@@ -434,7 +439,7 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
     cluster.run("alice", &["scancel", &waits.to_string()]).await;
     for array in [waits, gone] {
         tasks_are_cancelled(&mesh, array, "0-1,3").await;
-        told_with_its_owner(&mesh, array).await;
+        published_with_owner(&mesh, array).await;
     }
     ingest.stop().await;
 }

@@ -6,8 +6,8 @@ use async_nats::jetstream;
 use mesh_events::Event;
 use mesh_testkit::wait_for;
 
-use crate::bell::ring;
 use crate::cluster;
+use crate::doorbell::ring;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 use crate::users::{FAST, baseline};
@@ -35,7 +35,7 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     let ingest = ingest.ready().await;
     baseline(&mesh).await;
     let before = cluster.sbatch(&["--hold"], "true").await;
-    mesh.wait_story(before, "submitted held").await;
+    mesh.wait_history(before, "submitted held").await;
 
     limit(&mesh, Some(1)).await;
     // A hold must be remembered first, and so must what a sweep sees.
@@ -55,25 +55,25 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     let runs = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(runs, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", runs, &[]).await;
-    mesh.wait_story(runs, "submitted started").await;
+    mesh.wait_history(runs, "submitted started").await;
     cluster.run("alice", &["scancel", &runs.to_string()]).await;
     cluster.wait_state(runs, "CANCELLED").await;
     ring(&mesh, "EpilogSlurmctld", runs, &[]).await;
-    mesh.wait_story(runs, "submitted started cancelled").await;
-    assert_eq!(mesh.story(held), "");
+    mesh.wait_history(runs, "submitted started cancelled").await;
+    assert_eq!(mesh.history(held), "");
     let away = |event: &Event| event.r#type == "capture.source_down";
     assert!(!mesh.events().iter().any(away));
     assert!(ingest.context.health.problems().contains_key(STATE));
 
     limit(&mesh, None).await;
-    mesh.wait_story(held, "submitted held").await;
+    mesh.wait_history(held, "submitted held").await;
     mesh.wait_event("slurmdbd is away", away).await;
     stand_in.truth("sacctmgr");
     let ingest = ingest.ready().await;
     mesh.assert_no_duplicates();
     for job in [before, held] {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
-        mesh.wait_story(job, "submitted held cancelled").await;
+        mesh.wait_history(job, "submitted held cancelled").await;
     }
     // What was told meanwhile is remembered.
     ingest.stop().await;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mesh_testkit::{script, wait_for};
 
-use crate::bell::ring;
 use crate::cluster::Cluster;
+use crate::doorbell::ring;
 use crate::mesh::{DEADLINE, Mesh};
 
 /// What a call of the hook brought along.
@@ -33,9 +33,9 @@ async fn ring_on(mesh: &Mesh, folder: &Path) {
             .collect();
         files.sort_by_key(|path| std::fs::metadata(path).unwrap().modified().unwrap());
         for path in files {
-            let told = environment(&path);
-            let job = told["JOBID"].parse().unwrap();
-            let pairs: Vec<(&str, &str)> = told
+            let published = environment(&path);
+            let job = published["JOBID"].parse().unwrap();
+            let pairs: Vec<(&str, &str)> = published
                 .iter()
                 .map(|(name, value)| (name.as_str(), value.as_str()))
                 .collect();
@@ -78,9 +78,9 @@ async fn what_a_genuine_jobcomp_tells_is_never_called_not_believed() {
         () = ring_on(&mesh, calls.path()) => {}
         () = played => {}
     }
-    let told = ingests.logs();
-    assert!(told.contains("state loaded"), "{told}");
-    for line in told.lines() {
+    let published = ingests.logs();
+    assert!(published.contains("state loaded"), "{published}");
+    for line in published.lines() {
         assert!(!line.contains("reported by hook"), "{line}");
     }
     let client = async_nats::connect(mesh.nats.url()).await.unwrap();
@@ -109,19 +109,19 @@ async fn play(mesh: &Mesh, cluster: &Cluster) {
     .await;
     let suspended = submit(&[], "sleep 300").await;
     for job in [running, requeued, suspended] {
-        mesh.wait_story(job, "submitted started").await;
+        mesh.wait_history(job, "submitted started").await;
     }
-    mesh.wait_story(waiting, "submitted").await;
-    let tell = async |user: &str, command: &[&str], job: u32| {
+    mesh.wait_history(waiting, "submitted").await;
+    let run_as = async |user: &str, command: &[&str], job: u32| {
         let id = job.to_string();
         cluster.run(user, &[command, &[&id]].concat()).await
     };
-    tell("alice", &["scancel"], waiting).await;
-    tell("alice", &["scancel"], running).await;
-    tell("root", &["scontrol", "requeue"], requeued).await;
-    tell("root", &["scontrol", "suspend"], suspended).await;
-    tell("alice", &["scancel"], suspended).await;
-    for (job, story) in [
+    run_as("alice", &["scancel"], waiting).await;
+    run_as("alice", &["scancel"], running).await;
+    run_as("root", &["scontrol", "requeue"], requeued).await;
+    run_as("root", &["scontrol", "suspend"], suspended).await;
+    run_as("alice", &["scancel"], suspended).await;
+    for (job, history) in [
         (failed, "submitted started failed"),
         (high, "submitted started failed"),
         (completed, "submitted started completed"),
@@ -133,7 +133,7 @@ async fn play(mesh: &Mesh, cluster: &Cluster) {
             "submitted started requeued | submitted started completed",
         ),
     ] {
-        mesh.wait_story(job, story).await;
+        mesh.wait_history(job, history).await;
     }
     wait_for("the array is over", DEADLINE, async || {
         let ends = mesh.of_job(array);
@@ -144,13 +144,13 @@ async fn play(mesh: &Mesh, cluster: &Cluster) {
     })
     .await;
     mesh.wait_event("the suspended one is cancelled", |_| {
-        mesh.story(suspended).ends_with("cancelled")
+        mesh.history(suspended).ends_with("cancelled")
     })
     .await;
     // Finished, then requeued: its doorbell is of a run that ended long ago.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    tell("root", &["scontrol", "requeue"], failed).await;
-    mesh.wait_story(
+    run_as("root", &["scontrol", "requeue"], failed).await;
+    mesh.wait_history(
         failed,
         "submitted started failed | submitted started failed",
     )

@@ -15,7 +15,7 @@ async fn a_job_that_succeeds_is_submitted_started_completed() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&["--comment=hello"], "sleep 2").await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     let end = mesh
         .wait_event("the end", |event| {
             event.r#type == "job.completed" && event.job().unwrap().job_id == job
@@ -60,7 +60,7 @@ async fn an_exit_code_fails_the_job_and_is_told() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "exit 3").await;
-    mesh.wait_story(job, "submitted started failed").await;
+    mesh.wait_history(job, "submitted started failed").await;
     let end = mesh.of_job(job).pop().unwrap();
     assert_eq!(end.job().unwrap().exit_code.unwrap().code, 3);
     assert_eq!(end.job().unwrap().reason, "NonZeroExitCode");
@@ -74,16 +74,16 @@ async fn cancelled_while_waiting_never_started() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let waiting = cluster.sbatch(&["--begin=now+1hour"], "true").await;
     let running = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(waiting, "submitted").await;
-    mesh.wait_story(running, "submitted started").await;
+    mesh.wait_history(waiting, "submitted").await;
+    mesh.wait_history(running, "submitted started").await;
     cluster
         .run(
             "alice",
             &["scancel", &waiting.to_string(), &running.to_string()],
         )
         .await;
-    mesh.wait_story(waiting, "submitted cancelled").await;
-    mesh.wait_story(running, "submitted started cancelled")
+    mesh.wait_history(waiting, "submitted cancelled").await;
+    mesh.wait_history(running, "submitted started cancelled")
         .await;
     let end = mesh.last(waiting, "job.cancelled");
     assert_eq!(end.job().unwrap().start_time, None);
@@ -96,17 +96,17 @@ async fn an_array_is_submitted_once_and_each_task_starts_and_ends() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let array = cluster.sbatch(&["--array=0-3%2"], "sleep 1").await;
-    let story =
+    let history =
         "submitted | started completed | started completed | started completed | started completed";
-    mesh.wait_story(array, story).await;
+    mesh.wait_history(array, history).await;
     let cancelled = cluster
         .sbatch(&["--array=0-9", "--begin=now+1hour"], "true")
         .await;
-    mesh.wait_story(cancelled, "submitted").await;
+    mesh.wait_history(cancelled, "submitted").await;
     cluster
         .run("alice", &["scancel", &cancelled.to_string()])
         .await;
-    mesh.wait_story(cancelled, "submitted cancelled").await;
+    mesh.wait_history(cancelled, "submitted cancelled").await;
     let end = mesh.last(cancelled, "job.cancelled");
     assert_eq!(payload(&end).array_tasks, "0-9");
     assert_eq!(end.entity.unwrap().kind, "array");
@@ -121,21 +121,21 @@ async fn single_pending_tasks_that_are_cancelled_are_told_while_the_array_waits(
     let settings = format!("{FAST}\nmissing_record_timeout = \"3s\"");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let array = cluster.sbatch(&["--array=1-4", "--hold"], "true").await;
-    mesh.wait_story(array, "submitted held").await;
-    for (task, story) in [
+    mesh.wait_history(array, "submitted held").await;
+    for (task, history) in [
         (3, "submitted held cancelled"),
         (2, "submitted held cancelled cancelled"),
     ] {
         cluster
             .run("alice", &["scancel", &format!("{array}_{task}")])
             .await;
-        mesh.wait_story(array, story).await;
+        mesh.wait_history(array, history).await;
         let cancelled = mesh.last(array, "job.cancelled");
         assert_eq!(payload(&cancelled).array_tasks, task.to_string());
         assert_eq!(cancelled.confidence(), Confidence::Inferred);
     }
     cluster.run("alice", &["scancel", &array.to_string()]).await;
-    mesh.wait_story(array, "submitted held cancelled cancelled cancelled")
+    mesh.wait_history(array, "submitted held cancelled cancelled cancelled")
         .await;
     let rest = mesh.last(array, "job.cancelled");
     assert_eq!(payload(&rest).array_tasks, "1,4");
@@ -149,14 +149,14 @@ async fn a_requeued_job_has_two_runs_and_the_second_names_the_first() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&["--requeue"], "sleep 300").await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     cluster
         .run("root", &["scontrol", "requeue", &job.to_string()])
         .await;
-    mesh.wait_story(job, "submitted started requeued | submitted started")
+    mesh.wait_history(job, "submitted started requeued | submitted started")
         .await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(
+    mesh.wait_history(
         job,
         "submitted started requeued | submitted started cancelled",
     )
@@ -186,7 +186,7 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&["--hold"], "true").await;
-    mesh.wait_story(job, "submitted held").await;
+    mesh.wait_history(job, "submitted held").await;
     cluster
         .run(
             "alice",
@@ -201,7 +201,7 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
     cluster
         .run("alice", &["scontrol", "release", &job.to_string()])
         .await;
-    mesh.wait_story(job, "submitted held released").await;
+    mesh.wait_history(job, "submitted held released").await;
     let what = "pending for its begin time";
     let pending = mesh
         .wait_event(what, |event| {
@@ -210,7 +210,7 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
         .await;
     assert_eq!(pending.job().unwrap().reason_class, "begin_time");
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted held released cancelled")
+    mesh.wait_history(job, "submitted held released cancelled")
         .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
@@ -223,8 +223,8 @@ async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     let mesh = Mesh::start().await;
     let mut ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
-    let mut story = "submitted started".to_owned();
-    mesh.wait_story(job, &story).await;
+    let mut history = "submitted started".to_owned();
+    mesh.wait_history(job, &history).await;
     // Slurm counts whole seconds: two suspends in one would be one.
     let scontrol = async |what: &str| {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
@@ -232,14 +232,14 @@ async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
         cluster.run("root", &command).await;
     };
     for round in 0..3 {
-        for (what, told) in [("suspend", " suspended"), ("resume", " resumed")] {
+        for (what, published) in [("suspend", " suspended"), ("resume", " resumed")] {
             // The last of the suspends is told when ingest ends.
             if (round, what) == (2, "resume") {
                 break;
             }
             scontrol(what).await;
-            story.push_str(told);
-            mesh.wait_story(job, &story).await;
+            history.push_str(published);
+            mesh.wait_history(job, &history).await;
         }
     }
     ingest.crash().await;
@@ -248,21 +248,21 @@ async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     }
     ingest = mesh.ingest(cluster, FAST).await.ready().await;
     // Of what happened meanwhile Slurm knows the last resume.
-    story.push_str(" resumed");
-    mesh.wait_story(job, &story).await;
+    history.push_str(" resumed");
+    mesh.wait_history(job, &history).await;
     scontrol("suspend").await;
-    story.push_str(" suspended");
-    mesh.wait_story(job, &story).await;
+    history.push_str(" suspended");
+    mesh.wait_history(job, &history).await;
     ingest.stop().await;
     for what in ["resume", "suspend"] {
         scontrol(what).await;
     }
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    story.push_str(" suspended");
-    mesh.wait_story(job, &story).await;
+    history.push_str(" suspended");
+    mesh.wait_history(job, &history).await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    story.push_str(" cancelled");
-    mesh.wait_story(job, &story).await;
+    history.push_str(" cancelled");
+    mesh.wait_history(job, &history).await;
     let mut counts: Vec<u64> = mesh.of_job(job).iter().map(|event| event.run_seq).collect();
     counts.sort_unstable();
     counts.dedup();

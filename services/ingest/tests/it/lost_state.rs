@@ -34,7 +34,7 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     let job = cluster.sbatch(&["--begin=now+1hour"], "exit 4").await;
     let lost = cluster.sbatch(&["--begin=now+1hour"], "exit 4").await;
     for job in [job, lost] {
-        mesh.wait_story(job, "submitted").await;
+        mesh.wait_history(job, "submitted").await;
     }
     let (state, old) = (cluster.folder.join("state"), cluster.folder.join("old"));
     cluster.ctl("stop", "slurmctld").await;
@@ -46,11 +46,12 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
         cluster.run("root", &update).await;
     };
     start_now(job).await;
-    mesh.wait_story(job, "submitted started failed").await;
+    mesh.wait_history(job, "submitted started failed").await;
     cluster.run("alice", &["scancel", &lost.to_string()]).await;
-    mesh.wait_story(lost, "submitted cancelled").await;
+    mesh.wait_history(lost, "submitted cancelled").await;
     let forgotten = cluster.sbatch(&[], "exit 5").await;
-    mesh.wait_story(forgotten, "submitted started failed").await;
+    mesh.wait_history(forgotten, "submitted started failed")
+        .await;
     mesh.wait_event("what the first run used", |_| {
         mesh.updates_of(job).len() == 1
     })
@@ -61,13 +62,13 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     cluster.ctl("start", "slurmctld").await;
     start_now(job).await;
     let twice = "submitted started failed | submitted started failed";
-    mesh.wait_story(job, twice).await;
+    mesh.wait_history(job, twice).await;
     let second = mesh.last(job, "job.submitted");
     let continues = payload(&second).continues.clone().unwrap();
     assert_eq!(continues.cause, "failed");
     // The id of a job that slurmctld has forgotten is another job's now.
     assert_eq!(cluster.sbatch(&[], "exit 5").await, forgotten);
-    mesh.wait_story(forgotten, twice).await;
+    mesh.wait_history(forgotten, twice).await;
     let closed = mesh
         .wait_event("the gap is closed", |event| {
             gap(event, "capture.gap_closed").is_some()
@@ -85,7 +86,7 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     assert!(opened < again && again < ended, "{opened} {again} {ended}");
     // Cancelled for the second time before it could run.
     cluster.run("alice", &["scancel", &lost.to_string()]).await;
-    mesh.wait_story(lost, "submitted cancelled | submitted cancelled")
+    mesh.wait_history(lost, "submitted cancelled | submitted cancelled")
         .await;
     mesh.wait_event("what the second run used", |_| {
         mesh.updates_of(job).len() == 2

@@ -3,20 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod backup;
-mod bell;
 mod cancelled;
 mod clock;
 mod cluster;
 mod crowded;
 mod deleted;
-mod doubt;
+mod doorbell;
 mod drift;
 mod finished;
 mod forged;
 mod forgotten;
 mod full;
+mod gaps;
 mod genuine;
-mod holes;
+mod implausible;
 mod lifecycle;
 mod lost_state;
 mod memory;

@@ -202,12 +202,12 @@ impl Mesh {
     }
 
     /// The lifecycle of a job's runs in words: runs in order, separated by ` | `. Waiting facts are left out: they depend on the scheduler.
-    pub fn story(&self, id: u32) -> String {
-        self.story_in(NAME, id)
+    pub fn history(&self, id: u32) -> String {
+        self.history_in(NAME, id)
     }
 
     /// The same of a job of that cluster.
-    pub fn story_in(&self, cluster: &str, id: u32) -> String {
+    pub fn history_in(&self, cluster: &str, id: u32) -> String {
         let mut runs: Vec<(String, Vec<(u64, String)>)> = Vec::new();
         for event in self.of_job_in(cluster, id) {
             let word = event.r#type.trim_start_matches("job.").to_owned();
@@ -241,27 +241,27 @@ impl Mesh {
     }
 
     /// Waits until a job's story is this one.
-    pub async fn wait_story(&self, id: u32, story: &str) {
-        self.wait_story_in(NAME, id, story).await;
+    pub async fn wait_history(&self, id: u32, history: &str) {
+        self.wait_history_in(NAME, id, history).await;
     }
 
     /// The same of a job of that cluster.
-    pub async fn wait_story_in(&self, cluster: &str, id: u32, story: &str) {
+    pub async fn wait_history_in(&self, cluster: &str, id: u32, history: &str) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
-        while self.story_in(cluster, id) != story {
+        while self.history_in(cluster, id) != history {
             assert!(
                 tokio::time::Instant::now() < deadline,
-                "job {id} of {cluster}: expected {story:?}, found {:?}",
-                self.story_in(cluster, id)
+                "job {id} of {cluster}: expected {history:?}, found {:?}",
+                self.history_in(cluster, id)
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Waits until a job's story is this one, or goes on from there: for what does not last.
-    pub async fn wait_passed(&self, id: u32, story: &str) {
-        wait_for(&format!("job {id}: {story}"), DEADLINE, async || {
-            self.story(id).starts_with(story).then_some(())
+    pub async fn wait_passed(&self, id: u32, history: &str) {
+        wait_for(&format!("job {id}: {history}"), DEADLINE, async || {
+            self.history(id).starts_with(history).then_some(())
         })
         .await;
     }

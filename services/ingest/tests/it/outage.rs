@@ -13,7 +13,7 @@ async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     cluster.saved(job).await;
     cluster.ctl("kill", "slurmctld").await;
     mesh.wait_event("slurmctld is down", |event| {
@@ -30,9 +30,9 @@ async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
         event.r#type == "capture.source_up"
     })
     .await;
-    assert_eq!(mesh.story(job), "submitted started");
+    assert_eq!(mesh.history(job), "submitted started");
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -43,11 +43,12 @@ async fn nats_away_while_a_job_starts_and_ends_loses_nothing() {
     let mut mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let before = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(before, "submitted started completed").await;
+    mesh.wait_history(before, "submitted started completed")
+        .await;
     mesh.nats.kill();
     let job = cluster.sbatch(&[], "exit 3").await;
     cluster.wait_state(job, "FAILED").await;
     mesh.nats.restart().await;
-    mesh.wait_story(job, "submitted started failed").await;
+    mesh.wait_history(job, "submitted started failed").await;
     ingest.stop().await;
 }

@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use crate::cluster::{self, NAME};
 use crate::mesh::Mesh;
-use crate::users::{DEADLINE, FAST, baseline, of_user, story, wait_story};
+use crate::users::{DEADLINE, FAST, baseline, history, of_user, wait_history};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_linked_when_they_become_known_or_change() {
@@ -22,21 +22,21 @@ async fn people_are_linked_when_they_become_known_or_change() {
     mesh.identities("[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-2\"\n");
     let alice = ["user/alice identity_linked"];
     let linked = "user/alice identity_linked Identity al-1 at https://id.example.org (map-file)>al-2 at https://id.example.org (map-file) by ?";
-    wait_story(&mesh, &alice, &[linked]).await;
+    wait_history(&mesh, &alice, &[linked]).await;
     // Not in the map any more: the next source counts.
     mesh.identities("[users.zoe]\nissuer = \"https://id.example.org\"\nsubject = \"z-1\"\n");
     let fallen_back = "user/alice identity_linked Identity al-2 at https://id.example.org (map-file)>alice at https://ldap.example.org (getent) by ?";
-    wait_story(&mesh, &alice, &[linked, fallen_back]).await;
+    wait_history(&mesh, &alice, &[linked, fallen_back]).await;
     let known = "user/zoe identity_linked Identity >z-1 at https://id.example.org (map-file) by ?";
-    wait_story(&mesh, &["user/zoe "], &[known]).await;
+    wait_history(&mesh, &["user/zoe "], &[known]).await;
     // A map that cannot be read, and a restart: nobody is forgotten, nobody is told again.
     mesh.identities("[users.alice\n");
     ingest.stop().await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     mesh.identities("[users.zoe]\nissuer = \"https://id.example.org\"\nsubject = \"z-2\"\n");
     let changed = "user/zoe identity_linked Identity z-1 at https://id.example.org (map-file)>z-2 at https://id.example.org (map-file) by ?";
-    wait_story(&mesh, &["user/zoe "], &[known, changed]).await;
-    assert_eq!(story(&mesh, &alice), [linked, fallen_back]);
+    wait_history(&mesh, &["user/zoe "], &[known, changed]).await;
+    assert_eq!(history(&mesh, &alice), [linked, fallen_back]);
     ingest.stop().await;
 }
 
@@ -123,9 +123,9 @@ async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
     );
     mesh.assert_no_duplicates();
     // The budget begins anew each minute, and a slow machine may need two of them.
-    let told = of("mallory").len();
+    let published = of("mallory").len();
     assert!(
-        (5..=10).contains(&told),
-        "{told} of mallory's 39 logins were told"
+        (5..=10).contains(&published),
+        "{published} of mallory's 39 logins were told"
     );
 }

@@ -7,8 +7,8 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{subject, timestamp};
 use prost::Message as _;
 
-use crate::bell::TIMED_OUT;
 use crate::cluster::{self, NAME};
+use crate::doorbell::TIMED_OUT;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
@@ -33,8 +33,8 @@ async fn ring_all(mesh: &Mesh, occasion: &str, jobs: impl IntoIterator<Item = u3
 }
 
 /// Publishes doorbells, many at a time.
-async fn ring_each(mesh: &Mesh, bells: impl IntoIterator<Item = Doorbell>) {
-    let rings = bells.into_iter().map(|doorbell| async move {
+async fn ring_each(mesh: &Mesh, doorbells: impl IntoIterator<Item = Doorbell>) {
+    let rings = doorbells.into_iter().map(|doorbell| async move {
         let subject = subject::doorbell(NAME, &doorbell.hook);
         let body = doorbell.encode_to_vec();
         mesh.bus
@@ -62,7 +62,7 @@ async fn f16_a_hundred_hooks_at_once_cause_a_handful_of_commands() {
     assert_eq!(jobs.len(), 100);
     // Slurm takes its time, so that all of them have rung when the second look begins, however slow this machine is.
     stand_in.lie("squeue", "sleep 1");
-    for (occasion, story) in [
+    for (occasion, history) in [
         ("submitted", "submitted held"),
         ("over", "submitted held cancelled"),
     ] {
@@ -73,7 +73,7 @@ async fn f16_a_hundred_hooks_at_once_cause_a_handful_of_commands() {
         let before = stand_in.calls().len();
         ring_all(&mesh, occasion, jobs.iter().copied()).await;
         for job in &jobs {
-            mesh.wait_story(*job, story).await;
+            mesh.wait_history(*job, history).await;
         }
         let calls = stand_in.calls().split_off(before);
         assert!(calls.len() <= 20, "{calls:#?}");
@@ -93,7 +93,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
     let begun = Instant::now();
     let real = cluster.sbatch(&["--hold"], "true").await;
     ring_all(&mesh, "forged", (50_000_000..50_010_000).chain([real])).await;
-    mesh.wait_story(real, "submitted held").await;
+    mesh.wait_history(real, "submitted held").await;
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
     let calls = stand_in.calls();
     // 500 strangers are asked for in a few lists, and 16 of each list by their ids; the others cause one sweep a second at most.
@@ -109,7 +109,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
     // The same as tasks of an array that is there, which would let in any number of them: it is not believed for long.
     let array = cluster.sbatch(&["--hold", "--array=1-9"], "true").await;
     ring_all(&mesh, "array", [array]).await;
-    mesh.wait_story(array, "submitted held").await;
+    mesh.wait_history(array, "submitted held").await;
     let (before, begun) = (stand_in.calls().len(), Instant::now());
     let tasks = (60_000_000..60_010_000).map(|job| Doorbell {
         environment: [("SLURM_ARRAY_JOB_ID".to_owned(), array.to_string())].into(),
@@ -118,7 +118,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
     ring_each(&mesh, tasks).await;
     let real_too = cluster.sbatch(&["--hold"], "true").await;
     ring_all(&mesh, "real", [real_too]).await;
-    mesh.wait_story(real_too, "submitted held").await;
+    mesh.wait_history(real_too, "submitted held").await;
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
     let calls = stand_in.calls().len() - before;
     println!("{calls} commands for tasks in {seconds} s");
@@ -126,7 +126,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
         calls <= 150 + 10 * seconds,
         "{calls} commands in {seconds} s"
     );
-    assert_eq!(mesh.story(array), "submitted held");
+    assert_eq!(mesh.history(array), "submitted held");
     for job in [real, real_too, array] {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
     }
@@ -165,7 +165,7 @@ async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
         let real = cluster.sbatch(&["--hold"], "true").await;
         let begun = Instant::now();
         ring_all(&mesh, occasion, [real]).await;
-        mesh.wait_story(real, "submitted held").await;
+        mesh.wait_history(real, "submitted held").await;
         println!("{occasion}: heard after {:?}", begun.elapsed());
         jobs.push(real);
     }

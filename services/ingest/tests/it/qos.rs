@@ -2,7 +2,7 @@
 
 use crate::cluster;
 use crate::mesh::{Mesh, payload};
-use crate::users::{FAST, baseline, sacctmgr, story, wait_story};
+use crate::users::{FAST, baseline, history, sacctmgr, wait_history};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn qos_default_qos_and_membership_are_told_one_by_one() {
@@ -59,19 +59,19 @@ async fn qos_default_qos_and_membership_are_told_one_by_one() {
     ];
     let keys = ["user/quin ", "account/q"];
     let mut expected: Vec<&str> = Vec::new();
-    for (command, told) in steps {
+    for (command, published) in steps {
         sacctmgr(cluster, "root", command).await;
-        expected.push(told);
+        expected.push(published);
         // By whom they are about, in the order of telling.
         expected.sort_by_key(|line| line.split(' ').next());
-        wait_story(&mesh, &keys, &expected).await;
+        wait_history(&mesh, &keys, &expected).await;
     }
     for account in ["qlab", "qalt"] {
         sacctmgr(cluster, "root", &format!("delete account {account}")).await;
     }
     ingest.stop().await;
     assert!(
-        story(&mesh, &keys)
+        history(&mesh, &keys)
             .starts_with(&["account/qalt access_granted QOS >low by root".to_owned()])
     );
     mesh.assert_no_duplicates();
@@ -94,7 +94,7 @@ async fn a_qos_reason_may_mean_the_qos_of_the_partition() {
         .await;
     let options = ["--partition=strict", "--qos=normal"];
     let first = cluster.sbatch(&options, "sleep 300").await;
-    mesh.wait_story(first, "submitted started").await;
+    mesh.wait_history(first, "submitted started").await;
     let second = cluster.sbatch(&options, "true").await;
     let waits = |event: &mesh_events::Event| {
         event.r#type == "job.pending" && event.job().is_some_and(|job| job.job_id == second)
@@ -113,8 +113,9 @@ async fn a_qos_reason_may_mean_the_qos_of_the_partition() {
     for job in [second, first] {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
     }
-    mesh.wait_story(first, "submitted started cancelled").await;
-    mesh.wait_story(second, "submitted cancelled").await;
+    mesh.wait_history(first, "submitted started cancelled")
+        .await;
+    mesh.wait_history(second, "submitted cancelled").await;
     ingest.stop().await;
     let delete = ["scontrol", "delete", "PartitionName=strict"];
     cluster.run("root", &delete).await;

@@ -24,9 +24,9 @@ async fn attempts_that_last_no_second_are_runs_of_their_own() {
     assert_eq!(jobs.len(), 3);
     for job in &jobs {
         let twice = "submitted started requeued | submitted started";
-        mesh.wait_story(*job, twice).await;
+        mesh.wait_history(*job, twice).await;
         cluster.run("alice", &["scancel", &job.to_string()]).await;
-        mesh.wait_story(*job, &format!("{twice} cancelled")).await;
+        mesh.wait_history(*job, &format!("{twice} cancelled")).await;
         let runs: BTreeSet<String> = mesh
             .of_job(*job)
             .iter()

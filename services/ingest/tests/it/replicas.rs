@@ -25,14 +25,14 @@ struct Held(u32);
 impl Held {
     async fn submit(cluster: &Cluster, mesh: &Mesh) -> Self {
         let job = cluster.sbatch(&["--hold"], "true").await;
-        mesh.wait_story(job, "submitted held").await;
+        mesh.wait_history(job, "submitted held").await;
         Self(job)
     }
 
     async fn release(self, cluster: &Cluster, mesh: &Mesh) {
         let id = self.0.to_string();
         cluster.run("alice", &["scontrol", "release", &id]).await;
-        mesh.wait_story(self.0, "submitted held released started completed")
+        mesh.wait_history(self.0, "submitted held released started completed")
             .await;
     }
 }
@@ -69,7 +69,7 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
     stop.cancel();
     let jobs = jobs.await.unwrap();
     for job in &jobs {
-        mesh.wait_story(*job, "submitted started completed").await;
+        mesh.wait_history(*job, "submitted started completed").await;
     }
     // Accounting has each of them once, too.
     let ids = jobs

@@ -8,9 +8,9 @@ use mesh_events::Event;
 use mesh_events::proto::mesh::job::v1::Usage;
 use mesh_testkit::{script, wait_for};
 
-use crate::bell::ring;
 use crate::cluster::{self, Cluster};
-use crate::holes::{filled, lose_everything};
+use crate::doorbell::ring;
+use crate::gaps::{filled, lose_everything};
 use crate::mesh::Mesh;
 
 const FAST: &str =
@@ -18,19 +18,19 @@ const FAST: &str =
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Waits until both have told this of a job.
-async fn both_tell(commands: &Mesh, rest: &Mesh, job: u32, story: &str) {
-    commands.wait_story(job, story).await;
-    told_over_rest(rest, job, story).await;
+async fn both_publish(commands: &Mesh, rest: &Mesh, job: u32, history: &str) {
+    commands.wait_history(job, history).await;
+    published_over_rest(rest, job, history).await;
 }
 
 /// Waits until this is told of a job. Over REST sweeps are half a minute apart: hooks ring.
-async fn told_over_rest(rest: &Mesh, job: u32, story: &str) {
+async fn published_over_rest(rest: &Mesh, job: u32, history: &str) {
     let mut rings = Vec::new();
     wait_for(
-        &format!("over REST of job {job}: {story}"),
+        &format!("over REST of job {job}: {history}"),
         DEADLINE,
         async || {
-            if rest.story(job) == story {
+            if rest.history(job) == history {
                 return Some(());
             }
             // Each ring is another one.
@@ -68,7 +68,7 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
     let (commands, rest) = (Mesh::start().await, Mesh::start().await);
     let over_rest = rest.ingest_over_rest(cluster, FAST).await.ready().await;
     let by_commands = commands.ingest(cluster, FAST).await.ready().await;
-    let both = async |job: u32, story: &str| both_tell(&commands, &rest, job, story).await;
+    let both = async |job: u32, history: &str| both_publish(&commands, &rest, job, history).await;
 
     let measured = cluster.sbatch(&[], "sleep 3").await;
     let failed = cluster.sbatch(&[], "exit 3").await;
@@ -102,27 +102,27 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
     // Two runs of the requeued job, three tasks, and all others but the one that never ran.
     for (job, runs) in jobs.into_iter().zip([1, 1, 0, 1, 3, 2]) {
         wait_for("what the runs used", DEADLINE, async || {
-            let told = [&commands, &rest].map(|mesh| mesh.updates_of(job).len());
-            (told == [runs, runs]).then_some(())
+            let published = [&commands, &rest].map(|mesh| mesh.updates_of(job).len());
+            (published == [runs, runs]).then_some(())
         })
         .await;
         let (commands, rest) = (facts(&commands, job), facts(&rest, job));
         let ids = |facts: &BTreeMap<String, Event>| facts.keys().cloned().collect::<Vec<_>>();
         assert_eq!(ids(&commands), ids(&rest), "job {job}");
         for (id, printed) in &commands {
-            let told = &rest[id];
+            let published = &rest[id];
             let of = |event: &Event| (event.r#type.clone(), event.occurred_at);
-            assert_eq!(of(printed), of(told), "{id}");
+            assert_eq!(of(printed), of(published), "{id}");
             let code = |event: &Event| event.job().unwrap().exit_code;
             // Accounting of 22.05 has none over REST, and only there is a run that was requeued. Before the end whoever looks late has one.
-            let is_over = !["job.submitted", "job.started"].contains(&told.r#type.as_str());
+            let is_over = !["job.submitted", "job.started"].contains(&published.r#type.as_str());
             // Of a job that is cancelled the record has 0 until its script has ended (26.05): who looks late has another one.
             let ends_itself = ![running, requeued].contains(&job);
-            if code(told).is_some() && is_over && ends_itself {
-                assert_eq!(code(printed), code(told), "{id}");
+            if code(published).is_some() && is_over && ends_itself {
+                assert_eq!(code(printed), code(published), "{id}");
             }
-            if let (Some(printed), Some(told)) = (used(printed), used(told)) {
-                assert_eq!(printed, told, "{id}");
+            if let (Some(printed), Some(published)) = (used(printed), used(published)) {
+                assert_eq!(printed, published, "{id}");
             }
         }
     }
@@ -143,7 +143,7 @@ async fn what_a_run_used_has_its_exit_code_after_a_restart() {
     let slow = FAST.replace("usage_delay = \"1s\"", "usage_delay = \"1h\"");
     let ingest = mesh.ingest_over_rest(cluster, &slow).await.ready().await;
     let job = cluster.sbatch(&[], "exit 3").await;
-    told_over_rest(&mesh, job, "submitted started failed").await;
+    published_over_rest(&mesh, job, "submitted started failed").await;
     ingest.stop().await;
     let ingest = mesh.ingest_over_rest(cluster, FAST).await.ready().await;
     wait_for("what it used", DEADLINE, async || {
@@ -174,7 +174,7 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
     let seen = cluster.sbatch(&[], "sleep 2; exit 3").await;
-    told_over_rest(&mesh, seen, "submitted started").await;
+    published_over_rest(&mesh, seen, "submitted started").await;
     ingest.stop().await;
     let unseen = cluster.sbatch(&[], "exit 4").await;
     cluster.wait_state(seen, "COMPLETING").await;
@@ -182,7 +182,7 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     // What was missed is asked of accounting at once.
     let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
     for (job, code) in [(seen, 3), (unseen, 4)] {
-        told_over_rest(&mesh, job, "submitted started failed").await;
+        published_over_rest(&mesh, job, "submitted started failed").await;
         let end = mesh.last(job, "job.failed");
         assert_eq!(code_of(&end), Some(code));
     }

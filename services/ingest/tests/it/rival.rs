@@ -2,9 +2,9 @@
 //!
 //! | fault | here |
 //! | --- | --- |
-//! | F0 none | `bell::a_doorbell_makes_ingest_look_at_the_job_now`; times: `make bench`, `make demo` |
+//! | F0 none | `doorbell::a_doorbell_makes_ingest_look_at_the_job_now`; times: `make bench`, `make demo` |
 //! | F1, F2 a hook rings, accounting has no row yet | [`f1_f2_accounting_that_is_behind_delays_nothing`] |
-//! | F3 anybody rings for a job that is none | `polite::f3_…`, `bell::the_end_of_a_job_that_no_record_knows_is_parked` |
+//! | F3 anybody rings for a job that is none | `polite::f3_…`, `doorbell::the_end_of_a_job_that_no_record_knows_is_parked` |
 //! | F4 the daemon is down | [`f4_doorbells_wait_for_an_ingest_that_is_down`]; the hook's side: `hooks/mesh-hook/tests` |
 //! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
 //! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
@@ -23,24 +23,24 @@
 //!
 //! | pain | here |
 //! | --- | --- |
-//! | 4 a squeue that times out or fails is taken for the end | `doubt::nothing_follows_from_answers_that_cannot_be_true` |
-//! | 5 a job that moved to another partition is lost | `doubt::a_job_that_moves_to_another_partition_stays_the_same_run` |
+//! | 4 a squeue that times out or fails is taken for the end | `implausible::nothing_follows_from_answers_that_cannot_be_true` |
+//! | 5 a job that moved to another partition is lost | `implausible::a_job_that_moves_to_another_partition_stays_the_same_run` |
 //! | 6 accounting's own window begins at midnight | the same test: every question names its window |
 //! | 7 a job id that is used again | `forgotten::a_job_id_that_is_used_again_is_another_job` |
 //! | 8 requeue and preemption read as failure or as a second job | `transitions`; table |
-//! | 9 node failure, suspension, time limit not recognised | `transitions`, `lifecycle::suspensions_stay_in_order_whatever_happens_to_ingest`, `rows`, `bell`; table |
+//! | 9 node failure, suspension, time limit not recognised | `transitions`, `lifecycle::suspensions_stay_in_order_whatever_happens_to_ingest`, `rows`, `doorbell`; table |
 //! | 10 out of memory not recognised | `rows`; table: the controller's, jobcomp's and accounting's word |
 //! | 16 arrays: one message per task, or a wrong summary | `lifecycle::an_array_is_submitted_once_and_each_task_starts_and_ends`, `lifecycle::a_hundred_tasks_make_two_hundred_and_one_events` |
 //! | 17 accounting lags, so what is told is false | `rows`, [`f1_f2_accounting_that_is_behind_delays_nothing`]; table: accounting lags |
 //! | 18 scrontab: "did not run" after each success | `scrontab::each_run_of_a_scrontab_job_continues_the_one_before`, where Slurm has it; table: scrontab |
 //! | 20 one bad row stops all, rows twice or under another's name | `rows::a_row_that_is_none_late_twice_or_behind_concerns_no_other_job` |
 //! | 26 JSON changes with every release | `slurm-client`: `json::tests`, against answers of 22.05, 24.11 and 26.05 |
-//! | 27 JSON is slow and huge | `doubt`: no question asks for it; `make bench` |
+//! | 27 JSON is slow and huge | `implausible`: no question asks for it; `make bench` |
 
 use std::time::{Duration, Instant};
 
-use crate::bell::ring;
 use crate::cluster::{self, NAME};
+use crate::doorbell::ring;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
@@ -57,11 +57,11 @@ async fn f1_f2_accounting_that_is_behind_delays_nothing() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     cluster.wait_state(job, "CANCELLED").await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     cluster.ctl("continue", "slurmdbd").await;
     ingest.stop().await;
 }
@@ -74,13 +74,13 @@ async fn f4_doorbells_wait_for_an_ingest_that_is_down() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     ingest.crash().await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     cluster.wait_state(job, "CANCELLED").await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -91,7 +91,7 @@ async fn f6_nats_away_while_ingest_is_killed_loses_nothing() {
     let mut mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let known = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(known, "submitted started").await;
+    mesh.wait_history(known, "submitted started").await;
     mesh.nats.kill();
     let unknown = cluster.sbatch(&[], "exit 3").await;
     cluster.wait_state(unknown, "FAILED").await;
@@ -100,8 +100,9 @@ async fn f6_nats_away_while_ingest_is_killed_loses_nothing() {
     ingest.crash().await;
     mesh.nats.restart().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    mesh.wait_story(unknown, "submitted started failed").await;
-    mesh.wait_story(known, "submitted started cancelled").await;
+    mesh.wait_history(unknown, "submitted started failed").await;
+    mesh.wait_history(known, "submitted started cancelled")
+        .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -123,7 +124,7 @@ async fn f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other() {
         .ready()
         .await;
     let known = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(known, "submitted started").await;
+    mesh.wait_history(known, "submitted started").await;
     first.stop().await;
     other.stop().await;
     let unseen = cluster.sbatch(&[], "exit 7").await;
@@ -151,9 +152,10 @@ async fn f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other() {
     stand_in.truth("sacct");
     mesh.wait_event("the other has caught up", caught_up("other"))
         .await;
-    mesh.wait_story(unseen, "submitted started failed").await;
+    mesh.wait_history(unseen, "submitted started failed").await;
     cluster.run("alice", &["scancel", &known.to_string()]).await;
-    mesh.wait_story(known, "submitted started cancelled").await;
+    mesh.wait_history(known, "submitted started cancelled")
+        .await;
     mesh.assert_no_duplicates();
     first.stop().await;
     other.stop().await;
@@ -168,15 +170,15 @@ async fn f12_accounting_that_hangs_holds_up_nobody_else() {
     let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
     let ingest = ingest.ready().await;
     // Nobody but accounting can know this one, so it is asked, and asked again.
-    ring(&mesh, "JobComp", 66_000_010, &crate::bell::TIMED_OUT).await;
+    ring(&mesh, "JobComp", 66_000_010, &crate::doorbell::TIMED_OUT).await;
     stand_in.wait_calls("sacct", 1).await;
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     mesh.wait_event("slurmdbd is down", |event| {
         event.r#type == "capture.source_down"
     })
@@ -213,6 +215,6 @@ async fn f14_ingest_starts_before_nats() {
     mesh.nats.restart().await;
     let ingest = ingest.ready().await;
     let job = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     ingest.stop().await;
 }

@@ -70,18 +70,18 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     mesh.wait_event("caught up", |_| caught_up(&mesh.events()) == 1)
         .await;
     let job = cluster.sbatch(&[], "exit 4").await;
-    mesh.wait_story(job, "submitted started failed").await;
+    mesh.wait_history(job, "submitted started failed").await;
     ingest.stop().await;
-    let told = mesh.of_job(job).pop().unwrap().job().unwrap().clone();
+    let published = mesh.of_job(job).pop().unwrap().job().unwrap().clone();
     let (submit, start) = (
-        told.submit_time.unwrap().seconds,
-        told.start_time.unwrap().seconds,
+        published.submit_time.unwrap().seconds,
+        published.start_time.unwrap().seconds,
     );
     let behind = |state: &str| {
         format!(
             "JobIDRaw={job}|JobID={job}|DBIndex=1|User=alice|UID=20001|Account=physics|State={state}|Submit={submit}|Start={start}|\
              End=Unknown|NNodes=1|NodeList={}|ReqTRES=cpu=1",
-            told.nodes
+            published.nodes
         )
     };
     let a_day_ago = (now - Duration::hours(24)).timestamp();
@@ -104,9 +104,9 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     let ingest = ingest.ready().await;
     mesh.wait_event("caught up again", |_| caught_up(&mesh.events()) == 2)
         .await;
-    mesh.wait_story(TIMED_OUT, "submitted started timeout")
+    mesh.wait_history(TIMED_OUT, "submitted started timeout")
         .await;
-    mesh.wait_story(OUT_OF_MEMORY, "submitted started out_of_memory")
+    mesh.wait_history(OUT_OF_MEMORY, "submitted started out_of_memory")
         .await;
     for job in [TIMED_OUT, OUT_OF_MEMORY] {
         for event in mesh.of_job(job) {
@@ -121,10 +121,10 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     let killed = mesh.of_job(OUT_OF_MEMORY).pop().unwrap();
     assert_eq!(killed.job().unwrap().exit_code.unwrap().signal, 125);
     // What accounting has not heard of yet takes nothing back.
-    assert_eq!(mesh.story(job), "submitted started failed");
+    assert_eq!(mesh.history(job), "submitted started failed");
     // A job that left the queue is found though a line of every sweep cannot be read.
     let next = cluster.sbatch(&[], "sleep 1").await;
-    mesh.wait_story(next, "submitted started completed").await;
+    mesh.wait_history(next, "submitted started completed").await;
     cluster.run("alice", &["scancel", &held.to_string()]).await;
     mesh.assert_no_duplicates();
     ingest.stop().await;

@@ -28,18 +28,18 @@ async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_tol
     // One task runs, the rest never becomes a job of its own.
     let tasks = format!("--array=0-{LAST_TASK}%1");
     let array = cluster.sbatch(&[&tasks], "sleep 300").await;
-    mesh.wait_story(array, "submitted | started").await;
+    mesh.wait_history(array, "submitted | started").await;
     let submit = format!(
         "for n in {{1..{JOBS}}}; do sbatch --parsable --hold --mem=10 --output=/dev/null --wrap=true; done"
     );
     let printed = cluster.run("alice", &["bash", "-c", &submit]).await;
     let jobs: Vec<u32> = printed.lines().map(|id| id.parse().unwrap()).collect();
     assert_eq!(jobs.len(), JOBS);
-    told(&mesh, &jobs, "job.held").await;
+    published(&mesh, &jobs, "job.held").await;
 
     cluster.run("alice", &["scancel", "--user=alice"]).await;
-    told(&mesh, &jobs, "job.cancelled").await;
-    mesh.wait_story(array, "submitted cancelled | started cancelled")
+    published(&mesh, &jobs, "job.cancelled").await;
+    mesh.wait_history(array, "submitted cancelled | started cancelled")
         .await;
     let rest = mesh.of_job(array);
     let rest = rest
@@ -51,7 +51,7 @@ async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_tol
 }
 
 /// Waits until each of these jobs has exactly one event of the type.
-async fn told(mesh: &Mesh, jobs: &[u32], kind: &str) {
+async fn published(mesh: &Mesh, jobs: &[u32], kind: &str) {
     let what = format!("{kind} of each job");
     wait_for(&what, Duration::from_secs(300), async || {
         let mut counts: HashMap<u32, u32> = HashMap::new();

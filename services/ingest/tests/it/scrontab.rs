@@ -44,16 +44,16 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
     ];
     for (job, own) in jobs {
         wait_for("two runs are over", PATIENCE, async || {
-            (mesh.story(job).matches(" | ").count() >= 2).then_some(())
+            (mesh.history(job).matches(" | ").count() >= 2).then_some(())
         })
         .await;
         // Accounting calls each end a requeue (seen on 24.11), the controller shows the run's own end while its epilogs run.
         let is_end = |word: &str| word == own || word == "requeued";
-        let story = mesh.story(job);
-        let runs: Vec<&str> = story.split(" | ").collect();
+        let history = mesh.history(job);
+        let runs: Vec<&str> = history.split(" | ").collect();
         for run in &runs[..2] {
             let end = run.strip_prefix("submitted started ");
-            assert!(end.is_some_and(is_end), "{story}");
+            assert!(end.is_some_and(is_end), "{history}");
         }
         let events = mesh.of_job(job);
         let continued: Vec<_> = events
@@ -61,25 +61,25 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
             .filter(|event| event.r#type == "job.submitted")
             .filter_map(|event| payload(event).continues.as_ref())
             .collect();
-        assert!(continued.len() >= 2, "{story}");
+        assert!(continued.len() >= 2, "{history}");
         for before in continued {
             let end = events.iter().find(|end| {
                 end.entity_key() == before.run
                     && end.r#type.trim_start_matches("job.") == before.cause
             });
-            assert!(end.is_some(), "{before:?} in {story}");
+            assert!(end.is_some(), "{before:?} in {history}");
         }
     }
     // A user who removes the table cancels what waits.
     cluster.run("alice", &["scrontab", "-r"]).await;
     for (job, _) in jobs {
         wait_for("the waiting run is cancelled", PATIENCE, async || {
-            mesh.story(job)
+            mesh.history(job)
                 .ends_with("| submitted cancelled")
                 .then_some(())
         })
         .await;
-        let runs = mesh.story(job).matches(" | ").count();
+        let runs = mesh.history(job).matches(" | ").count();
         let id = job.to_string();
         let rows = ["sacct", "-D", "-X", "-n", "-P", "-o", "State", "-j", &id];
         wait_for("accounting has as many runs", PATIENCE, async || {

@@ -59,14 +59,14 @@ impl StandIn {
     }
 
     /// What a test kept of a command's answers in files whose names begin with `old-`: the one that holds a sweep.
-    pub fn old_sweep(&self) -> String {
+    pub fn old_listing(&self) -> String {
         let files = fs::read_dir(self.folder.path()).unwrap();
         let files = files.map(|file| file.unwrap().path());
-        let of_sweep = |path: &PathBuf| {
+        let of_poll = |path: &PathBuf| {
             let name = path.file_name().unwrap().to_string_lossy();
             name.starts_with("old-_h__a")
         };
-        let file = files.into_iter().find(of_sweep).expect("a sweep was kept");
+        let file = files.into_iter().find(of_poll).expect("a sweep was kept");
         fs::read_to_string(file).unwrap()
     }
 

@@ -22,18 +22,18 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
     }
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    mesh.wait_story(running, "baseline").await;
-    mesh.wait_story(waiting, "baseline").await;
-    assert_eq!(mesh.story(over), "");
+    mesh.wait_history(running, "baseline").await;
+    mesh.wait_history(waiting, "baseline").await;
+    assert_eq!(mesh.history(over), "");
     cluster
         .run(
             "alice",
             &["scancel", &running.to_string(), &waiting.to_string()],
         )
         .await;
-    mesh.wait_story(running, "baseline cancelled").await;
-    mesh.wait_story(waiting, "baseline cancelled").await;
-    assert_eq!(mesh.story(over), "");
+    mesh.wait_history(running, "baseline cancelled").await;
+    mesh.wait_history(waiting, "baseline cancelled").await;
+    assert_eq!(mesh.history(over), "");
     ingest.stop().await;
 }
 
@@ -44,19 +44,19 @@ async fn what_happens_during_an_absence_is_told_afterwards_and_nothing_twice() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let long = cluster.sbatch(&[], "sleep 300").await;
     let held = cluster.sbatch(&["--hold"], "true").await;
-    mesh.wait_story(long, "submitted started").await;
-    mesh.wait_story(held, "submitted held").await;
+    mesh.wait_history(long, "submitted started").await;
+    mesh.wait_history(held, "submitted held").await;
     ingest.stop().await;
     let short = cluster.sbatch(&[], "exit 7").await;
     cluster.wait_state(short, "FAILED").await;
     cluster.run("alice", &["scancel", &long.to_string()]).await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    mesh.wait_story(short, "submitted started failed").await;
-    mesh.wait_story(long, "submitted started cancelled").await;
+    mesh.wait_history(short, "submitted started failed").await;
+    mesh.wait_history(long, "submitted started cancelled").await;
     mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up")
         .await;
     cluster.run("alice", &["scancel", &held.to_string()]).await;
-    mesh.wait_story(held, "submitted held cancelled").await;
+    mesh.wait_history(held, "submitted held cancelled").await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -82,7 +82,7 @@ async fn a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twic
         ingest = mesh.ingest(cluster, FAST).await.ready().await;
     }
     for job in &jobs {
-        mesh.wait_story(*job, "submitted started completed").await;
+        mesh.wait_history(*job, "submitted started completed").await;
     }
     mesh.assert_no_duplicates();
     ingest.stop().await;
@@ -97,10 +97,10 @@ async fn a_second_ingest_stands_by_until_the_first_stops() {
     let role = |ingest: &Running| ingest.context.health.roles()["ingest"];
     assert_eq!((role(&first), role(&second)), ("leader", "standby"));
     let job = cluster.sbatch(&["--hold"], "true").await;
-    mesh.wait_story(job, "submitted held").await;
+    mesh.wait_history(job, "submitted held").await;
     first.stop().await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted held cancelled").await;
+    mesh.wait_history(job, "submitted held cancelled").await;
     assert_eq!(role(&second), "leader");
     mesh.assert_no_duplicates();
     second.stop().await;

@@ -2,8 +2,8 @@
 
 use mesh_events::proto::mesh::event::v1::Confidence;
 
-use crate::bell::ring;
 use crate::cluster;
+use crate::doorbell::ring;
 use crate::forged::field;
 use crate::mesh::Mesh;
 
@@ -17,7 +17,7 @@ async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     let id = job.to_string();
     for _ in 0..2 {
         for (act, state) in [("suspend", "SUSPENDED"), ("resume", "RUNNING")] {
@@ -27,7 +27,7 @@ async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
         }
     }
     ring(&mesh, "TaskProlog", job, &[]).await;
-    mesh.wait_story(job, "submitted started suspended resumed")
+    mesh.wait_history(job, "submitted started suspended resumed")
         .await;
     let suspended = mesh.last(job, "job.suspended");
     assert_eq!(suspended.confidence(), Confidence::Inferred);
@@ -39,7 +39,7 @@ async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
     cluster.run("alice", &["scancel", &id]).await;
     cluster.wait_state(job, "CANCELLED").await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started suspended resumed cancelled")
+    mesh.wait_history(job, "submitted started suspended resumed cancelled")
         .await;
     mesh.wait_event("what it used", |_| mesh.updates_of(job).len() == 1)
         .await;
@@ -47,9 +47,12 @@ async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
     let ask = ["sacct", "-X", "-n", "-P", "-o", "Suspended", "-j", &id];
     let sum = cluster.run("root", &ask).await;
     let seconds: i64 = sum.rsplit(':').next().unwrap().parse().unwrap();
-    let told = mesh.last(job, "job.cancelled").job().unwrap().clone();
-    let told = i64::try_from(told.suspended_seconds).unwrap();
-    assert!(seconds >= 4 && (told - seconds).abs() <= 1, "{told} {sum}");
+    let published = mesh.last(job, "job.cancelled").job().unwrap().clone();
+    let published = i64::try_from(published.suspended_seconds).unwrap();
+    assert!(
+        seconds >= 4 && (published - seconds).abs() <= 1,
+        "{published} {sum}"
+    );
     let span = at(&resumed) - at(&suspended);
     assert!((span - seconds).abs() <= 1, "{span} {sum}");
     mesh.assert_no_duplicates();

@@ -36,8 +36,8 @@ impl Play {
             .await;
     }
 
-    async fn story(&self, job: u32, story: &str) {
-        self.mesh.wait_story(job, story).await;
+    async fn history(&self, job: u32, history: &str) {
+        self.mesh.wait_history(job, history).await;
     }
 
     /// A node fails: one job goes back to the queue, one must not.
@@ -51,19 +51,19 @@ impl Play {
             .cluster
             .sbatch(&[&on_n4[..], &["--no-requeue"]].concat(), "sleep 300")
             .await;
-        self.story(again, "submitted started").await;
-        self.story(once, "submitted started").await;
+        self.history(again, "submitted started").await;
+        self.history(once, "submitted started").await;
         let down = ["update", "NodeName=n4", "State=DOWN", "Reason=test"];
         self.scontrol(&down).await;
-        self.story(once, "submitted started node_fail").await;
-        self.story(again, "submitted started node_fail | submitted")
+        self.history(once, "submitted started node_fail").await;
+        self.history(again, "submitted started node_fail | submitted")
             .await;
         let resume = ["update", "NodeName=n4", "State=RESUME"];
         self.scontrol(&resume).await;
-        self.story(again, "submitted started node_fail | submitted started")
+        self.history(again, "submitted started node_fail | submitted started")
             .await;
         self.cancel(again).await;
-        self.story(
+        self.history(
             again,
             "submitted started node_fail | submitted started cancelled",
         )
@@ -81,7 +81,7 @@ impl Play {
             .cluster
             .sbatch(&["-pspare", "-wn2", "-n4"], "sleep 300")
             .await;
-        self.story(requeued, "submitted started").await;
+        self.history(requeued, "submitted started").await;
         // Others may want its node at any moment.
         self.mesh.wait_passed(cancelled, "submitted started").await;
         let better = self
@@ -92,15 +92,15 @@ impl Play {
             .cluster
             .sbatch(&["-pcpu", "-wn2", "-n4"], "sleep 1")
             .await;
-        self.story(cancelled, "submitted started preempted").await;
-        self.story(requeued, "submitted started preempted | submitted started")
+        self.history(cancelled, "submitted started preempted").await;
+        self.history(requeued, "submitted started preempted | submitted started")
             .await;
         for winner in [better, other] {
-            self.story(winner, "submitted started completed").await;
+            self.history(winner, "submitted started completed").await;
         }
         self.cancel(requeued).await;
-        let story = "submitted started preempted | submitted started cancelled";
-        self.story(requeued, story).await;
+        let history = "submitted started preempted | submitted started cancelled";
+        self.history(requeued, history).await;
         vec![requeued, cancelled, better, other]
     }
 
@@ -108,35 +108,35 @@ impl Play {
     async fn requeues(&self) -> Vec<u32> {
         let special = self.cluster.sbatch(&["--requeue"], "sleep 300").await;
         let finished = self.cluster.sbatch(&["--requeue"], "true").await;
-        self.story(special, "submitted started").await;
+        self.history(special, "submitted started").await;
         self.scontrol(&["requeuehold", "State=SpecialExit", &special.to_string()])
             .await;
-        self.story(special, "submitted started requeued | submitted held")
+        self.history(special, "submitted started requeued | submitted held")
             .await;
-        self.story(finished, "submitted started completed").await;
+        self.history(finished, "submitted started completed").await;
         self.scontrol(&["requeue", &finished.to_string()]).await;
-        let story = "submitted started completed | submitted started completed";
-        self.story(finished, story).await;
+        let history = "submitted started completed | submitted started completed";
+        self.history(finished, history).await;
         self.scontrol(&["release", &special.to_string()]).await;
-        let story = "submitted started requeued | submitted held released started";
-        self.story(special, story).await;
+        let history = "submitted started requeued | submitted held released started";
+        self.history(special, history).await;
         self.cancel(special).await;
-        self.story(special, &format!("{story} cancelled")).await;
+        self.history(special, &format!("{history} cancelled")).await;
         // Accounting of 22.05 has overwritten the row of the run that had completed: nothing to compare.
         vec![special]
     }
 
     async fn held_by_an_admin(&self) -> Vec<u32> {
         let job = self.cluster.sbatch(&["--begin=now+1hour"], "true").await;
-        self.story(job, "submitted").await;
+        self.history(job, "submitted").await;
         self.scontrol(&["hold", &job.to_string()]).await;
-        self.story(job, "submitted held").await;
+        self.history(job, "submitted held").await;
         let held = self.mesh.last(job, "job.held");
         assert_eq!(held.actor.unwrap().kind(), ActorKind::Admin);
         self.scontrol(&["release", &job.to_string()]).await;
-        self.story(job, "submitted held released").await;
+        self.history(job, "submitted held released").await;
         self.cancel(job).await;
-        self.story(job, "submitted held released cancelled").await;
+        self.history(job, "submitted held released cancelled").await;
         vec![job]
     }
 
@@ -151,9 +151,9 @@ impl Play {
         let met = after(good, &[]).await;
         let killed = after(bad, &["--kill-on-invalid-dep=yes"]).await;
         let stuck = after(bad, &["--kill-on-invalid-dep=no"]).await;
-        self.story(bad, "submitted started failed").await;
-        self.story(met, "submitted started completed").await;
-        self.story(killed, "submitted cancelled").await;
+        self.history(bad, "submitted started failed").await;
+        self.history(met, "submitted started completed").await;
+        self.history(killed, "submitted cancelled").await;
         // Which of the two reasons it waits for is the same class.
         let waits = |event: &mesh_events::Event| {
             event.r#type == "job.pending"
@@ -163,7 +163,7 @@ impl Play {
         };
         self.mesh.wait_event("it waits", waits).await;
         self.cancel(stuck).await;
-        self.story(stuck, "submitted cancelled").await;
+        self.history(stuck, "submitted cancelled").await;
         vec![good, bad, met, killed, stuck]
     }
 
@@ -178,7 +178,7 @@ impl Play {
             )
             .await;
         for (offset, job) in [leader, leader + 1].into_iter().enumerate() {
-            self.story(job, "submitted started completed").await;
+            self.history(job, "submitted started completed").await;
             let end = self.mesh.last(job, "job.completed");
             let het = end.job().unwrap().het.unwrap();
             assert_eq!((het.job_id, het.offset), (leader, offset as u32));
@@ -188,15 +188,16 @@ impl Play {
 
     async fn resize(&self) -> Vec<u32> {
         let job = self.cluster.sbatch(&["-N2", "-pgpu"], "sleep 300").await;
-        self.story(job, "submitted started").await;
+        self.history(job, "submitted started").await;
         let update = [&format!("JobId={job}")[..], "NumNodes=1"];
         let command = [&["scontrol", "update"], &update[..]].concat();
         self.cluster.run("alice", &command).await;
-        self.story(job, "submitted started resized").await;
+        self.history(job, "submitted started resized").await;
         let resized = self.mesh.last(job, "job.resized");
         assert_eq!(resized.job().unwrap().node_count, 1);
         self.cancel(job).await;
-        self.story(job, "submitted started resized cancelled").await;
+        self.history(job, "submitted started resized cancelled")
+            .await;
         vec![job]
     }
 
@@ -211,11 +212,11 @@ impl Play {
         ];
         self.scontrol(&reservation).await;
         let job = self.cluster.sbatch(&["--reservation=later"], "true").await;
-        self.story(job, "submitted").await;
+        self.history(job, "submitted").await;
         let submitted = self.mesh.of_job(job).remove(0);
         assert_eq!(submitted.job().unwrap().reservation, "later");
         self.cancel(job).await;
-        self.story(job, "submitted cancelled").await;
+        self.history(job, "submitted cancelled").await;
         vec![job]
     }
 
@@ -225,26 +226,27 @@ impl Play {
             .cluster
             .sbatch(&["--array=0-1", "--requeue"], "sleep 300")
             .await;
-        self.story(requeued, "submitted | started | started").await;
+        self.history(requeued, "submitted | started | started")
+            .await;
         self.scontrol(&["requeue", &format!("{requeued}_1")]).await;
-        let story = "submitted | started | started requeued | submitted started";
-        self.story(requeued, story).await;
+        let history = "submitted | started | started requeued | submitted started";
+        self.history(requeued, history).await;
         self.cancel(requeued).await;
-        let story =
+        let history =
             "submitted | started cancelled | started requeued | submitted started cancelled";
-        self.story(requeued, story).await;
+        self.history(requeued, history).await;
         let update = [
             "update",
             &format!("JobId={throttled}"),
             "ArrayTaskThrottle=3",
         ];
-        self.story(throttled, "submitted | started").await;
+        self.history(throttled, "submitted | started").await;
         self.scontrol(&update).await;
-        self.story(throttled, "submitted | started | started | started")
+        self.history(throttled, "submitted | started | started | started")
             .await;
         self.cancel(throttled).await;
         let tasks = " | started cancelled".repeat(3);
-        self.story(throttled, &format!("submitted{tasks}")).await;
+        self.history(throttled, &format!("submitted{tasks}")).await;
         vec![throttled, requeued]
     }
 
@@ -290,7 +292,7 @@ impl Play {
     }
 
     /// The same, as the events have it.
-    fn told(&self, jobs: &[u32]) -> BTreeSet<(String, i64, bool, String)> {
+    fn published(&self, jobs: &[u32]) -> BTreeSet<(String, i64, bool, String)> {
         let mut runs = BTreeSet::new();
         for job in jobs {
             let events = self.mesh.of_job(*job);
@@ -340,16 +342,16 @@ async fn every_transition_is_told_as_accounting_has_it() {
     let (a, b, c, d, e, f, g) = parts;
     let jobs = [a, b, c, d, e, f, g, alone.0, alone.1].concat();
     // slurmdbd of 22.05 is a second or more behind.
-    let told = play.told(&jobs);
+    let published = play.published(&jobs);
     let patience = tokio::time::Instant::now() + Duration::from_secs(180);
     loop {
         let accounting = play.accounting(&jobs).await;
-        if told == accounting {
+        if published == accounting {
             break;
         }
         assert!(
             tokio::time::Instant::now() < patience,
-            "told {told:#?}, accounting {accounting:#?}"
+            "told {published:#?}, accounting {accounting:#?}"
         );
         tokio::time::sleep(Duration::from_millis(500)).await;
     }

@@ -23,15 +23,16 @@ async fn two_clusters_with_the_same_job_ids_have_nothing_to_do_with_each_other()
     let conf = conf.path().to_str().unwrap();
     let (east, west) = tokio::join!(small("east", 24_100, conf), small("west", 23_300, conf));
     let mesh = Mesh::start().await;
-    let told_east = mesh.ingest_named("east", &east, SETTINGS).await;
-    let told_west = mesh.ingest_named("west", &west, SETTINGS).await;
-    let (told_east, told_west) = tokio::join!(told_east.ready(), told_west.ready());
+    let published_east = mesh.ingest_named("east", &east, SETTINGS).await;
+    let published_west = mesh.ingest_named("west", &west, SETTINGS).await;
+    let (published_east, published_west) =
+        tokio::join!(published_east.ready(), published_west.ready());
 
     let job = east.sbatch(&[], "exit 3").await;
     assert_eq!(west.sbatch(&[], "sleep 300").await, job, "equal ids");
-    mesh.wait_story_in("east", job, "submitted started failed")
+    mesh.wait_history_in("east", job, "submitted started failed")
         .await;
-    mesh.wait_story_in("west", job, "submitted started").await;
+    mesh.wait_history_in("west", job, "submitted started").await;
 
     // Slurm of the one hangs; the other goes on as if nothing were.
     west.ctl("pause", "slurmctld").await;
@@ -40,26 +41,26 @@ async fn two_clusters_with_the_same_job_ids_have_nothing_to_do_with_each_other()
     })
     .await;
     let next = east.sbatch(&[], "true").await;
-    mesh.wait_story_in("east", next, "submitted started completed")
+    mesh.wait_history_in("east", next, "submitted started completed")
         .await;
-    assert_eq!(mesh.story_in("west", next), "");
+    assert_eq!(mesh.history_in("west", next), "");
     west.ctl("continue", "slurmctld").await;
 
     assert_eq!(west.sbatch(&["--hold"], "true").await, next, "equal ids");
-    mesh.wait_story_in("west", next, "submitted held").await;
+    mesh.wait_history_in("west", next, "submitted held").await;
     west.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story_in("west", job, "submitted started cancelled")
+    mesh.wait_history_in("west", job, "submitted started cancelled")
         .await;
     mesh.wait_event("slurmctld of west is back", |event| {
         event.r#type == "capture.source_up" && event.cluster == "west"
     })
     .await;
     assert_eq!(
-        mesh.story_in("east", job),
+        mesh.history_in("east", job),
         "submitted started failed",
         "what happened in west is of west"
     );
     mesh.assert_no_duplicates();
-    told_east.stop().await;
-    told_west.stop().await;
+    published_east.stop().await;
+    published_west.stop().await;
 }

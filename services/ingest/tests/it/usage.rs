@@ -37,12 +37,12 @@ async fn a_run_that_ended_tells_what_it_used_once() {
     let burning = cluster.sbatch(&arguments, BURN).await;
     let waiting = cluster.sbatch(&["--begin=now+1hour"], "true").await;
     let failed = cluster.sbatch(&[], "exit 200").await;
-    mesh.wait_story(waiting, "submitted").await;
+    mesh.wait_history(waiting, "submitted").await;
     cluster
         .run("alice", &["scancel", &waiting.to_string()])
         .await;
-    mesh.wait_story(waiting, "submitted cancelled").await;
-    mesh.wait_story(burning, "submitted started completed")
+    mesh.wait_history(waiting, "submitted cancelled").await;
+    mesh.wait_history(burning, "submitted started completed")
         .await;
     let update = wait_updates(&mesh, burning, 1).await.remove(0);
     let end = mesh.of_job(burning).pop().unwrap();
@@ -55,9 +55,14 @@ async fn a_run_that_ended_tells_what_it_used_once() {
         (end.run_seq + 1, end.occurred_at)
     );
     // Everything that the end said, and what it used.
-    let (told, ended) = (update.job().unwrap(), end.job().unwrap());
+    let (published, ended) = (update.job().unwrap(), end.job().unwrap());
     assert_eq!(
-        (&told.name, &told.comment, &told.std_out, &told.allocations),
+        (
+            &published.name,
+            &published.comment,
+            &published.std_out,
+            &published.allocations
+        ),
         (
             &ended.name,
             &ended.comment,
@@ -66,7 +71,7 @@ async fn a_run_that_ended_tells_what_it_used_once() {
         )
     );
     assert_eq!(
-        (told.exit_code, &update.owner),
+        (published.exit_code, &update.owner),
         (ended.exit_code, &end.owner)
     );
     let usage = used(&update);
@@ -108,11 +113,11 @@ async fn every_run_and_every_task_tells_what_it_used() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let array = cluster.sbatch(&["--array=0-2"], "sleep 1").await;
     let requeued = cluster.sbatch(&["--requeue"], "sleep 300").await;
-    mesh.wait_story(requeued, "submitted started").await;
+    mesh.wait_history(requeued, "submitted started").await;
     cluster
         .run("root", &["scontrol", "requeue", &requeued.to_string()])
         .await;
-    mesh.wait_story(requeued, "submitted started requeued | submitted started")
+    mesh.wait_history(requeued, "submitted started requeued | submitted started")
         .await;
     cluster
         .run("alice", &["scancel", &requeued.to_string()])
@@ -136,11 +141,11 @@ async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
     let (cluster, _guard) = cluster::exclusive().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    let told = cluster.sbatch(&[], "true").await;
-    wait_updates(&mesh, told, 1).await;
+    let published = cluster.sbatch(&[], "true").await;
+    wait_updates(&mesh, published, 1).await;
     cluster.ctl("kill", "slurmdbd").await;
     let job = cluster.sbatch(&[], "sleep 1").await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     mesh.wait_event("slurmdbd is down", |event| {
         event.r#type == "capture.source_down"
     })
@@ -155,7 +160,7 @@ async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let last = cluster.sbatch(&[], "true").await;
     wait_updates(&mesh, last, 1).await;
-    assert_eq!(mesh.updates_of(told).len(), 1);
+    assert_eq!(mesh.updates_of(published).len(), 1);
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -171,7 +176,7 @@ async fn a_restart_does_not_begin_the_wait_for_what_a_run_used_anew() {
     // Accounting answers, and has no such run.
     stand_in.lie("sacct", "exit 0");
     let job = cluster.sbatch(&[], "true").await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     tokio::time::sleep(Duration::from_secs(40)).await;
     ingest.stop().await;
     let restarted = Instant::now();

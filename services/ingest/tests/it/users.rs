@@ -24,7 +24,7 @@ pub fn of_user(event: &Event) -> Option<&UserEvent> {
 }
 
 /// What was told about access and identities, in order, with who did it: the lines that begin like this.
-pub fn story(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
+pub fn history(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
     let mut events: Vec<Event> = mesh.events();
     events.retain(|event| of_user(event).is_some());
     events.sort_by_key(|event| (event.entity_key().to_owned(), event.run_seq));
@@ -50,17 +50,17 @@ pub fn story(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
         .collect()
 }
 
-pub async fn wait_story<T>(mesh: &Mesh, beginnings: &[&str], expected: &[T])
+pub async fn wait_history<T>(mesh: &Mesh, beginnings: &[&str], expected: &[T])
 where
     T: std::fmt::Debug,
     String: PartialEq<T>,
 {
     let deadline = tokio::time::Instant::now() + DEADLINE;
-    while story(mesh, beginnings) != expected {
+    while history(mesh, beginnings) != expected {
         assert!(
             tokio::time::Instant::now() < deadline,
             "expected {expected:#?}, found {:#?}",
-            story(mesh, beginnings)
+            history(mesh, beginnings)
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -118,7 +118,7 @@ async fn access_is_told_once_with_who_gave_it() {
         expected.sort_by_key(|line| line.split(' ').next().unwrap());
     };
     // One after the other or all at once, as the looks happen to come: the order of telling is the same.
-    wait_story(&mesh, &keys, &expected).await;
+    wait_history(&mesh, &keys, &expected).await;
     // A coordinator did this, and is known as a person.
     sacctmgr(
         cluster,
@@ -130,7 +130,7 @@ async fn access_is_told_once_with_who_gave_it() {
         &mut expected,
         &["user/lin access_changed MaxJobs >3 by alice"],
     );
-    wait_story(&mesh, &keys, &expected).await;
+    wait_history(&mesh, &keys, &expected).await;
     let event = mesh
         .wait_event("the limit", |event| {
             of_user(event).is_some_and(|what| what.attribute == "MaxJobs")
@@ -176,7 +176,7 @@ async fn access_is_told_once_with_who_gave_it() {
             "user/olga access_revoked Account old> by root",
         ],
     );
-    wait_story(&mesh, &keys, &expected).await;
+    wait_history(&mesh, &keys, &expected).await;
     // A crash instead, and everything is taken away again.
     ingest.crash().await;
     sacctmgr(cluster, "root", "delete user lin").await;
@@ -191,10 +191,10 @@ async fn access_is_told_once_with_who_gave_it() {
             "user/lin access_revoked Account lab> by root",
         ],
     );
-    wait_story(&mesh, &keys, &expected).await;
+    wait_history(&mesh, &keys, &expected).await;
     ingest.stop().await;
     sacctmgr(cluster, "root", "delete account old").await;
-    assert_eq!(story(&mesh, &keys), expected);
+    assert_eq!(history(&mesh, &keys), expected);
     mesh.assert_no_duplicates();
 }
 
@@ -229,7 +229,7 @@ async fn without_slurmdbd_nobody_loses_anything() {
         "modify user carol where account=tiny set MaxJobs=77",
     )
     .await;
-    wait_story(
+    wait_history(
         &mesh,
         &["user/carol "],
         &["user/carol access_changed MaxJobs >77 by root"],
@@ -304,7 +304,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
     )
     .await;
     let bob = "user/bob access_changed MaxSubmitJobs >55 by root";
-    wait_story(&mesh, &["user/bob ", "user/carol "], &[bob]).await;
+    wait_history(&mesh, &["user/bob ", "user/carol "], &[bob]).await;
     stand_in.truth("sacctmgr");
     let keys = [
         "user/bob ",
@@ -313,7 +313,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
         "account/physics ",
         "account/tiny ",
     ];
-    wait_story(&mesh, &keys, &[bob]).await;
+    wait_history(&mesh, &keys, &[bob]).await;
     sacctmgr(
         cluster,
         "root",

@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::user::v1::UserEvent;
 
 use crate::cluster;
 use crate::mesh::Mesh;
-use crate::users::{FAST, baseline, of_user, sacctmgr, wait_story};
+use crate::users::{FAST, baseline, of_user, sacctmgr, wait_history};
 
 const KEYS: [&str; 2] = ["account/ward ", "user/rita "];
 
@@ -34,7 +34,7 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
     let by_commands = commands.ingest(cluster, FAST).await.ready().await;
     baseline(&commands).await;
     baseline(&rest).await;
-    let mut told: Vec<String> = Vec::new();
+    let mut published: Vec<String> = Vec::new();
     // What is done, and what is told of it in this order.
     for (changes, news) in [
         (
@@ -91,9 +91,9 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
         for change in changes {
             sacctmgr(cluster, "root", change).await;
         }
-        told.extend(news.iter().map(|line| (*line).to_owned()));
-        told.sort_by_key(|line| line.split(' ').next().map(str::to_owned));
-        let by_root: Vec<String> = told
+        published.extend(news.iter().map(|line| (*line).to_owned()));
+        published.sort_by_key(|line| line.split(' ').next().map(str::to_owned));
+        let by_root: Vec<String> = published
             .iter()
             .map(|line| {
                 // slurmdbd does not log that an account moves.
@@ -105,9 +105,12 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
                 format!("{line} by {by}")
             })
             .collect();
-        let by_nobody: Vec<String> = told.iter().map(|line| format!("{line} by ?")).collect();
-        wait_story(&commands, &KEYS, &by_root).await;
-        wait_story(&rest, &KEYS, &by_nobody).await;
+        let by_nobody: Vec<String> = published
+            .iter()
+            .map(|line| format!("{line} by ?"))
+            .collect();
+        wait_history(&commands, &KEYS, &by_root).await;
+        wait_history(&rest, &KEYS, &by_nobody).await;
     }
     assert_eq!(facts(&commands), facts(&rest));
     for (mesh, asked) in [(&commands, "sacctmgr"), (&rest, "slurmrestd")] {

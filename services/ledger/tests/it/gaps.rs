@@ -64,12 +64,12 @@ async fn reported(process: &Process) -> Vec<(String, String, String)> {
 async fn until_reported(process: &Process, kind: &str, part: &str) -> String {
     process
         .until(&format!("{kind}: {part}"), async |process| {
-            let told = reported(process).await;
-            told.iter().any(|(k, m, _)| k == kind && m.contains(part))
+            let found = reported(process).await;
+            found.iter().any(|(k, m, _)| k == kind && m.contains(part))
         })
         .await;
-    let told = reported(process).await;
-    let found = told
+    let found = reported(process).await;
+    let found = found
         .into_iter()
         .find(|(k, m, _)| k == kind && m.contains(part));
     found.unwrap().2
@@ -172,8 +172,8 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
             stored_ids(&database).await.len() == 61 + 4
         })
         .await;
-    let told = reported(&process).await;
-    assert_eq!(told.len(), 4, "{told:?}");
+    let found = reported(&process).await;
+    assert_eq!(found.len(), 4, "{found:?}");
     // Their ends, under the ids that ingest gives them.
     let store = database.store().await;
     for gap in store.gaps(0).await.unwrap() {

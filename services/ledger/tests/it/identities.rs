@@ -81,7 +81,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
             check(address, &token, &who, jobs, all).await;
         }
     }
-    strangers(address, &provider).await;
+    foreign_keys(address, &provider).await;
     // In the audit they are who the provider says.
     let reads = process.json("/v1/events?type=audit.read&limit=1000").await;
     let reads = reads.unwrap()["entries"].as_array().unwrap().clone();
@@ -206,7 +206,7 @@ fn sorted(jobs: impl Iterator<Item = u64>) -> Vec<u64> {
 }
 
 /// Whoever shows no good token is told nothing.
-async fn strangers(address: SocketAddr, provider: &OidcProvider) {
+async fn foreign_keys(address: SocketAddr, provider: &OidcProvider) {
     let mut late = provider.claims();
     late["exp"] = json!(late["iat"].as_i64().unwrap() - 3_600);
     let tokens = [

@@ -138,7 +138,7 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
     }
     let api = Api::with(database, &events).await;
     let of_alice = serve(&api.store, user("alice"), 1000, 100).await;
-    let told = |run: &Value| -> Vec<String> {
+    let found = |run: &Value| -> Vec<String> {
         let timeline = run["timeline"].as_array().unwrap();
         let kind = |entry: &Value| entry["event"]["data"]["type"].as_str().unwrap().to_owned();
         timeline.iter().map(kind).collect()
@@ -148,7 +148,7 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
         let (status, history) = get(url, &path).await;
         assert_eq!(status, 200, "{history}");
         assert_eq!(
-            told(&history["runs"][0]),
+            found(&history["runs"][0]),
             [
                 "job.submitted",
                 "queue.explained",
@@ -171,7 +171,7 @@ async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
     let (_, history) = api
         .get(&format!("{path}?at={}", at.replace('+', "%2B")))
         .await;
-    assert!(!told(&history["runs"][0]).contains(&"node.down".to_owned()));
+    assert!(!found(&history["runs"][0]).contains(&"node.down".to_owned()));
 }
 
 fn task(array: u32, raw: u32, task: u32) -> Job {

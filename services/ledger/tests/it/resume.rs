@@ -194,14 +194,14 @@ async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) 
     let location = lost.backup.location();
     let verified = verify_everything(&location, &trust, |_| ()).await;
     assert!(verified.unwrap().verified.signed >= 421);
-    let told = history(&nats).await;
-    let [.., last] = &told[..] else {
-        panic!("{told:?}")
+    let found = history(&nats).await;
+    let [.., last] = &found[..] else {
+        panic!("{found:?}")
     };
     assert_eq!(
         (last.0.as_str(), last.1),
         ("resumed", lost.before),
-        "{told:?}"
+        "{found:?}"
     );
 }
 
@@ -326,11 +326,11 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     let named = Checkpoint::open(&act.checkpoint, &keys).unwrap().0;
     assert!(named.size >= 400 && named.origin == act.former_origin);
     assert_eq!(act.reason, "the disk");
-    let told = history(&nats).await;
-    let told: Vec<&str> = told.iter().map(|(what, _)| what.as_str()).collect();
+    let found = history(&nats).await;
+    let found: Vec<&str> = found.iter().map(|(what, _)| what.as_str()).collect();
     assert!(
-        told.contains(&"contradicted") && told.contains(&"new_origin"),
-        "{told:?}"
+        found.contains(&"contradicted") && found.contains(&"new_origin"),
+        "{found:?}"
     );
 }
 

@@ -255,13 +255,13 @@ async fn only_its_own_keys_are_believed_on_the_bus(database: Database) {
     ledger.append(1).await;
     ledger.checkpointer().await.sign_if_new().await.unwrap();
     // Somebody else signs as this ledger: it may be the right one, of which this is a copy without its key.
-    let stranger = PrivateKey::new(ORIGIN, &[9; 32]).unwrap();
+    let foreign = PrivateKey::new(ORIGIN, &[9; 32]).unwrap();
     let forged = Checkpoint {
         origin: ORIGIN.into(),
         size: 3,
         root: [0; 32],
     };
-    publish("stranger", forged.sign(&[&stranger]).unwrap()).await;
+    publish("stranger", forged.sign(&[&foreign]).unwrap()).await;
     ledger.append(1).await;
     let refused = checkpointer.sign_if_new().await;
     assert!(

@@ -133,8 +133,8 @@ async fn stopped_while_it_replays_and_exports_it_goes_on(database: Database) {
         })
         .await;
     assert_eq!(sent(&process).await, u64::from(ENTRIES));
-    let told = crate::replay::messages(&nats, "MESH_REPLAY", "").await;
-    let ids: BTreeSet<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    let found = crate::replay::messages(&nats, "MESH_REPLAY", "").await;
+    let ids: BTreeSet<&str> = found.iter().map(|found| found.header("ce-id")).collect();
     assert_eq!(ids.len(), ENTRIES as usize);
 }
 

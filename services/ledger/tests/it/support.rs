@@ -327,8 +327,8 @@ impl Process {
     pub async fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
         let pid = child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(told.unwrap().success());
+        let found = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(found.unwrap().success());
         let mut status = None;
         wait_until("it ends", Duration::from_secs(20), async || {
             status = child.try_wait().unwrap();

@@ -35,7 +35,7 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
         service.stop().await;
     }
     let said = said_so_far(&bus).await;
-    let mut told = Vec::new();
+    let mut published = Vec::new();
     for event in said
         .iter()
         .filter(|event| event.r#type == "capture.schema_drift")
@@ -51,10 +51,10 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
                 subject::token(cluster.name())
             )
         );
-        told.push((event.run_seq, what.message.as_str()));
+        published.push((event.run_seq, what.message.as_str()));
     }
     assert_eq!(
-        told,
+        published,
         [
             (
                 1,
@@ -86,15 +86,15 @@ async fn a_record_that_cannot_be_read_is_told_without_what_is_in_it() {
         &format!("{:?}", folder.path()),
     );
     let service = Running::start_from(&lies).await;
-    let told = wait_for("the drift is told", DEADLINE, async || {
+    let published = wait_for("the drift is told", DEADLINE, async || {
         let said = said_so_far(&bus).await;
         said.into_iter()
             .find(|event| event.r#type == "capture.schema_drift")
     })
     .await;
     service.stop().await;
-    let Some(Payload::Capture(what)) = &told.payload else {
-        panic!("{told:?}");
+    let Some(Payload::Capture(what)) = &published.payload else {
+        panic!("{published:?}");
     };
     assert!(
         what.message.starts_with(

@@ -148,13 +148,14 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
 /// What was said about one node: `draining admin`, the event and its cause.
 pub fn of_node(said: &[Event], node: &str) -> Vec<String> {
     let key = format!("node/{node}");
-    let told = said.iter().filter(|event| event.entity_key() == key);
-    told.map(|event| {
-        format!("{} {}", event.kind().unwrap().event(), payload(event).cause)
-            .trim_end()
-            .to_owned()
-    })
-    .collect()
+    let published = said.iter().filter(|event| event.entity_key() == key);
+    published
+        .map(|event| {
+            format!("{} {}", event.kind().unwrap().event(), payload(event).cause)
+                .trim_end()
+                .to_owned()
+        })
+        .collect()
 }
 
 /// Waits until the node's events end with `last`, and returns all of them.

@@ -81,7 +81,7 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
 /// A hook of the cluster replies for n2.
 async fn ring(bus: &Bus, cluster: &str, hook: &str) {
     let id = format!("{cluster} {hook}");
-    let bell = Doorbell {
+    let doorbell = Doorbell {
         id: id.clone(),
         hook: hook.to_owned(),
         cluster: cluster.to_owned(),
@@ -89,7 +89,7 @@ async fn ring(bus: &Bus, cluster: &str, hook: &str) {
         ..Doorbell::default()
     };
     let subject = subject::doorbell(cluster, hook);
-    bus.publish_raw(subject, &id, bell.encode_to_vec())
+    bus.publish_raw(subject, &id, doorbell.encode_to_vec())
         .await
         .unwrap();
 }
@@ -101,13 +101,13 @@ async fn who_rings_need_not_wait_for_the_next_look() {
     let seldom = "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"\n";
     let service = Running::start_with(&nats, &cluster, seldom).await;
     until(&bus, "n4", "baseline").await;
-    for (hook, state, told) in [
+    for (hook, state, published) in [
         ("HealthCheckProgram", "State=DRAIN", "drained admin"),
         ("strigger-down", "State=DOWN", "down admin"),
     ] {
         update(&cluster, "n2", &[state, "Reason=bad disk"]);
         ring(&bus, cluster.name(), hook).await;
-        until(&bus, "n2", told).await;
+        until(&bus, "n2", published).await;
     }
     service.stop().await;
 }
@@ -167,9 +167,9 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
     let mut replicas = Replicas::start("node-watcher", program, &config, folder.path());
     until(&bus, "n4", "baseline").await;
     // In one look there may be some of them only.
-    let all = async |told| {
+    let all = async |published| {
         for node in ["n1", "n2", "n3"] {
-            until(&bus, node, told).await;
+            until(&bus, node, published).await;
         }
     };
     let drain = async || {
@@ -221,8 +221,8 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
         wait_for(last, DEADLINE, async || {
             let mut said = said_so_far(&bus).await;
             said.retain(|event| event.cluster == cluster.name());
-            let told = of_node(&said, "n2");
-            (told.last().map(String::as_str) == Some(last)).then_some(told)
+            let published = of_node(&said, "n2");
+            (published.last().map(String::as_str) == Some(last)).then_some(published)
         })
         .await
     };

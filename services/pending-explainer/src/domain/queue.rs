@@ -46,13 +46,13 @@ impl Queue {
             .max_by_key(|t| (t.seconds, t.nanos))
             .cloned()?;
         let taken_at = from_timestamp(&newest)?;
-        let mut sweep: Vec<QueueSnapshot> = chunks
+        let mut poll: Vec<QueueSnapshot> = chunks
             .into_iter()
             .filter(|chunk| chunk.taken_at.as_ref() == Some(&newest))
             .collect();
-        sweep.sort_by_key(|chunk| chunk.chunk);
-        let expected = sweep.first()?.chunks;
-        if sweep.iter().map(|chunk| chunk.chunk).ne(0..expected) {
+        poll.sort_by_key(|chunk| chunk.chunk);
+        let expected = poll.first()?.chunks;
+        if poll.iter().map(|chunk| chunk.chunk).ne(0..expected) {
             return None;
         }
         let mut queue = Self {
@@ -60,7 +60,7 @@ impl Queue {
             rows: HashMap::new(),
             priorities: HashMap::new(),
         };
-        for row in sweep.into_iter().flat_map(|chunk| chunk.jobs) {
+        for row in poll.into_iter().flat_map(|chunk| chunk.jobs) {
             for partition in row.partition.split(',') {
                 queue
                     .priorities

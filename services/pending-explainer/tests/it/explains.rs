@@ -99,16 +99,17 @@ async fn an_expected_start_of_the_snapshot_is_said_once() {
         said[1].id,
         EventId::derived(pending.id.parse().unwrap(), EventType::QueueExplained, 1).to_string()
     );
-    let told = explanation(&said[1]);
+    let published = explanation(&said[1]);
     assert_eq!(
-        told.expected_start.as_ref().unwrap().seconds,
+        published.expected_start.as_ref().unwrap().seconds,
         start.timestamp()
     );
     assert!(
-        told.summary
+        published
+            .summary
             .starts_with("One waiting job of higher priority is ahead of it in partition cpu."),
         "{}",
-        told.summary
+        published.summary
     );
     // It moves by an hour, but ten minutes have not passed.
     snapshot(

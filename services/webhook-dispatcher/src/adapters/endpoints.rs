@@ -228,7 +228,11 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn unlist(&self, name: &str, since: Option<DateTime<Utc>>) -> Result<(), Error> {
+    pub async fn remove_from_config(
+        &self,
+        name: &str,
+        since: Option<DateTime<Utc>>,
+    ) -> Result<(), Error> {
         let sql = Sql::new("UPDATE endpoints SET unlisted_at = ")
             .bind(since.map(|since| since.timestamp_millis()))
             .push(" WHERE source = 'file' AND name = ")
@@ -319,7 +323,7 @@ impl Store {
         notices: Vec<Delivery>,
     ) -> Result<bool, Error> {
         let sql = becomes(name, activity, reason, now);
-        self.act_and_tell("halt endpoint", &sql, Some(act), &notices)
+        self.act_and_queue("halt endpoint", &sql, Some(act), &notices)
             .await
     }
 
@@ -356,7 +360,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn told(&self, act: &str) -> Result<(), Error> {
+    pub async fn sent(&self, act: &str) -> Result<(), Error> {
         let sql = Sql::new("DELETE FROM acts WHERE id = ").bind(act);
         self.run("forget act", &sql).await.map(drop)
     }
@@ -368,11 +372,11 @@ impl Store {
         sql: &Sql,
         act: Option<Act>,
     ) -> Result<bool, Error> {
-        self.act_and_tell(action, sql, act, &[]).await
+        self.act_and_queue(action, sql, act, &[]).await
     }
 
     /// And queues these messages, which are new: nobody needs the lease of their endpoints for that.
-    async fn act_and_tell(
+    async fn act_and_queue(
         &self,
         action: &'static str,
         sql: &Sql,

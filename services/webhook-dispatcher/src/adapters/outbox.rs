@@ -90,7 +90,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn announced(&self, keys: Vec<Key>) -> Result<(), Error> {
+    pub async fn mark_published(&self, keys: Vec<Key>) -> Result<(), Error> {
         let command = Command::Announced(keys);
         self.writer.write(None, command).await.map(drop)
     }

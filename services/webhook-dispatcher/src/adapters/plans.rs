@@ -110,7 +110,7 @@ async fn work(store: &Store) {
     store.attempts(endpoint, "waiting").await.unwrap();
     let outcomes = store.outbox(names(), 10).await.unwrap();
     let keys = outcomes.iter().map(Outcome::key);
-    store.announced(keys.collect()).await.unwrap();
+    store.mark_published(keys.collect()).await.unwrap();
     store.standings(names()).await.unwrap();
     let wanted = DeliverySelection {
         state: Some(State::Dead),

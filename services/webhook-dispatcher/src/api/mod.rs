@@ -312,14 +312,14 @@ impl ApiError {
 }
 
 fn faults(faults: &[Fault]) -> String {
-    let told: Vec<String> = faults
+    let sent: Vec<String> = faults
         .iter()
         .map(|fault| match fault.key {
             "" => fault.problem.clone(),
             key => format!("{key}: {}", fault.problem),
         })
         .collect();
-    told.join("; ")
+    sent.join("; ")
 }
 
 /// What an answer shows of others, for the audit: endpoints say who is told what.

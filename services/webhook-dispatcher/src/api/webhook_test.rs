@@ -30,14 +30,14 @@ pub(super) async fn run(
 ) -> Result<TestResult, ApiError> {
     let given = test_request.event.as_ref().map(read).transpose()?;
     let user = caller.users.first().map_or("", String::as_str);
-    let (told, event, is_given) = match given {
+    let (sent, event, is_given) = match given {
         Some(event) => {
-            let told = DeliveryContent::Event {
+            let sent = DeliveryContent::Event {
                 event: Arc::new(event.clone().into()),
                 cost: None,
                 replay: None,
             };
-            (told, event, true)
+            (sent, event, true)
         }
         None => {
             let event = test_job(&shared.cluster, &endpoint.name, user, clock::now());
@@ -58,7 +58,7 @@ pub(super) async fn run(
         body: None,
     };
     if is_given || test_request.dry_run {
-        match endpoint.format.preview(&endpoint.url, &told.content()) {
+        match endpoint.format.preview(&endpoint.url, &sent.content()) {
             Ok(requests) => tested.body = requests.into_iter().next().map(|request| request.body),
             Err(error) => tested.error = error.to_string(),
         }
@@ -66,7 +66,8 @@ pub(super) async fn run(
     if test_request.dry_run {
         return Ok(tested);
     }
-    let attempted = post::tell(&shared.http, endpoint, &told, &ProviderState::new(), None).await;
+    let attempted =
+        post::send_content(&shared.http, endpoint, &sent, &ProviderState::new(), None).await;
     tested.delivered = attempted.verdict.outcome == Outcome::Delivered;
     tested.status = attempted.status;
     tested.latency_ms = u64::try_from(attempted.elapsed.as_millis()).unwrap_or(u64::MAX);
@@ -122,13 +123,13 @@ pub(super) fn preview(
             (&given, address, true)
         }
     };
-    let told = DeliveryContent::Event {
+    let sent = DeliveryContent::Event {
         event: Arc::new(event.clone().into()),
         cost,
         replay: None,
     };
     let requests = format
-        .preview(&address, &told.content())
+        .preview(&address, &sent.content())
         .map_err(|error| ApiError::invalid("format", error.to_string()))?;
     Ok(Preview {
         matches: passes && format.takes(kind, &event),

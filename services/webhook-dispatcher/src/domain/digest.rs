@@ -96,14 +96,17 @@ pub struct Digest {
     costed: TaskRuns,
     micros: BTreeMap<String, i64>,
     first_failure: Option<String>,
-    told_first: bool,
-    told_failure: bool,
+    #[serde(rename = "told_first")]
+    sent_first: bool,
+    #[serde(rename = "told_failure")]
+    sent_failure: bool,
     /// Messages so far; numbers them.
     messages: u32,
     /// Pauses so far.
     pauses: u32,
     changed_at: Option<DateTime<Utc>>,
-    told_at: Option<DateTime<Utc>>,
+    #[serde(rename = "told_at")]
+    sent_at: Option<DateTime<Utc>>,
     /// Something was counted anew by the event at hand.
     #[serde(skip)]
     touched: bool,
@@ -159,19 +162,19 @@ impl Digest {
         if self.touched {
             self.changed_at = Some(now);
         }
-        let mut told = Vec::new();
-        if !self.told_first && !self.started.is_empty() {
-            self.told_first = true;
-            told.push(self.tell(DigestReason::First));
+        let mut sent = Vec::new();
+        if !self.sent_first && !self.started.is_empty() {
+            self.sent_first = true;
+            sent.push(self.summarize(DigestReason::First));
         }
-        if !self.told_failure && self.has_failed(asked) {
-            self.told_failure = true;
-            told.push(self.tell(DigestReason::Failing));
+        if !self.sent_failure && self.has_failed(asked) {
+            self.sent_failure = true;
+            sent.push(self.summarize(DigestReason::Failing));
         }
-        if !told.is_empty() && self.told_at.is_none() {
-            self.told_at = Some(now);
+        if !sent.is_empty() && self.sent_at.is_none() {
+            self.sent_at = Some(now);
         }
-        told
+        sent
     }
 
     /// When there may be something to tell.
@@ -182,12 +185,12 @@ impl Digest {
         }
         let doubled = pace.pause * 2_i32.pow(self.pauses.min(10));
         let pause = doubled.min(pace.longest);
-        Some(self.told_at.unwrap_or(changed) + pause)
+        Some(self.sent_at.unwrap_or(changed) + pause)
     }
 
     /// True if it is time for that.
     pub fn is_due(&self, pace: &DigestSchedule, now: DateTime<Utc>) -> bool {
-        let planned_at = self.changed_at.max(self.told_at);
+        let planned_at = self.changed_at.max(self.sent_at);
         let due = self.due(pace).zip(planned_at);
         due.is_some_and(|(due, planned_at)| is_due(due, planned_at, now))
     }
@@ -204,8 +207,8 @@ impl Digest {
             DigestReason::Progress
         };
         self.changed_at = None;
-        self.told_at = Some(now);
-        Some(self.tell(moment))
+        self.sent_at = Some(now);
+        Some(self.summarize(moment))
     }
 
     /// True if nothing is left to tell and nothing more is expected: it may be forgotten once events of the array can come no more.
@@ -213,7 +216,7 @@ impl Digest {
         self.changed_at.is_none() && self.is_done()
     }
 
-    fn tell(&mut self, moment: DigestReason) -> Summary {
+    fn summarize(&mut self, moment: DigestReason) -> Summary {
         self.messages += 1;
         let causes = self
             .ended

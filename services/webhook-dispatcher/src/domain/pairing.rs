@@ -83,9 +83,9 @@ pub fn array_companions(filter: &Filter) -> Vec<EventType> {
     let needed = |kind: EventType| {
         matches!(kind, EventType::JobSubmitted | EventType::JobStarted) || kind.is_end()
     };
-    let told = |kind: EventType| kind == EventType::JobStarted || kind.is_end();
+    let sent = |kind: EventType| kind == EventType::JobStarted || kind.is_end();
     let all = EventType::ALL.iter().copied();
-    if all.clone().any(|kind| told(kind) && filter.selects(kind)) {
+    if all.clone().any(|kind| sent(kind) && filter.selects(kind)) {
         all.filter(|kind| needed(*kind)).collect()
     } else {
         Vec::new()

@@ -128,7 +128,7 @@ impl PublishedTopics {
 
     /// True if it was told.
     pub fn has(&self, topic: &str) -> bool {
-        self.0.iter().any(|told| told == topic)
+        self.0.iter().any(|sent| sent == topic)
     }
 
     /// To be kept once the run is released; the outer is `None` if that changes nothing.

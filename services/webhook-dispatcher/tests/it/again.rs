@@ -195,11 +195,11 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
         mesh.publish(event).await;
     }
     mesh.wait_for_count("pipeline", "dead", 6).await;
-    let mut told = std::collections::BTreeSet::new();
+    let mut sent = std::collections::BTreeSet::new();
     for _ in 0..6 {
-        told.insert(audit.next().await.id);
+        sent.insert(audit.next().await.id);
     }
-    assert_eq!(told.len(), 6);
+    assert_eq!(sent.len(), 6);
     receiver.answer_always(CannedResponse::status(204));
 
     // One, by its id: with the same webhook-id, and with an outcome of its own.
@@ -215,7 +215,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
         (outcome.event_id.as_str(), outcome.outcome.as_str()),
         (events[0].id.as_str(), "delivered")
     );
-    assert!(told.insert(entry.id), "an entry of its own");
+    assert!(sent.insert(entry.id), "an entry of its own");
     let Some(Act::Webhook(act)) = acts.next().await.act else {
         panic!("no act");
     };
@@ -377,19 +377,19 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     // Of the job, and of the endpoint.
     mesh.wait_for_count("alice/hers", "delivered", 2).await;
-    let told: Vec<String> = hers
+    let sent: Vec<String> = hers
         .received()
         .iter()
         .map(|request| String::from_utf8_lossy(&request.body).into_owned())
         .filter(|body| body.contains("pipeline"))
         .collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(sent.len(), 1, "{sent:?}");
     for part in [
         "is disabled",
         "moved",
         "smesh webhooks resume alice/pipeline",
     ] {
-        assert!(told[0].contains(part), "{part}: {}", told[0]);
+        assert!(sent[0].contains(part), "{part}: {}", sent[0]);
     }
     let (_, listed) = mesh
         .call(Method::GET, "/v1/webhooks/bob%2Fhis/deliveries")

@@ -65,8 +65,8 @@ async fn what_was_planned_hours_ahead_is_sent_once_the_clock_is_right(kind: Kind
     expected.sort();
     assert_eq!(sent, expected);
     mesh.wait_for_count("chat", "delivered", 3).await;
-    let told = people.received()[2].json()["text"].to_string();
-    assert!(told.contains("While away"), "{told}");
+    let sent = people.received()[2].json()["text"].to_string();
+    assert!(sent.contains("While away"), "{sent}");
 }
 
 async fn what_was_written_in_the_future_is_not_kept_until_then(kind: Kind) {

@@ -187,7 +187,7 @@ async fn the_address_that_is_checked_is_the_one_that_is_dialled() {
     assert!(dns.asked("rebind.example.org") >= 6, "each lie was told");
     mesh.wait_for_count("both", "delivered", 4).await;
     assert!(dns.asked("both.example.org") >= 4);
-    let told = async |name: &str| {
+    let sent = async |name: &str| {
         mesh.wait_for_count(name, "dead", 4).await;
         let path = format!("/v1/webhooks/{name}/deliveries");
         let (_, answer) = mesh.call(Method::GET, &path).await;
@@ -197,7 +197,7 @@ async fn the_address_that_is_checked_is_the_one_that_is_dialled() {
         (text("cause"), text("error"))
     };
     for name in refused {
-        let (cause, error) = told(name).await;
+        let (cause, error) = sent(name).await;
         assert_eq!(cause, "address", "{name}: {error}");
         assert!(
             error.contains(&format!(
@@ -208,12 +208,12 @@ async fn the_address_that_is_checked_is_the_one_that_is_dialled() {
             "{error}"
         );
     }
-    let (cause, error) = told("missing").await;
+    let (cause, error) = sent("missing").await;
     assert!(
         cause == "address" && error.contains("is the address of the webhook right?"),
         "{cause}: {error}"
     );
-    let (cause, error) = told("silent").await;
+    let (cause, error) = sent("silent").await;
     assert!(
         cause == "timeout"
             && error.contains("look up silent.example.org")

@@ -54,10 +54,10 @@ async fn faults_of_owners_receivers_and_our_own_are_told_apart_everywhere() {
     let mut audited = BTreeMap::new();
     let mut letters = BTreeMap::new();
     for _ in &expected {
-        let Some(Act::Delivery(told)) = audit.next().await.act else {
+        let Some(Act::Delivery(sent)) = audit.next().await.act else {
             panic!("no outcome");
         };
-        audited.insert(told.endpoint, (told.cause, told.side));
+        audited.insert(sent.endpoint, (sent.cause, sent.side));
         let letter = dead.next().await;
         letters.insert(letter.consumer, letter.side);
     }

@@ -90,18 +90,18 @@ async fn what_a_removed_endpoint_leaves_is_ended_and_erased_while_deliveries_go_
     assert!(!store.erase("one", epoch - 1, &stop).await.unwrap());
     assert_eq!(counts(&tables).await.waiting, COUNT, "it is another's");
 
-    let (store, halt) = (tables.store.clone(), stop.clone());
+    let (store, disable) = (tables.store.clone(), stop.clone());
     let work = tokio::spawn(async move {
-        let ended = store.end(epoch, "one", start(), &halt).await.unwrap();
+        let ended = store.end(epoch, "one", start(), &disable).await.unwrap();
         assert_eq!(ended, COUNT);
     });
     store_in_between(&tables, &work, |counts| counts.waiting).await;
     work.await.unwrap();
     assert_eq!(counts(&tables).await.dead, COUNT);
 
-    let (store, halt) = (tables.store.clone(), stop.clone());
+    let (store, disable) = (tables.store.clone(), stop.clone());
     let work = tokio::spawn(async move {
-        assert!(store.erase("one", epoch, &halt).await.unwrap());
+        assert!(store.erase("one", epoch, &disable).await.unwrap());
     });
     store_in_between(&tables, &work, |counts| counts.dead).await;
     work.await.unwrap();

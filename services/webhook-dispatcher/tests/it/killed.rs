@@ -54,13 +54,13 @@ async fn arrived(receiver: &WebhookReceiver, expected: &BTreeSet<String>) {
 
 /// Until the bus was told of the delivery of each, to each of so many endpoints.
 async fn audited(audit: &mut Listener<AuditEntry>, expected: usize) {
-    let mut told = BTreeSet::new();
-    while told.len() < expected {
+    let mut sent = BTreeSet::new();
+    while sent.len() < expected {
         let Some(Act::Delivery(delivery)) = audit.next().await.act else {
             panic!("no delivery");
         };
         assert_eq!(delivery.outcome, "delivered");
-        told.insert((delivery.endpoint, delivery.event_id));
+        sent.insert((delivery.endpoint, delivery.event_id));
     }
 }
 

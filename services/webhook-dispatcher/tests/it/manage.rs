@@ -163,7 +163,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     })
     .await;
 
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     for _ in 0..7 {
         let Some(Act::Webhook(act)) = audit.next().await.act else {
             panic!("no act on a webhook");
@@ -176,10 +176,10 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
             ),
             ("alice/mine", "alice", "user")
         );
-        told.push((act.what, act.keys.join(","), act.reason));
+        sent.push((act.what, act.keys.join(","), act.reason));
     }
     // Each is told once its transaction has ended, so neighbours may change places.
-    told.sort();
+    sent.sort();
     let expected = [
         ("changed", "description,types", ""),
         ("created", "", ""),
@@ -191,7 +191,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
         ("tested", "", ""),
     ];
     assert_eq!(
-        told,
+        sent,
         expected.map(|(what, keys, why)| (what.to_owned(), keys.to_owned(), why.to_owned()))
     );
 

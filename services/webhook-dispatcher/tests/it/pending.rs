@@ -203,10 +203,10 @@ async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind)
     })
     .await;
     mesh.run(&endpoints).await;
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     wait_until("both starts and one wait", DEADLINE, async || {
-        told = texts(&people);
-        told.len() >= 3
+        sent = texts(&people);
+        sent.len() >= 3
     })
     .await;
     mesh.stop().await;
@@ -214,10 +214,10 @@ async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind)
     let last = event(EventType::JobFailed, 9);
     mesh.publish(&last).await;
     wait_for_messages(&people, 4).await;
-    let mut told: Vec<String> = texts(&people);
-    told.retain(|text| text.contains("waits"));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("Job 2 waits"), "{told:?}");
+    let mut sent: Vec<String> = texts(&people);
+    sent.retain(|text| text.contains("waits"));
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert!(sent[0].contains("Job 2 waits"), "{sent:?}");
 
     // Who asks for no explanations any more gets none that waited.
     let waits = explained(waiting(6, None, Utc::now()), 1, "wait", "waiting_turn");
@@ -282,10 +282,10 @@ async fn by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none(kin
     mesh.publish(&event(EventType::JobFailed, 4)).await;
     wait_for_messages(&people, 3).await;
     mesh.wait_for_count("chat", "waiting", 0).await;
-    let told = texts(&people);
-    assert_eq!(told.len(), 3, "{told:?}");
+    let sent = texts(&people);
+    assert_eq!(sent.len(), 3, "{sent:?}");
     for (n, part) in ["Job 3 waits", "Job 3 waits", "failed"].iter().enumerate() {
-        assert!(told[n].contains(part), "{told:?}");
+        assert!(sent[n].contains(part), "{sent:?}");
     }
     let blocks = people.received()[1].json()["blocks"].to_string();
     for part in ["Explanation 2.", "Who can act", "admin"] {

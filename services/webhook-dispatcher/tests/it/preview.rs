@@ -98,7 +98,7 @@ async fn every_format_shows_what_it_would_send_and_sends_nothing() {
             let silent = status == StatusCode::UNPROCESSABLE_ENTITY
                 && answer["detail"]
                     .as_str()
-                    .is_some_and(|told| told.contains("nothing to show"));
+                    .is_some_and(|sent| sent.contains("nothing to show"));
             assert!(
                 status == StatusCode::OK || silent,
                 "{name} {kind}: {answer}"
@@ -172,8 +172,8 @@ async fn a_format_is_shown_before_there_is_an_endpoint_and_its_faults_name_the_p
             StatusCode::UNPROCESSABLE_ENTITY,
             "{draft}: {answer}"
         );
-        let told = answer["detail"].as_str().unwrap();
-        assert!(told.contains(expected), "{draft}: {told}");
+        let sent = answer["detail"].as_str().unwrap();
+        assert!(sent.contains(expected), "{draft}: {sent}");
     }
     let taken = json!({"name": "preview", "url": "https://example.org/"});
     let (status, answer) = mesh

@@ -107,20 +107,20 @@ async fn an_endpoint_consumes_replays_from_the_first_one_to_it(kind: Kind) {
     let endpoints = ["one", "two"].map(|name| signed(name, &receiver.url("/"), ""));
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
     let event = event(EventType::JobCompleted, 7);
-    let told = async |mesh: &Mesh, id: &str, endpoint: &str, count: u64| {
+    let sent = async |mesh: &Mesh, id: &str, endpoint: &str, count: u64| {
         replay(mesh, id, endpoint, &[&event]).await;
         mesh.wait_for_count(endpoint, "delivered", count).await;
     };
     assert!(!mesh.consumes_replays("one").await);
-    told(&mesh, "r1", "one", 1).await;
+    sent(&mesh, "r1", "one", 1).await;
     assert!(mesh.consumes_replays("one").await);
     assert!(!mesh.consumes_replays("two").await);
 
     // The one that listens for them outlives NATS.
     mesh.nats.kill();
     mesh.nats.restart().await;
-    told(&mesh, "r2", "two", 1).await;
-    told(&mesh, "r3", "one", 2).await;
+    sent(&mesh, "r2", "two", 1).await;
+    sent(&mesh, "r3", "one", 2).await;
 
     // And finds what came while the dispatcher was away.
     mesh.stop().await;

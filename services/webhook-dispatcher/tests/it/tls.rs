@@ -260,10 +260,10 @@ async fn a_receiver_that_cannot_be_trusted_gets_nothing_and_the_attempt_says_why
                 (&attempt["cause"], &attempt["status"]),
                 (&cause.into(), &0.into())
             );
-            let told = attempt["error"].as_str().unwrap();
+            let sent = attempt["error"].as_str().unwrap();
             assert!(
-                told.contains(&host) && told.contains(error),
-                "{name}: {told}"
+                sent.contains(&host) && sent.contains(error),
+                "{name}: {sent}"
             );
         }
         let latency = attempts[0]["latency_ms"].as_u64().unwrap();
@@ -287,9 +287,9 @@ async fn a_file_without_certificates_is_a_fault_of_the_configuration() {
     let config: webhook_dispatcher::Config =
         serde_json::from_value(serde_json::json!({"ca_file": "ca.pem"})).unwrap();
     let faults = config.network(nothing, nothing).err().unwrap();
-    let told = faults[0].to_string();
+    let sent = faults[0].to_string();
     assert!(
-        told.starts_with("webhook-dispatcher.ca_file: ca.pem has no certificates"),
-        "{told}"
+        sent.starts_with("webhook-dispatcher.ca_file: ca.pem has no certificates"),
+        "{sent}"
     );
 }

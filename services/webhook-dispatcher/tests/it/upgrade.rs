@@ -100,7 +100,7 @@ async fn deliveries_from_before_their_key_began_with_the_event_are_kept(kind: Ki
     let dead = store.dead_after(&job, 10).await.unwrap();
     let dead: Vec<_> = dead
         .iter()
-        .map(|(place, announced)| (place.event_id.as_str(), *announced))
+        .map(|(place, mark_published)| (place.event_id.as_str(), *mark_published))
         .collect();
     // Where an earlier version stood is not known any more; what it began again is no dead letter.
     assert_eq!(dead, [("dead", true), ("untold", false)]);

@@ -266,10 +266,10 @@ async fn hundreds_in_one_batch_are_stored_once_each(kind: Kind) {
     let outcomes = || tables.store.outbox(vec!["one".to_owned()], 1_000);
     let outbox = outcomes().await.unwrap();
     assert_eq!(outbox.len(), COUNT);
-    let (told, left) = outbox.split_at(200);
+    let (sent, left) = outbox.split_at(200);
     tables
         .store
-        .announced(told.iter().map(Outcome::key).collect())
+        .mark_published(sent.iter().map(Outcome::key).collect())
         .await
         .unwrap();
     let keys = |outcomes: &[Outcome]| outcomes.iter().map(Outcome::key).collect::<BTreeSet<_>>();
@@ -372,17 +372,17 @@ async fn an_outcome_that_was_begun_again_is_not_taken_for_announced(kind: Kind) 
     let outbox = async || store.outbox(vec!["one".to_owned()], 10).await.unwrap();
     let dead = delivery("one", "a", 1, State::Dead);
     store.save(epoch, dead).await.unwrap();
-    let told = outbox().await;
-    assert_eq!((told.len(), told[0].round), (1, 0));
-    assert_eq!(told[0].body, [0, 255, 7], "its letter has the event");
-    let keys = || told.iter().map(Outcome::key).collect();
-    store.announced(keys()).await.unwrap();
+    let sent = outbox().await;
+    assert_eq!((sent.len(), sent[0].round), (1, 0));
+    assert_eq!(sent[0].body, [0, 255, 7], "its letter has the event");
+    let keys = || sent.iter().map(Outcome::key).collect();
+    store.mark_published(keys()).await.unwrap();
     assert!(outbox().await.is_empty());
     let job = job();
     let dead = tables.saved("a").await;
     let begun = store.begin_again(epoch, &job, vec![dead.place()], true, start());
     assert_eq!(begun.await.unwrap(), 1);
-    store.announced(keys()).await.unwrap();
+    store.mark_published(keys()).await.unwrap();
     let mut delivered = Delivery {
         round: 1,
         ..delivery("one", "a", 1, State::Delivered)

@@ -178,8 +178,8 @@ impl Stage {
             return false;
         }
         let line = match program {
-            "ingest" => "ingest_sweep_seconds_count",
-            _ => "node_watcher_sweep_seconds_count",
+            "ingest" => "ingest_poll_seconds_count",
+            _ => "node_watcher_poll_seconds_count",
         };
         let began = Instant::now();
         let mut first: BTreeMap<Option<u32>, f64> = BTreeMap::new();

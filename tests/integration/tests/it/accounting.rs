@@ -111,14 +111,16 @@ pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
             let time = time.as_ref().and_then(mesh_events::from_timestamp);
             time.map(|time| time.timestamp())
         };
-        let told = (
+        let published = (
             seconds(&job.start_time).zip(seconds(&job.end_time)),
             job.nodes.as_str(),
         );
         // What never ran may have any start.
-        if row.ran.is_some() && told != (row.ran, row.nodes.as_str()) {
+        if row.ran.is_some() && published != (row.ran, row.nodes.as_str()) {
             let kind = fact.kind;
-            differences.push(format!("{run:?} {kind}: {told:?}, accounting: {row:?}"));
+            differences.push(format!(
+                "{run:?} {kind}: {published:?}, accounting: {row:?}"
+            ));
         }
     }
     differences

@@ -33,14 +33,14 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
     mesh.start().await.unwrap();
     cluster.ring(&mesh.hook_config()).unwrap();
     let living = [running, waiting, array];
-    told(&mesh, &living, &["baseline"]).await;
+    published(&mesh, &living, &["baseline"]).await;
 
     // Their ends are news; all come to the receiver, the baselines do not.
     for job in living {
         let job = job.to_string();
         cluster.ask("alice", &["scancel", &job]).await.unwrap();
     }
-    told(&mesh, &living, &["baseline", "cancelled"]).await;
+    published(&mesh, &living, &["baseline", "cancelled"]).await;
     let ends = || {
         let deliveries = receiver.deliveries("all");
         let kinds = deliveries.iter().filter_map(|delivery| {
@@ -61,7 +61,7 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
 }
 
 /// Waits until the ledger tells exactly this of exactly these jobs.
-async fn told(mesh: &Mesh, jobs: &[u32], words: &[&'static str]) {
+async fn published(mesh: &Mesh, jobs: &[u32], words: &[&'static str]) {
     let expected: BTreeMap<u32, Vec<&str>> =
         jobs.iter().map(|job| (*job, words.to_vec())).collect();
     let by_job = |facts: &[integration::Fact]| {

@@ -31,12 +31,12 @@ async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
     assert!(!by_hook(&facts).is_empty(), "the hooks rang the first mesh");
 
     let same = wait_for("both know the same facts", PATIENCE, async || {
-        let (facts, told) = (mesh.facts("").await?, deaf.facts("").await?);
-        Ok((recorded_ids(&told) == recorded_ids(&facts)).then_some(()))
+        let (facts, published) = (mesh.facts("").await?, deaf.facts("").await?);
+        Ok((recorded_ids(&published) == recorded_ids(&facts)).then_some(()))
     });
     let same = same.await;
-    let (facts, told) = (mesh.facts("").await.unwrap(), deaf.facts("").await.unwrap());
-    let (ours, theirs) = (recorded_ids(&facts), recorded_ids(&told));
+    let (facts, published) = (mesh.facts("").await.unwrap(), deaf.facts("").await.unwrap());
+    let (ours, theirs) = (recorded_ids(&facts), recorded_ids(&published));
     let describe = |facts: &[Fact], ids: &std::collections::BTreeSet<&str>| {
         facts
             .iter()
@@ -48,10 +48,10 @@ async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
         same.is_ok(),
         "only with hooks: {:?}; only without: {:?}",
         describe(&facts, &theirs),
-        describe(&told, &ours)
+        describe(&published, &ours)
     );
     assert_eq!(
-        by_hook(&told),
+        by_hook(&published),
         Vec::<String>::new(),
         "nothing rang the second mesh"
     );

@@ -1,6 +1,6 @@
 //! Every hook at once on a real cluster, as `smesh hooks` installs them: jobs run, the site's own programs run, every doorbell arrives.
 
-mod bells;
+mod doorbells;
 mod lines;
 mod site;
 
@@ -12,7 +12,7 @@ use mesh_testkit::NatsServer;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use self::bells::Bells;
+use self::doorbells::Doorbells;
 use self::site::Site;
 
 /// Slurm looks at triggers every 15 s, and at nodes that do not come up every so often.
@@ -31,8 +31,8 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
     };
     let bus = Bus::connect(&config, "admin").await.unwrap();
     bus.ready(&stop).await.unwrap();
-    let bells = Bells::default();
-    bells.listen(&bus, &stop);
+    let doorbells = Doorbells::default();
+    doorbells.listen(&bus, &stop);
     site.install().await;
 
     // What the Lua plugins write is delivered while this runs, whether a hook is called or not.
@@ -80,40 +80,43 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
         "MailProg",
         "CliFilter",
     ] {
-        bells
-            .wait_for(hook, |bell| bell.hook == hook && bell.job_id == job)
+        doorbells
+            .wait_for(hook, |doorbell| {
+                doorbell.hook == hook && doorbell.job_id == job
+            })
             .await;
     }
-    bells
-        .wait_for("a submission", |bell| bell.hook == "JobSubmit")
+    doorbells
+        .wait_for("a submission", |doorbell| doorbell.hook == "JobSubmit")
         .await;
-    bells
-        .wait_for("a login", |bell| {
-            bell.login
+    doorbells
+        .wait_for("a login", |doorbell| {
+            doorbell
+                .login
                 .as_ref()
                 .is_some_and(|login| login.user == "alice" && login.service == "su")
         })
         .await;
-    bells
-        .wait_for("a health check", |bell| {
-            bell.hook == "HealthCheckProgram" && bell.nodes == "n1"
+    doorbells
+        .wait_for("a health check", |doorbell| {
+            doorbell.hook == "HealthCheckProgram" && doorbell.nodes == "n1"
         })
         .await;
-    bells
-        .wait_for("power up", |bell| {
-            bell.hook == "ResumeProgram"
-                && bell.nodes == "c1"
-                && bell.environment["SLURM_RESUME_FILE"].contains("c1")
+    doorbells
+        .wait_for("power up", |doorbell| {
+            doorbell.hook == "ResumeProgram"
+                && doorbell.nodes == "c1"
+                && doorbell.environment["SLURM_RESUME_FILE"].contains("c1")
         })
         .await;
-    bells
-        .wait_for("a node down", |bell| {
-            bell.hook == "strigger-down" && bell.nodes.contains("n2")
+    doorbells
+        .wait_for("a node down", |doorbell| {
+            doorbell.hook == "strigger-down" && doorbell.nodes.contains("n2")
         })
         .await;
-    bells
-        .wait_for("a node that did not come up", |bell| {
-            bell.hook == "ResumeFailProgram" && bell.nodes == "c1"
+    doorbells
+        .wait_for("a node that did not come up", |doorbell| {
+            doorbell.hook == "ResumeFailProgram" && doorbell.nodes == "c1"
         })
         .await;
     cluster
@@ -132,9 +135,9 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
         )
         .await
         .unwrap();
-    bells
-        .wait_for("power down", |bell| {
-            bell.hook == "SuspendProgram" && bell.nodes == "c1"
+    doorbells
+        .wait_for("power down", |doorbell| {
+            doorbell.hook == "SuspendProgram" && doorbell.nodes == "c1"
         })
         .await;
 
@@ -168,7 +171,7 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
     drop(watch);
     everything_is_seen_to_arrive(&site).await;
 
-    lines::a_user_fills_nothing_that_others_need(&site, &bells).await;
+    lines::a_user_fills_nothing_that_others_need(&site, &doorbells).await;
 
     // NATS is away: a job runs as ever, and its doorbells follow.
     nats.kill();
@@ -197,8 +200,10 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
         "Prolog",
         "Epilog",
     ] {
-        bells
-            .wait_for(hook, |bell| bell.hook == hook && bell.job_id == job)
+        doorbells
+            .wait_for(hook, |doorbell| {
+                doorbell.hook == hook && doorbell.job_id == job
+            })
             .await;
     }
     lines::a_disk_that_hangs_holds_up_no_submission(&site, &nats.url()).await;

@@ -43,29 +43,29 @@ async fn play(cluster: &Cluster, mesh: &Mesh) {
     let long = cluster.submit("bob", &[], "sleep 600").await.unwrap();
     let array = ["--array=0-3", "--begin=now+1hour"];
     let array = cluster.submit("bob", &array, "true").await.unwrap();
-    let told = async |types: &str, job: u32| {
-        let is_told = |facts: &[integration::Fact]| {
+    let published = async |types: &str, job: u32| {
+        let is_published = |facts: &[integration::Fact]| {
             let of_job = |fact: &integration::Fact| fact.run().is_some_and(|run| run.0 == job);
             facts.iter().any(of_job).then_some(())
         };
-        mesh.wait_facts(types, PATIENCE, types, is_told)
+        mesh.wait_facts(types, PATIENCE, types, is_published)
             .await
             .unwrap();
     };
-    told("job.held", held).await;
+    published("job.held", held).await;
     ask(&["scontrol", "release", &held.to_string()]).await;
-    told("job.released", held).await;
-    told("job.started", long).await;
+    published("job.released", held).await;
+    published("job.started", long).await;
     ask(&["scontrol", "suspend", &long.to_string()]).await;
-    told("job.suspended", long).await;
+    published("job.suspended", long).await;
     ask(&["scontrol", "resume", &long.to_string()]).await;
-    told("job.resumed", long).await;
+    published("job.resumed", long).await;
     ask(&["scancel", &long.to_string()]).await;
-    told("job.submitted", array).await;
+    published("job.submitted", array).await;
     ask(&["scancel", &format!("{array}_2")]).await;
-    told("job.cancelled", array).await;
-    told("cost.finalized", long).await;
-    told("queue.explained", array).await;
+    published("job.cancelled", array).await;
+    published("cost.finalized", long).await;
+    published("queue.explained", array).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

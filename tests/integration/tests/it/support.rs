@@ -51,8 +51,8 @@ pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
         Err(error) => {
             let accounting = accounting::runs(cluster, jobs).await;
             let accounting = accounting.as_ref().map(accounting::words);
-            let told = lives(&mesh.facts("").await.unwrap());
-            panic!("{error}\naccounting: {accounting:#?}\nledger: {told:#?}");
+            let published = lives(&mesh.facts("").await.unwrap());
+            panic!("{error}\naccounting: {accounting:#?}\nledger: {published:#?}");
         }
     };
     assert_eq!(scenario::repeated(&facts), Vec::<String>::new());

@@ -195,13 +195,17 @@ impl Trace<'_> {
     /// The doorbell led to the fact and has a trace of its own.
     fn assert_links_a_doorbell(&self, collector: &MockCollector, fact: &TestSpan) {
         let consumed = collector.expect_span_with_name("ingest consume");
-        let bells = consumed.get_all();
+        let doorbells = consumed.get_all();
         let linked = fact.span().links.iter().any(|link| {
-            bells.iter().any(|bell| {
-                bell.span().span_id == link.span_id && bell.span().trace_id == link.trace_id
+            doorbells.iter().any(|doorbell| {
+                doorbell.span().span_id == link.span_id && doorbell.span().trace_id == link.trace_id
             })
         });
         assert!(linked, "a doorbell is linked: {:?}", fact.span().links);
-        assert!(bells.iter().all(|bell| bell.span().trace_id != self.id));
+        assert!(
+            doorbells
+                .iter()
+                .all(|doorbell| doorbell.span().trace_id != self.id)
+        );
     }
 }

@@ -399,7 +399,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
     };
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
     let (rung, took) = tokio::task::spawn_blocking(move || {
-        let bell = doorbell(&Call {
+        let doorbell = doorbell(&Call {
             cluster: &config.cluster,
             hook: mesh_events::hooks::DOCTOR_HOOK,
             host: &mesh_hook::sender::host(),
@@ -409,7 +409,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         });
         let started = Instant::now();
         (
-            ring(&config, &bell, SystemTime::now(), started),
+            ring(&config, &doorbell, SystemTime::now(), started),
             started.elapsed(),
         )
     })

@@ -112,11 +112,11 @@ mod tests {
     }
 
     /// The controller's record of a run whose epilogs run, and whose end jobcomp may have reported.
-    fn completing(job: Job, is_told: bool) -> Observation {
+    fn completing(job: Job, is_published: bool) -> Observation {
         let record = slurm_client::JobRecord {
             job_id: slurm_types::JobId::new(7),
             submit: Some(slurm_types::UnixTime::from_secs(1)),
-            state: slurm_types::JobState::parse(if is_told {
+            state: slurm_types::JobState::parse(if is_published {
                 "COMPLETED,COMPLETING"
             } else {
                 "COMPLETING"
@@ -124,7 +124,7 @@ mod tests {
             ..slurm_client::JobRecord::default()
         };
         let mut observation = Observation::from_controller("c", &record).unwrap();
-        (observation.job, observation.nodes_at_end) = (job, is_told);
+        (observation.job, observation.nodes_at_end) = (job, is_published);
         observation
     }
 

@@ -156,8 +156,8 @@ fn previous(readings: &[String]) -> BTreeSet<EventId> {
     let mut counts: HashMap<RunKey, u64> = HashMap::new();
     let mut restarts: HashMap<RunKey, Option<u32>> = HashMap::new();
     let mut ends = BTreeSet::new();
-    for (sweep, text) in readings.iter().enumerate() {
-        for fact in apply(&mut run_store, step(text, u64::try_from(sweep).unwrap())) {
+    for (poll, text) in readings.iter().enumerate() {
+        for fact in apply(&mut run_store, step(text, u64::try_from(poll).unwrap())) {
             let count = counts.insert(fact.run.clone(), fact.seq).unwrap_or(0);
             assert_eq!(fact.seq, count + 1, "{:?} in {readings:?}", fact.kind);
             let runs_before = u32::try_from((fact.run.submit_time - EPOCH) / 1000).unwrap();

@@ -55,7 +55,7 @@ impl<'a> Words<'a> {
 /// Times count from here, so that none is 0, which Slurm uses for "not set".
 pub const EPOCH: i64 = 1_000_000;
 
-pub fn step(text: &str, sweep: u64) -> Step {
+pub fn step(text: &str, poll: u64) -> Step {
     let (source, body) = match text.split_once(": ") {
         Some((source, body)) => (source.trim(), body),
         None => ("controller", text),
@@ -67,10 +67,10 @@ pub fn step(text: &str, sweep: u64) -> Step {
             given_up: all.value("given-up").map(|tasks| tasks.parse().unwrap()),
         };
     }
-    let seconds = i64::try_from(sweep).unwrap() + all.number("later").unwrap_or(0);
+    let seconds = i64::try_from(poll).unwrap() + all.number("later").unwrap_or(0);
     let look = ObservationContext {
         now: EPOCH + 100_000 + seconds,
-        sweep: (source == "controller").then_some(sweep),
+        poll: (source == "controller").then_some(poll),
         first_start: all.has("first"),
         given_up: all.has("given-up"),
         inferred: false,

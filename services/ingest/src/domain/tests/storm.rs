@@ -25,11 +25,11 @@ fn previous(
     reasons: impl IntoIterator<Item = &'static str>,
 ) -> Vec<i64> {
     let mut times = Vec::new();
-    for (sweep, reason) in (began..).zip(reasons) {
-        let at = sweep * EVERY;
+    for (poll, reason) in (began..).zip(reasons) {
+        let at = poll * EVERY;
         // What the sweep's number counts already is taken off.
-        let text = format!("PENDING reason={reason} later={}", at - sweep);
-        let facts = apply(run_store, step(&text, u64::try_from(sweep).unwrap()));
+        let text = format!("PENDING reason={reason} later={}", at - poll);
+        let facts = apply(run_store, step(&text, u64::try_from(poll).unwrap()));
         let pending = facts
             .iter()
             .filter(|fact| fact.kind == EventType::JobPending);
@@ -45,13 +45,13 @@ proptest! {
         last in 0..REASONS.len(),
     ) {
         let mut run_store = RunStore::default();
-        let reasons = lengths.iter().flat_map(|(reason, sweeps)| std::iter::repeat_n(REASONS[*reason], *sweeps));
+        let reasons = lengths.iter().flat_map(|(reason, polls)| std::iter::repeat_n(REASONS[*reason], *polls));
         let reasons: Vec<&str> = reasons.collect();
         let mut times = previous(&mut run_store, 1, reasons.iter().copied());
         // It comes to rest.
         let began = i64::try_from(reasons.len()).unwrap() + 1;
-        let sweeps = usize::try_from(MIN_INTERVAL_SECS / EVERY).unwrap() + 3;
-        times.extend(previous(&mut run_store, began, std::iter::repeat_n(REASONS[last], sweeps)));
+        let polls = usize::try_from(MIN_INTERVAL_SECS / EVERY).unwrap() + 3;
+        times.extend(previous(&mut run_store, began, std::iter::repeat_n(REASONS[last], polls)));
         for (n, first) in times.iter().enumerate() {
             for within in [60, MIN_INTERVAL_SECS, 10 * MIN_INTERVAL_SECS] {
                 let count = times[n..].iter().filter(|at| **at < first + within).count();
@@ -66,7 +66,7 @@ proptest! {
 #[test]
 fn fifty_thousand_flapping_jobs_are_bounded() {
     // Each class for two sweeps: what would be published every ten seconds.
-    let flaps = (0..4 * 3_600 / EVERY).map(|sweep| REASONS[usize::from(sweep % 4 < 2)]);
+    let flaps = (0..4 * 3_600 / EVERY).map(|poll| REASONS[usize::from(poll % 4 < 2)]);
     let times = previous(&mut RunStore::default(), 1, flaps);
     let at_once = usize::try_from(MAX_BURST).unwrap();
     assert!(times[at_once - 1] <= 6 * EVERY, "{times:?}");
@@ -83,7 +83,7 @@ fn fifty_thousand_flapping_jobs_are_bounded() {
 #[test]
 fn a_run_that_is_quiet_is_not_read_again_and_again() {
     let mut run_store = RunStore::default();
-    let flaps = (0..12).map(|sweep| REASONS[usize::from(sweep % 4 < 2)]);
+    let flaps = (0..12).map(|poll| REASONS[usize::from(poll % 4 < 2)]);
     assert_eq!(previous(&mut run_store, 1, flaps).len(), 3);
     let now = 12 * EVERY + super::observation::EPOCH + 100_000;
     let (_, tracked) = run_store.iter().next().unwrap();

@@ -35,10 +35,10 @@ fn rows() -> Vec<[String; 3]> {
 fn events(readings: &str) -> String {
     let mut run_store = RunStore::default();
     let mut words = Vec::new();
-    for (sweep, text) in readings.split(';').enumerate() {
+    for (poll, text) in readings.split(';').enumerate() {
         let facts = apply(
             &mut run_store,
-            step(text.trim(), u64::try_from(sweep).unwrap()),
+            step(text.trim(), u64::try_from(poll).unwrap()),
         );
         words.extend(facts.iter().map(word));
     }
@@ -73,10 +73,10 @@ fn events_of_a_run_are_counted_upwards_from_one() {
     for [what, readings, _] in rows() {
         let mut run_store = RunStore::default();
         let mut last = std::collections::HashMap::new();
-        for (sweep, text) in readings.split(';').enumerate() {
+        for (poll, text) in readings.split(';').enumerate() {
             for fact in apply(
                 &mut run_store,
-                step(text.trim(), u64::try_from(sweep).unwrap()),
+                step(text.trim(), u64::try_from(poll).unwrap()),
             ) {
                 let before = last.insert(fact.run.clone(), fact.seq).unwrap_or(0);
                 assert_eq!(fact.seq, before + 1, "{what}: {:?}", fact.kind);
@@ -89,7 +89,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
 #[test]
 fn accounting_tells_of_the_attempt_that_began_then() {
     let mut run_store = RunStore::default();
-    for (sweep, text) in [
+    for (poll, text) in [
         "sacct: NODE_FAIL n1 start=10 end=20",
         "RUNNING n2 start=30 restarts=1",
         "COMPLETED n2 start=30 end=40 restarts=1",
@@ -97,7 +97,7 @@ fn accounting_tells_of_the_attempt_that_began_then() {
     .into_iter()
     .enumerate()
     {
-        apply(&mut run_store, step(text, u64::try_from(sweep).unwrap()));
+        apply(&mut run_store, step(text, u64::try_from(poll).unwrap()));
     }
     for (text, attempt) in [
         ("sacct: NODE_FAIL n1 start=10 end=20", 0),

@@ -98,8 +98,8 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
     let alice = ledger.as_seen_by(user("alice")).await;
     let done = alice.done(json!({"endpoint": "alice's.own"})).await;
     let id = done["id"].as_str().unwrap();
-    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
-    let subjects: Vec<&str> = told.iter().map(|told| told.subject.as_str()).collect();
+    let found = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let subjects: Vec<&str> = found.iter().map(|found| found.subject.as_str()).collect();
     let original = subject::of(&events[0]).unwrap();
     assert_eq!(
         subjects,

@@ -27,10 +27,10 @@ impl Ledger {
     /// The audit has its entries about all ranges.
     async fn publish_audit(&self) {
         let archives = self.store.archives(0).await.unwrap();
-        let told = archives
+        let found = archives
             .iter()
             .map(|archive| audit_fact(&archive.audit_entry(CLUSTER)));
-        self.store.append("A", 1, told.collect()).await.unwrap();
+        self.store.append("A", 1, found.collect()).await.unwrap();
     }
 }
 
@@ -49,8 +49,8 @@ async fn unsigned_archives_are_neither_published_nor_continued(database: Databas
     let stored = ledger.store.archives(0).await.unwrap().remove(0);
     let root = ledger.store.checkpoint_of(40).await.unwrap().unwrap().root;
     let range = stored.range(root.try_into().unwrap());
-    let stranger = PrivateKey::new("example.org/l", &[9; 32]).unwrap();
-    let signed = range.sign(&stranger).unwrap();
+    let foreign = PrivateKey::new("example.org/l", &[9; 32]).unwrap();
+    let signed = range.sign(&foreign).unwrap();
     for table in ["event_nodes", "event_index", "payloads"] {
         let destroy = format!("DELETE FROM {table} WHERE seq <= 10");
         outsider.execute(&destroy).await;
@@ -87,8 +87,8 @@ async fn unsigned_archives_are_neither_published_nor_continued(database: Databas
         let text = ready.text().await.unwrap();
         assert!(text.contains("ledger.retention"), "{text}");
         process.stop().await;
-        let told = "entries WHERE id = ".to_owned() + &format!("'{}'", stored.audit_id());
-        assert_eq!(ledger.count(&told).await, 0, "the audit has it");
+        let found = "entries WHERE id = ".to_owned() + &format!("'{}'", stored.audit_id());
+        assert_eq!(ledger.count(&found).await, 0, "the audit has it");
         assert_eq!(ledger.count("payloads WHERE seq <= 40").await, 30);
         assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
     }

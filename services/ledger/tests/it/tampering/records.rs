@@ -149,12 +149,12 @@ async fn altered_subtrees_are_made_anew(database: Database) {
 
 async fn a_key_that_nobody_handed_over_to_is_found(database: Database) {
     let mut victim = Victim::new(database).await;
-    let stranger = super::key(9).public();
+    let foreign = super::key(9).public();
     // As if it had been replaced before there was an entry: no checkpoint speaks against that.
     for sql in [
         "UPDATE checkpoint_keys SET number = number + 10".to_owned(),
         format!(
-            "INSERT INTO checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (1, '{stranger}', 0, 1, '')"
+            "INSERT INTO checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (1, '{foreign}', 0, 1, '')"
         ),
         "UPDATE checkpoint_keys SET number = number - 9 WHERE number > 10".to_owned(),
     ] {

@@ -60,7 +60,7 @@ fn apply(digest: &mut Digest, event: &Event, now: i64) -> Vec<Summary> {
 
 /// Everything an array tells, if ticks come when they are due.
 fn run(digest: &mut Digest, events: &[(i64, Event)], until: i64) -> Vec<Summary> {
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     let tick = |digest: &mut Digest, until: DateTime<Utc>| {
         let mut ticked = Vec::new();
         while let Some(due) = digest
@@ -72,13 +72,13 @@ fn run(digest: &mut Digest, events: &[(i64, Event)], until: i64) -> Vec<Summary>
         ticked
     };
     for (now, event) in events {
-        told.extend(tick(digest, at(*now)));
-        told.extend(apply(digest, event, *now));
+        sent.extend(tick(digest, at(*now)));
+        sent.extend(apply(digest, event, *now));
         // It was written, the dispatcher was killed, another went on.
         *digest = serde_json::from_str(&serde_json::to_string(digest).unwrap()).unwrap();
     }
-    told.extend(tick(digest, at(until)));
-    told
+    sent.extend(tick(digest, at(until)));
+    sent
 }
 
 fn shown(summary: &Summary) -> String {
@@ -111,25 +111,25 @@ fn ten_thousand_tasks_are_a_few_messages() {
     events.sort_by_key(|(second, _)| *second);
     let mut digest = Digest::default();
     // Without a restart after each, which is tried with fewer tasks.
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     for (now, event) in &events {
-        told.extend(digest.tick(&DigestSchedule::MESSAGES, at(*now)));
-        told.extend(apply(&mut digest, event, *now));
+        sent.extend(digest.tick(&DigestSchedule::MESSAGES, at(*now)));
+        sent.extend(apply(&mut digest, event, *now));
     }
     assert_eq!(
         digest.tick(&DigestSchedule::MESSAGES, at(5_060)),
         None,
         "not yet settled"
     );
-    told.extend(digest.tick(&DigestSchedule::MESSAGES, at(5_100)));
+    sent.extend(digest.tick(&DigestSchedule::MESSAGES, at(5_100)));
     assert!(digest.is_over());
-    let moments: Vec<DigestReason> = told.iter().map(|summary| summary.moment).collect();
+    let moments: Vec<DigestReason> = sent.iter().map(|summary| summary.moment).collect();
     assert_eq!(moments[..2], [DigestReason::First, DigestReason::Failing]);
     assert_eq!(moments.last(), Some(&DigestReason::Done));
     assert!(moments.len() <= 7, "{moments:?}");
     let size = serde_json::to_string(&digest).unwrap().len();
     assert!(size < 4_000, "{size} bytes");
-    let texts: Vec<String> = [&told[0], &told[1], told.last().unwrap()].map(shown).into();
+    let texts: Vec<String> = [&sent[0], &sent[1], sent.last().unwrap()].map(shown).into();
     insta::assert_snapshot!("ten_thousand", texts.join("\n\n"));
 }
 
@@ -155,12 +155,12 @@ fn a_requeued_task_counts_by_its_last_run() {
         &task(EventType::JobCompleted, Some(1), 1, 0),
         9,
     );
-    let told = digest.tick(&DigestSchedule::MESSAGES, at(60)).unwrap();
+    let sent = digest.tick(&DigestSchedule::MESSAGES, at(60)).unwrap();
     assert_eq!(
-        (told.moment, told.ended, told.failed),
+        (sent.moment, sent.ended, sent.failed),
         (DigestReason::Done, 2, 0)
     );
-    assert_eq!(told.causes, [("completed".to_owned(), 2)].into());
+    assert_eq!(sent.causes, [("completed".to_owned(), 2)].into());
     assert_eq!(
         digest.tick(&DigestSchedule::MESSAGES, at(100_000)),
         None,
@@ -171,7 +171,7 @@ fn a_requeued_task_counts_by_its_last_run() {
 #[test]
 fn who_asks_for_requeues_hears_of_those_of_tasks() {
     let mut digest = Digest::default();
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     let events = [
         submitted("0-2"),
         task(EventType::JobStarted, Some(1), 1, 0),
@@ -182,16 +182,16 @@ fn who_asks_for_requeues_hears_of_those_of_tasks() {
         task(EventType::JobCompleted, Some(0), 0, 0),
     ];
     for event in &events {
-        told.extend(apply(&mut digest, event, 5));
+        sent.extend(apply(&mut digest, event, 5));
     }
-    told.extend(digest.tick(&DigestSchedule::MESSAGES, at(1_000)));
-    let moments: Vec<DigestReason> = told.iter().map(|summary| summary.moment).collect();
+    sent.extend(digest.tick(&DigestSchedule::MESSAGES, at(1_000)));
+    let moments: Vec<DigestReason> = sent.iter().map(|summary| summary.moment).collect();
     assert_eq!(moments, [DigestReason::First, DigestReason::Progress]);
     let asked = |kind| kind == EventType::JobRequeued;
-    let concerns: Vec<bool> = told.iter().map(|summary| summary.concerns(asked)).collect();
+    let concerns: Vec<bool> = sent.iter().map(|summary| summary.concerns(asked)).collect();
     assert_eq!(concerns, [false, true]);
-    assert_eq!((told[1].ended, told[1].requeued), (1, 2));
-    assert!(shown(&told[1]).contains("Went back to the queue"));
+    assert_eq!((sent[1].ended, sent[1].requeued), (1, 2));
+    assert!(shown(&sent[1]).contains("Went back to the queue"));
 }
 
 #[test]
@@ -208,12 +208,12 @@ fn the_cancelled_remainder_is_counted_by_its_tasks() {
     });
     apply(&mut digest, &cancelled, 2);
     apply(&mut digest, &cancelled, 3);
-    let told = digest.tick(&DigestSchedule::MESSAGES, at(60)).unwrap();
+    let sent = digest.tick(&DigestSchedule::MESSAGES, at(60)).unwrap();
     assert_eq!(
-        told.causes,
+        sent.causes,
         [("cancelled".to_owned(), 99), ("completed".to_owned(), 1)].into()
     );
-    assert_eq!((told.moment, told.failed), (DigestReason::Done, 0));
+    assert_eq!((sent.moment, sent.failed), (DigestReason::Done, 0));
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn an_array_whose_list_was_cut_is_told_after_a_while() {
     apply(&mut digest, &submitted("1,3,5,7,..."), 0);
     apply(&mut digest, &task(EventType::JobFailed, Some(3), 0, 2), 1);
     assert_eq!(digest.tick(&DigestSchedule::MESSAGES, at(300)), None);
-    let told = digest.tick(&DigestSchedule::MESSAGES, at(700)).unwrap();
+    let sent = digest.tick(&DigestSchedule::MESSAGES, at(700)).unwrap();
     assert_eq!(
-        (told.moment, told.whole, told.failed),
+        (sent.moment, sent.whole, sent.failed),
         (DigestReason::Progress, false, 1)
     );
     assert_eq!(digest.due(&DigestSchedule::MESSAGES), None, "nothing new");
@@ -259,23 +259,23 @@ fn costs_are_summed_once_per_run() {
 fn a_slow_array_is_told_of_ever_more_rarely() {
     let mut digest = Digest::default();
     // A task every 20 minutes for 138 days.
-    let mut told = 0;
+    let mut sent = 0;
     apply(&mut digest, &submitted("0-9999%1"), 0);
     for n in 0..10_000_u32 {
         let now = i64::from(n) * 1_200;
-        told += apply(
+        sent += apply(
             &mut digest,
             &task(EventType::JobCompleted, Some(n), 0, 0),
             now,
         )
         .len();
-        told += usize::from(
+        sent += usize::from(
             digest
                 .tick(&DigestSchedule::MESSAGES, at(now + 1_199))
                 .is_some(),
         );
     }
-    assert!((100..160).contains(&told), "{told}: about one a day");
+    assert!((100..160).contains(&sent), "{sent}: about one a day");
 }
 
 proptest! {
@@ -313,15 +313,15 @@ proptest! {
         }
         let events: Vec<_> = events.into_iter().enumerate().map(|(i, event)| (i as i64, event)).collect();
         let mut digest = Digest::default();
-        let told = run(&mut digest, &events, 100_000);
-        let last = told.last().unwrap();
+        let sent = run(&mut digest, &events, 100_000);
+        let last = sent.last().unwrap();
         prop_assert_eq!(last.moment, DigestReason::Done);
         prop_assert_eq!(&last.causes, &expected);
         prop_assert_eq!(last.ended, tasks.len() as u64);
         prop_assert_eq!(last.running, 0);
         prop_assert!(digest.is_over());
-        prop_assert!(told.len() <= 6, "{} messages", told.len());
-        let numbers: Vec<u32> = told.iter().map(|summary| summary.number).collect();
+        prop_assert!(sent.len() <= 6, "{} messages", sent.len());
+        let numbers: Vec<u32> = sent.iter().map(|summary| summary.number).collect();
         prop_assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
     }
 
@@ -341,25 +341,25 @@ proptest! {
 type Case<'a> = (&'a [&'a str], &'a [(EventType, u32)], &'a [DigestReason]);
 
 /// What an array of three tells somebody who asks for these types.
-fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<DigestReason> {
+fn sent_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<DigestReason> {
     let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
     let filter = Filter::new(&types, &[], &[]);
     let asked = |kind| filter.selects(kind);
     let mut digest = Digest::default();
-    let mut told = digest.apply(EventType::JobSubmitted, &submitted("1-3"), asked, at(0));
+    let mut sent = digest.apply(EventType::JobSubmitted, &submitted("1-3"), asked, at(0));
     for n in 1..=3 {
         let start = task(EventType::JobStarted, Some(n), 0, 0);
-        told.extend(digest.apply(EventType::JobStarted, &start, asked, at(1)));
+        sent.extend(digest.apply(EventType::JobStarted, &start, asked, at(1)));
     }
     for (n, (kind, code)) in (1..).zip(ends) {
         let end = task(*kind, Some(n), 0, *code);
-        told.extend(digest.apply(*kind, &end, asked, at(2)));
+        sent.extend(digest.apply(*kind, &end, asked, at(2)));
     }
     while let Some(due) = digest.due(&DigestSchedule::MESSAGES) {
-        told.extend(digest.tick(&DigestSchedule::MESSAGES, due));
+        sent.extend(digest.tick(&DigestSchedule::MESSAGES, due));
     }
-    told.retain(|summary| summary.concerns(asked));
-    told.iter().map(|summary| summary.moment).collect()
+    sent.retain(|summary| summary.concerns(asked));
+    sent.iter().map(|summary| summary.moment).collect()
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
         (&["job.*"], &mixed, &[First, Failing, Done]),
     ];
     for (types, ends, expected) in cases {
-        assert_eq!(told_to(types, ends), expected, "{types:?} of {ends:?}");
+        assert_eq!(sent_to(types, ends), expected, "{types:?} of {ends:?}");
     }
 }
 

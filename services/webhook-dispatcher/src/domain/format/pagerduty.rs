@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    fn tell(event: &Event, kept: &mut ProviderState) -> Option<(String, String)> {
+    fn incident(event: &Event, kept: &mut ProviderState) -> Option<(String, String)> {
         let address = Url::parse("https://events.pagerduty.com/v2/enqueue").unwrap();
         let content = Content::Event {
             event: &event.clone().into(),
@@ -385,23 +385,23 @@ mod tests {
     #[test]
     fn a_node_opens_and_closes_the_same_incident_and_what_is_late_is_not_told() {
         let mut kept = ProviderState::new();
-        let told = |action: &str| Some((action.to_owned(), "slurm-mesh/c/node/n1".to_owned()));
+        let sent = |action: &str| Some((action.to_owned(), "slurm-mesh/c/node/n1".to_owned()));
         assert_eq!(
-            tell(&node(EventType::NodeDown, 10), &mut kept),
-            told("trigger")
+            incident(&node(EventType::NodeDown, 10), &mut kept),
+            sent("trigger")
         );
         assert_eq!(
-            tell(&node(EventType::NodeRecovered, 20), &mut kept),
-            told("resolve")
+            incident(&node(EventType::NodeRecovered, 20), &mut kept),
+            sent("resolve")
         );
         assert_eq!(
-            tell(&node(EventType::NodeDown, 10), &mut kept),
+            incident(&node(EventType::NodeDown, 10), &mut kept),
             None,
             "a late retry"
         );
         assert_eq!(
-            tell(&node(EventType::NodeDown, 30), &mut kept),
-            told("trigger")
+            incident(&node(EventType::NodeDown, 30), &mut kept),
+            sent("trigger")
         );
     }
 

@@ -8,14 +8,14 @@ use integration::Slurm as _;
 use mesh_testkit::LoopDisk;
 
 use super::PATIENCE;
-use super::bells::Bells;
+use super::doorbells::Doorbells;
 use super::site::Site;
 
 /// What `smesh hooks print` lets users have.
 const USERS_BYTES: u64 = 4 << 20;
 
 /// Alice writes 110 MB into the file of lines, once through a descriptor that she keeps open.
-pub async fn a_user_fills_nothing_that_others_need(site: &Site, bells: &Bells) {
+pub async fn a_user_fills_nothing_that_others_need(site: &Site, doorbells: &Doorbells) {
     let file = site.users_file();
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o622);
     let cluster = &site.cluster;
@@ -33,22 +33,22 @@ pub async fn a_user_fills_nothing_that_others_need(site: &Site, bells: &Bells) {
     cluster.ask("alice", &create).await.unwrap();
 
     // Submissions go on, and slurmctld's lines, too.
-    let before = bells.count(|bell| bell.hook == "JobSubmit");
+    let before = doorbells.count(|doorbell| doorbell.hook == "JobSubmit");
     let job = cluster.submit("bob", &[], "true").await.unwrap();
     cluster
         .wait_state(&job.to_string(), &["COMPLETED"], PATIENCE)
         .await
         .unwrap();
-    bells
+    doorbells
         .wait_for("a submission beside the full file", |_| {
-            bells.count(|bell| bell.hook == "JobSubmit") > before
+            doorbells.count(|doorbell| doorbell.hook == "JobSubmit") > before
         })
         .await;
     // What she wrote was taken away with the lines: the next job's line is there again.
     let job = cluster.submit("bob", &[], "true").await.unwrap();
-    bells
-        .wait_for("a line of a user", |bell| {
-            bell.hook == "CliFilter" && bell.job_id == job
+    doorbells
+        .wait_for("a line of a user", |doorbell| {
+            doorbell.hook == "CliFilter" && doorbell.job_id == job
         })
         .await;
 }

@@ -381,7 +381,7 @@ impl Victim {
         };
         let note = match note {
             Note::None => "NULL".to_owned(),
-            Note::OfStranger => format!("'{}'", forged.range(root).sign(&key(9)).unwrap()),
+            Note::Foreign => format!("'{}'", forged.range(root).sign(&key(9)).unwrap()),
             Note::OfReplacedKey => format!("'{}'", forged.range(root).sign(&key(1)).unwrap()),
             Note::OfAnotherRange => "(SELECT note FROM archives WHERE number = 2)".to_owned(),
         };

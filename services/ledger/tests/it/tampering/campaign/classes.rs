@@ -43,7 +43,7 @@ pub enum Act {
 #[derive(Clone, Copy)]
 pub enum Note {
     None,
-    OfStranger,
+    Foreign,
     OfReplacedKey,
     OfAnotherRange,
 }
@@ -268,7 +268,7 @@ pub const CLASSES: &[Class] = &[
     ),
     class(
         "the same, signed by a stranger",
-        Act::ForgedArchive(Note::OfStranger),
+        Act::ForgedArchive(Note::Foreign),
     ),
     class(
         "the same, signed by a key that was replaced",

@@ -119,15 +119,15 @@ impl Victim {
         ledger.retain(&database, true).await;
         let edge = ledger.tree.clone();
         let archives = ledger.store.archives(0).await.unwrap();
-        let told = archives
+        let found = archives
             .iter()
             .map(|one| audit_fact(&one.audit_entry(CLUSTER)));
-        ledger.store.append("A", 1, told.collect()).await.unwrap();
+        ledger.store.append("A", 1, found.collect()).await.unwrap();
         ledger.jobs(2).await;
         ledger.sign(&[1, 2], Some(stored_key(2, HANDED_OVER))).await;
-        let told = audit_entries(&ledger.keys, CLUSTER);
-        let told = told.iter().map(audit_fact).collect();
-        ledger.store.append("A", 2, told).await.unwrap();
+        let found = audit_entries(&ledger.keys, CLUSTER);
+        let found = found.iter().map(audit_fact).collect();
+        ledger.store.append("A", 2, found).await.unwrap();
         ledger.jobs(3).await;
         ledger.sign(&[2], None).await;
         ledger.jobs(4).await;

@@ -137,10 +137,10 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     );
     assert_eq!(asked[1].1["channel"], "#jobs");
     assert_eq!(verdict.outcome, Outcome::Delivered);
-    let mut stranger = event(1);
-    stranger.owner.as_mut().unwrap().identity = None;
+    let mut unknown_person = event(1);
+    unknown_person.owner.as_mut().unwrap().identity = None;
     let content = Content::Event {
-        event: &stranger.into(),
+        event: &unknown_person.into(),
         cost: None,
         replay: None,
         now: chrono::DateTime::UNIX_EPOCH,

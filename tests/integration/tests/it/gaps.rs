@@ -59,7 +59,7 @@ impl Side {
     }
 
     /// Waits until an event about a job is published.
-    async fn told(&self, kind: EventType, job: u32) -> Event {
+    async fn wait_published(&self, kind: EventType, job: u32) -> Event {
         let what = format!("{kind} of job {job} is published");
         let wanted = |event: &Event| {
             event.r#type == kind.to_string() && event.job().is_some_and(|of| of.job_id == job)
@@ -139,7 +139,7 @@ fn capture(event: &Event) -> &CaptureEvent {
     }
 }
 
-fn is_hole(fact: &Fact, kind: EventType) -> bool {
+fn is_gap(fact: &Fact, kind: EventType) -> bool {
     fact.kind == kind && capture(&fact.event).source == "stream"
 }
 
@@ -151,8 +151,8 @@ impl Side {
             let Some(facts) = self.facts().await else {
                 return Ok(None);
             };
-            let holes = |kind| facts.iter().filter(|fact| is_hole(fact, kind)).count();
-            let holes = [EventType::CaptureGapOpened, EventType::CaptureGapClosed].map(holes);
+            let gaps = |kind| facts.iter().filter(|fact| is_gap(fact, kind)).count();
+            let gaps = [EventType::CaptureGapOpened, EventType::CaptureGapClosed].map(gaps);
             let kept: Ids = facts.iter().map(|fact| fact.event.id.clone()).collect();
             let published: Ids = self
                 .published()
@@ -165,12 +165,13 @@ impl Side {
                 lost.is_some_and(|event| !is_recorded(event))
             };
             let done =
-                holes == [2, 2] && kept.is_subset(&published) && gone.iter().all(nobody_records);
+                gaps == [2, 2] && kept.is_subset(&published) && gone.iter().all(nobody_records);
             let unknown: Vec<_> = kept.difference(&published).cloned().collect();
-            let told = self.published().into_values();
-            let told = told.filter(|event| gone.contains(&event.id));
-            let told = told.map(|event| (event.r#type.clone(), event.entity_key().to_owned()));
-            last = Some((holes, unknown, told.collect::<Vec<_>>()));
+            let published = self.published().into_values();
+            let published = published.filter(|event| gone.contains(&event.id));
+            let published =
+                published.map(|event| (event.r#type.clone(), event.entity_key().to_owned()));
+            last = Some((gaps, unknown, published.collect::<Vec<_>>()));
             Ok(done.then_some((facts, gone)))
         });
         let (facts, gone) = filled
@@ -187,13 +188,13 @@ impl Side {
             format!("1 messages ({alone} to {alone}) of the stream {SLURM_EVENTS}"),
         ] {
             let opened = facts.iter().find(|fact| {
-                is_hole(fact, EventType::CaptureGapOpened)
+                is_gap(fact, EventType::CaptureGapOpened)
                     && capture(&fact.event).message.contains(&part)
             });
             let opened = &opened.unwrap_or_else(|| panic!("no hole {part}")).event.id;
             let closed = facts.iter().find(|fact| {
                 let cause = fact.event.correlation.as_ref();
-                is_hole(fact, EventType::CaptureGapClosed)
+                is_gap(fact, EventType::CaptureGapClosed)
                     && cause.is_some_and(|cause| cause.event_ids == [opened.clone()])
             });
             let closed = capture(&closed.expect("its end").event);
@@ -229,15 +230,15 @@ async fn agrees(
     what: &str,
     cluster: &Cluster,
     jobs: &[u32],
-    tell: impl AsyncFn() -> Option<Vec<Fact>>,
+    published_of: impl AsyncFn() -> Option<Vec<Fact>>,
 ) {
     let mut last = None;
     let agreed = wait_for(what, PATIENCE, async || {
         let accounting = accounting::complete(cluster, jobs).await;
-        let mut told = lives(&tell().await.unwrap_or_default());
-        told.retain(|run, _| jobs.contains(&run.0));
-        let agrees = accounting.as_ref() == Some(&told);
-        last = Some((accounting, told));
+        let mut published = lives(&published_of().await.unwrap_or_default());
+        published.retain(|run, _| jobs.contains(&run.0));
+        let agrees = accounting.as_ref() == Some(&published);
+        last = Some((accounting, published));
         Ok(agrees.then_some(()))
     });
     if let Err(error) = agreed.await {
@@ -283,8 +284,8 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
     let runs = submit(&[], "sleep 900").await;
     let waits = submit(&["--begin=now+1hour"], "true").await;
     for side in &sides {
-        side.told(EventType::JobSubmitted, waits).await;
-        side.told(EventType::JobStarted, runs).await;
+        side.wait_published(EventType::JobSubmitted, waits).await;
+        side.wait_published(EventType::JobStarted, runs).await;
     }
     let hold = ["scontrol", "hold", &waits.to_string()];
     cluster.ask("root", &hold).await.unwrap();
@@ -297,7 +298,7 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
     let over = [completed, failed, array];
     let mut purged = Vec::new();
     for side in &sides {
-        side.told(EventType::JobHeld, waits).await;
+        side.wait_published(EventType::JobHeld, waits).await;
         agrees("it is published", &cluster, &over, async || {
             Some(side.published_facts())
         })
@@ -307,7 +308,7 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
     let later = submit(&[], "true").await;
     ended(&later.to_string()).await;
     for (side, purged) in sides.iter_mut().zip(purged) {
-        let alone = side.told(EventType::JobCompleted, later).await;
+        let alone = side.wait_published(EventType::JobCompleted, later).await;
         let alone = side.sequence(&alone.id);
         let before = side.published();
         side.lose(purged, alone).await;
@@ -315,8 +316,8 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
         // Both die as soon as a hole is told, and go on with it.
         wait_for("a hole is told", PATIENCE, async || {
             let published = side.published_facts();
-            let told = |fact: &Fact| is_hole(fact, EventType::CaptureGapOpened);
-            Ok(published.iter().any(told).then_some(()))
+            let is_opened = |fact: &Fact| is_gap(fact, EventType::CaptureGapOpened);
+            Ok(published.iter().any(is_opened).then_some(()))
         })
         .await
         .unwrap();
@@ -329,11 +330,11 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
             .collect::<Vec<_>>();
         side.filled(&lost, purged, alone).await;
         let now = side.published();
-        let told_again = |event: &&Event| is_recorded(event) && has_twice(&now, &event.id);
+        let republished = |event: &&Event| is_recorded(event) && has_twice(&now, &event.id);
         assert!(
             lost.iter()
                 .filter(|event| is_recorded(event))
-                .all(told_again)
+                .all(republished)
         );
         assert_eq!(
             recorded(&before),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use mesh_events::RunKey;
-use slurm_client::{ArrayTasks, Sweep, SweepRow};
+use slurm_client::{ArrayTasks, QueueListing, QueueRow};
 use slurm_types::JobId;
 
 use crate::collector::MAX_CLOCK_SKEW_SECS;
@@ -20,13 +20,13 @@ pub(super) struct ChangedJobs {
 }
 
 impl ChangedJobs {
-    fn of(mut rows: Vec<&SweepRow>) -> Self {
+    fn of(mut rows: Vec<&QueueRow>) -> Self {
         // An array before its tasks, an earlier id before a later one.
         rows.sort_by_key(|row| {
             let task = row.array_tasks.as_deref().and_then(ArrayTasks::task);
             (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
         });
-        let digest = |row: &&SweepRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
+        let digest = |row: &&QueueRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
         let mut digests: Vec<_> = rows.iter().filter_map(digest).collect();
         digests.sort_unstable();
         Self {
@@ -46,35 +46,35 @@ impl ChangedJobs {
 }
 
 /// Jobs whose rows have changed, or that are to be read whatever their rows show.
-pub(super) fn changed(run_store: &RunStore, sweep: &Sweep) -> ChangedJobs {
-    let unchanged = |row: &SweepRow| {
+pub(super) fn changed(run_store: &RunStore, listing: &QueueListing) -> ChangedJobs {
+    let unchanged = |row: &QueueRow| {
         let Some(submit) = row.submit.map(slurm_types::UnixTime::as_secs) else {
             return false;
         };
         let mut known = false;
         for (_, tracked) in run_store.submitted_as(row.job_id.get(), submit) {
-            if tracked.unsettled(sweep.started_at.as_secs()) {
+            if tracked.unsettled(listing.started_at.as_secs()) {
                 return false;
             }
             known |= tracked.digest == row.digest;
         }
         known
     };
-    let rows = sweep.rows.iter();
+    let rows = listing.rows.iter();
     ChangedJobs::of(rows.filter(|row| !unchanged(row)).collect())
 }
 
 /// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
 pub(super) fn missing(
     run_store: &RunStore,
-    sweep: &Sweep,
+    listing: &QueueListing,
     rows: &BTreeSet<u32>,
     asked: u32,
 ) -> Vec<JobId> {
     // Who was submitted after the sweep began may be missing; who was in the far future was so before the clock was set back.
     let (began, future) = (
-        sweep.started_at.as_secs(),
-        sweep
+        listing.started_at.as_secs(),
+        listing
             .started_at
             .as_secs()
             .saturating_add(MAX_CLOCK_SKEW_SECS),
@@ -119,7 +119,7 @@ pub(super) enum ArrayRecord {
 }
 
 /// Arrays with tasks to settle.
-pub(super) fn arrays(run_store: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
+pub(super) fn arrays(run_store: &RunStore, listing: &QueueListing) -> Vec<OpenArray> {
     let open: Vec<RunKey> = run_store
         .iter()
         .filter(|(_, tracked)| {
@@ -134,7 +134,7 @@ pub(super) fn arrays(run_store: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
         return Vec::new();
     }
     let mut shown: HashMap<(u32, i64), ArrayRecord> = HashMap::new();
-    for row in &sweep.rows {
+    for row in &listing.rows {
         let (true, Some(submit)) = (row.array_job_id == Some(row.job_id), row.submit) else {
             continue;
         };

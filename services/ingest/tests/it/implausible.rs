@@ -86,13 +86,13 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
     let array = cluster
         .sbatch(&["--array=0-9", "--begin=now+1hour"], "true")
         .await;
-    let stories = [
+    let histories = [
         (running, "submitted started"),
         (held, "submitted held"),
         (array, "submitted"),
     ];
-    for (job, story) in stories {
-        mesh.wait_story(job, story).await;
+    for (job, history) in histories {
+        mesh.wait_history(job, history).await;
     }
     for (name, lies) in LIES {
         for (command, script) in lies {
@@ -103,20 +103,21 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
             // Accounting, which still tells the truth, is asked so often that what it did not have would count as gone.
             stand_in.wait_calls("sacct", 5).await;
         }
-        for (job, story) in stories {
-            assert_eq!(mesh.story(job), story, "{name}");
+        for (job, history) in histories {
+            assert_eq!(mesh.history(job), history, "{name}");
         }
         for (command, _) in lies {
             stand_in.truth(command);
         }
         stand_in.wait_calls("squeue", 2).await;
-        for (job, story) in stories {
-            assert_eq!(mesh.story(job), story, "after {name}");
+        for (job, history) in histories {
+            assert_eq!(mesh.history(job), history, "after {name}");
         }
     }
-    for (job, story) in stories {
+    for (job, history) in histories {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
-        mesh.wait_story(job, &format!("{story} cancelled")).await;
+        mesh.wait_history(job, &format!("{history} cancelled"))
+            .await;
     }
     // Jobs of other tests live on this cluster, too, and may end while nobody can tell how.
     let gaps: Vec<String> = mesh.events().iter().filter_map(gap).collect();
@@ -149,8 +150,8 @@ async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
     let message = &capture(&down).unwrap().message;
     assert!(message.contains("squeue"), "{message}");
     stand_in.wait_calls("squeue", 2).await;
-    let told = mesh.events();
-    let downs = told.iter().filter(|event| is_down(event));
+    let published = mesh.events();
+    let downs = published.iter().filter(|event| is_down(event));
     assert_eq!(downs.count(), 1, "once per change, not per failure");
     stand_in.truth("squeue");
     mesh.wait_event("slurmctld is up", of_slurmctld("capture.source_up"))
@@ -173,18 +174,19 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
     let ingest = ingest.ready().await;
     let ended = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(ended, "submitted started").await;
+    mesh.wait_history(ended, "submitted started").await;
     stand_in.truth("squeue");
     stand_in.truth("scontrol");
-    let running_then = stand_in.old_sweep();
+    let running_then = stand_in.old_listing();
     assert!(
         running_then.contains(&format!("{ended}\x1f")),
         "{running_then}"
     );
     cluster.run("alice", &["scancel", &ended.to_string()]).await;
-    mesh.wait_story(ended, "submitted started cancelled").await;
+    mesh.wait_history(ended, "submitted started cancelled")
+        .await;
     let newer = cluster.sbatch(&["--hold"], "true").await;
-    mesh.wait_story(newer, "submitted held").await;
+    mesh.wait_history(newer, "submitted held").await;
     // A controller that was restarted with an older state answers like this.
     let old = "[ ! -e \"$question\" ] || { cat \"$question\"; exit 0; }; echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
     stand_in.lie("squeue", &squeue(old));
@@ -193,8 +195,8 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     stand_in.truth("squeue");
     stand_in.truth("scontrol");
     cluster.run("alice", &["scancel", &newer.to_string()]).await;
-    mesh.wait_story(newer, "submitted held cancelled").await;
-    assert_eq!(mesh.story(ended), "submitted started cancelled");
+    mesh.wait_history(newer, "submitted held cancelled").await;
+    assert_eq!(mesh.history(ended), "submitted started cancelled");
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -208,15 +210,15 @@ async fn a_job_that_moves_to_another_partition_stays_the_same_run() {
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
     let ingest = ingest.ready().await;
     let job = cluster.sbatch(&["--hold"], "sleep 1").await;
-    mesh.wait_story(job, "submitted held").await;
+    mesh.wait_history(job, "submitted held").await;
     let id = format!("jobid={job}");
     let update = ["scontrol", "update", &id, "partition=low"];
     cluster.run("root", &update).await;
     cluster
         .run("root", &["scontrol", "release", &job.to_string()])
         .await;
-    let story = "submitted held released started completed";
-    mesh.wait_story(job, story).await;
+    let history = "submitted held released started completed";
+    mesh.wait_history(job, history).await;
     let end = mesh.of_job(job).pop().unwrap();
     assert_eq!(end.job().unwrap().partition, "low");
     // JSON of 22.05 loses exit codes, and of a queue it is fifteen times the text (rivosinc/prometheus-slurm-exporter#10);

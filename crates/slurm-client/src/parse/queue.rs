@@ -10,7 +10,7 @@ use slurm_types::{JobId, JobRef, JobState, UnixTime};
 
 use super::{leading, text};
 use crate::drift::Unread;
-use crate::record::{ArrayTasks, JobRecord, SweepRow};
+use crate::record::{ArrayTasks, JobRecord, QueueRow};
 
 /// squeue's format: id, printed id, array, tasks, state, submit, start, end, priority, partition, user, uid, account, QOS, nodes, node count,
 /// CPUs, limit, reason. Separated by ASCII unit separators.
@@ -18,7 +18,7 @@ pub(crate) const FORMAT: &str = "%A\x1f%i\x1f%F\x1f%K\x1f%T\x1f%V\x1f%S\x1f%e\x1
 const COLUMNS: usize = 19;
 
 /// The rows, and the lines that were none.
-pub(crate) fn sweep(output: &str) -> (Vec<SweepRow>, Unread) {
+pub(crate) fn queue(output: &str) -> (Vec<QueueRow>, Unread) {
     let mut rows = Rows::default();
     rows.read(output);
     (rows.rows, rows.unread)
@@ -59,7 +59,7 @@ pub(crate) fn sweep_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> 
 /// Rows as they are read, some lines at a time.
 #[derive(Default)]
 pub(crate) struct Rows {
-    pub(crate) rows: Vec<SweepRow>,
+    pub(crate) rows: Vec<QueueRow>,
     /// Lines that were none.
     pub(crate) unread: Unread,
     words: StringInterner,
@@ -93,7 +93,7 @@ impl StringInterner {
     }
 }
 
-fn row(line: &str, words: &mut StringInterner) -> Option<SweepRow> {
+fn row(line: &str, words: &mut StringInterner) -> Option<QueueRow> {
     let columns: Vec<&str> = line.splitn(COLUMNS, '\x1f').collect();
     let [
         id,
@@ -133,7 +133,7 @@ fn row(line: &str, words: &mut StringInterner) -> Option<SweepRow> {
         id, printed, array, tasks, submit, partition, uid, account, qos, &nodes, limit, reason,
     ];
     let digest = digest(&columns, &state, priority, [start, end]);
-    Some(SweepRow {
+    Some(QueueRow {
         job_id,
         // squeue prints the job's own id as the array's for a job that belongs to none.
         array_job_id: array_tasks.as_ref().and(array.trim().parse().ok()),
@@ -157,7 +157,7 @@ pub(crate) fn row_of_record(
     job: &JobRecord,
     limit: &str,
     words: &mut StringInterner,
-) -> Option<SweepRow> {
+) -> Option<QueueRow> {
     let job_id = job.job_id?;
     let display = match (job.het_job_id, job.het_job_offset, &job.array_tasks) {
         (Some(leader), Some(offset), _) => format!("{leader}+{offset}"),
@@ -189,7 +189,7 @@ pub(crate) fn row_of_record(
         &reason,
     ];
     let digest = digest(&columns, &job.state, job.priority, [job.start, job.end]);
-    Some(SweepRow {
+    Some(QueueRow {
         job_id,
         array_job_id: job.array_job_id,
         array_tasks: job.array_tasks.clone().map(Box::new),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn an_array_remainder_is_read() {
-        let (rows, unread) = sweep(&format!("{PENDING}\n"));
+        let (rows, unread) = queue(&format!("{PENDING}\n"));
         assert_eq!(unread.count, 0);
         let row = &rows[0];
         assert_eq!(row.array_job_id.map(|id| id.get()), Some(2));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn only_what_matters_changes_the_digest() {
-        let digest = |line: &str| sweep(line).0[0].digest;
+        let digest = |line: &str| queue(line).0[0].digest;
         let before = digest(PENDING);
         assert_eq!(
             before,
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_rows_are_counted() {
-        let (rows, unread) = sweep(&format!(
+        let (rows, unread) = queue(&format!(
             "{PENDING}\nnoise\n{PENDING}, and a\nsecond line\n"
         ));
         assert_eq!((rows.len(), unread.count), (2, 2));
@@ -311,8 +311,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400), fields in proptest::collection::vec(".*", 19)) {
-            let _ = sweep(&String::from_utf8_lossy(&bytes));
-            let _ = sweep(&fields.join("\x1f"));
+            let _ = queue(&String::from_utf8_lossy(&bytes));
+            let _ = queue(&fields.join("\x1f"));
         }
     }
 }

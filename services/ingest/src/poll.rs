@@ -27,7 +27,7 @@ use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics, queue};
 
 /// Sweeps the queue.
-pub struct Sweeper {
+pub struct Poller {
     /// Slurm.
     pub slurm: Slurm,
     /// The run store.
@@ -64,14 +64,14 @@ enum PollOutcome {
 /// Shortest pause before a sweep that somebody wants.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
-impl Sweeper {
+impl Poller {
     /// Sweeps until one succeeds: what lives is known afterwards.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn first(&mut self) -> Result<(), Error> {
         loop {
-            let PollOutcome::Again(pause) = self.sweep().await? else {
+            let PollOutcome::Again(pause) = self.poll().await? else {
                 self.live = true;
                 return Ok(());
             };
@@ -102,7 +102,7 @@ impl Sweeper {
                 () = wanted => {}
             }
             let began = Instant::now();
-            (pause, at_least) = match self.sweep().await {
+            (pause, at_least) = match self.poll().await {
                 Ok(PollOutcome::Again(pause)) => (pause.max(interval), pause.max(interval)),
                 // How long publishing took says nothing about Slurm.
                 Ok(PollOutcome::Done { answer }) => {
@@ -120,20 +120,20 @@ impl Sweeper {
     }
 
     /// One sweep.
-    async fn sweep(&mut self) -> Result<PollOutcome, Error> {
+    async fn poll(&mut self) -> Result<PollOutcome, Error> {
         self.collector.check_state().await?;
         // Much of what it would show must be stored before it is published.
         if self.collector.is_stuck().await? {
             return Ok(PollOutcome::Again(self.collector.config.poll_interval));
         }
         let began = Instant::now();
-        let sweep = match unless_stopped(&self.shutdown, self.slurm.sweep()).await? {
-            Ok(sweep) => sweep,
+        let listing = match unless_stopped(&self.shutdown, self.slurm.list_queue()).await? {
+            Ok(listing) => listing,
             Err(error) => return self.away(&error).await.map(PollOutcome::Again),
         };
         let answer = began.elapsed();
-        let number = self.collector.core().await.meta.sweep + 1;
-        if sweep.rows.is_empty() && !self.collector.core().await.run_store.is_empty() {
+        let number = self.collector.core().await.meta.poll + 1;
+        if listing.rows.is_empty() && !self.collector.core().await.run_store.is_empty() {
             // An empty answer with status 0 proves nothing; a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
@@ -142,24 +142,24 @@ impl Sweeper {
             }
         }
         self.slurmctld.up(RequestCost::Heavy).await?;
-        let now = sweep.started_at.as_secs();
-        let rows: BTreeSet<u32> = sweep.rows.iter().map(|row| row.job_id.get()).collect();
+        let now = listing.started_at.as_secs();
+        let rows: BTreeSet<u32> = listing.rows.iter().map(|row| row.job_id.get()).collect();
         self.collector.touch(&rows, now).await;
         let (changed, missing, arrays) = {
             let core = self.collector.core().await;
             (
-                changed(&core.run_store, &sweep),
-                missing(&core.run_store, &sweep, &rows, self.asked),
-                arrays(&core.run_store, &sweep),
+                changed(&core.run_store, &listing),
+                missing(&core.run_store, &listing, &rows, self.asked),
+                arrays(&core.run_store, &listing),
             )
         };
         if let Some(last) = missing.last() {
             self.asked = last.get();
         }
-        let cause = Cause::Sweep(number);
-        metrics::sweep(began.elapsed(), sweep.rows.len(), changed.order.len());
+        let cause = Cause::Poll(number);
+        metrics::poll(began.elapsed(), listing.rows.len(), changed.order.len());
         drop(rows);
-        let queue = Queue::from(sweep);
+        let queue = Queue::from(listing);
         if let Some(pause) = self.read(&cause, changed).await? {
             return Ok(PollOutcome::Again(pause));
         }

@@ -7,7 +7,7 @@ use mesh_events::RunKey;
 use slurm_client::{JobLookup, JobRecord};
 use slurm_types::JobId;
 
-use super::Sweeper;
+use super::Poller;
 use super::selection::{ArrayRecord, ChangedJobs, MAX_MISSING_PER_POLL, OpenArray};
 use crate::Error;
 use crate::collector::TracedObservation;
@@ -18,7 +18,7 @@ use crate::sources::unless_stopped;
 /// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
 const MAX_RECORDS_PER_BATCH: usize = 500;
 
-impl Sweeper {
+impl Poller {
     /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
     pub(super) async fn read(
         &self,
@@ -52,7 +52,7 @@ impl Sweeper {
             let follow_ups = self.collector.absorb(cause, readings.collect()).await?;
             // What happened before this process began says nothing about hooks.
             if self.live {
-                self.hooks.found_by_sweep(follow_ups.starts);
+                self.hooks.found_by_poll(follow_ups.starts);
             }
             for id in follow_ups.accounting {
                 self.questions.ask(id).await;

@@ -23,12 +23,12 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
     })
     .await
     .unwrap();
-    let story = format!("/v1/jobs/{}/{job}", cluster.name());
+    let history = format!("/v1/jobs/{}/{job}", cluster.name());
 
-    let (status, body) = ask(&cluster, &mesh, "alice", &[], &story).await;
+    let (status, body) = ask(&cluster, &mesh, "alice", &[], &history).await;
     assert_eq!(status, 200, "{body}");
     assert!(body.contains("secret"));
-    let (status, body) = ask(&cluster, &mesh, "bob", &[], &story).await;
+    let (status, body) = ask(&cluster, &mesh, "bob", &[], &history).await;
     assert_eq!(status, 404, "{body}");
     for path in [
         "/v1/events",
@@ -76,8 +76,8 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
 /// As soon as Slurm makes him a coordinator of physics he sees this job of that account, and not the other; afterwards neither.
 async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
     let sees = async |job: u32| {
-        let story = format!("/v1/jobs/{}/{job}", cluster.name());
-        ask(cluster, mesh, "bob", &[], &story).await.0 == 200
+        let history = format!("/v1/jobs/{}/{job}", cluster.name());
+        ask(cluster, mesh, "bob", &[], &history).await.0 == 200
     };
     let sacctmgr = async |what: &str| {
         let command = ["sacctmgr", "-i", what, "coordinator", "account=physics"];

@@ -82,7 +82,7 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
     let never = cluster.sbatch(&["--begin=now+1hour"], "true").await;
     let waits = cluster.sbatch(&["--hold"], "true").await;
     let runs = cluster.sbatch(&[], "sleep 300").await;
-    let stories = [
+    let histories = [
         (completed, "submitted started completed"),
         (failed, "submitted started failed"),
         (
@@ -91,15 +91,15 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
         ),
         (runs, "submitted started"),
     ];
-    for (job, story) in stories {
-        mesh.wait_story(job, story).await;
+    for (job, history) in histories {
+        mesh.wait_history(job, history).await;
     }
     mesh.wait_event("the held one", |event| {
         event.r#type == "job.submitted" && event.job().unwrap().job_id == waits
     })
     .await;
     cluster.run("alice", &["scancel", &never.to_string()]).await;
-    mesh.wait_story(never, "submitted cancelled").await;
+    mesh.wait_history(never, "submitted cancelled").await;
     let jobs = [completed, failed, array, never, waits, runs];
     let recorded = |events: Vec<Event>| -> BTreeSet<String> {
         let recorded = events.into_iter().filter(is_recorded);

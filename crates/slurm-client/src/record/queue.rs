@@ -8,11 +8,11 @@ use super::job::ArrayTasks;
 
 /// One cheap reading of the whole queue: every job the controller has in memory, ended ones (`MinJobAge`) included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sweep {
+pub struct QueueListing {
     /// When the reading began, by this host's clock. A job submitted later may be missing without meaning anything.
     pub started_at: UnixTime,
     /// The rows in Slurm's order.
-    pub rows: Vec<SweepRow>,
+    pub rows: Vec<QueueRow>,
     /// Lines that could not be read. More than none means the sweep proves no job's absence.
     pub unread_lines: usize,
 }
@@ -20,7 +20,7 @@ pub struct Sweep {
 /// One job, array task, or array remainder of a sweep: what is needed of it before its full record is read. Rows share the texts they have
 /// in common, as there is one per job in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SweepRow {
+pub struct QueueRow {
     /// The record's own id.
     pub job_id: JobId,
     /// The array's id, for a task or a remainder.

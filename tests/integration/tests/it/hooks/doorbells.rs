@@ -14,24 +14,24 @@ use super::{NAME, PATIENCE};
 
 /// Takes doorbells and keeps them.
 #[derive(Clone, Default)]
-pub struct Bells(Arc<Mutex<Vec<Doorbell>>>);
+pub struct Doorbells(Arc<Mutex<Vec<Doorbell>>>);
 
-impl Handler for Bells {
+impl Handler for Doorbells {
     async fn handle(&self, message: &Message) -> Disposition {
-        let bell = Doorbell::decode(message.body.clone()).unwrap();
-        self.0.lock().unwrap().push(bell);
+        let doorbell = Doorbell::decode(message.body.clone()).unwrap();
+        self.0.lock().unwrap().push(doorbell);
         Disposition::Ack
     }
 }
 
-impl Bells {
+impl Doorbells {
     /// Every reader of doorbells there is.
     pub fn listen(&self, bus: &Bus, stop: &CancellationToken) {
         for consumer in CONSUMERS.iter().filter(|one| one.stream == MESH_HOOKS) {
-            let (bus, bells, stop) = (bus.clone(), self.clone(), stop.clone());
+            let (bus, doorbells, stop) = (bus.clone(), self.clone(), stop.clone());
             tokio::spawn(async move {
                 let durable = consumer.durable(NAME);
-                bus.consume(MESH_HOOKS, &durable, 1, bells, &stop).await
+                bus.consume(MESH_HOOKS, &durable, 1, doorbells, &stop).await
             });
         }
     }
@@ -42,12 +42,12 @@ impl Bells {
 
     /// Names of the hooks that rang because something happened.
     fn names(&self) -> BTreeSet<String> {
-        let happened = self.all().into_iter().filter(|bell| !bell.probe);
-        happened.map(|bell| bell.hook).collect()
+        let happened = self.all().into_iter().filter(|doorbell| !doorbell.probe);
+        happened.map(|doorbell| doorbell.hook).collect()
     }
 
     pub fn count(&self, is: impl Fn(&Doorbell) -> bool) -> usize {
-        self.all().iter().filter(|bell| is(bell)).count()
+        self.all().iter().filter(|doorbell| is(doorbell)).count()
     }
 
     pub async fn wait_for(&self, what: &str, found: impl Fn(&Doorbell) -> bool) {

@@ -41,7 +41,7 @@ impl HookHealth {
     }
 
     /// A sweep found so many starts.
-    pub fn found_by_sweep(&self, starts: usize) {
+    pub fn found_by_poll(&self, starts: usize) {
         self.note(0, starts);
     }
 

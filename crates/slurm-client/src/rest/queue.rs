@@ -12,13 +12,13 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use slurm_types::UnixTime;
 
 use super::{DIAG, Family, JOBS, Response, Rest, envelope, or_keys, read_rows};
-use crate::{Error, Sweep, SweepRow, cli::now, json, parse::StringInterner};
+use crate::{Error, QueueListing, QueueRow, cli::now, json, parse::StringInterner};
 
 /// The queue as of the last answer.
 #[derive(Debug, Default)]
 pub(super) struct CachedQueue {
     /// Its rows; `None` before the first answer.
-    rows: Option<Arc<Vec<SweepRow>>>,
+    rows: Option<Arc<Vec<QueueRow>>>,
     unread: usize,
     /// The controller's clock then.
     clock: Option<UnixTime>,
@@ -37,7 +37,7 @@ impl Rest {
     }
 
     /// Every job the controller has in memory.
-    pub(crate) async fn sweep(&self) -> Result<Sweep, Error> {
+    pub(crate) async fn list_queue(&self) -> Result<QueueListing, Error> {
         let started_at = now();
         let before = self.newest();
         let (since, last) = {
@@ -55,7 +55,7 @@ impl Rest {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
             let mut words = StringInterner::default();
             // A record is a row at once: records of a long queue are not held.
-            let read = or_keys(move |job| json::sweep_row(&json::job(job).ok()?, &mut words));
+            let read = or_keys(move |job| json::queue_row(&json::job(job).ok()?, &mut words));
             let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
                 .await?;
@@ -64,7 +64,7 @@ impl Rest {
                 Some((_, envelope)) => envelope.nothing_changed(),
             };
             if let (true, Some(_), Some((rows, unread_lines))) = (unchanged, since, &last) {
-                return Ok(Sweep {
+                return Ok(QueueListing {
                     started_at,
                     rows: rows.as_ref().clone(),
                     unread_lines: *unread_lines,
@@ -87,7 +87,7 @@ impl Rest {
             known.clock = envelope.last_update.or(clock);
             known.unread = unread;
             known.rows = Some(Arc::new(rows.clone()));
-            return Ok(Sweep {
+            return Ok(QueueListing {
                 started_at,
                 rows,
                 unread_lines: unread,

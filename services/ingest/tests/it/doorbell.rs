@@ -67,23 +67,23 @@ async fn a_doorbell_makes_ingest_look_at_the_job_now() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     let started = mesh.last(job, "job.started");
     assert_eq!(started.source_detail, "PrologSlurmctld");
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     ingest.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submission_without_an_id_makes_ingest_sweep_now() {
+async fn a_submission_without_an_id_makes_ingest_poll_now() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
     let job = cluster.sbatch(&["--hold"], "true").await;
     ring(&mesh, "JobSubmit", 0, &[]).await;
-    mesh.wait_story(job, "submitted held").await;
+    mesh.wait_history(job, "submitted held").await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     ingest.stop().await;
 }
@@ -105,11 +105,11 @@ async fn evidence_that_the_controller_contradicts_is_not_believed() {
         ("NODES", "n1"),
     ];
     ring(&mesh, "JobComp", job, &forged).await;
-    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_history(job, "submitted started").await;
     cluster.run("alice", &["scancel", &id]).await;
     cluster.wait_state(job, "CANCELLED").await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_history(job, "submitted started cancelled").await;
     ingest.stop().await;
 }
 
@@ -132,7 +132,7 @@ async fn a_job_only_its_hook_can_know_is_told_as_inferred() {
     let settings = format!("{SLOW}\naccounting = false");
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     ring(&mesh, "JobComp", 66_000_001, &TIMED_OUT).await;
-    mesh.wait_story(66_000_001, "submitted started timeout")
+    mesh.wait_history(66_000_001, "submitted started timeout")
         .await;
     for event in mesh.of_job(66_000_001) {
         assert_eq!(
@@ -188,7 +188,7 @@ async fn doorbells_that_are_none_are_parked_and_nothing_else_suffers() {
     let job = cluster.sbatch(&[], "true").await;
     cluster.wait_state(job, "COMPLETED").await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
-    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_history(job, "submitted started completed").await;
     assert!(mesh.of_job(66_000_002).is_empty() && mesh.of_job(66_000_003).is_empty());
     ingest.stop().await;
 }

@@ -51,7 +51,7 @@ fn trusted(path: &Path) -> Result<(), Error> {
             .metadata()
             .map_err(|source| Error::io("look at", path, source))?;
         let uid = rustix::process::geteuid().as_raw();
-        let is_in_doubt = if ![0, uid].contains(&meta.uid()) {
+        let problem = if ![0, uid].contains(&meta.uid()) {
             format!("belongs to uid {}", meta.uid())
         } else if meta.mode() & 0o022 != 0 {
             format!("may be written by others (mode {:o})", meta.mode() & 0o7777)
@@ -59,7 +59,7 @@ fn trusted(path: &Path) -> Result<(), Error> {
             continue;
         };
         return Err(Error::Usage(format!(
-            "{} {is_in_doubt}: is {} the configuration? if so, name it with --config",
+            "{} {problem}: is {} the configuration? if so, name it with --config",
             path.display(),
             file.display()
         )));

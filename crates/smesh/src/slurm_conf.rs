@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_tell_what_they_have() {
+    fn nodes_list_what_they_have() {
         let conf = read(&[(
             "slurm.conf",
             "NodeName=DEFAULT Sockets=2 CoresPerSocket=4 RealMemory=8000\nNodeName=n[1-2]\nNodeName=g1 CPUs=64 RealMemory=512000 Gres=gpu:a100:4(S:0-1),nvme:1,gpu:2\n",

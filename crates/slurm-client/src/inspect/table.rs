@@ -87,7 +87,7 @@ const fn with_bars(command: Command) -> &'static str {
 fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
     let mut records = Vec::new();
     for (number, line) in lines {
-        let row = parse::sweep_columns(line).ok_or_else(|| {
+        let row = parse::queue_columns(line).ok_or_else(|| {
             let problem = "not the columns a sweep asks squeue for, with a job id in the first";
             InspectError::new(*number, "", problem)
         })?;

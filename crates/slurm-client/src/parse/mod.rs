@@ -23,7 +23,7 @@ pub(crate) use job::{
 pub(crate) use long::{Texts, free_text, long_jobs};
 pub(crate) use node::{config, nodes, partitions};
 pub(crate) use queue::{
-    FORMAT as QUEUE_FORMAT, Rows, StringInterner, queue, row_of_record, sweep_columns,
+    FORMAT as QUEUE_FORMAT, Rows, StringInterner, queue, queue_columns, row_of_record,
 };
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};

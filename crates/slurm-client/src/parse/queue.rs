@@ -25,7 +25,7 @@ pub(crate) fn queue(output: &str) -> (Vec<QueueRow>, Unread) {
 }
 
 /// The columns of a row as squeue printed them, by name; `None` if the line is none.
-pub(crate) fn sweep_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> {
+pub(crate) fn queue_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> {
     const NAMES: [&str; COLUMNS] = [
         "job_id",
         "printed_id",

@@ -22,10 +22,10 @@ fn verify(mesh: &Mesh, args: &[&str]) -> (Option<i32>, Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn cosignatures_of_witnesses_can_be_required() {
     let (witness, url) = WitnessServer::start("witness.example/one", 1).await;
-    let (stranger, _) = WitnessServer::start("witness.example/two", 2).await;
+    let (unknown_witness, _) = WitnessServer::start("witness.example/two", 2).await;
     // Of the same name, with another key.
     let (impostor, _) = WitnessServer::start("witness.example/one", 3).await;
-    let (one, two) = (witness.vkey(), stranger.vkey());
+    let (one, two) = (witness.vkey(), unknown_witness.vkey());
     let mut mesh = with_an_event_of_alice(|mesh| {
         let path = mesh.path("mesh.toml");
         let config = fs::read_to_string(&path).unwrap();

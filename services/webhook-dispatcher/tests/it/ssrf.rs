@@ -282,7 +282,7 @@ async fn no_two_readers_of_an_address_disagree() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_failed_is_told_apart() {
+async fn failures_have_different_names() {
     mesh_runtime::install_crypto_provider();
     let (port, _) = judge(&EVERYWHERE).await;
     let (http, open) = (

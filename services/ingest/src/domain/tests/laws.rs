@@ -188,7 +188,7 @@ fn previous(readings: &[String]) -> BTreeSet<EventId> {
 
 /// What a process tells that ends after each of these readings, or goes on: what it published is on the bus, what it stores is stored
 /// only now and then.
-fn told_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> {
+fn published_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> {
     let mut run_store = RunStore::default();
     let mut disk = Vec::new();
     let mut ids = BTreeSet::new();
@@ -233,7 +233,7 @@ proptest! {
         readings.extend([history.settled(), history.controller().pop().unwrap(), history.settled()]);
         let mut stored: Vec<bool> = stored.into_iter().cycle().take(crashes).collect();
         stored.extend([true; 3]);
-        prop_assert_eq!(told_over_crashes(&readings, &stored), history.facts());
+        prop_assert_eq!(published_over_crashes(&readings, &stored), history.facts());
     }
 
     #[test]
@@ -284,14 +284,14 @@ proptest! {
     #[test]
     fn any_environment_of_a_hook_is_survived(state in "[A-Z_]{0,12}", submit in ".{0,12}", nodes in ".{0,8}", task in any::<u32>()) {
         let environment = [("JOBID", "9".into()), ("JOBSTATE", state), ("SUBMIT", submit), ("NODES", nodes), ("ARRAYJOBID", "9".into()), ("ARRAYTASKID", task.to_string())];
-        let bell = mesh_events::proto::mesh::hook::v1::Doorbell {
+        let doorbell = mesh_events::proto::mesh::hook::v1::Doorbell {
             hook: "JobComp".into(),
             cluster: "c".into(),
             job_id: 9,
             environment: environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             ..Default::default()
         };
-        if let Ok(evidence) = crate::domain::Evidence::read("c", &bell) {
+        if let Ok(evidence) = crate::domain::Evidence::read("c", &doorbell) {
             prop_assert_eq!(evidence.job_id, 9);
         }
     }

@@ -37,13 +37,14 @@ test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (sc
 	scripts/setup
 	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats ROOT=$(ROOT) cargo xtask compat --run
 
-lint: ## formatting, clippy, shell, protobuf, generated files, links, licences
+lint: ## formatting, clippy, shell, protobuf, generated files, links, names, dependencies, licences
 	scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck $(SCRIPTS)
 	cargo xtask codegen --check
 	cargo xtask docs --check
+	cargo xtask lint
 	cargo xtask compat --check
 	cd proto && $(BUF) lint
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \

@@ -5,6 +5,7 @@ mod catalogue;
 mod codegen;
 mod compat;
 mod configuration;
+mod dependencies;
 mod docs;
 mod identifiers;
 mod links;
@@ -31,12 +32,14 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Write the generated parts of `docs/` from the catalogue, and check links and words of all pages, and the words of names in the code.
+    /// Write the generated parts of `docs/` from the catalogue, and check links and words of all pages.
     Docs {
         /// Change nothing; fail if a file would change.
         #[arg(long)]
         check: bool,
     },
+    /// Check the words of names in Rust sources, and that each package uses its dependencies.
+    Lint,
     /// Write `docs/internals/compat.md` from `docs/internals/compat.json`: what was tried on which version of Slurm.
     Compat {
         /// Change nothing; fail if a file would change.
@@ -55,6 +58,10 @@ fn main() -> Result<()> {
     let (files, check, chore) = match Cli::parse().chore {
         Chore::Codegen { check } => (codegen::files(&root())?, check, "codegen"),
         Chore::Docs { check } => (docs::files(&root())?, check, "docs"),
+        Chore::Lint => {
+            identifiers::check(&root())?;
+            return dependencies::check(&root());
+        }
         Chore::Compat {
             check,
             run,
@@ -73,7 +80,6 @@ fn main() -> Result<()> {
     if chore == "docs" {
         links::check(&root())?;
         words::check(&root())?;
-        identifiers::check(&root())?;
     }
     Ok(())
 }

@@ -82,11 +82,12 @@ fn refusal(answer: &Value) -> Option<String> {
     Some(text.map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Why the server would not store a message, as it says itself.
+/// Why the server would not store a message, as it says itself. A stream that discards its oldest messages may be full.
 fn unable(info: &Value) -> Option<String> {
     let (stored, most) = (&info["state"]["bytes"], &info["config"]["max_bytes"]);
     if let (Some(stored), Some(most @ 1..)) = (stored.as_u64(), most.as_u64())
         && stored.saturating_add(MIN_ROOM) > most
+        && info["config"]["discard"] != "old"
     {
         return Some(format!("it is full: {stored} of {most} bytes"));
     }
@@ -115,6 +116,9 @@ mod tests {
         assert_eq!(info(5, 8 << 20, leader.clone()), None);
         let full = info((8 << 20) - 100, 8 << 20, leader).unwrap();
         assert!(full.starts_with("it is full"), "{full}");
+        let rolling = json!({ "state": { "bytes": 99 }, "config": { "max_bytes": 99, "discard": "old" },
+            "cluster": { "leader": "n1" } });
+        assert_eq!(unable(&rolling), None);
         for without in [json!({}), json!({ "leader": "" })] {
             let problem = info(5, 8 << 20, without);
             assert_eq!(problem.as_deref(), Some("it has no leader"));

@@ -1,4 +1,4 @@
-//! The command line. Read by hand: Slurm passes arguments of its own, any bytes are possible, and nothing may end in an error.
+//! The command line. Parsed by hand: Slurm passes its own arguments, arguments may be any bytes, and parsing must never fail.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
 
-/// What `--help` prints.
+/// Text of `--help`.
 pub const HELP: &str = "\
 Tells slurm-mesh that something happened to a job or a node. Slurm calls it; it never fails a job.
 
@@ -25,47 +25,47 @@ Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
 Alone the exit status is 0, whatever happens. `smesh hooks print` shows what to write into slurm.conf.
 ";
 
-/// What the process is to do.
+/// The action the command line requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Invocation {
     /// Print the help.
     Help,
     /// Print the version.
     Version,
-    /// Start a sender, wait for it at most until the hard stop, exit 0.
+    /// Run as the sender.
     Ring(Options),
-    /// Ring.
+    /// Start a sender, then replace this process with the site's program.
     Send(Options),
-    /// Become a site's program and ring beside it.
+    /// Options of the sender.
     Chain {
         /// How to ring.
         options: Options,
         /// The site's program.
         program: OsString,
     },
-    /// Empty the spool.
+    /// Deliver all spooled doorbells.
     Flush(Options),
 }
 
-/// How to ring.
+/// Options of a hook call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Configuration file, if given.
     pub config: Option<PathBuf>,
     /// Hook name, if given.
     pub hook: Option<OsString>,
-    /// When the hook was called, if that was in another process.
+    /// Time of the hook call, if another process received it.
     pub called_at: Option<SystemTime>,
-    /// Id of a doorbell that is a probe.
+    /// Id of the doorbell if it is a probe.
     pub probe: Option<Uuid>,
     /// Slurm's own arguments.
     pub arguments: Vec<OsString>,
-    /// What was not understood; said once, never fatal.
+    /// The argument that was not understood. Logged once, never fatal.
     pub complaint: Option<String>,
 }
 
 impl Options {
-    /// The command line that parses back to these options, for the process that rings.
+    /// The command line that parses back to these options, for the sender process.
     pub fn to_args(&self) -> Vec<OsString> {
         let mut args = Vec::new();
         if let Some(config) = &self.config {
@@ -89,7 +89,7 @@ impl Options {
     }
 }
 
-/// Reads the arguments after the program's name. Total: what is not understood is an argument of Slurm's.
+/// Parses the arguments after the program's name. Never fails: an unknown argument is taken for one of Slurm's.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
     let mut args = args.into_iter();
     let mut options = Options::default();
@@ -134,7 +134,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
     step(options)
 }
 
-/// `--name=value` in two.
+/// Splits `--name=value`.
 fn split(arg: &OsStr) -> (OsString, Option<OsString>) {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let bytes = arg.as_bytes();

@@ -1,8 +1,9 @@
 //! Hands over to the site's own program.
 //!
-//! The process *becomes* the program (`execve`), so arguments, standard streams, environment, process id, signals and exit status are
-//! the program's own; nothing is copied or translated. Before that it starts a sender, which is no child of its, so that the program does
-//! not find one that it never made. Nothing that is waited for opens a file or loads a program.
+//! The process *becomes* the program (`execve`), so the program has its own arguments, standard streams, environment, process id,
+//! signals and exit status. Nothing is copied or translated.
+//! Before that, the process starts a sender that is not its child, so the program does not find a child it never started. This path
+//! opens no file and loads no program that Slurm would have to wait for.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,7 +13,8 @@ use crate::args::Options;
 use crate::guard;
 use crate::report::report;
 
-/// Starts a sender that outlives this process, then becomes the program. Returns only if that fails: the exit status a shell would give.
+/// Starts a sender that outlives this process, then becomes the program. Returns only if `execve` fails, with the exit status a shell
+/// would give.
 pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
     if ring {
         beside(options);
@@ -29,7 +31,7 @@ pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
     }
 }
 
-/// Rings without anybody who waits.
+/// Starts a sender and does not wait for it.
 pub fn beside(options: &Options) {
     if let Err(error) = guard::start(options, Stdio::null()) {
         report(format_args!("not rung: start {}: {error}", guard::MYSELF));

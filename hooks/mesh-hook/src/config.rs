@@ -1,4 +1,4 @@
-//! `hook.toml`: where to ring and where to spool.
+//! `hook.toml`: NATS servers, spool and lines.
 
 use std::fs;
 use std::io;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-/// Where the configuration is when nothing else is said.
+/// Path of the configuration without `--config`.
 pub const DEFAULT_PATH: &str = "/etc/slurm-mesh/hook.toml";
 
-/// When the process ends, whatever it was doing: the promise to Slurm.
+/// Time after which the process ends in any case. This limit is the promise to Slurm.
 pub const HARD_STOP: Duration = Duration::from_millis(250);
 
-/// Longest timeout of NATS; the rest up to [`HARD_STOP`] is for the spool.
+/// Upper limit of `nats.timeout_ms`. The rest of the time until [`HARD_STOP`] is for the spool.
 const MAX_TIMEOUT_MS: u64 = 200;
 
-/// Keys that were renamed, old and new: the old ones are refused with the new name.
+/// Renamed keys, old and new. An old key is refused with an error that names the new one.
 const RENAMED_KEYS: &[(&str, &str)] = &[("deadline_ms", "nats.timeout_ms")];
 
 /// The configuration.
@@ -73,7 +73,7 @@ const fn default_max_spool_bytes() -> u64 {
     64 << 20
 }
 
-/// Why there is no usable configuration.
+/// Errors of the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
@@ -89,7 +89,7 @@ pub enum Error {
     Parse {
         /// File.
         path: PathBuf,
-        /// What is wrong, on one line.
+        /// The parser's message, on one line.
         message: String,
     },
     /// A value cannot be used.
@@ -99,16 +99,16 @@ pub enum Error {
         path: PathBuf,
         /// Key.
         key: &'static str,
-        /// What is wrong and what to write.
+        /// The fault, and the value to write instead.
         problem: String,
     },
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and validates a file.
     ///
     /// # Errors
-    /// One [`Error`] that names the file and the key.
+    /// An [`Error`] that names the file and the key.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let read = |path: &Path| {
             fs::read_to_string(path).map_err(|source| Error::Read {
@@ -118,7 +118,7 @@ impl Config {
         };
         let text = read(path)?;
         let mut config: Self = toml::from_str(&text).map_err(|error| {
-            // The message only: the parser's own rendering quotes the line, which may hold the password.
+            // Only the message: the parser's rendering quotes the line, which may hold the password.
             let line = error.span().map_or(1, |span| {
                 text[..span.start.min(text.len())].lines().count().max(1)
             });
@@ -192,7 +192,7 @@ impl Config {
     /// Host and port of each server.
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// If the URL is invalid; the text names the fault.
     pub fn servers(&self) -> Result<Vec<(String, u16)>, String> {
         self.nats
             .url
@@ -201,7 +201,7 @@ impl Config {
             .collect()
     }
 
-    /// Where calls under way are counted.
+    /// Folder of the slots that count the calls under way.
     pub fn slots(&self) -> PathBuf {
         let own = || {
             let user = rustix::process::geteuid().as_raw();
@@ -210,7 +210,7 @@ impl Config {
         self.slots.clone().unwrap_or_else(own)
     }
 
-    /// The deadline for NATS.
+    /// Time limit for NATS.
     pub const fn deadline(&self) -> Duration {
         Duration::from_millis(self.nats.timeout_ms)
     }
@@ -224,7 +224,7 @@ impl Config {
     }
 }
 
-/// The old keys in the file, with their new names; `None` without any, or if it is no TOML.
+/// The renamed keys in the file, with their new names. `None` if there are none or the file is not TOML.
 fn old_keys(text: &str) -> Option<String> {
     let table: toml::Table = text.parse().ok()?;
     let found: Vec<String> = RENAMED_KEYS

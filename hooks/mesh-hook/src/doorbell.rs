@@ -1,4 +1,4 @@
-//! What a doorbell says: which hook, which job, nodes, login or mail, and Slurm's variables as evidence. Pure.
+//! Content of a doorbell: hook, job, nodes, login or mail, and Slurm's variables as evidence. Pure.
 
 use std::ffi::OsString;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::evidence::{self, Environment, bounded, variable};
 use crate::hosts;
 
-/// Longest host list that is carried. A longer one is left out: half of it would name other nodes.
+/// Longest host list in a doorbell, in bytes. A longer list is left out, because a truncated one would name other nodes.
 const MAX_NODES: usize = 32 << 10;
 
 /// A call of a hook.
@@ -21,7 +21,7 @@ pub struct Call<'a> {
     pub cluster: &'a str,
     /// The hook.
     pub hook: &'a str,
-    /// Host it runs on.
+    /// Host the hook runs on.
     pub host: &'a str,
     /// When it was called.
     pub called_at: SystemTime,
@@ -31,7 +31,7 @@ pub struct Call<'a> {
     pub arguments: &'a [OsString],
 }
 
-/// The hook that was called, if its environment tells.
+/// Name of the hook, if its environment identifies it.
 pub fn hook_of(environment: &Environment) -> Option<&'static str> {
     let has = |name: &str| environment.contains_key(&OsString::from(name));
     // SLURM_SCRIPT_CONTEXT: slurm.conf(5), "PROLOG AND EPILOG SCRIPTS"; not set for the others.
@@ -57,14 +57,15 @@ pub fn hook_of(environment: &Environment) -> Option<&'static str> {
     } else if has("PAM_TYPE") && has("PAM_SERVICE") {
         Some("Pam")
     } else if has("SLURMD_NODENAME") && !has("SLURM_JOB_ID") {
-        // The only variable it gets (seen on 22.05, 24.11, 26.05).
+        // The only variable this hook gets (seen on 22.05, 24.11, 26.05).
         Some("HealthCheckProgram")
     } else {
         None
     }
 }
 
-/// Whether a call tells anything new: not what another node of the same job rings for anyway, and not the end of a login.
+/// True if a call carries new information. Calls that another node of the same job already reports do not, nor does the end of a
+/// login.
 pub fn is_news(hook: &str, environment: &Environment) -> bool {
     match hook {
         "Prolog" | "Epilog" => {
@@ -80,7 +81,7 @@ pub fn is_news(hook: &str, environment: &Environment) -> bool {
     }
 }
 
-/// A doorbell, with an id of its own.
+/// Builds the doorbell of a call, with a new id.
 pub fn doorbell(call: &Call<'_>) -> Doorbell {
     let evidence = evidence::carried(call.hook, call.environment);
     let first = call.arguments.first();

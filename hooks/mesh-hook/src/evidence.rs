@@ -1,22 +1,22 @@
-//! Which variables a doorbell carries. Pure.
+//! Selects the variables that a doorbell carries. Pure.
 //!
-//! Only what is on a list travels: daemons of Slurm hand their whole environment down to some hooks (seen on 22.05), and what is in there
-//! nobody can know.
+//! Only listed variables are sent. Slurm's daemons pass their whole environment to some hooks (seen on 22.05), and that may contain
+//! anything.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 
-/// Longest value that is carried, in bytes.
+/// Longest value in a doorbell, in bytes.
 const MAX_VALUE: usize = 4096;
-/// Most variables, and most arguments, that are carried.
+/// Limit for the number of variables, and for the number of arguments.
 const MAX_COUNT: usize = 256;
-/// Most bytes of variables, and of arguments, that are carried together. A doorbell stays far below NATS's 1 MB limit.
+/// Limit for the total bytes of variables, and of arguments. A doorbell stays far below NATS's 1 MB limit.
 const MAX_TOTAL: usize = 48 << 10;
 
-/// Slurm's variables about a job (Prolog and Epilog Guide; MailProg in slurm.conf(5)), by how they begin.
+/// Prefixes of Slurm's job variables (Prolog and Epilog Guide; MailProg in slurm.conf(5)).
 const PREFIXES: &[&str] = &["SLURM_JOB_", "SLURM_ARRAY_", "SLURM_HET_"];
 
-/// The others of Slurm's.
+/// Slurm's other variables, by name.
 const NAMES: &[&str] = &[
     "SLURMD_NODENAME",
     "SLURM_CLUSTER_NAME",
@@ -27,7 +27,7 @@ const NAMES: &[&str] = &[
     "SLURM_UID",
 ];
 
-/// Never, whatever they begin with.
+/// A variable whose name contains one of these is never sent, even with an allowed prefix.
 const SECRETS: &[&str] = &["JWT", "TOKEN", "SECRET", "PASSW", "KEY"];
 
 /// Variables of jobcomp/script (Slurm 22.05, 24.11 and 26.05; `src/plugins/jobcomp/script`).
@@ -71,15 +71,15 @@ const JOBCOMP: &[&str] = &[
     "WORK_DIR",
 ];
 
-/// The environment as the hook got it.
+/// Environment of the hook process.
 pub type Environment = HashMap<OsString, OsString>;
 
-/// A variable as text.
+/// Value of a variable as text.
 pub fn variable(environment: &Environment, name: &str) -> Option<String> {
     environment.get(OsStr::new(name)).map(bounded)
 }
 
-/// The variables that travel, sorted by name, so that what is dropped from an absurd environment does not depend on chance.
+/// The variables to send. Sorted by name, so that the limits always cut off the same ones.
 pub fn carried(hook: &str, environment: &Environment) -> Vec<(String, String)> {
     let mut evidence: Vec<(String, String)> = environment
         .iter()
@@ -91,12 +91,12 @@ pub fn carried(hook: &str, environment: &Environment) -> Vec<(String, String)> {
     within_limits(evidence, |(name, value)| name.len() + value.len())
 }
 
-/// The arguments that travel.
+/// The arguments to send.
 pub fn arguments(arguments: &[OsString]) -> Vec<String> {
     within_limits(arguments.iter().map(bounded).collect(), String::len)
 }
 
-/// A value as text of at most 4 KiB.
+/// A value as text, truncated to 4 KiB.
 pub fn bounded(value: impl AsRef<OsStr>) -> String {
     let mut text = value.as_ref().to_string_lossy().into_owned();
     if text.len() > MAX_VALUE {

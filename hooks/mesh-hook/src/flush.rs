@@ -1,7 +1,8 @@
-//! Delivers what waits: spooled doorbells, oldest first, then the lines of Slurm's Lua plugins.
+//! Delivers spooled doorbells, oldest first, then the lines of Slurm's Lua plugins.
 //!
-//! A doorbell that NATS refuses for what it is (too large, a subject its user may not use) is put aside, so that it holds up no other; a
-//! person's `smesh hooks flush` tries it again. When NATS takes none now (away, a full stream), all stay where they are, in their order.
+//! NATS may refuse a single doorbell: it is too large, or the user may not publish to its subject. Such a doorbell is put aside so
+//! that it does not block the others; `smesh hooks flush` retries it.
+//! While NATS accepts nothing (unavailable, stream full), all doorbells stay in place and in order.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,26 +19,26 @@ use crate::report::warn;
 use crate::ring::connect;
 use crate::spool::{self, FlushLock, Spool, Spooled};
 
-/// Doorbells that are sent together.
+/// Doorbells that are published together.
 const MAX_IN_FLIGHT: usize = 16;
 
-/// What a flush did.
+/// Result of a flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// Doorbells that went.
+    /// Doorbells that were delivered.
     pub delivered: usize,
-    /// Doorbells that still wait.
+    /// Doorbells still in the spool.
     pub remaining: usize,
-    /// Doorbells that NATS refuses; they are aside until a person has them tried again.
+    /// Doorbells that NATS refuses. They are put aside until an operator retries them.
     pub refused: usize,
-    /// Why it refuses the last of them, if that was now.
+    /// Reason of the last refusal, if this flush saw one.
     pub reason: Option<String>,
-    /// Why lines of Slurm's Lua plugins are not taken, if that is so.
+    /// Why the lines of Slurm's Lua plugins are not read, if so.
     pub lines: Option<String>,
 }
 
 impl Flushed {
-    /// True if nothing is left.
+    /// True if nothing is left to deliver.
     pub const fn is_all(&self) -> bool {
         self.remaining == 0 && self.refused == 0 && self.lines.is_none()
     }
@@ -63,7 +64,7 @@ impl fmt::Display for Flushed {
     }
 }
 
-/// Why not everything could be delivered.
+/// Errors of a flush.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// NATS.
@@ -72,7 +73,7 @@ pub enum Error {
     /// The spool.
     #[error(transparent)]
     Spool(#[from] spool::Error),
-    /// The lines of Slurm's Lua plugins.
+    /// Reading lines that were already taken from their file.
     #[error(transparent)]
     Lines(#[from] lines::Error),
     /// What was taken of them.
@@ -85,10 +86,10 @@ pub enum Error {
     },
 }
 
-/// Delivers what waits until the time is over.
+/// Delivers spooled doorbells and lines until the deadline.
 ///
 /// # Errors
-/// If NATS or the disk takes nothing now; what was not delivered stays.
+/// If NATS or the disk accepts nothing now. Undelivered doorbells stay in the spool.
 pub fn flush(
     config: &Config,
     host: &str,
@@ -106,7 +107,7 @@ pub fn flush(
         problem: None,
     };
     let doorbells = flush.doorbells();
-    // What holds up the spool does not hold up the lines.
+    // A fault of the spool does not block the lines.
     let lines = flush.lines(host);
     doorbells.and(lines)?;
     Ok(Flushed {
@@ -118,10 +119,10 @@ pub fn flush(
     })
 }
 
-/// Delivers all that waits; what was refused is tried once more, if that is wanted.
+/// Delivers everything in the spool. With `again`, refused doorbells are retried once.
 ///
 /// # Errors
-/// If NATS cannot be reached or the disk refuses.
+/// If NATS is unreachable or the disk refuses.
 pub fn flush_all(
     config: &Config,
     host: &str,
@@ -136,7 +137,7 @@ pub fn flush_all(
     let refused = spool.refused().map_err(disk)?;
     let nothing = spool.is_empty().map_err(disk)? && (refused == 0 || !again);
     let lines = config.lines.as_ref().map(Folder::new);
-    // Nobody writes before there is a file to write into.
+    // The plugins write only into files that already exist.
     let prepared = lines.as_ref().map(|lines| {
         let prepared = Source::ALL.map(|source| lines.prepare(source).map(drop));
         prepared.into_iter().collect::<Result<(), _>>()
@@ -181,7 +182,7 @@ impl Flush<'_> {
         let Some(lock) = self.spool.lock().map_err(|error| self.disk(error))? else {
             return Ok(());
         };
-        // The folder is listed once for all that are there, and once more for those that came meanwhile.
+        // Lists the folder once for the present files, and again for those that arrived meanwhile.
         let mut tried: HashSet<String> = HashSet::new();
         loop {
             let mut names = self
@@ -245,7 +246,7 @@ impl Flush<'_> {
             return Ok(());
         };
         let folder = Folder::new(path);
-        // What holds up slurmctld's lines does not hold up users', nor the other way round.
+        // A fault of slurmctld's lines does not block users' lines, nor the reverse.
         let results = Source::ALL.map(|source| self.lines_of(&folder, source, path, host));
         results.into_iter().collect()
     }
@@ -263,7 +264,7 @@ impl Flush<'_> {
         };
         let lock = match folder.lock(source) {
             Ok(lock) => lock,
-            // Not the spool's fault, and nothing that another try changes.
+            // Not a fault of the spool; a retry would not change it.
             Err(error) => {
                 self.problem = Some(error.to_string());
                 return Ok(());
@@ -277,7 +278,7 @@ impl Flush<'_> {
         };
         loop {
             let text = taken.read().map_err(failed)?;
-            // Nothing was written while the last part was delivered: nobody has this file open any more.
+            // Nothing was written while the last part was delivered, so no process has this file open any more.
             if text.is_empty() {
                 break;
             }
@@ -309,7 +310,7 @@ impl Flush<'_> {
         for (message, result) in messages.iter().zip(self.connection.publish(&messages)?) {
             match result {
                 Ok(_) => self.delivered += 1,
-                // A file of its own, which the next flush puts aside: the lines after it go on.
+                // Spooled as a file, which the next flush puts aside. The following lines are not blocked.
                 Err(error) if error.is_of_one_message() => {
                     let Outgoing { subject, id, body } = *message;
                     self.spool.store(SystemTime::now(), id, subject, body)?;

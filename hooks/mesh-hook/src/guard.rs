@@ -1,7 +1,7 @@
-//! What Slurm waits for: starts a sender and is gone after the hard stop at the latest.
+//! The process Slurm waits for. It starts a sender and ends at the hard stop at the latest.
 //!
-//! All that may hang is done by another process. A thread would not do: a process whose thread waits for a hung disk in the kernel does
-//! not end, not even by kill -9, before the disk answers, and Slurm would wait for it.
+//! Everything that may hang is done by the other process. A thread would not be enough: a process with a thread that waits in the
+//! kernel for a hung disk does not end until the disk answers, not even by kill -9. Slurm would wait for it.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -18,19 +18,19 @@ use crate::args::Options;
 use crate::config::HARD_STOP;
 use crate::report::{report, warn};
 
-/// This very program, also when its file was replaced by an upgrade in the meantime.
+/// This program, even if an upgrade has replaced its file meanwhile.
 pub const MYSELF: &str = "/proc/self/exe";
 
-/// How long a sender may take from its start until it is counted among those that may wait for the disk.
+/// Longest start of a sender. A sender that is older counts as possibly blocked on the disk.
 const MAX_START_TIME: Duration = Duration::from_secs(10);
 
-/// The watchdog needs next to nothing.
+/// Stack of the watchdog thread, in bytes. It needs very little.
 const STACK: usize = 64 << 10;
 
-/// What the sender writes when the doorbell is safe: nobody needs to wait for what it does then.
+/// Byte the sender writes once the doorbell is safe. The caller does not wait for the sender's further work.
 pub const SAFE: u8 = 0;
 
-/// Starts a sender and waits until the doorbell is safe, but not longer than the hard stop. Passes on what the sender says.
+/// Starts a sender and waits until the doorbell is safe, at most until the hard stop. Passes on the sender's messages.
 pub fn run(options: &Options, started: Instant) {
     if let Err(error) = start_and_wait(options, started) {
         report(format_args!(
@@ -71,7 +71,8 @@ fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
     }
 }
 
-/// Ends this process at the hard stop: standard error may hang, too. Without memory for it the wait ends in time all the same.
+/// Ends this process at the hard stop, because writing to standard error may hang as well. If the thread cannot be started, the wait
+/// for the sender still ends in time.
 fn watch(started: Instant) {
     let left = HARD_STOP.saturating_sub(started.elapsed());
     let thread = thread::Builder::new().stack_size(STACK);
@@ -81,11 +82,11 @@ fn watch(started: Instant) {
     }));
 }
 
-/// Starts a sender that nobody waits for: no child of this process, in a process group of its own, so that a signal to the hook's group does
-/// not reach it, and without the hook's descriptors, since Slurm waits until everybody has closed them.
+/// Starts a sender without waiting for it. The sender is not a child of this process. It has its own process group, so a signal to the
+/// hook's group does not reach it. It does not inherit the hook's descriptors, because Slurm waits until all of them are closed.
 ///
 /// # Errors
-/// If the system gives no process.
+/// If the process cannot be created.
 pub fn start(options: &Options, stderr: Stdio) -> io::Result<()> {
     let mut args: Vec<OsString> = vec!["--send".into()];
     args.extend(options.to_args());

@@ -1,6 +1,6 @@
-//! The first node of a host list. Pure; no more of host lists is needed here.
+//! The first node of a host list. Pure. The hook needs nothing else of host lists.
 
-/// The first node of a list such as `n[3-5,7],gpu1` or `r[0-1]n[00-15]`; `None` if it is no list.
+/// The first node of a list such as `n[3-5,7],gpu1` or `r[0-1]n[00-15]`. `None` if the text is not a host list.
 pub fn first(list: &str) -> Option<String> {
     let mut name = String::new();
     let mut rest = list;

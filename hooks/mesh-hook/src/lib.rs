@@ -1,19 +1,22 @@
 //! The hook: one short-lived process per call of a Slurm hook.
 //!
-//! It tells ingest "look at this job now", or node-watcher "look at these nodes", and brings Slurm's variables along as evidence. Slurm
-//! comes first: whatever happens here, the process ends with status 0 within a quarter of a second, or becomes the site's own program
-//! (`--chain`). To keep that promise the process that Slurm waits for does nothing itself: a second one, the sender, does.
+//! It asks ingest to poll a job, or node-watcher to poll nodes, and sends Slurm's variables as evidence. Slurm comes first: in any
+//! case the process ends with status 0 within 250 ms, or becomes the site's own program (`--chain`).
+//! To keep that promise, the process Slurm waits for starts a second one, the sender, which does the work.
 //!
-//! - [`args`]: the command line; [`doorbell`], [`evidence`], [`hosts`]: what is said. Pure.
-//! - [`config`]: what `hook.toml` says.
-//! - [`guard`]: what Slurm waits for. [`chain`]: hands over to the site's program and rings beside it.
-//! - [`sender`]: from the environment to a doorbell that is safe; [`ring`]: how, within the deadline. [`flush`]: delivers what waits.
-//! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
-//! - [`listener`]: whose socket listens, so that no password goes to somebody else's. [`privilege`]: root gives its rights away.
-//! - [`slots`]: how many may hang at once.
-//! - [`spool`]: doorbells on disk while NATS is away. [`lines`]: what Slurm's Lua plugins ([`lua`]) wrote down.
+//! - [`args`]: the command line. [`doorbell`], [`evidence`], [`hosts`]: content of a doorbell. Pure.
+//! - [`config`]: `hook.toml`.
+//! - [`guard`]: the process Slurm waits for. [`chain`]: hands over to the site's program and starts a sender beside it.
+//! - [`sender`]: from the environment to a doorbell that is safe. [`ring`]: delivery within the deadline. [`flush`]: delivers the
+//!   backlog.
+//! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because an async runtime would cost more than
+//!   the work itself.
+//! - [`listener`]: the owner of a listening socket, so that the password goes to no other user's process. [`privilege`]: root drops
+//!   its privileges.
+//! - [`slots`]: limit of concurrent senders.
+//! - [`spool`]: doorbells on disk while NATS is unavailable. [`lines`]: the lines written by Slurm's Lua plugins ([`lua`]).
 //!
-//! Deliberately absent: asking Slurm anything, name look-ups in the environment (`PATH`, `HOME`).
+//! Deliberately absent: calls to Slurm, and lookups through the environment (`PATH`, `HOME`).
 
 pub mod args;
 pub mod chain;

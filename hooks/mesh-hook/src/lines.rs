@@ -1,7 +1,8 @@
-//! Lines that Slurm's Lua plugins append to a file, since they must start no process and open no socket.
+//! Lines that Slurm's Lua plugins append to a file. The plugins must not start a process or open a socket.
 //!
-//! A line: `1 KIND SECONDS USER JOB[ PROBE]`, with KIND `submit`, `modify` (job_submit.lua) or `cli` (cli_filter.lua), USER a name or
-//! uid, JOB an id or `-`. Users may write into cli_filter's file, so nothing in it is believed: a line is a reason to look, no more.
+//! Format of a line: `1 KIND SECONDS USER JOB[ PROBE]`. KIND is `submit`, `modify` (job_submit.lua) or `cli` (cli_filter.lua), USER a
+//! name or uid, JOB an id or `-`.
+//! Users may write into cli_filter's file, so its content is not trusted: a line only triggers a poll.
 //! Where the files may be, so that they fill no disk and wait for none: [`filesystem`] and ADR 16.
 
 mod filesystem;
@@ -17,13 +18,12 @@ use uuid::Uuid;
 pub use filesystem::Error;
 pub use folder::{Folder, Source, Taken, USERS};
 
-/// Where lines are when nothing else is said.
+/// Folder of the lines if the configuration names none.
 pub const DEFAULT_FOLDER: &str = "/run/slurm-mesh/lines";
 
-/// More jobs than this in one file are left to a sweep.
+/// Most jobs per file that get a doorbell. Further jobs are found by a regular poll.
 const MAX_JOBS: usize = 512;
 
-/// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line<'a> {
     hook: &'static str,
@@ -59,7 +59,7 @@ fn parse(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// The doorbells of some lines: one per job, and one for all submissions whose job has no id yet.
+/// Builds the doorbells of some lines: one per job, and one for all submissions whose job has no id yet.
 pub fn doorbells(cluster: &str, host: &str, text: &str) -> Vec<Doorbell> {
     let doorbell = |line: &Line<'_>| Doorbell {
         id: line.probe.unwrap_or_else(Uuid::now_v7).to_string(),
@@ -80,7 +80,7 @@ pub fn doorbells(cluster: &str, host: &str, text: &str) -> Vec<Doorbell> {
     for line in lines {
         let fits = jobs.len() < MAX_JOBS || jobs.contains_key(&(line.job_id, line.hook));
         let job_id = if fits { line.job_id } else { 0 };
-        // Without a job it asks for a sweep, which only a submission may.
+        // A doorbell without a job requests a poll of all jobs. Only a submission may do that.
         let hook = if job_id == 0 { "JobSubmit" } else { line.hook };
         jobs.insert(
             (job_id, hook),

@@ -1,8 +1,9 @@
-//! Whose socket listens on an address of this machine.
+//! Finds the owner of the listening socket on an address of this machine.
 //!
-//! Any local user may listen on a port while the server that usually has it is away. Before a password goes there, the owner of
-//! the socket is looked up in the kernel's tables, `/proc/net/tcp` and `tcp6`. Linux, Documentation/networking/proc_net_tcp.rst:
-//! they list the listening sockets first, so a controller with many connections costs no more.
+//! While the server is down, any local user may listen on its port. Before the password is sent there, the socket's owner is read from
+//! the kernel's tables, `/proc/net/tcp` and `tcp6`.
+//! The tables list listening sockets first, so a controller with many connections costs no more (Linux,
+//! Documentation/networking/proc_net_tcp.rst).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -11,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// State of a listening socket, as the tables print it (TCP_LISTEN).
 const LISTENING: &str = "0A";
 
-/// The user whose socket would take a connection to an address of this machine; `None` if nobody listens.
+/// Uid of the socket that would accept a connection to an address of this machine. `None` if no socket listens.
 ///
 /// # Errors
 /// If the kernel's tables cannot be read.
@@ -24,13 +25,13 @@ pub fn owner(address: SocketAddr) -> io::Result<Option<u32>> {
             if let Some(uid) = find(ip).or_else(|| find(Ipv4Addr::UNSPECIFIED)) {
                 return Ok(Some(uid));
             }
-            // A socket for IPv6 takes IPv4, too, if nobody else does.
+            // An IPv6 socket also accepts IPv4 if no IPv4 socket listens.
             (ip.to_ipv6_mapped(), Ipv6Addr::UNSPECIFIED)
         }
         IpAddr::V6(ip) => (ip, Ipv6Addr::UNSPECIFIED),
     };
     let table = match listening("/proc/net/tcp6") {
-        // A kernel without IPv6 has no such table.
+        // A kernel without IPv6 does not have this table.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         table => table?,
     };
@@ -52,7 +53,7 @@ fn listening(path: &str) -> io::Result<String> {
     Ok(table)
 }
 
-/// Owner of the socket that listens on exactly this address, in a table's text.
+/// Owner of the socket that listens on exactly this address, from the text of a table.
 fn owner_in(table: &str, address: &str, port: u16) -> Option<u32> {
     let local_address = format!("{address}:{port:04X}");
     table.lines().find_map(|line| {
@@ -63,7 +64,7 @@ fn owner_in(table: &str, address: &str, port: u16) -> Option<u32> {
     })
 }
 
-/// An address as the tables print it: words of 32 bits in the machine's order.
+/// An address as the tables print it: 32-bit words in the machine's byte order.
 fn shown_v4(ip: Ipv4Addr) -> String {
     format!("{:08X}", u32::from_ne_bytes(ip.octets()))
 }

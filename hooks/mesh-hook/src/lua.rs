@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-/// A file.
+/// A Lua file.
 #[derive(Clone, Copy, Debug)]
 pub struct File {
-    /// Its name in the folder of the hook scripts.
+    /// Name in the folder of the hook scripts.
     pub name: &'static str,
     text: &'static str,
 }
 
-/// The files. The first is what the others load.
+/// All files. The others load the first one.
 pub const FILES: &[File] = &[
     File {
         name: "mesh.lua",
@@ -30,7 +30,7 @@ const SCRIPTS: &str = "\"/etc/slurm-mesh/hooks/mesh.lua\"";
 const LINES: &str = "\"/run/slurm-mesh/lines\"";
 
 impl File {
-    /// Its text for scripts and lines in these folders.
+    /// Text of the file, with these folders for scripts and lines filled in.
     pub fn text(&self, scripts: &Path, lines: &Path) -> String {
         self.text
             .replace(SCRIPTS, &quoted(&scripts.join(FILES[0].name)))
@@ -38,13 +38,13 @@ impl File {
     }
 }
 
-/// The line that loads the module, for a plugin that is there already.
+/// Line that loads the module, for a site's existing plugin.
 pub fn load(scripts: &Path) -> String {
     let module = quoted(&scripts.join(FILES[0].name));
     format!("local _, mesh = pcall(dofile, {module})")
 }
 
-/// A string of Lua.
+/// A Lua string literal.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))

@@ -1,4 +1,4 @@
-//! `mesh-hook`: see the library. This file keeps the promise that nothing here can fail or hold up a job.
+//! `mesh-hook`: see the library. This file guarantees that no failure here fails or delays a job.
 
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -10,7 +10,7 @@ use mesh_hook::config::Config;
 use mesh_hook::report::report;
 use mesh_hook::{chain, doorbell, guard, privilege, sender};
 
-/// How long `--flush` may take: a person waits, not a job.
+/// Time limit of `--flush`. An operator waits for it, not a job.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         }
         Invocation::Ring(mut options) => {
             options.called_at.get_or_insert(called_at);
-            // A panic would be status 101, and a job that is requeued for ever.
+            // A panic would exit with status 101, and the job would be requeued forever.
             let rung = catch_unwind(|| match way(&options) {
                 Way::Silent => {}
                 Way::Beside => chain::beside(&options),
@@ -45,12 +45,12 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How a call rings.
+/// How a call is handled.
 #[derive(PartialEq, Eq)]
 enum Way {
-    /// Not at all: it is no news.
+    /// No doorbell: the call carries no new information.
     Silent,
-    /// Without anybody who waits.
+    /// A sender is started; the caller does not wait.
     Beside,
     /// The caller waits until the doorbell is safe.
     Wait,
@@ -62,7 +62,7 @@ fn way(options: &Options) -> Way {
         match sender::hook(options, &environment) {
             _ if options.probe.is_some() => Way::Wait,
             Some(hook) if !doorbell::is_news(&hook, &environment) => Way::Silent,
-            // Nobody who logs in waits for us, not even the moment it takes.
+            // A login does not wait for the doorbell, not even for a moment.
             Some(hook) if hook == "Pam" => Way::Beside,
             _ => Way::Wait,
         }

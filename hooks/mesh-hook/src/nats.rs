@@ -1,7 +1,7 @@
 //! Just enough of the NATS client protocol to publish to JetStream and wait for the acknowledgement.
 //!
-//! A connection lives for one call of a hook: no reconnecting, no TLS yet, user and password only. Protocol: NATS documentation,
-//! "Client Protocol"; an acknowledgement is a JSON answer on the message's reply subject.
+//! A connection lives for one call of a hook: no reconnecting, no TLS yet, only user and password. Protocol: NATS documentation,
+//! "Client Protocol". An acknowledgement is a JSON message on the reply subject.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -32,13 +32,13 @@ pub struct Outgoing<'a> {
     pub body: &'a [u8],
 }
 
-/// A connection that is logged in.
+/// An authenticated connection.
 #[derive(Debug)]
 pub struct Connection {
     wire: Wire,
     inbox: String,
     sent: u64,
-    /// Largest message the server takes.
+    /// Largest message the server accepts, in bytes.
     max_payload: usize,
 }
 
@@ -52,7 +52,7 @@ struct Info {
     max_payload: usize,
 }
 
-/// What comes back for what was sent.
+/// Answer of the server to a published message.
 enum Reply {
     To {
         number: u64,
@@ -63,11 +63,11 @@ enum Reply {
 }
 
 impl Connection {
-    /// Connects and logs in; on this machine only to a server of `server_uid`, if that is given. All reads and writes of the
+    /// Connects and logs in. If `server_uid` is given, a server on this machine must run as that user. All reads and writes of the
     /// connection end at the deadline.
     ///
     /// # Errors
-    /// If the server cannot be reached, refuses, or is none.
+    /// If the server is unreachable, refuses, or is not a NATS server.
     pub fn open(
         address: SocketAddr,
         login: Option<(&str, &str)>,
@@ -133,10 +133,10 @@ impl Connection {
         self.wire.deadline = deadline;
     }
 
-    /// Publishes all messages at once and waits until every one is answered: per message its number in the stream, in their order.
+    /// Publishes all messages at once and waits for every answer. Returns the stream sequence of each message, in the order given.
     ///
     /// # Errors
-    /// If the connection fails or the deadline passes; then nothing is known of any of them.
+    /// If the connection fails or the deadline passes. The fate of all the messages is then unknown.
     pub fn publish(&mut self, messages: &[Outgoing<'_>]) -> Result<Vec<Result<u64, Error>>, Error> {
         let first = self.sent;
         let mut wire = Vec::new();
@@ -145,7 +145,7 @@ impl Connection {
             let headers = headers(message.id);
             let (size, number) = (headers.len() + message.body.len(), self.sent);
             self.sent += 1;
-            // The server would close the connection, and with it the answers to the others.
+            // The server would close the connection, and the answers to the other messages would be lost.
             if size > self.max_payload {
                 results.push(Some(Err(Error::TooLarge {
                     size: message.body.len(),
@@ -195,10 +195,10 @@ impl Connection {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Asks something, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// If the connection fails, the deadline passes, the user may not ask, or nobody answers.
+    /// If the connection fails, the deadline passes, the user may not publish the request, or there is no responder.
     pub fn request(&mut self, subject: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
         let sent = self.sent;
         self.sent += 1;
@@ -220,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// The next answer.
+    /// Reads the next answer.
     fn reply(&mut self) -> Result<Reply, Error> {
         loop {
             match self.wire.frame()? {
@@ -251,7 +251,7 @@ impl Connection {
     }
 }
 
-/// Looks at the socket once it has taken the connection: whose it is now, decides.
+/// Checks the owner of the socket after connecting, because only the current owner counts.
 fn verify(address: SocketAddr, server_uid: u32) -> Result<(), Error> {
     match listener::owner(address)? {
         Some(uid) if uid == server_uid => Ok(()),
@@ -260,8 +260,8 @@ fn verify(address: SocketAddr, server_uid: u32) -> Result<(), Error> {
     }
 }
 
-/// Headers of a message: its id for JetStream, and a trace context (W3C) made from it, to which ingest's trace of the fact is linked.
-/// Nobody records the hook's own span, so it is not flagged as sampled.
+/// Headers of a message: its id for JetStream, and a W3C trace context derived from it, to which ingest links the trace of the event.
+/// The hook's own span is not recorded, so the context is not flagged as sampled.
 fn headers(id: &str) -> String {
     let trace = Uuid::parse_str(id).map_or_else(
         |_| String::new(),

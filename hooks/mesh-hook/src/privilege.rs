@@ -1,7 +1,8 @@
-//! Root gives its rights away before it touches what a less privileged account may arrange.
+//! Root drops its privileges before it touches paths that a less privileged account controls.
 //!
-//! On a controller root rings from Prolog or PAM into SlurmUser's spool. Whoever owns a folder can put links in it, or in place of it, at any
-//! moment: checks alone would be a race. As SlurmUser a sender can do nothing that SlurmUser could not do anyway.
+//! On a controller, root writes into SlurmUser's spool, called by Prolog or PAM. The owner of a folder can replace it, or its content,
+//! with links at any moment, so checks alone would be a race.
+//! A sender that runs as SlurmUser can do nothing that SlurmUser could not do anyway.
 
 use std::fs;
 use std::io;
@@ -11,20 +12,20 @@ use std::path::Path;
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// Who can decide what a path leads to, beside root: the owner of the first part of it that is not root's.
+/// The account beside root that controls where a path leads: the owner of the first path component that root does not own.
 fn owner(path: &Path) -> Option<(u32, u32)> {
     let mut parts: Vec<&Path> = path.ancestors().collect();
     parts.reverse();
     parts
         .into_iter()
-        // Of a link its own owner, not its target's.
+        // The owner of the link itself, not of its target.
         .map_while(|part| fs::symlink_metadata(part).ok())
         .find(|found| found.uid() != 0)
         .map(|found| (found.uid(), found.gid()))
 }
 
-/// If this is root and somebody else can decide what the path leads to, becomes that account, for good. Of a process with one thread only:
-/// Linux keeps these ids per thread.
+/// If this process is root and another account controls the path, becomes that account permanently. Requires a single-threaded
+/// process, because Linux keeps these ids per thread.
 ///
 /// # Errors
 /// If the system refuses.

@@ -12,23 +12,23 @@ use crate::config::Config;
 use crate::nats::{self, Connection, Outgoing};
 use crate::spool::{self, Spool};
 
-/// What became of a doorbell.
+/// Fate of a doorbell.
 #[derive(Debug)]
 pub enum Outcome {
-    /// JetStream has it on disk.
+    /// JetStream has stored it.
     Delivered {
-        /// Its number in the stream.
+        /// Sequence in the stream.
         sequence: u64,
-        /// For what waits.
+        /// Open connection, for delivering the backlog.
         connection: Connection,
     },
-    /// It waits on our disk, for this reason.
+    /// Stored in the spool, because of this error.
     Spooled(nats::Error),
-    /// It is lost: neither NATS nor the disk took it. Ingest's sweep finds the job all the same.
+    /// Lost: neither NATS nor the disk accepted it. Ingest still finds the job in its next poll.
     Lost(nats::Error, spool::Error),
 }
 
-/// Rings. Returns within the deadline and the time the disk takes for one small file.
+/// Delivers or spools a doorbell. Returns within the deadline plus the time of writing one small file.
 pub fn ring(
     config: &Config,
     doorbell: &Doorbell,
@@ -44,8 +44,8 @@ pub fn ring(
         doorbell.id.clone(),
         doorbell.encode_to_vec(),
     );
-    // In a thread of its own, because looking up a host name cannot be told to stop. If there is no thread to be had, nobody sends an
-    // answer, and the doorbell is spooled.
+    // In its own thread, because a host name lookup cannot be cancelled. If no thread can be started, no answer arrives and the
+    // doorbell is spooled.
     drop(thread::Builder::new().spawn(move || {
         send.send(deliver(&task_config, &task_subject, &id, &body, deadline))
             .ok();
@@ -88,10 +88,10 @@ fn deliver(
     Ok((sequence, connection))
 }
 
-/// Connects to the first server that answers; each gets its share of the time that is left.
+/// Connects to the first server that answers. The remaining time is divided among the servers.
 ///
 /// # Errors
-/// Why the last one did not.
+/// The error of the last server.
 pub fn connect(config: &Config, deadline: Instant) -> Result<Connection, nats::Error> {
     let servers = config.servers().map_err(nats::Error::Refused)?;
     let mut last = nats::Error::Deadline;

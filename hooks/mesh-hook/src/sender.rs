@@ -1,4 +1,4 @@
-//! One doorbell, from the environment of a hook until it is safe; then what waits.
+//! Handles one doorbell, from the hook's environment until it is safe, then delivers the backlog.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -21,12 +21,12 @@ use crate::ring::{self, Outcome};
 use crate::slots;
 use crate::spool::{Spool, State};
 
-/// How long what waits may take to deliver: nobody waits for it, but calls of hooks should not pile up.
+/// Time limit for delivering the backlog. The hook's caller does not wait for it, but processes should not pile up.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
-/// The largest SLURM_RESUME_FILE that is carried.
+/// Largest SLURM_RESUME_FILE that is sent, in bytes.
 const MAX_RESUME_FILE: u64 = 16 << 10;
 
-/// Rings, says so on standard error with [`SAFE`], and delivers what waits.
+/// Delivers the doorbell, reports it on standard error with [`SAFE`], then delivers the backlog.
 pub fn run(options: &Options, started: Instant) {
     if let Some(complaint) = &options.complaint {
         report(complaint);
@@ -35,7 +35,7 @@ pub fn run(options: &Options, started: Instant) {
         Ok(config) => config,
         Err(error) => return report(format_args!("not rung: {error}")),
     };
-    // Kept until this process ends.
+    // Held until this process ends.
     let _slot = match slots::take(&config.slots()) {
         Ok(Some(slot)) => Some(slot),
         Ok(None) => {
@@ -80,7 +80,7 @@ pub fn run(options: &Options, started: Instant) {
         doorbell.id = id.to_string();
         doorbell.probe = true;
     }
-    // Of ResumeProgram only: at the others the variable would be somebody else's, and who reads may be root.
+    // Only for ResumeProgram: in other hooks the variable may come from a user, and this process may be root.
     if doorbell.hook == "ResumeProgram"
         && let Some(text) = resume_file(&environment)
     {
@@ -129,7 +129,7 @@ pub fn run(options: &Options, started: Instant) {
     }
 }
 
-/// The hook that was called: as the site says, else as its environment tells.
+/// Name of the hook: as configured, else as its environment identifies it.
 pub fn hook(options: &Options, environment: &Environment) -> Option<String> {
     let named = options.hook.as_ref().map(|hook| hook.to_string_lossy());
     let Some(named) = named else {
@@ -138,16 +138,16 @@ pub fn hook(options: &Options, environment: &Environment) -> Option<String> {
     Some(hooks::canonical_name(&named).map_or_else(|| named.into_owned(), str::to_owned))
 }
 
-/// Delivers what waits, and says once that all is well again.
+/// Delivers the backlog, and reports recovery once.
 fn after(config: &Config, host: &str, spool: &Spool, connection: &mut Connection) {
     let until = Instant::now() + FLUSH_PATIENCE;
-    // What cannot be delivered stays, and the next call tries again.
+    // Undelivered doorbells stay in the spool for the next call.
     if let Ok(flushed) = flush::flush(config, host, connection, until) {
         report_recovery(spool, &flushed);
     }
 }
 
-/// Says once that doorbells are delivered again.
+/// Reports once that doorbells are delivered again.
 fn report_recovery(spool: &Spool, flushed: &Flushed) {
     if flushed.remaining > 0 {
         return;
@@ -161,13 +161,13 @@ fn report_recovery(spool: &Spool, flushed: &Flushed) {
     }
 }
 
-/// Delivers everything that waits; `again` also what NATS has refused before.
+/// Delivers the whole backlog; with `again`, also doorbells that NATS has refused.
 ///
 /// # Errors
-/// If NATS cannot be reached or the disk refuses.
+/// If NATS is unreachable or the disk refuses.
 pub fn flush(config: &Config, patience: Duration, again: bool) -> Result<Flushed, flush::Error> {
     let flushed = flush::flush_all(config, &host(), patience, again)?;
-    // An empty spool without a word to NATS proves nothing.
+    // An empty spool does not prove that NATS works.
     if flushed.delivered > 0 {
         let spool = Spool::new(&config.spool, config.max_spool_bytes);
         report_recovery(&spool, &flushed);
@@ -175,7 +175,7 @@ pub fn flush(config: &Config, patience: Duration, again: bool) -> Result<Flushed
     Ok(flushed)
 }
 
-/// Name of this machine.
+/// Host name of this machine.
 pub fn host() -> String {
     rustix::system::uname()
         .nodename()
@@ -183,7 +183,7 @@ pub fn host() -> String {
         .into_owned()
 }
 
-/// The configuration that is meant.
+/// Path of the configuration.
 pub fn config_path(options: &Options) -> &Path {
     options
         .config
@@ -191,10 +191,11 @@ pub fn config_path(options: &Options) -> &Path {
         .map_or(Path::new(DEFAULT_PATH), PathBuf::as_path)
 }
 
-/// Which jobs are to get the nodes, as slurmctld tells ResumeProgram. It can be read only while that runs (seen on 22.05), so it may be gone.
+/// The jobs that are to get the nodes, as slurmctld reports to ResumeProgram. The file is readable only while that program runs (seen
+/// on 22.05), so it may be gone.
 fn resume_file(environment: &Environment) -> Option<String> {
     let path = environment.get(std::ffi::OsStr::new("SLURM_RESUME_FILE"))?;
-    // NONBLOCK: a pipe of that name would keep us for ever.
+    // NONBLOCK: a pipe with that name would block forever.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())

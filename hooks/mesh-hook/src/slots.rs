@@ -1,7 +1,8 @@
-//! How many senders there may be at once.
+//! Limits the number of concurrent senders.
 //!
-//! A sender on a disk that hangs waits in the kernel, where not even kill -9 ends it, and every call of a hook starts one. So each holds a
-//! slot, a locked file on a tmpfs, before it touches the spool. The system gives it back when the process has ended, whatever ended it.
+//! Every call of a hook starts a sender. A sender on a hung disk waits in the kernel, where not even kill -9 ends it. So each sender
+//! holds a slot, a locked file on a tmpfs, before it touches the spool.
+//! The kernel releases the lock when the process ends, for whatever reason.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use crate::spool::{Lock, lock_file};
 
-/// More than ring at once where nothing hangs: a call takes milliseconds, and a quarter of a second where NATS is silent.
+/// More than run at once without a hung disk: a call takes milliseconds, or 250 ms if NATS does not answer.
 pub const MAX_CONCURRENT_CALLS: u32 = 256;
-/// How long a sender waits for a slot: many calls at once are no fault. Nobody waits for it.
+/// How long a sender waits for a slot, since many calls at once are no fault. The hook's caller does not wait for it.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks.
+/// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes a slot, to be kept until the process ends; `None` if all stay taken.
+/// Takes a slot, to be held until the process ends. `None` if no slot becomes free.
 ///
 /// # Errors
-/// If the folder cannot be used: then nothing bounds them.
+/// If the folder cannot be used. The number of senders is then not limited.
 pub fn take(folder: &Path) -> io::Result<Option<Lock>> {
     make_own(folder)?;
     let until = Instant::now() + PATIENCE;
@@ -40,7 +41,7 @@ pub fn take(folder: &Path) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Anybody may make folders in /dev/shm: somebody else's is not used.
+/// Any user may create folders in /dev/shm, so a folder owned by another user is not used.
 fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

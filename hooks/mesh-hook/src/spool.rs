@@ -1,8 +1,8 @@
-//! Doorbells on disk while NATS is away: one file each, named so that names sort by the time of the call.
+//! Doorbells on disk while NATS is unavailable: one file each, with names that sort by the time of the call.
 //!
-//! A file appears under its name only when it is whole and on disk (written aside, synced, renamed, folder synced), so a process
-//! killed at any moment leaves nothing half, and a machine that loses power keeps what was called safe. Beside `*.bell`, which wait, there
-//! may be `*.refused`, which NATS refuses as long as it is set up as it is, and `*.bad`, which are damaged.
+//! A file gets its name only when it is complete and on disk (written to a temporary name, synced, renamed, folder synced). A killed
+//! process leaves no partial doorbell, and a stored doorbell survives a power failure.
+//! Suffixes: `*.bell` waits for delivery, `*.refused` is refused by NATS in its present configuration, `*.bad` is damaged.
 
 mod file;
 mod lock;
@@ -25,19 +25,19 @@ pub use lock::{FlushLock, Lock, like_folder, lock, lock_file, open_own, open_reg
 use room::Room;
 pub use state::State;
 
-/// Waits to be delivered.
+/// Suffix of doorbells that wait for delivery.
 const WAITING: &str = "bell";
-/// NATS refuses this very one.
+/// Suffix of doorbells that NATS refuses individually.
 const REFUSED: &str = "refused";
-/// Damaged, for a person to look at.
+/// Suffix of damaged files, left for the operator.
 const DAMAGED: &str = "bad";
-/// Unfinished files older than this belong to a process that was killed.
+/// Temporary files older than this belong to a killed process.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// Why a doorbell could not be spooled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The folder or disk does not take it.
+    /// The folder or disk refuses.
     #[error("write to spool {path}: {source}")]
     Io {
         /// Folder or file.
@@ -45,12 +45,12 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// The limit is reached.
+    /// The size limit is reached.
     #[error("spool {path} is full ({limit} bytes); ingest's sweep will find the job")]
     Full {
         /// Folder.
         path: PathBuf,
-        /// Its limit.
+        /// Limit in bytes.
         limit: u64,
     },
 }
@@ -63,7 +63,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// A spool in a folder that may hold so many bytes.
+    /// A spool in a folder, limited to this many bytes.
     pub fn new(folder: impl Into<PathBuf>, limit: u64) -> Self {
         Self {
             folder: folder.into(),
@@ -71,7 +71,7 @@ impl Spool {
         }
     }
 
-    /// Stores a doorbell; when this returns it survives a crash of the machine.
+    /// Stores a doorbell. After it returns, the doorbell survives a crash of the machine.
     ///
     /// # Errors
     /// If the disk refuses, or the spool is full.
@@ -137,7 +137,7 @@ impl Spool {
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)?;
-        // As well as we can: who may make a folder need not be allowed to read the one above.
+        // Best effort: an account that may create the folder need not be allowed to read its parent.
         if let Some(parent) = self.folder.parent() {
             File::open(parent).and_then(|parent| parent.sync_all()).ok();
         }
@@ -151,10 +151,10 @@ impl Spool {
         }
     }
 
-    /// Number of doorbells that wait.
+    /// Number of doorbells waiting for delivery. Zero if the folder does not exist.
     ///
     /// # Errors
-    /// If the folder cannot be read. A folder that is not there holds none.
+    /// If the folder cannot be read.
     pub fn len(&self) -> io::Result<usize> {
         Ok(self.names(WAITING)?.len())
     }
@@ -193,7 +193,7 @@ impl Spool {
         Ok(names)
     }
 
-    /// Takes the right to flush; `None` if another process has it or there is nothing to flush.
+    /// Takes the flush lock. `None` if another process holds it or there is nothing to flush.
     ///
     /// # Errors
     /// If the folder cannot be used.
@@ -211,7 +211,7 @@ impl Spool {
         Ok(lock)
     }
 
-    /// Names of the files that wait now, oldest first.
+    /// Names of the files waiting for delivery, oldest first.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -219,10 +219,10 @@ impl Spool {
         self.names(WAITING)
     }
 
-    /// Reads some of the files that wait, in their order. Damaged ones are put aside.
+    /// Reads some of the waiting files, in their order. Damaged ones are put aside.
     ///
     /// # Errors
-    /// If the disk does not give one.
+    /// If a file cannot be read.
     pub fn read(&self, _lock: &FlushLock, names: &[String]) -> io::Result<Vec<Spooled>> {
         let mut doorbells = Vec::new();
         for name in names {
@@ -230,14 +230,14 @@ impl Spool {
             match file::read(&path) {
                 Ok(Some(doorbell)) => doorbells.push(doorbell),
                 Ok(None) => fs::rename(&path, path.with_extension(DAMAGED))?,
-                // A pipe, a link: nothing that a hook has left.
+                // A pipe or a link: not created by a hook.
                 Err(error)
                     if error.kind() == io::ErrorKind::InvalidInput
                         || Errno::from_io_error(&error) == Some(Errno::LOOP) =>
                 {
                     fs::rename(&path, path.with_extension(DAMAGED))?;
                 }
-                // Delivered by somebody, or somebody else's: that must not keep ours from being delivered.
+                // Already delivered by another process, or another user's file. It must not block the delivery of the others.
                 Err(error)
                     if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied]
                         .contains(&error.kind()) => {}
@@ -247,10 +247,10 @@ impl Spool {
         Ok(doorbells)
     }
 
-    /// Forgets a doorbell that was delivered.
+    /// Removes a delivered doorbell.
     ///
     /// # Errors
-    /// If the file cannot be removed; it would be sent again, under the same id.
+    /// If the file cannot be removed. The doorbell is then sent again, with the same id.
     pub fn remove(&self, _lock: &FlushLock, doorbell: &Spooled) -> io::Result<()> {
         fs::remove_file(&doorbell.path)?;
         let name = doorbell.path.file_name().and_then(|name| name.to_str());
@@ -258,7 +258,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Puts a doorbell that NATS refuses out of the way of the others.
+    /// Puts aside a doorbell that NATS refuses, so that it does not block the others.
     ///
     /// # Errors
     /// If the file cannot be renamed.
@@ -266,7 +266,7 @@ impl Spool {
         fs::rename(&doorbell.path, doorbell.path.with_extension(REFUSED))
     }
 
-    /// Lets the refused ones wait again.
+    /// Returns refused doorbells to the queue.
     ///
     /// # Errors
     /// If a file cannot be renamed.
@@ -278,7 +278,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Removes what killed processes left unfinished.
+    /// Removes temporary files of killed processes.
     fn remove_abandoned(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else {
             return;

@@ -1,7 +1,7 @@
-//! Where lines may be: in memory, and users' lines in a file system of their own that is small.
+//! Checks where lines may be: on a tmpfs, and users' lines on a small file system of their own.
 //!
-//! slurmctld waits for the file of job_submit.lua, sbatch for the one of cli_filter.lua: on a tmpfs no disk can make them wait. What users
-//! may write into they may fill: that must hold nothing else.
+//! slurmctld waits for the file of job_submit.lua, and sbatch for the file of cli_filter.lua. On a tmpfs no disk can delay them. Users
+//! may fill any file system they can write to, so theirs must hold nothing else.
 
 use std::fs;
 use std::io;
@@ -12,13 +12,13 @@ use rustix::fs::statfs;
 
 /// `f_type` of a tmpfs (Linux, include/uapi/linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// The largest file system that users may write into.
+/// Largest file system that users may write to, in bytes.
 pub(super) const MAX_USERS_BYTES: u64 = 16 << 20;
 
-/// Why a folder takes no lines.
+/// Why a folder cannot be used for lines.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The folder or the system does not take it.
+    /// The folder or the system refuses.
     #[error("use lines in {path}: {source}")]
     Io {
         /// Folder.
@@ -35,7 +35,7 @@ pub enum Error {
         /// Folder.
         path: PathBuf,
     },
-    /// Users could fill what others need.
+    /// Users could fill a file system that others need.
     #[error(
         "lines: {path} is no tmpfs of its own of at most {} MiB, and users could fill what others need; `smesh hooks print` shows the line for /etc/fstab",
         MAX_USERS_BYTES >> 20
@@ -55,7 +55,7 @@ impl Error {
     }
 }
 
-/// Refuses a folder that is not in memory.
+/// Refuses a folder that is not on a tmpfs.
 pub(super) fn in_memory(path: &Path) -> Result<(), Error> {
     let found = statfs(path).map_err(|error| Error::io(path)(error.into()))?;
     if is_tmpfs(&found) {
@@ -66,7 +66,7 @@ pub(super) fn in_memory(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Refuses a folder that users could fill to the harm of others.
+/// Refuses a folder on a file system that users could fill at the expense of others.
 pub(super) fn bounded(path: &Path) -> Result<(), Error> {
     let refused = || Error::NotBounded {
         path: path.to_owned(),
@@ -77,7 +77,7 @@ pub(super) fn bounded(path: &Path) -> Result<(), Error> {
     let size = found
         .f_blocks
         .saturating_mul(u64::try_from(found.f_bsize).unwrap_or(u64::MAX));
-    // A tmpfs without a limit has no blocks (tmpfs(5): size=0).
+    // A tmpfs without a limit reports zero blocks (tmpfs(5): size=0).
     let small = (1..=MAX_USERS_BYTES).contains(&size);
     if is_tmpfs(&found) && small && device(path)? != device(above)? {
         return Ok(());

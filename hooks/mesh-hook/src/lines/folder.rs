@@ -1,4 +1,4 @@
-//! The files: made only where they can hurt nobody, and taken by putting an empty one in their place.
+//! The files of lines. They are created only where they can do no harm, and read by putting an empty file in their place.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use super::filesystem::{self, Error};
 use crate::spool::{self, FlushLock, like_folder};
 
-/// Largest file that is read; the Lua modules stop at half of it.
+/// Largest file that is read, in bytes; the Lua modules stop at half of it.
 const MAX_FILE: u64 = 2 << 20;
-/// The folder of users' lines in the folder of lines.
+/// Subfolder of the users' lines.
 pub const USERS: &str = "users";
-/// What made the files of earlier versions: users could fill the disk through it.
+/// File name of earlier versions, removed because users could fill the disk through it.
 const FORMER: &str = "cli_filter.lines";
 
-/// Who writes a file of lines.
+/// Writer of a file of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// job_submit.lua, which is slurmctld.
+    /// job_submit.lua, run by slurmctld.
     JobSubmit,
-    /// cli_filter.lua, which is any user.
+    /// cli_filter.lua, run by any user.
     CliFilter,
 }
 
@@ -35,7 +35,7 @@ impl Source {
         }
     }
 
-    /// Users append to cli_filter's, and read neither.
+    /// File mode. Users append to cli_filter's file and can read neither.
     const fn mode(self) -> u32 {
         match self {
             Self::JobSubmit => 0o600,
@@ -48,7 +48,7 @@ impl Source {
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
-/// Lines that were taken from a file, until they are delivered.
+/// Lines taken from a file and not yet delivered.
 #[derive(Debug)]
 pub struct Taken {
     path: PathBuf,
@@ -61,7 +61,7 @@ impl Folder {
         Self(path.into())
     }
 
-    /// Where a file is.
+    /// Path of a source's file.
     pub fn file(&self, source: Source) -> PathBuf {
         self.folder(source).join(source.name())
     }
@@ -78,7 +78,7 @@ impl Folder {
             .join(format!(".{}.taken", source.name()))
     }
 
-    /// True if nothing was written.
+    /// True if there are no lines.
     pub fn is_empty(&self) -> bool {
         Source::ALL.into_iter().all(|source| {
             let written = fs::symlink_metadata(self.file(source)).is_ok_and(|meta| meta.size() > 0);
@@ -86,13 +86,13 @@ impl Folder {
         })
     }
 
-    /// Makes a file that is not there yet; false if there is no folder for it. Lua writes only into files that are there.
+    /// Creates a missing file, because Lua writes only into existing files. False if its folder does not exist.
     ///
     /// # Errors
-    /// If the folder is where lines would hurt: then a file that is there is removed, so that nobody writes into it any more.
+    /// If lines in this folder could do harm. An existing file is then removed, so that nothing more is written to it.
     pub fn prepare(&self, source: Source) -> Result<bool, Error> {
         let (folder, file) = (self.folder(source), self.file(source));
-        // No mount for users' lines, or no Lua plugin at all.
+        // No mount for users' lines, or no Lua plugin in use.
         if fs::symlink_metadata(&folder).is_err() {
             return Ok(false);
         }
@@ -115,7 +115,7 @@ impl Folder {
         }
     }
 
-    /// Takes the right to take lines; `None` if another process has it or there are none.
+    /// Takes the lock for reading lines. `None` if another process holds it or there are no lines.
     ///
     /// # Errors
     /// If the folder cannot be used.
@@ -127,10 +127,10 @@ impl Folder {
         spool::lock(&folder).map_err(Error::io(&folder))
     }
 
-    /// Takes what a file holds, by putting an empty one in its place. `None` if there is nothing.
+    /// Takes the content of a file by putting an empty file in its place. `None` if there is no content.
     ///
     /// # Errors
-    /// If the folder does not take it.
+    /// If the folder refuses.
     pub fn take(&self, _lock: &FlushLock, source: Source) -> Result<Option<Taken>, Error> {
         self.exchange(source)
             .map_err(Error::io(&self.folder(source)))
@@ -138,7 +138,7 @@ impl Folder {
 
     fn exchange(&self, source: Source) -> io::Result<Option<Taken>> {
         let (live, taken) = (self.file(source), self.taken(source));
-        // What was taken and not delivered comes first; the file waits, and Lua stops at its limit.
+        // Undelivered lines come first. The live file waits, and Lua stops at its limit.
         if !taken.try_exists()? {
             let Ok(meta) = fs::symlink_metadata(&live) else {
                 return Ok(None);
@@ -150,7 +150,7 @@ impl Folder {
             let fresh = folder.join(format!(".{}.new", source.name()));
             fs::remove_file(&fresh).ok();
             create(&fresh, &folder, source.mode())?;
-            // At every moment there is a file to write into: users could not create one.
+            // The path must exist at every moment, because users could not create the file.
             fs::hard_link(&live, &taken)?;
             fs::rename(&fresh, &live)?;
         }
@@ -165,16 +165,16 @@ fn create(path: &Path, folder: &Path, mode: u32) -> io::Result<()> {
         .create_new(true)
         .mode(mode)
         .open(path)?;
-    // The umask of a daemon would keep users out.
+    // The umask of a daemon would exclude users.
     file.set_permissions(Permissions::from_mode(mode))?;
     like_folder(&file, folder)
 }
 
 impl Taken {
-    /// What was written since the last read. Bytes that are no text are no line.
+    /// Reads the lines written since the last read. Bytes that are not valid text are skipped.
     ///
     /// # Errors
-    /// If the disk does not give it.
+    /// If the file cannot be read.
     pub fn read(&mut self) -> io::Result<String> {
         let at = self.file.stream_position()?;
         let mut bytes = Vec::new();
@@ -186,10 +186,10 @@ impl Taken {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Forgets it: everything was delivered.
+    /// Removes the file after its lines are delivered.
     ///
     /// # Errors
-    /// If the file cannot be removed; it would be delivered again.
+    /// If the file cannot be removed. Its lines would be delivered again.
     pub fn forget(self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
@@ -223,12 +223,12 @@ mod tests {
         let lock = lines.lock(source).unwrap().unwrap();
         let mut taken = lines.take(&lock, source).unwrap().unwrap();
         assert_eq!(taken.read().unwrap(), "one\n");
-        // Somebody had the file open all the time.
+        // A writer had the file open all the time.
         writeln!(before, "two").unwrap();
         assert_eq!(taken.read().unwrap(), "two\n");
         assert_eq!(taken.read().unwrap(), "");
         writeln!(open(), "three").unwrap();
-        // Not delivered: it comes again, and the new lines wait.
+        // Undelivered lines are read again, and the new ones wait.
         drop(taken);
         let mut again = lines.take(&lock, source).unwrap().unwrap();
         assert_eq!(again.read().unwrap(), "one\ntwo\n");
@@ -244,7 +244,7 @@ mod tests {
     fn on_a_disk_there_is_no_file_to_write_into() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let lines = Folder::new(folder.path());
-        // As earlier versions made them.
+        // As earlier versions created it.
         fs::write(folder.path().join(FORMER), "x").unwrap();
         fs::write(lines.file(Source::JobSubmit), "x").unwrap();
         let error = lines.lock(Source::JobSubmit).unwrap_err();

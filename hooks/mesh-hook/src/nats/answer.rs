@@ -1,11 +1,11 @@
-//! What the server says to a message, and whom it concerns: the message, or every one of them.
+//! Answers of the server to a message. An error concerns either that message or all messages.
 
 use std::io;
 use std::net::SocketAddr;
 
 use serde::Deserialize;
 
-/// JetStream's own error codes for one message that is too large (nats-server, `server/errors.json`: JSStreamMessageExceedsMaximumErr,
+/// JetStream error codes for a message that is too large (nats-server, `server/errors.json`: JSStreamMessageExceedsMaximumErr,
 /// JSStreamHeaderExceedsMaximumErr).
 const TOO_LARGE: &[u16] = &[10054, 10097];
 
@@ -18,17 +18,17 @@ pub enum Error {
     /// The connection failed.
     #[error("talk to nats: {0}")]
     Io(#[source] io::Error),
-    /// The server said no.
+    /// The server refused.
     #[error("nats refused: {0}")]
     Refused(String),
-    /// The message is larger than the server or its stream takes.
+    /// The message is larger than the server or its stream accepts.
     #[error(
         "nats takes no doorbell of {size} bytes: {reason}; raise max_payload of nats-server or max_msg_size of the stream"
     )]
     TooLarge {
-        /// Size of its body.
+        /// Size of the body, in bytes.
         size: usize,
-        /// What the server says.
+        /// Text of the server's error.
         reason: String,
     },
     /// The user may not publish to this subject.
@@ -39,14 +39,14 @@ pub enum Error {
         /// The subject.
         subject: String,
     },
-    /// Somebody else listens where our server should.
+    /// The socket belongs to another user than the configured server's.
     #[error(
         "the socket at {address} belongs to uid {uid}, not to server_uid: no password goes there"
     )]
     ForeignServer {
-        /// Where.
+        /// Address of the server.
         address: SocketAddr,
-        /// Whose it is.
+        /// Uid of the socket's owner.
         uid: u32,
     },
     /// The peer does not speak the protocol.
@@ -55,7 +55,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if this very message is refused and others may go; else NATS takes none now.
+    /// True if only this message is refused and others may be delivered. False if NATS accepts no message now.
     pub const fn is_of_one_message(&self) -> bool {
         match self {
             Self::TooLarge { .. } | Self::Forbidden { .. } => true,
@@ -94,10 +94,10 @@ struct AckError {
     description: String,
 }
 
-/// What JetStream says to a message of so many bytes.
+/// Evaluates JetStream's answer to a message of `size` bytes.
 pub(super) fn answer(status: Option<&str>, body: &[u8], size: usize) -> Result<u64, Error> {
     if let Some(status) = status {
-        // 503: nobody listens, so no stream keeps the subject.
+        // 503: no responders, so no stream stores the subject.
         let reason = if status.starts_with("503") {
             "no stream keeps doorbells yet; start slurm-mesh once"
         } else {
@@ -118,7 +118,7 @@ pub(super) fn answer(status: Option<&str>, body: &[u8], size: usize) -> Result<u
     }
 }
 
-/// The subject to which the server refuses to publish, if that is what a line of `-ERR` says: the connection goes on after it.
+/// The subject for which the server denied publishing, if the `-ERR` line reports that. The connection stays open after it.
 /// nats-server, `server/client.go`, pubPermissionViolation: `Permissions Violation for Publish to "SUBJECT"`.
 pub(super) fn forbidden(reason: &str) -> Option<String> {
     let rest = reason.strip_prefix("Permissions Violation for Publish to ")?;

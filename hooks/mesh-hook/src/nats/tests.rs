@@ -1,4 +1,4 @@
-//! The protocol against servers that are silent, wrong, or of another kind.
+//! The protocol against servers that are silent, faulty, or not NATS.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// A server that says something and then nothing.
+/// A server that sends a text and then nothing.
 fn says(text: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -94,7 +94,7 @@ fn who_is_refused_is_told_apart_from_a_server_that_takes_nothing() {
         assert!(error.to_string().contains(description), "{error}");
         error.is_of_one_message()
     };
-    // As nats-server 2.12 says them.
+    // As nats-server 2.12 sends them.
     assert!(of_one("message size exceeds maximum allowed", 10054));
     assert!(!of_one("maximum bytes exceeded", 10077));
     assert!(!of_one("insufficient resources", 10023));

@@ -1,4 +1,4 @@
-//! Lines and payloads of the protocol on a socket, until a deadline.
+//! Reads protocol lines and payloads from a socket until a deadline.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::Error;
 
-/// Longest protocol line or payload that is accepted from the server. INFO of a large cluster is a few KiB.
+/// Longest protocol line or payload accepted from the server, in bytes. INFO of a large cluster is a few KiB.
 const MAX_FRAME: usize = 1 << 20;
 
-/// What the server sends.
+/// A protocol message from the server.
 pub(super) enum Frame {
     Message {
         subject: String,
@@ -21,7 +21,7 @@ pub(super) enum Frame {
     Other(String),
 }
 
-/// A socket, what came and is not read yet, and when it is too late.
+/// A socket, its unread input, and its deadline.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub stream: TcpStream,
@@ -36,7 +36,7 @@ impl Wire {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// The next frame.
+    /// Reads the next frame.
     pub fn frame(&mut self) -> Result<Frame, Error> {
         let line = self.line()?;
         let mut fields = line.split(' ').filter(|field| !field.is_empty());
@@ -122,10 +122,10 @@ impl Wire {
     }
 }
 
-/// What is left of the time.
+/// Time left until the deadline.
 pub(super) fn remaining(deadline: Instant) -> Result<Duration, Error> {
     let left = deadline.saturating_duration_since(Instant::now());
-    // A time-out of zero means none to the system.
+    // The system takes a timeout of zero for no timeout.
     if left.is_zero() {
         Err(Error::Deadline)
     } else {

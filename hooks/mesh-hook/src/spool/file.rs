@@ -1,4 +1,5 @@
-//! The file of a doorbell: a line with the SHA-256 of the rest, the subject on a line, the doorbell; its name sorts by the time of the call.
+//! File format of a doorbell: a line with the SHA-256 of the rest, a line with the subject, then the encoded doorbell. The file name
+//! sorts by the time of the call.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -10,12 +11,12 @@ use sha2::{Digest, Sha256};
 
 use super::open_regular;
 
-/// What a file takes on disk at least; names tell the rest, so that a full folder need not be read.
+/// Smallest size of a file on disk. Larger sizes are in the file names, so a full folder need not be read.
 pub(super) const BLOCK: u64 = 4096;
-/// Largest file that is read back.
+/// Largest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// A doorbell from disk.
+/// A doorbell read from disk.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spooled {
     /// Its file.
@@ -28,7 +29,7 @@ pub struct Spooled {
     pub body: Vec<u8>,
 }
 
-/// The name of a file.
+/// File name of a doorbell.
 pub(super) fn name(called_at: SystemTime, id: &str, size: usize) -> String {
     let nanos = called_at
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -37,7 +38,7 @@ pub(super) fn name(called_at: SystemTime, id: &str, size: usize) -> String {
     format!("{nanos:020}-{id}-{size}.bell")
 }
 
-/// Reads a file; `None` if it is damaged.
+/// Reads a file. `None` if it is damaged.
 pub(super) fn read(path: &Path) -> io::Result<Option<Spooled>> {
     let file = open_regular(OpenOptions::new().read(true), path)?;
     if file.metadata()?.size() > MAX_FILE {
@@ -48,14 +49,14 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Spooled>> {
     Ok(parse(path, &bytes))
 }
 
-/// What a file holds. The subject must have no line end.
+/// Content of a file. The subject must not contain a line end.
 pub fn content(subject: &str, body: &[u8]) -> Vec<u8> {
     let content = [subject.as_bytes(), b"\n", body].concat();
     let digest = hex::encode(Sha256::digest(&content));
     [digest.as_bytes(), b"\n", &content].concat()
 }
 
-/// Reads what a file holds; `None` if it is damaged, or has no name that the spool gives.
+/// Parses the content of a file. `None` if it is damaged or its name is not one of the spool's.
 pub fn parse(path: &Path, bytes: &[u8]) -> Option<Spooled> {
     let (digest, content) = bytes.split_at_checked(64)?;
     let content = content.strip_prefix(b"\n")?;
@@ -71,7 +72,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Option<Spooled> {
         .rsplit_once('-')?
         .0;
     let subject = std::str::from_utf8(&content[..end]).ok()?;
-    // Both go into lines of the protocol: one that breaks its line would keep all the others from being delivered.
+    // Both become part of protocol lines. A value with a line break would block the delivery of all others.
     (is_single_token(id) && is_single_token(subject)).then(|| Spooled {
         path: path.to_owned(),
         id: id.to_owned(),
@@ -84,7 +85,7 @@ fn is_single_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Bytes on disk of the file of this name.
+/// Size on disk of a file with this name, in bytes.
 pub(super) fn size_in_name(name: &str) -> u64 {
     let size = name
         .trim_start_matches('.')

@@ -1,7 +1,7 @@
-//! Whose turn it is, and whose the files are.
+//! Locks and file ownership in the spool.
 //!
-//! Root rings, too (Prolog on a node that is the controller, PAM), in a folder that may be SlurmUser's: what lies there is opened so that a
-//! link leads nowhere, a pipe keeps nobody waiting, and no file is given away that was not made here.
+//! Root also writes to the spool (Prolog on a node that is the controller, PAM), and the folder may belong to SlurmUser. So files are
+//! opened without following links or blocking on pipes, and ownership is changed only for files created here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,11 +14,11 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code, reason = "holds the lock until dropped")] File);
 
-/// Held while flushing, so that order is kept and no two processes send the same.
+/// Held while flushing, so that doorbells stay in order and no two processes send the same one.
 #[derive(Debug)]
 pub struct FlushLock(#[allow(dead_code, reason = "holds the lock until dropped")] Lock);
 
-/// Takes the lock of a folder; `None` if another process has it.
+/// Takes the flush lock of a folder. `None` if another process holds it.
 ///
 /// # Errors
 /// If the folder cannot be used.
@@ -26,7 +26,7 @@ pub fn lock(folder: &Path) -> io::Result<Option<FlushLock>> {
     Ok(lock_file(folder, ".lock")?.map(FlushLock))
 }
 
-/// Locks a file of a folder, and makes it if it is not there; `None` if another process has it.
+/// Locks a file in a folder, and creates it if missing. `None` if another process holds the lock.
 ///
 /// # Errors
 /// If the folder cannot be used.
@@ -39,10 +39,10 @@ pub fn lock_file(folder: &Path, name: &str) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Opens a file of the spool's own to read and write, and makes it if it is not there.
+/// Opens one of the spool's files to read and write, and creates it if missing.
 ///
 /// # Errors
-/// If the system refuses, or what has that name may be somebody else's file.
+/// If the system refuses, or the file with that name may belong to another user.
 pub fn open_own(folder: &Path, name: &str) -> io::Result<File> {
     let path = folder.join(name);
     let create = || {
@@ -63,7 +63,7 @@ pub fn open_own(folder: &Path, name: &str) -> io::Result<File> {
     }
     let file = open_regular(OpenOptions::new().read(true).write(true), &path)?;
     let (found, owner) = (file.metadata()?, fs::metadata(folder)?.uid());
-    // A second name may be that of a file that only root may change.
+    // A second hard link may point to a file that only root may change.
     if found.nlink() > 1 || found.uid() != owner {
         let message = format!(
             "{} has a second name or another owner; look who made it, and remove it",
@@ -74,10 +74,10 @@ pub fn open_own(folder: &Path, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that is there, without following a link or waiting for the other end of a pipe.
+/// Opens an existing file without following a link or blocking on a pipe.
 ///
 /// # Errors
-/// If the system refuses, or it is no regular file.
+/// If the system refuses, or it is not a regular file.
 pub fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = options
@@ -90,7 +90,7 @@ pub fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> 
     Ok(file)
 }
 
-/// Gives a file that was just made to the owner of its folder. Root rings, too, and what it leaves must be SlurmUser's to deliver.
+/// Gives a new file to the owner of its folder. Root also spools doorbells, and SlurmUser must be able to deliver them.
 ///
 /// # Errors
 /// If the system refuses.

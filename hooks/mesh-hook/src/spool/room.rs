@@ -1,8 +1,8 @@
-//! How much of the spool is in use, without listing its folder at each call: a full one holds thousands of files.
+//! Tracks the used bytes of the spool without listing its folder at each call. A full spool holds thousands of files.
 //!
-//! The file `.used` has the bytes that are promised to doorbells. They are promised before a file is written and given back after it is
-//! removed, so who is killed in between leaves too much rather than too little. When the spool looks full by it, the files are counted
-//! anew, once a second at most.
+//! The file `.used` holds the bytes reserved for doorbells. They are reserved before a file is written and released after it is
+//! removed. A process killed in between leaves the number too high, never too low.
+//! When the spool seems full, the files are counted again, at most once a second.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,14 +17,15 @@ use super::file::size_in_name;
 use super::open_own;
 
 const FILE: &str = ".used";
-/// How long others may hold the file: they need microseconds, or milliseconds to count. After that its holder hangs, and a new file is made.
+/// How long another process may hold the file. It needs microseconds, or milliseconds to count. After that its holder is considered
+/// hung, and a new file is created.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-/// How often a full spool is counted.
+/// Shortest interval between two counts of a full spool.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// After a crash of the machine the file may be older than the folder: numbers of another boot do not count.
+/// After a crash of the machine the file may be older than the folder, so a number from another boot is ignored.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The room in a spool folder.
+/// Accounting of the bytes in a spool folder.
 pub(super) struct Room<'a> {
     pub folder: &'a Path,
     pub limit: u64,
@@ -37,7 +38,7 @@ struct Tally {
 }
 
 impl Room<'_> {
-    /// Promises bytes; false if there is no room.
+    /// Reserves bytes. False if the spool is full.
     pub fn take(&self, bytes: u64) -> io::Result<bool> {
         let file = self.locked();
         let known = file.as_ref().and_then(read);
@@ -46,7 +47,7 @@ impl Room<'_> {
             None => self.count()?,
         };
         let fits = |tally: Tally| tally.used.saturating_add(bytes) <= self.limit;
-        // A clock that went back is no reason to trust it longer.
+        // A clock that was set back must not extend the interval.
         let age = tally.counted_at.elapsed().unwrap_or(RECOUNT_INTERVAL);
         if !fits(tally) && known.is_some() && age >= RECOUNT_INTERVAL {
             tally = self.count()?;
@@ -59,7 +60,7 @@ impl Room<'_> {
         Ok(fits)
     }
 
-    /// Gives bytes back.
+    /// Releases bytes.
     pub fn give_back(&self, bytes: u64) {
         let file = self.locked();
         if let Some(mut tally) = file.as_ref().and_then(read) {
@@ -80,18 +81,18 @@ impl Room<'_> {
         })
     }
 
-    /// The file, in our hands alone. `None` if it cannot be had, as on a full disk: then files are counted.
+    /// Opens and locks the file. `None` if that fails, for example on a full disk. The files are then counted.
     fn locked(&self) -> Option<File> {
         let path = self.folder.join(FILE);
         let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             let Ok(file) = open_own(self.folder, FILE) else {
-                // What is no file of ours would have every call count for ever.
+                // An invalid file would make every call count.
                 fs::remove_file(&path).ok();
                 return None;
             };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Unless somebody took it away in between.
+                // Unless another process removed it meanwhile.
                 Ok(()) if file.metadata().ok()?.nlink() > 0 => return Some(file),
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
@@ -108,7 +109,7 @@ impl Room<'_> {
     fn note(&self, file: Option<&File>, tally: Tally) {
         let Some(file) = file else { return };
         if write(file, tally).is_err() {
-            // No room for it, or half of it: counting is slow and right.
+            // No space for the file, or a partial write. Counting is slow but right.
             fs::remove_file(self.folder.join(FILE)).ok();
         }
     }
@@ -129,7 +130,7 @@ fn read(file: &File) -> Option<Tally> {
     (fields.next()? == boot()).then_some(Tally { used, counted_at })
 }
 
-/// As long as before, so that a full disk has room for it.
+/// Same length as before, so that it fits on a full disk.
 fn write(file: &File, tally: Tally) -> io::Result<()> {
     let millis = tally
         .counted_at

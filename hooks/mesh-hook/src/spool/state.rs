@@ -1,4 +1,4 @@
-//! What was said already: empty files in the spool, since every call is another process.
+//! Records which states were already reported: empty files in the spool, because every call is another process.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -6,17 +6,17 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::{Spool, like_folder};
 
-/// What is said once when it begins and once when it is over, not at every call.
+/// A state that is reported once when it begins and once when it ends, not at every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// NATS does not take doorbells.
+    /// NATS does not accept doorbells.
     Unavailable,
-    /// Nor does the spool.
+    /// The spool does not accept them either.
     Full,
 }
 
 impl State {
-    /// An empty file in the spool. A full disk still has room for a name.
+    /// Name of the empty file in the spool. A full disk still has room for a name.
     const fn file(self) -> &'static str {
         match self {
             Self::Unavailable => ".away",
@@ -26,7 +26,7 @@ impl State {
 }
 
 impl Spool {
-    /// Notes that a state begins; true if it did not last already. True as well if it cannot be noted: better said twice than never.
+    /// Records the begin of a state. True if it is new. Also true if it cannot be recorded: a duplicate report is better than none.
     pub fn begins(&self, state: State) -> bool {
         let noted = OpenOptions::new()
             .write(true)
@@ -42,7 +42,7 @@ impl Spool {
         }
     }
 
-    /// Notes that a state is over; true if it lasted.
+    /// Records the end of a state. True if the state was set.
     pub fn ends(&self, state: State) -> bool {
         fs::remove_file(self.folder.join(state.file())).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The spool by itself.
+//! Tests of the spool alone.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -115,14 +115,14 @@ fn room_is_known_without_counting_and_found_again_when_a_person_makes_some() {
     }
     let full = || matches!(spool.store(at(9), "9", "s", b"x"), Err(Error::Full { .. }));
     assert!(full());
-    // Delivered: known at once.
+    // Delivery is accounted at once.
     let lock = spool.lock().unwrap().unwrap();
     let names = spool.waiting(&lock).unwrap();
     let doorbells = spool.read(&lock, &names[..1]).unwrap();
     spool.remove(&lock, &doorbells[0]).unwrap();
     spool.store(at(3), "3", "s", b"x").unwrap();
     assert!(full());
-    // Removed by hand: found when it is counted next.
+    // A file removed by hand is noticed at the next count.
     fs::remove_file(spool.folder.join(&names[1])).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     while full() {
@@ -136,12 +136,12 @@ fn room_is_known_without_counting_and_found_again_when_a_person_makes_some() {
 fn a_full_spool_of_thousands_is_not_listed_for_each_that_does_not_fit() {
     let (_folder, spool) = spool(4 * BLOCK);
     spool.store(at(1), "a", "s", b"x").unwrap();
-    // What a folder holds is noted, not looked up: these are not seen before the next count.
+    // The used bytes are recorded, not listed: these files are not noticed before the next count.
     for n in 0..8 {
         fs::write(spool.folder.join(format!("{n:020}-x-1.bell")), "x").unwrap();
     }
     spool.store(at(2), "b", "s", b"x").unwrap();
-    // The note of another boot, or half a note, is none: the files are counted.
+    // A record from another boot, or a partial one, is invalid: the files are counted.
     for note in ["00000000000000000000 9999999999999 other-boot\n", "0", ""] {
         fs::write(spool.folder.join(".used"), note).unwrap();
         assert!(

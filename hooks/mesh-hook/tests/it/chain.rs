@@ -1,4 +1,4 @@
-//! The site's own program keeps everything: arguments, streams, environment, process, exit status.
+//! The site's program keeps its arguments, streams, environment, process and exit status.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -49,7 +49,7 @@ async fn the_sites_program_keeps_its_status_and_the_doorbell_rings() {
 async fn arguments_streams_environment_and_process_are_unchanged() {
     let site = Site::start().await;
     let program = site.folder.path().join("prolog");
-    // Also: no child that the program did not start.
+    // Checks also that the program has no child it did not start.
     script(
         &program,
         "printf '<%s>' \"$@\"; cat; echo \"$SITE_VARIABLE $$\"; pgrep -P $$ || :; echo to-stderr >&2",
@@ -96,7 +96,7 @@ async fn nats_that_is_silent_does_not_delay_the_sites_program() {
         ),
     )
     .unwrap();
-    // The fastest of several, since the machine may be busy: waiting for NATS would cost each of them 200 ms.
+    // The fastest of several, because the machine may be busy. Waiting for NATS would cost each call 200 ms.
     let fastest = (0..20)
         .map(|_| call(hook(&site.config()).args(["--chain", "/bin/true"])))
         .inspect(Call::assert_quiet)
@@ -150,7 +150,7 @@ fn a_sites_program_that_cannot_start_fails_as_it_did_without_us() {
     );
 }
 
-/// A command that runs with these settings of `env` and redirections of a shell, as whoever calls the hook may have made them.
+/// A command run with these `env` settings and shell redirections, as the caller of the hook may have set them.
 fn called(settings: &[&str], redirections: &str, command: &[&str]) -> Command {
     let mut called = Command::new("env");
     let shell = format!("exec {redirections}; exec \"$@\"");
@@ -183,7 +183,7 @@ fn signals_and_descriptors_are_as_the_caller_made_them() {
             "{output:?}"
         );
         let text = fs::read_to_string(&seen).unwrap();
-        // Of `ls -l` the names only; what a pipe or a process is called differs from call to call.
+        // Of `ls -l` only the names. The names of pipes and processes differ from call to call.
         let line = |line: &str| match line.split_once(" -> ") {
             Some((entry, target)) => {
                 let name = entry.rsplit(' ').next().unwrap_or_default();
@@ -217,7 +217,7 @@ fn signals_and_descriptors_are_as_the_caller_made_them() {
     assert_eq!(different.len(), 6, "the settings matter: {different:#?}");
 }
 
-/// Waits until no sender of a configuration is left.
+/// Waits until no sender of this configuration is left.
 async fn wait_until_no_sender(config: &Path) {
     wait_until("no sender is left", SOON, async || {
         super::disk::senders(config) == 0
@@ -232,7 +232,7 @@ async fn a_sender_that_hangs_at_its_start_delays_nothing_and_does_not_stay() {
         folder.path().join("hook.toml"),
         folder.path().join("preload"),
     );
-    // What the loader waits for as long as nobody writes: as if the program were on a disk that hangs.
+    // The loader blocks on a pipe without a writer, as if the program were on a hung disk.
     assert!(
         Command::new("mkfifo")
             .arg(&preload)
@@ -246,7 +246,7 @@ async fn a_sender_that_hangs_at_its_start_delays_nothing_and_does_not_stay() {
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let (done, ended) = std::sync::mpsc::channel();
         thread::spawn(move || done.send(command.output().unwrap()));
-        // Lets the hook itself begin, which finds an empty file, and nobody after it. (ldconfig has no loader.)
+        // The hook itself starts and reads an empty file; later processes block. (ldconfig has no loader.)
         drop(OpenOptions::new().write(true).open(&preload).unwrap());
         let output = ended.recv_timeout(SOON).expect("the sender holds it up");
         assert!(output.status.success(), "{output:?}");

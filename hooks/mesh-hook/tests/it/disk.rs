@@ -1,4 +1,4 @@
-//! Disks as they are: one that hangs, one whose machine loses power.
+//! Faulty disks: one that hangs, one whose machine loses power.
 
 use std::io::Read;
 use std::path::Path;
@@ -21,14 +21,14 @@ async fn a_disk_that_hangs_holds_up_nobody() {
     for call in &calls {
         assert!(call.output.status.success(), "{call:?}");
     }
-    // That they came back while the disk was frozen is the proof: who waits for it cannot even be killed.
+    // The calls returned while the disk was frozen, so they did not wait for it: a process that does cannot even be killed.
     wait_until("they are spooled once the disk answers", SOON, async || {
         site.spooled().len() == 5
     })
     .await;
 }
 
-/// How many senders there are for a configuration.
+/// Number of senders of a configuration.
 pub fn senders(config: &Path) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
@@ -76,7 +76,7 @@ async fn who_waits_for_the_disk_holds_nothing_that_slurm_gave_the_hook() {
     let read: Vec<_> = [&["--chain", "/bin/true"][..], &[]]
         .into_iter()
         .map(|arguments| {
-            // A descriptor that is none of the standard streams, which Slurm or a site's wrapper may read until everybody has closed it.
+            // A descriptor beyond the standard streams. Slurm or a site's wrapper may read it until all copies are closed.
             let mut shell = Command::new("/bin/sh");
             shell
                 .args(["-c", "exec 7>&1 1>/dev/null; exec \"$@\"", "sh"])
@@ -107,7 +107,7 @@ async fn a_machine_that_loses_power_keeps_every_doorbell_that_was_called_safe() 
     let mut site = Site::start().await;
     let image = site.folder.path().join("image");
     let disk = LoopDisk::mount(&image, &site.spool());
-    // A folder that is not there yet: its name has to survive, too.
+    // A folder that does not exist yet: its name must survive, too.
     let folder = site.spool().join("bells");
     site.configure_spool(&folder, "");
     site.nats.kill();

@@ -1,4 +1,4 @@
-//! What SlurmUser may have put into the spool while root rings there: it gets nothing by it.
+//! Files that SlurmUser may have put into the spool while root writes there give SlurmUser no additional rights.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
@@ -9,11 +9,11 @@ use mesh_testkit::wait_until;
 
 use crate::site::{SOON, Site, call, hook, spooled};
 
-/// Some account that is not root.
+/// Any account that is not root.
 const SLURM_USER: u32 = 1;
 const SECRET: &str = "root:secret\n";
 
-/// A site with its spool as SlurmUser's, in a folder that is SlurmUser's, while NATS is away. `None` unless this is root.
+/// A site whose spool and parent folder belong to SlurmUser, while NATS is unavailable. `None` unless the test runs as root.
 async fn site() -> Option<Site> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -67,7 +67,7 @@ async fn a_link_in_the_spool_gives_no_file_of_roots_away() {
 async fn a_link_in_place_of_the_spool_leads_root_nowhere() {
     let Some(site) = site().await else { return };
     let spool = site.folder.path().join("state/spool");
-    // As /etc/cron.d is: root's, and nobody else writes there.
+    // Like /etc/cron.d: owned by root, and writable only by root.
     let roots = tempfile::tempdir().unwrap();
     fs::remove_dir(&spool).unwrap();
     symlink(roots.path(), &spool).unwrap();

@@ -1,4 +1,4 @@
-//! The real program, as Slurm calls it: no arguments of ours it does not get, no `PATH`, no `HOME`.
+//! The real program, called as Slurm calls it: only Slurm's arguments, no `PATH`, no `HOME`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 

@@ -1,4 +1,4 @@
-//! What holds whatever happens: status 0, within the deadline, nothing that is not Slurm's on the bus.
+//! Promises that hold in any case: status 0, within the deadline, and only Slurm's data on the bus.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +13,7 @@ use mesh_testkit::{copy_program, wait_until};
 
 use crate::site::{SOON, Site, assert_says, call, hook};
 
-/// The hard stop and a little for a busy machine to start a process.
+/// The hard stop, plus time for a busy machine to start a process.
 const QUICKLY: Duration = Duration::from_millis(400);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,7 +107,7 @@ async fn a_hostile_environment_is_carried_as_far_as_it_is_sensible() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nats_that_is_silent_costs_no_more_than_the_hard_stop() {
     let site = Site::start().await;
-    // Accepts and never says a word: the worst case, since a refused connection is known at once.
+    // Accepts connections and never answers. That is the worst case: a refused connection is noticed at once.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = fs::read_to_string(site.config()).unwrap();
     fs::write(
@@ -118,7 +118,7 @@ async fn nats_that_is_silent_costs_no_more_than_the_hard_stop() {
         ),
     )
     .unwrap();
-    // The fastest of several, since the machine may be busy.
+    // The fastest of several, because the machine may be busy.
     let calls = [(); 20].map(|()| call(&mut hook(&site.config())));
     for call in &calls {
         assert!(call.output.status.success(), "{call:?}");
@@ -144,7 +144,7 @@ async fn no_password_goes_to_a_socket_of_another_user() {
     site.configure(&format!("server_uid = {own}"));
     site.delivered(|| hook(&site.config())).await;
     let before = site.rung().len();
-    // The same server, but expected to be somebody else's.
+    // The same server, but the configuration expects another user.
     site.configure(&format!("server_uid = {}", own + 1));
     site.wait_says(2, &format!("belongs to uid {own}")).await;
     assert_eq!(site.spooled().len(), 1);
@@ -206,7 +206,7 @@ fn without_memory_or_a_second_process_it_still_exits_0() {
             .arg(limit)
             .arg(env!("CARGO_BIN_EXE_mesh-hook")));
         began |= output.status.success();
-        // Before, not even its first line was reached: the loader's memory, or the runtime's first.
+        // Otherwise the first line of `main` was not reached: the loader or the runtime ran out of memory.
         if began {
             assert_eq!(output.status.code(), Some(0), "{kilobytes}: {output:?}");
         }
@@ -221,7 +221,7 @@ fn without_memory_or_a_second_process_it_still_exits_0() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("mesh-hook");
     copy_program(Path::new(env!("CARGO_BIN_EXE_mesh-hook")), &program);
-    // A user of whom nothing else runs.
+    // A user without other processes.
     let output = run(Command::new("setpriv")
         .args(["--reuid=61234", "--regid=61234", "--clear-groups"])
         .args(["/usr/bin/prlimit", "--nproc=1"])

@@ -1,4 +1,4 @@
-//! NATS is there and takes not everything: one doorbell that it refuses holds up no other.
+//! NATS is available but refuses some doorbells. A refused doorbell does not block the others.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::site::{SOON, Site, call, hook};
 
-/// Changes the stream of doorbells, as an operator may; as soon as the server has it again.
+/// Changes the stream of doorbells, as an operator may. Retries until the server has the stream again.
 async fn change_stream(site: &Site, changes: Value) {
     let ask = |subject: String, body: &[u8]| -> Option<Value> {
         let address = site.nats.url().trim_start_matches("nats://").parse().ok()?;
@@ -53,7 +53,7 @@ fn refused(site: &Site) -> usize {
 async fn one_that_nats_refuses_holds_up_no_other_and_goes_once_it_may() {
     let mut site = Site::start().await;
     site.nats.kill();
-    // Of a cluster that hook.toml named before: the oldest of all.
+    // For a cluster that hook.toml named before; the oldest of all.
     Spool::new(site.spool(), 1 << 20)
         .store(
             SystemTime::UNIX_EPOCH,
@@ -86,7 +86,7 @@ async fn one_that_nats_refuses_holds_up_no_other_and_goes_once_it_may() {
     assert!(!jobs().contains(&2), "{:?}", jobs());
     assert_eq!(refused(&site), 2);
 
-    // A person is told, and both are tried again.
+    // The operator gets a report, and both are retried.
     let flushed = call(hook(&site.config()).arg("--flush"));
     let said = String::from_utf8_lossy(&flushed.output.stdout).into_owned();
     assert_eq!(flushed.output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! A site: a nats-server with the hook's real permissions, a hook.toml, and a reader of what arrives.
+//! A site: a nats-server with the hook's real permissions, a hook.toml, and a consumer of the doorbells.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use prost::Message as _;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// Patience of tests with things that take milliseconds.
+/// Deadline of the tests for things that take milliseconds.
 pub const SOON: Duration = Duration::from_secs(60);
 
 pub struct Site {
@@ -24,7 +24,7 @@ pub struct Site {
     stop: CancellationToken,
 }
 
-/// What has arrived: `Nats-Msg-Id` and doorbell.
+/// Received doorbells, with their `Nats-Msg-Id`.
 type Rung = Arc<Mutex<Vec<(Option<String>, Doorbell)>>>;
 
 struct Reader(Rung);
@@ -43,7 +43,7 @@ impl Handler for Reader {
 }
 
 impl Site {
-    /// Everything up, streams declared.
+    /// Starts all servers and declares the streams.
     pub async fn start() -> Self {
         let list = |subjects: &[String]| {
             subjects
@@ -77,7 +77,7 @@ impl Site {
         let bus = Bus::connect(&config, "admin").await.unwrap();
         bus.ready(&site.stop).await.unwrap();
         let (reader, stop) = (Reader(Arc::clone(&site.rung)), site.stop.clone());
-        // One at a time: the order of arrival is what some tests are about.
+        // One at a time, because some tests check the order of arrival.
         tokio::spawn(async move {
             let durable = catalogue::durable(catalogue::MESH_HOOKS, "ingest", "testbed");
             bus.consume(catalogue::MESH_HOOKS, &durable, 1, reader, &stop)
@@ -86,7 +86,7 @@ impl Site {
         site
     }
 
-    /// Writes hook.toml with more lines at its top.
+    /// Writes hook.toml with additional lines at its top.
     pub fn configure(&self, extra: &str) {
         self.configure_spool(&self.spool(), extra);
     }
@@ -108,13 +108,13 @@ impl Site {
         self.folder.path().join("spool")
     }
 
-    /// Names of the doorbells on disk.
+    /// File names of the spooled doorbells.
     pub fn spooled(&self) -> Vec<String> {
         spooled(&self.spool())
     }
 
-    /// What a call of the hook for a job does, by the process that does it: the one slurmctld waits for would be gone after the hard
-    /// stop, on a busy machine before there is anything to see.
+    /// Runs the sender's part of a hook call for a job. The process slurmctld waits for ends at the hard stop, on a busy machine
+    /// before there is a result to see.
     pub fn call(&self, job: u32) -> Call {
         call(
             hook(&self.config())
@@ -123,7 +123,7 @@ impl Site {
         )
     }
 
-    /// Doorbells that have arrived.
+    /// Received doorbells.
     pub fn rung(&self) -> Vec<Doorbell> {
         self.rung
             .lock()
@@ -133,7 +133,7 @@ impl Site {
             .collect()
     }
 
-    /// `Nats-Msg-Id` of the doorbells that have arrived.
+    /// `Nats-Msg-Id` of the received doorbells.
     pub fn ids(&self) -> Vec<Option<String>> {
         self.rung
             .lock()
@@ -143,7 +143,7 @@ impl Site {
             .collect()
     }
 
-    /// Delivers what waits, as a person does, as soon as the stream is there again.
+    /// Delivers the backlog, as an operator does, as soon as the stream is available again.
     pub async fn flush(&self) {
         wait_until("the spool is flushed", SOON, async || {
             call(hook(&self.config()).arg("--flush"))
@@ -154,7 +154,7 @@ impl Site {
         .await;
     }
 
-    /// Waits for doorbells. On a busy machine one may have missed its 200 ms: it waits in the spool, and nobody calls who would deliver it.
+    /// Waits for doorbells. On a busy machine one may miss its 200 ms: it waits in the spool, and no further call would deliver it.
     pub async fn wait_for(&self, count: usize) {
         wait_until(&format!("{count} doorbells"), SOON, async || {
             if !self.spooled().is_empty() {
@@ -165,7 +165,8 @@ impl Site {
         .await;
     }
 
-    /// Calls until one was delivered at once and silently: on a busy machine NATS may take longer than a hook waits for it.
+    /// Calls until one doorbell is delivered at once and without a message. On a busy machine NATS may take longer than the hook's
+    /// timeout.
     pub async fn delivered(&self, command: impl Fn() -> Command) -> Doorbell {
         wait_for("a doorbell is delivered at once", SOON, async || {
             let before = self.rung().len();
@@ -178,7 +179,7 @@ impl Site {
         .await
     }
 
-    /// Calls, each time with an empty spool, until the call says a text, on one line: on a busy machine it may be that NATS took too long.
+    /// Calls, each time with an empty spool, until the output is one line with this text. On a busy machine NATS may take too long.
     pub async fn wait_says(&self, job: u32, text: &str) {
         wait_until(text, SOON, async || {
             fs::remove_dir_all(self.spool()).ok();
@@ -197,7 +198,7 @@ impl Drop for Site {
     }
 }
 
-/// What a call did.
+/// Result of a call.
 #[derive(Debug)]
 pub struct Call {
     pub output: Output,
@@ -209,7 +210,7 @@ impl Call {
         String::from_utf8_lossy(&self.output.stderr).replace('\0', "")
     }
 
-    /// Status 0 and nothing said.
+    /// Status 0 and no output.
     pub fn assert_quiet(&self) {
         assert!(
             self.output.status.success() && self.stderr().is_empty(),
@@ -217,7 +218,7 @@ impl Call {
         );
     }
 
-    /// Status 0 and one line that holds a text.
+    /// Status 0 and one line that contains the text.
     pub fn assert_says(&self, text: &str) {
         let stderr = self.stderr();
         assert!(self.output.status.success(), "{self:?}");
@@ -241,7 +242,7 @@ pub fn hook(config: &Path) -> Command {
     command
 }
 
-/// Whatever is wrong: the process Slurm waits for has status 0, and the sender says why on one line.
+/// In case of any fault, the process Slurm waits for has status 0, and the sender reports the reason on one line.
 pub fn assert_says(command: impl Fn() -> Command, text: &str) {
     assert!(call(&mut command()).output.status.success());
     call(command().arg("--send")).assert_says(text);

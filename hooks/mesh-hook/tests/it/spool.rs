@@ -1,4 +1,4 @@
-//! NATS away, disk full, killed in the middle: what was spooled is delivered later, in order, once.
+//! NATS unavailable, disk full, process killed: spooled doorbells are delivered later, in order, once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ async fn doorbells_wait_on_disk_and_follow_in_order_when_nats_is_back() {
     }
     assert_eq!(site.spooled().len(), 40);
     site.nats.restart().await;
-    // The stream is there again a moment after the port.
+    // The stream is available a moment after the port.
     wait_until("a call flushes", SOON, async || {
         site.call(100);
         site.spooled().is_empty()
@@ -86,7 +86,7 @@ async fn many_hooks_at_once_lose_nothing_and_repeat_nothing() {
     ring(0..20);
     wait_until("all are spooled", SOON, async || site.spooled().len() == 20).await;
     let folder = site.spool();
-    // A hook that was killed while it wrote leaves this; it must not come out as a doorbell.
+    // A hook that was killed while writing leaves this file. It must not be delivered as a doorbell.
     fs::write(folder.join(".00000000000000000001-x-9.bell.tmp"), "half").unwrap();
     site.nats.restart().await;
     for round in 0..20 {
@@ -105,7 +105,7 @@ async fn many_hooks_at_once_lose_nothing_and_repeat_nothing() {
                 .all(|child| child.wait().unwrap().success())
         );
     }
-    // A sender may still be at work when its caller has left.
+    // A sender may still run after its caller has returned.
     wait_until("all have arrived", SOON, async || {
         call(hook(&site.config()).arg("--flush"));
         site.rung().len() >= 220
@@ -122,7 +122,7 @@ async fn a_sender_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_non
     site.nats.kill();
     let mut safe = Vec::new();
     for round in 0..60_u64 {
-        // The process that works, without the one that waits for it.
+        // The sender, without the process that waits for it.
         let mut child = hook(&site.config())
             .arg("--send")
             .env("SLURM_JOB_ID", round.to_string())
@@ -217,12 +217,12 @@ async fn a_full_disk_is_one_line_and_status_0() {
     assert_eq!(ring(), 1, "of 40 calls one says so");
     let names = spooled(&disk.0);
     assert!(!names.is_empty(), "what fitted is kept");
-    // Some room, and none again: a new state, said anew.
+    // Some room, then none again: a new state, reported again.
     fs::remove_file(disk.0.join(&names[0])).unwrap();
     assert_eq!(ring(), 1);
     let kept = spooled(&disk.0).len();
     site.nats.restart().await;
-    // Room comes back as the spool is delivered, also on a full disk.
+    // Delivery frees room, even on a full disk.
     site.flush().await;
     site.wait_for(kept).await;
 }

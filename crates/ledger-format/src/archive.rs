@@ -1,6 +1,8 @@
-//! What is signed when the content of a range of entries is archived or erased: which entries, where their content went, when, and who did it.
+//! The signed statement that the content of a range of entries was archived or erased: the range,
+//! the archive file, the time and the user.
 //!
-//! A signed note like a checkpoint, which it cannot be taken for: its second line is no number, and its first line is no name of a key.
+//! It is a signed note like a checkpoint, but cannot be mistaken for one: its second line is not a
+//! number, and its first line is not a key name.
 //!
 //! ```text
 //! slurm-mesh.org/archive/1
@@ -23,41 +25,41 @@ use sha2::{Digest as _, Sha256};
 use crate::chain::Hash;
 use crate::note::{self, NoteError, PrivateKey, PublicKey};
 
-/// The first line of the text.
+/// First line of the signed text: the format and its version.
 pub const FORMAT: &str = "slurm-mesh.org/archive/1";
 
-/// A range of entries whose content was taken out of the database.
+/// A range of entries whose content was removed from the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchivedRange<'a> {
-    /// Sequence of its first entry.
+    /// Sequence of the first entry.
     pub first: i64,
-    /// Sequence of its last entry.
+    /// Sequence of the last entry.
     pub last: i64,
-    /// Root of the tree that ends with it.
+    /// Root of the Merkle tree after the last entry.
     pub root: Hash,
-    /// Hash by [`IdHasher`]: without the content no leaf proves the id of an entry.
+    /// Hash computed by [`IdHasher`]: without the content, no leaf proves an entry's id.
     pub ids: &'a [u8],
-    /// Where its content is; `None` if it was erased.
+    /// The archive file, `None` if the content was erased.
     pub file: Option<ArchivedFile<'a>>,
-    /// When it was done, in microseconds since 1970.
+    /// Time of archiving or erasing, in microseconds since 1970.
     pub made_at: i64,
-    /// Who did it; empty for the policy.
+    /// User who did it, empty for the retention policy.
     pub made_by: &'a str,
 }
 
-/// The file of a range.
+/// The archive file of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchivedFile<'a> {
-    /// Where it was written.
+    /// Path of the file.
     pub path: &'a str,
     /// SHA-256 of the file.
     pub sha256: &'a [u8],
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: i64,
 }
 
 impl ArchivedRange<'_> {
-    /// The text that is signed.
+    /// Returns the text to be signed.
     pub fn text(&self, origin: &str) -> String {
         let Self { first, last, .. } = self;
         let (root, ids) = (STANDARD.encode(self.root), hex::encode(self.ids));
@@ -76,40 +78,41 @@ impl ArchivedRange<'_> {
         )
     }
 
-    /// Signs it, as the ledger that the key is of.
+    /// Signs the statement. The origin is the name of the key.
     ///
     /// # Errors
-    /// If the name of the key is no line.
+    /// If the name of the key is not a single line.
     pub fn sign(&self, key: &PrivateKey) -> Result<String, NoteError> {
         note::sign(&self.text(key.public().name()), &[key])
     }
 
-    /// Whether a note says exactly this and the key has signed it.
+    /// True if the note has exactly this text and a valid signature of the key.
     pub fn is_signed(&self, note: &str, key: &PublicKey) -> bool {
         note::open(note, std::slice::from_ref(key))
             .is_ok_and(|(text, _)| text == self.text(key.name()))
     }
 }
 
-/// Hashes the ids of a range, in the order of the entries: each with its length in four bytes, most significant first, before it.
+/// Hashes the ids of a range in the order of the entries. Each id is preceded by its length as four
+/// bytes, big endian.
 #[derive(Clone, Debug, Default)]
 pub struct IdHasher(Sha256);
 
 impl IdHasher {
-    /// The next.
+    /// Adds the next id.
     pub fn push(&mut self, id: &[u8]) {
         let length = u32::try_from(id.len()).unwrap_or(u32::MAX);
         self.0.update(length.to_be_bytes());
         self.0.update(id);
     }
 
-    /// The hash.
+    /// Returns the hash of all ids.
     pub fn finish(self) -> Hash {
         self.0.finalize().into()
     }
 }
 
-/// On one line, whatever is in it.
+/// Returns the text as a JSON string, which is always a single line.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,9 +1,11 @@
-//! The bytes of ledger entries, leaves and the chain.
+//! The hashed bytes of ledger entries, leaves and the chain.
 //!
-//! - entry: five fields, each its length as four bytes, big endian, and its bytes: cluster, seq (eight bytes, big endian), id (text),
-//!   subject, body. The body is what was received, never re-encoded: protobuf has no canonical form.
+//! - entry: five fields, each preceded by its length as four bytes, big endian: cluster, seq (eight
+//!   bytes, big endian), id (text), subject, body. The body is stored as received and never
+//!   re-encoded, because protobuf has no canonical form.
 //! - leaf: SHA-256 of a zero byte and the entry (the leaf hash of RFC 6962 §2.1).
-//! - chain: SHA-256 of the chain value before and the leaf; before the first entry stand 32 zero bytes.
+//! - chain: SHA-256 of the previous chain value and the leaf. The value before the first entry is
+//!   32 zero bytes.
 
 use sha2::{Digest, Sha256};
 
@@ -13,7 +15,7 @@ pub type Hash = [u8; 32];
 /// The chain value before the first entry.
 pub const GENESIS: Hash = [0; 32];
 
-/// What a ledger entry is made of.
+/// The fields of a ledger entry that its leaf hash covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// Slurm's ClusterName.
@@ -22,14 +24,14 @@ pub struct Entry<'a> {
     pub seq: u64,
     /// Id of the event, lower-case text.
     pub id: &'a str,
-    /// Subject it was received on.
+    /// NATS subject on which it was received.
     pub subject: &'a str,
-    /// Body as it was received.
+    /// Body as received.
     pub body: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// The leaf hash.
+    /// Computes the leaf hash.
     pub fn leaf(&self) -> Hash {
         let mut hash = Sha256::new();
         hash.update([0]);
@@ -49,14 +51,14 @@ impl Entry<'_> {
     }
 }
 
-/// The length prefix of a field.
+/// Returns the length prefix of a field.
 fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes)
         .expect("fields of entries are far below 4 GiB: NATS refuses larger messages")
         .to_be_bytes()
 }
 
-/// The chain value after an entry.
+/// Computes the chain value after an entry.
 pub fn chain_hash(before: &Hash, leaf: &Hash) -> Hash {
     let mut hash = Sha256::new();
     hash.update(before);

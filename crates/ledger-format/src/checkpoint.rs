@@ -1,7 +1,10 @@
-//! Checkpoints: which tree the ledger had, in the format of C2SP's `tlog-checkpoint` (<https://c2sp.org/tlog-checkpoint>).
+//! Checkpoints: the signed size and root of the ledger's tree, in the format of C2SP's
+//! `tlog-checkpoint` (<https://c2sp.org/tlog-checkpoint>).
 //!
-//! Three lines: the origin (whose ledger), the number of entries, the root in base64; signed as a note. There is no time in it, so two
-//! replicas that see the same entries sign the same bytes. The chain value is not in it either: it follows from the same leaves.
+//! The text has three lines: the origin (the ledger's name), the number of entries, and the root in
+//! base64. It is signed as a note. It contains no time, so two replicas that see the same entries
+//! sign the same bytes. It does not contain the chain value either, which follows from the same
+//! leaves.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,21 +12,21 @@ use base64::engine::general_purpose::STANDARD;
 use crate::chain::Hash;
 use crate::note::{self, NoteError, PrivateKey, PublicKey};
 
-/// The state of a ledger.
+/// Size and root of a ledger's tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Whose ledger: also the name of the keys that sign it.
+    /// Name of the ledger, and of the keys that sign its checkpoints.
     pub origin: String,
     /// Number of entries.
     pub size: u64,
-    /// Root of the Merkle tree over their leaves.
+    /// Root of the Merkle tree over the leaves.
     pub root: Hash,
 }
 
-/// A checkpoint as it is stored; only its note proves something.
+/// A checkpoint as stored. Only its note is proof; the other columns may have been changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCheckpoint {
-    /// Which one, from 1.
+    /// Number of the checkpoint, from 1.
     pub number: i64,
     /// Number of entries.
     pub size: i64,
@@ -31,20 +34,20 @@ pub struct StoredCheckpoint {
     pub root: Vec<u8>,
     /// The signed note.
     pub note: String,
-    /// When it was made, in microseconds since 1970.
+    /// Time of signing, in microseconds since 1970.
     pub made_at: i64,
 }
 
-/// Why a note is no checkpoint that can be relied on.
+/// Why a note is not a trustworthy checkpoint.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CheckpointError {
-    /// Not a note, or not signed by a key that is trusted.
+    /// Not a note, or not signed by a trusted key.
     #[error(transparent)]
     Note(#[from] NoteError),
-    /// The text is not one of a checkpoint.
+    /// The text is not that of a checkpoint.
     #[error("not a checkpoint: {0}")]
     Malformed(&'static str),
-    /// A key of one ledger signed the checkpoint of another.
+    /// The key of one ledger signed the checkpoint of another.
     #[error("a checkpoint of {origin}, signed by a key of {key}")]
     OtherOrigin {
         /// Origin of the checkpoint.
@@ -55,7 +58,7 @@ pub enum CheckpointError {
 }
 
 impl Checkpoint {
-    /// The text that is signed.
+    /// Returns the text to be signed.
     pub fn text(&self) -> String {
         format!(
             "{}\n{}\n{}\n",
@@ -65,19 +68,20 @@ impl Checkpoint {
         )
     }
 
-    /// Signs it.
+    /// Signs the checkpoint with every key.
     ///
     /// # Errors
-    /// If the origin is no line.
+    /// If the origin is not a single line.
     pub fn sign(&self, keys: &[&PrivateKey]) -> Result<String, NoteError> {
         note::sign(&self.text(), keys)
     }
 
-    /// Reads a checkpoint that a key of its origin must have signed, and says which keys did. A ledger that goes on under another origin signs
-    /// its first checkpoint with a key of each.
+    /// Parses a checkpoint and returns the keys that signed it. At least one key of its origin must
+    /// have signed. When a ledger continues under a new origin, keys of both origins sign its first
+    /// checkpoint.
     ///
     /// # Errors
-    /// If it is no checkpoint, or none of the keys has signed it.
+    /// If it is not a checkpoint, or none of the keys has signed it.
     pub fn open<'k>(
         note: &str,
         keys: &'k [PublicKey],
@@ -94,10 +98,10 @@ impl Checkpoint {
         }
     }
 
-    /// Reads a checkpoint without looking at its signatures.
+    /// Parses a checkpoint without verifying its signatures.
     ///
     /// # Errors
-    /// If it is no checkpoint.
+    /// If it is not a checkpoint.
     pub fn unverified(note: &str) -> Result<Self, CheckpointError> {
         Self::parse(note::unverified_text(note)?)
     }
@@ -109,11 +113,11 @@ impl Checkpoint {
         else {
             return Err(malformed("it has fewer than three lines"));
         };
-        // Extension lines are somebody else's business, but none is empty.
+        // Extension lines are ignored, but must not be empty.
         if origin.is_empty() || lines.any(str::is_empty) {
             return Err(malformed("it has an empty line"));
         }
-        // One checkpoint has one text: no sign, no leading zeros.
+        // Each checkpoint has exactly one text: no sign, no leading zeros.
         let size = match size.parse::<u64>() {
             Ok(number) if number.to_string() == size => number,
             _ => return Err(malformed("its second line is no number of entries")),

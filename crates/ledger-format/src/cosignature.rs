@@ -1,8 +1,10 @@
-//! Cosignatures: a witness signs that a checkpoint continues every one of that origin that it has signed before. The format is C2SP's
-//! `tlog-cosignature` (<https://c2sp.org/tlog-cosignature>), for Ed25519.
+//! Cosignatures: a witness signs that a checkpoint is consistent with all earlier checkpoints of
+//! that origin that it has signed. The format is C2SP's `tlog-cosignature`
+//! (<https://c2sp.org/tlog-cosignature>), for Ed25519.
 //!
-//! A cosignature is one more signature line of the note: eight bytes of Unix seconds, then an Ed25519 signature of a header with that time and
-//! the note's text. The key's text and id are those of `signed-note`, with the type 04.
+//! A cosignature is an additional signature line of the note. It consists of eight bytes of Unix
+//! seconds and an Ed25519 signature of a header with that time and the note's text. The key's text
+//! and id are those of `signed-note`, with type 04.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,10 +13,10 @@ use ed25519_dalek::{Signature, VerifyingKey};
 
 use crate::note::{NoteError, key_fields, key_id, key_text, split};
 
-/// The signature type of a cosignature with time.
+/// Signature type of a timestamped cosignature.
 const ALGORITHM_COSIGNATURE: u8 = 4;
 
-/// The public key of a witness, and its name.
+/// Public key of a witness, with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WitnessKey {
     name: String,
@@ -22,12 +24,12 @@ pub struct WitnessKey {
 }
 
 impl WitnessKey {
-    /// The name.
+    /// Returns the name of the witness.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The key id.
+    /// Returns the key id.
     pub fn id(&self) -> [u8; 4] {
         key_id(&self.name, ALGORITHM_COSIGNATURE, self.key.as_bytes())
     }
@@ -61,15 +63,15 @@ impl FromStr for WitnessKey {
     }
 }
 
-/// What a witness signs.
+/// Returns the message that a witness signs. `time` is in Unix seconds.
 pub fn message(text: &str, time: u64) -> String {
     format!("cosignature/v1\ntime {time}\n{text}")
 }
 
-/// The witnesses among these that have cosigned a note, each once.
+/// Returns those of the given witnesses that have cosigned a note, each once.
 ///
 /// # Errors
-/// If it is no note, or a cosignature of one of them is not of this text.
+/// If it is not a note, or the signature of a given witness does not match the text.
 pub fn cosigned<'k>(
     note: &str,
     witnesses: &'k [WitnessKey],
@@ -146,7 +148,7 @@ mod tests {
         );
         assert_eq!(cosigned(&both, &keys).unwrap().len(), 2);
         assert_eq!(cosigned(&both, &keys[..1]), Ok(vec![&keys[0]]));
-        // The log's own signature is read as before.
+        // The log's signature is still accepted.
         let log_keys = [log.public()];
         assert_eq!(Checkpoint::open(&both, &log_keys).unwrap().0, checkpoint);
         let twice = format!("{note}{0}{0}", line(&one, &text, 7));

@@ -1,5 +1,6 @@
-//! An export that can be verified with nothing but a public key: JSON lines. The first describes the export and carries a signed
-//! checkpoint; each further line is an entry, in order, up to the one the checkpoint ends with. docs/reference/events.md §6 specifies it.
+//! An export that can be verified with only a public key, as JSON lines. The first line is a header
+//! with a signed checkpoint. Each further line is an entry, in order, up to the last entry of the
+//! checkpoint. Specified in docs/reference/events.md §6.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,47 +22,48 @@ use crate::verify::{
 /// The format and its version.
 pub const FORMAT: &str = "slurm-mesh-ledger/1";
 
-/// The first line.
+/// The header: the first line of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// [`FORMAT`].
+    /// The format, [`FORMAT`].
     pub export: String,
     /// Sequence of the first entry.
     pub from: u64,
-    /// Chain value before it.
+    /// Chain value before the first entry.
     pub chain: HexHash,
-    /// Hashes of the complete subtrees at the edge of the tree of the entries before it, the largest first.
+    /// Hashes of the complete subtrees at the right edge of the tree before the first entry, the
+    /// largest first.
     pub edge: Vec<HexHash>,
-    /// The signed checkpoint that the last entry completes.
+    /// The signed checkpoint whose last entry is that of the export.
     pub checkpoint: String,
 }
 
-/// A line of an entry. Cluster, subject and body are there or missing together.
+/// The line of an entry. Cluster, subject and body are either all present or all missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportLine<'a> {
-    /// Sequence.
+    /// Sequence of the entry.
     pub seq: u64,
-    /// Id.
+    /// Id of the event.
     #[serde(borrow)]
     pub id: ExportText<'a>,
-    /// Cluster.
+    /// Slurm's ClusterName.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ExportText<'a>>,
-    /// Subject it was received on.
+    /// NATS subject on which the event was received.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub subject: Option<ExportText<'a>>,
     /// Body in base64.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub body: Option<ExportText<'a>>,
-    /// Leaf hash.
+    /// Leaf hash of the entry.
     pub leaf: HexHash,
-    /// Chain value.
+    /// Chain value after the entry.
     pub chain: HexHash,
 }
 
-/// A text of a line, which is where it was read unless it has escapes.
+/// A text field of a line. It borrows from the line unless it has escapes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ExportText<'a>(pub Cow<'a, str>);
@@ -74,7 +76,7 @@ impl From<String> for ExportText<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for ExportText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // What serde derives for a Cow within an Option would copy every text.
+        // The Deserialize implementation that serde derives for an optional Cow copies every text.
         struct TextVisitor;
         impl<'de> Visitor<'de> for TextVisitor {
             type Value = ExportText<'de>;
@@ -95,7 +97,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ExportText<'a> {
     }
 }
 
-/// A hash as 64 hexadecimal digits.
+/// A hash, serialized as 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub struct HexHash(pub Hash);
@@ -126,28 +128,28 @@ impl<'de> Deserialize<'de> for HexHash {
     }
 }
 
-/// Why an export cannot be verified at all.
+/// Why the verification of an export cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// Another file.
+    /// The first line is not the header of an export.
     #[error("the first line is not that of an export of the form {FORMAT}")]
     Header(#[source] serde_json::Error),
-    /// Another version of the format.
+    /// The version of the format is unknown.
     #[error("an export of the form {0:?}; this program reads {FORMAT}")]
     Format(String),
-    /// It contradicts itself.
+    /// The header contradicts itself.
     #[error("the first line is not that of an export: {0}")]
     Malformed(&'static str),
-    /// Its checkpoint proves nothing.
+    /// The checkpoint in the header is invalid or not signed by a trusted key.
     #[error("the checkpoint in the first line")]
     Checkpoint(#[from] CheckpointError),
 }
 
 impl ExportLine<'static> {
-    /// The line of an entry that is read from a database.
+    /// Converts an entry read from a database.
     ///
     /// # Errors
-    /// If something of it is not what was stored.
+    /// If a stored hash or text is malformed.
     pub fn of(entry: StoredEntry) -> Result<Self, FirstFault> {
         let bad = FirstFault {
             seq: entry.seq,
@@ -179,12 +181,13 @@ impl ExportLine<'static> {
 }
 
 impl<'a> ExportLine<'a> {
-    /// Reads a line; `None` if it is none of an entry.
+    /// Parses a line. Returns `None` if it is not the line of an entry.
     pub fn read(line: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
-    /// Hashes its content; `None` if it is no entry. The scratch space is for the body.
+    /// Hashes the entry's content. Returns `None` if it is not a valid entry. `scratch` is a
+    /// reusable buffer for the decoded body.
     pub fn hashed(&self, scratch: &mut Vec<u8>) -> Option<HashedEntry> {
         let content = match (&self.cluster, &self.subject, &self.body) {
             (Some(cluster), Some(subject), Some(body)) => {
@@ -210,7 +213,7 @@ impl<'a> ExportLine<'a> {
         })
     }
 
-    /// The entry; `None` if it is none.
+    /// Converts the line into an entry. Returns `None` if it is not a valid one.
     pub fn stored(self) -> Option<StoredEntry> {
         let bytes = |text: ExportText<'_>| text.0.into_owned().into_bytes();
         let payload = match (self.cluster, self.subject, self.body) {
@@ -240,21 +243,22 @@ pub struct ExportVerifier {
     start: StartState,
 }
 
-/// What an export says of the entries before its first: what the export before it ended with, if it follows that.
+/// State before the first entry, as the header states it. If the export continues another one, it
+/// must equal the end of that one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartState {
-    /// Chain value of the last of them.
+    /// Chain value of the entry before the first.
     pub chain: Hash,
-    /// Their tree.
+    /// Tree of all entries before the first.
     pub tree: Frontier,
 }
 
 impl ExportVerifier {
-    /// Takes the first line. The checkpoint in it must be signed by one of the keys. Trusted checkpoints are compared if the export has their last
-    /// entry; those before it or after it are not.
+    /// Parses the header. One of the keys must have signed its checkpoint. A trusted checkpoint is
+    /// compared only if the export contains the last entry of that checkpoint.
     ///
     /// # Errors
-    /// If it is no export, or its checkpoint proves nothing.
+    /// If it is not an export, or its checkpoint is invalid or not signed by one of the keys.
     pub fn new(
         first_line: &[u8],
         keys: &[PublicKey],
@@ -295,22 +299,22 @@ impl ExportVerifier {
         })
     }
 
-    /// The checkpoint the export ends with.
+    /// Returns the checkpoint at the end of the export.
     pub const fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
 
-    /// What it says of the entries before its first.
+    /// Returns the state before the first entry.
     pub const fn start(&self) -> &StartState {
         &self.start
     }
 
-    /// Sequence of the last entry that was verified.
+    /// Returns the sequence of the last verified entry.
     pub const fn last(&self) -> i64 {
         self.verifier.last()
     }
 
-    /// Takes the line of an entry.
+    /// Verifies the line of the next entry.
     ///
     /// # Errors
     /// The first fault.
@@ -319,7 +323,8 @@ impl ExportVerifier {
         self.next_hashed(hashed.as_ref())
     }
 
-    /// As [`Self::next`], of a line that was read and hashed on some thread; `None` if it is no entry.
+    /// Same as [`Self::next`], for a line parsed and hashed on another thread. `None` stands for a
+    /// line that is not an entry.
     ///
     /// # Errors
     /// The first fault.
@@ -338,7 +343,7 @@ impl ExportVerifier {
         }
     }
 
-    /// Ends.
+    /// Ends the verification.
     ///
     /// # Errors
     /// If entries are missing at the end.

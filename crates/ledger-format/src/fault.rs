@@ -1,13 +1,13 @@
-//! What can be wrong with a ledger, and where.
+//! The faults that verification of a ledger can find.
 
 use std::fmt;
 
-/// The first place where the ledger does not fit together.
+/// The first fault of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstFault {
-    /// Sequence.
+    /// Sequence of the first bad entry.
     pub seq: i64,
-    /// What is wrong there.
+    /// Kind of the fault.
     pub what: Fault,
 }
 
@@ -17,55 +17,64 @@ impl fmt::Display for FirstFault {
     }
 }
 
-/// What is wrong with an entry.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// There is no entry with this sequence, but there are later ones.
     Missing,
-    /// The entry is there, its payload is not.
+    /// The entry exists, but its payload is missing.
     PayloadMissing,
-    /// Leaf and chain fit each other, the content does not: body, subject, cluster or id was changed.
+    /// Leaf and chain value match each other, but not the content: body, subject, cluster or id was
+    /// changed.
     ContentChanged,
-    /// Content and chain fit each other, the leaf does not.
+    /// Content and chain value match each other, but not the leaf.
     LeafChanged,
-    /// Content and leaf fit each other, the chain value does not follow from the one before.
+    /// Content and leaf match each other, but the chain value does not follow from the previous
+    /// one.
     ChainBroken,
-    /// Nothing fits: another entry stands here (swapped, inserted or written anew).
+    /// Nothing matches: this is another entry (swapped, inserted or rewritten).
     Replaced,
-    /// The head or a checkpoint says that the ledger goes on, but here it ends.
+    /// The ledger ends here, but the head or a checkpoint counts later entries.
     CutOff,
-    /// The head says that the ledger ended before this entry.
+    /// The head counts fewer entries than the ledger has: this is the first extra entry.
     Extra,
-    /// The entries fit, the chain value of the head does not.
+    /// The entries are consistent, but the chain value of the head differs.
     HeadChanged,
-    /// The entries fit each other, but not a checkpoint of the ledger's own: from some entry after the last checkpoint that fits, this one or
-    /// a later one, they were written anew.
+    /// The entries are consistent with each other, but not with a checkpoint of this ledger. They
+    /// were rewritten from this entry or a later one on: this is the first entry after the last
+    /// matching checkpoint.
     RewrittenUpTo(u64),
-    /// As [`Self::RewrittenUpTo`], by a checkpoint stored elsewhere.
+    /// Same as [`Self::RewrittenUpTo`], but the contradicting checkpoint is stored elsewhere.
     ForkedUpTo(u64),
-    /// The checkpoint that counts up to here is not signed by a trusted key, or its columns are not what was signed.
+    /// The checkpoint of this size is not signed by a trusted key, or its columns differ from the
+    /// signed note.
     CheckpointForged,
-    /// A checkpoint of so many entries was published, or follows from others, but is not stored.
+    /// A checkpoint of this size was published, or is implied by others, but is not stored.
     CheckpointMissing(u64),
-    /// Checkpoints are not numbered without a gap, or one counts fewer entries than the one before it.
+    /// The numbers of the checkpoints have a gap, or a checkpoint counts fewer entries than the
+    /// previous one.
     CheckpointOrder,
-    /// This checkpoint is not signed by the key whose turn it was, or a key has no hand-over signed by the one before it.
+    /// This checkpoint is not signed by the key that was active, or a key has no hand-over signed
+    /// by the previous key.
     KeysChanged,
-    /// A stored hash of the tree is not the one of the entries, or is missing.
+    /// A stored hash of the tree is missing or does not match the entries.
     SubtreeDiffers,
-    /// The line of an export is none.
+    /// A line of an export is not an entry.
     Unreadable,
-    /// The file that has the archived content is damaged here, or was changed.
+    /// The archive file is damaged or was changed at this entry.
     ArchiveUnreadable,
-    /// The range in the table of archives does not follow the one before it, or claims entries that are not there.
+    /// The range in the table of archives does not follow the previous range, or includes entries
+    /// that do not exist.
     ArchiveMisplaced,
-    /// No key of the ledger has signed that the range that begins here was archived or erased: somebody else wrote that.
+    /// The archive record of the range that begins here is not signed by a key of the ledger:
+    /// another party wrote it.
     ArchiveUnsigned,
-    /// The ids of the archived range that ends here are not those that were signed.
+    /// The ids of the archived range that ends here differ from the signed ones.
     ArchivedIdsDiffer,
-    /// The file of the range that ends here is not the one that was signed.
+    /// The archive file of the range that ends here differs from the signed one.
     ArchiveFileDiffers,
-    /// The chain fits from end to end, but the columns for queries are not those of the entry's body: queries hide it or show it to others.
+    /// The whole chain matches, but the query columns differ from the entry's body. Queries may
+    /// hide the entry or show it to the wrong users.
     IndexDiffers,
 }
 

@@ -1,4 +1,4 @@
-//! Whole exports, read to their end: the file of an export, or of an archive, which is an export compressed with gzip.
+//! Reads and verifies whole exports and archives. An archive is an export compressed with gzip.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -15,18 +15,18 @@ use crate::note::PublicKey;
 use crate::parallel::map_in_order;
 use crate::verify::{FirstFault, HashedEntry, VerifiedLedger};
 
-/// The longest line of an export: NATS takes no larger message than 64 MiB.
+/// Maximum length of a line. NATS accepts messages of at most 64 MiB.
 const MAX_LINE_BYTES: u64 = 128 << 20;
-/// What is read from a file at once.
+/// Size of the read buffer of a file.
 const BUFFER_BYTES: usize = 256 << 10;
-/// About so many bytes of lines are hashed by one thread at a time.
+/// Approximate size of the chunk of lines that one thread hashes at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// ExportReader of an export, compressed or not.
+/// Reads the lines of an export, compressed or not.
 pub struct ExportReader(Box<dyn BufRead + Send>);
 
 impl ExportReader {
-    /// Of a file.
+    /// Opens a file.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -34,12 +34,12 @@ impl ExportReader {
         Self::new(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?))
     }
 
-    /// Of anything.
+    /// Wraps any reader, and detects gzip from the first bytes.
     ///
     /// # Errors
     /// If it cannot be read.
     pub fn new(mut reader: impl BufRead + Send + 'static) -> io::Result<Self> {
-        // As RFC 1952 §2.3.1 says how a gzip file begins.
+        // The magic number of gzip, RFC 1952 §2.3.1.
         let compressed = reader.fill_buf()?.starts_with(&[0x1f, 0x8b]);
         Ok(Self(if compressed {
             Box::new(BufReader::with_capacity(
@@ -51,77 +51,78 @@ impl ExportReader {
         }))
     }
 
-    /// Reads the next line into a buffer. False after the last.
+    /// Reads the next line into a buffer. Returns false at the end of the file.
     ///
     /// # Errors
-    /// If it cannot be read, or what is compressed is damaged.
+    /// If it cannot be read, or the compressed data is damaged.
     pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
         line.clear();
         read_line(&mut self.0, line)
     }
 }
 
-/// Appends the next line. False after the last.
+/// Appends the next line. Returns false at the end of the file.
 fn read_line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> io::Result<bool> {
     Ok(reader.take(MAX_LINE_BYTES).read_until(b'\n', text)? > 0)
 }
 
-/// An export that was verified to its end.
+/// A completely verified export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedExport {
-    /// The signed checkpoint that it ends with.
+    /// The signed checkpoint at its end.
     pub checkpoint: Checkpoint,
-    /// What it says of the entries before its first.
+    /// State before its first entry.
     pub start: StartState,
-    /// Its entries.
+    /// Result of the verification of its entries.
     pub verified: VerifiedLedger,
 }
 
 impl VerifiedExport {
-    /// Sequence of its first entry.
+    /// Returns the sequence of its first entry.
     pub const fn first(&self) -> u64 {
         self.start.tree.size() + 1
     }
 }
 
-/// Why an export is not verified.
+/// Why the verification of an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read, or what is compressed is damaged.
+    /// The file cannot be read, or the compressed data is damaged.
     #[error("read the export")]
     Read(#[from] io::Error),
-    /// Its first line proves nothing.
+    /// The header is invalid or not signed by a trusted key.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// It has no line.
+    /// The file has no lines.
     #[error("the export is empty")]
     Empty,
-    /// Its entries do not fit.
+    /// An entry is invalid.
     #[error("{0}")]
     Invalid(FirstFault),
 }
 
-/// How an export is verified.
+/// Options of [`verify`].
 pub struct VerifyOptions<'a> {
-    /// Keys one of which must have signed its checkpoint.
+    /// Trusted keys: one of them must have signed the checkpoint of the export.
     pub keys: &'a [PublicKey],
     /// Trusted checkpoints to compare with.
     pub trusted: &'a [Checkpoint],
-    /// Threads that hash.
+    /// Number of threads that hash entries.
     pub threads: usize,
-    /// Called with the first and the last verified sequence, and the last of all.
+    /// Called with the first verified sequence, the last verified sequence and the last of the
+    /// export.
     pub progress: &'a mut dyn FnMut(u64, u64, u64),
 }
 
-/// As many threads as there are cores.
+/// Returns the number of CPU cores available to the process.
 pub fn available_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Verifies an export from its first to its last byte.
+/// Verifies a complete export.
 ///
 /// # Errors
-/// The first fault, or why it cannot be read.
+/// The first fault, or why the export cannot be read.
 pub fn verify(
     lines: &mut ExportReader,
     options: VerifyOptions<'_>,
@@ -129,10 +130,10 @@ pub fn verify(
     verify_text(&mut lines.0, options)
 }
 
-/// As [`verify`], of lines that are not compressed.
+/// Same as [`verify`], for uncompressed lines.
 ///
 /// # Errors
-/// The first fault, or why it cannot be read.
+/// The first fault, or why the export cannot be read.
 pub fn verify_text(
     reader: &mut (impl BufRead + Send),
     options: VerifyOptions<'_>,
@@ -190,15 +191,15 @@ pub fn verify_text(
     }
 }
 
-/// Some lines.
+/// A chunk of whole lines.
 struct Chunk {
     text: Vec<u8>,
-    /// Where each line ends.
+    /// End offset of each line.
     ends: Vec<usize>,
 }
 
 impl Chunk {
-    /// The next lines; none after the last.
+    /// Reads the next lines. The chunk is empty at the end of the file.
     fn read(reader: &mut impl BufRead) -> io::Result<Self> {
         let mut text = Vec::with_capacity(CHUNK_BYTES + (CHUNK_BYTES >> 2));
         let mut ends = Vec::new();

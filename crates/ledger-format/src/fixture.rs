@@ -3,7 +3,7 @@
 use crate::chain::{self, GENESIS};
 use crate::verify::{StoredEntry, StoredHead, StoredPayload};
 
-/// A ledger of some entries, and its head.
+/// Builds a ledger of `count` entries and its head.
 pub(crate) fn ledger(count: u8) -> (Vec<StoredEntry>, StoredHead) {
     let mut chain = GENESIS;
     let mut entries = Vec::new();

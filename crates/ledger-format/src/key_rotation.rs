@@ -1,32 +1,34 @@
-//! Which checkpoint follows which, and which key signs when.
+//! Checks the sequence of checkpoints and the key that signed each of them.
 //!
-//! Checkpoints are numbered from 1 and count no fewer entries than the one before. One key signs all of them up to a checkpoint that is signed by
-//! it and by the next: the hand-over, of the size that the next key is said to sign from. A table of keys that says something else was changed.
+//! Checkpoints are numbered from 1, and none counts fewer entries than the previous one. One key
+//! signs all checkpoints up to the hand-over, which is signed by this key and the next. The size of
+//! the hand-over must equal the size stored for the next key. Any other table of keys was tampered
+//! with.
 
 use crate::checkpoint::StoredCheckpoint;
 use crate::fault::{Fault, FirstFault};
 use crate::note::PublicKey;
 
-/// A key as it is stored.
+/// A stored signing key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredKey {
-    /// Which one, from 1.
+    /// Number of the key, from 1.
     pub number: i64,
     /// The public key as text.
     pub vkey: String,
-    /// It signs from this size on.
+    /// Size of the ledger from which on this key signs.
     pub from_size: i64,
-    /// When it was made, in microseconds since 1970.
+    /// Creation time, in microseconds since 1970.
     pub made_at: i64,
-    /// Who had it made; empty for the first.
+    /// User who requested the key, empty for the first.
     pub made_by: String,
 }
 
-/// Checks the checkpoints of a ledger, one after the other.
+/// Checks the checkpoints of a ledger in order.
 #[derive(Clone, Debug)]
 pub struct KeyRotation {
     keys: Vec<StoredKey>,
-    /// The key whose turn it is, by its place.
+    /// Index of the active key.
     turn: usize,
     last: i64,
     /// Number of the newest checkpoint when the verification began.
@@ -34,9 +36,10 @@ pub struct KeyRotation {
 }
 
 impl KeyRotation {
-    /// Begins, with the keys in their order and the number of the newest checkpoint at the same moment. What is signed later is not looked at.
+    /// Begins with the keys in order and the number of the newest checkpoint, both read at the same
+    /// time. Checkpoints signed later are ignored.
     pub fn new(keys: Vec<StoredKey>, known: i64) -> Self {
-        // Keys that were replaced before there was any entry have signed nothing.
+        // Keys that were replaced before the first entry have signed nothing.
         let unused = keys.iter().skip(1).take_while(|key| key.from_size == 0);
         Self {
             turn: unused.count(),
@@ -46,10 +49,11 @@ impl KeyRotation {
         }
     }
 
-    /// Takes the next checkpoint in the order of sizes and numbers, and who has signed it.
+    /// Checks the next checkpoint, in the order of sizes and numbers. `signed_by` are the keys that
+    /// have signed it.
     ///
     /// # Errors
-    /// If it is not the next, or not signed by whose turn it is.
+    /// If it is not the next checkpoint, or the active key has not signed it.
     pub fn next(
         &mut self,
         checkpoint: &StoredCheckpoint,
@@ -89,10 +93,10 @@ impl KeyRotation {
         }
     }
 
-    /// Ends: no checkpoint is missing, every key had its turn.
+    /// Ends the check: no checkpoint may be missing, and every key must have been active.
     ///
     /// # Errors
-    /// If that is not so.
+    /// If a checkpoint or a hand-over is missing.
     pub fn finish(&self) -> Result<(), FirstFault> {
         let bad = |seq, what| Err(FirstFault { seq, what });
         let numbered = self.keys.iter().zip(1..);
@@ -133,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Numbers and sizes of checkpoints, and who signed them.
+    /// Checks checkpoints given as number, size and signing keys.
     fn check(keys: &[StoredKey], checkpoints: &[(i64, i64, &[i64])]) -> Result<(), FirstFault> {
         let known = checkpoints.iter().map(|(number, ..)| *number).max();
         let mut key_rotation = KeyRotation::new(keys.to_vec(), known.unwrap_or(0));
@@ -158,7 +162,7 @@ mod tests {
         assert_eq!(check(&keys, &whole), Ok(()));
         assert_eq!(check(&[], &[]), Ok(()));
         assert_eq!(check(&keys[..1], &[]), Ok(()));
-        // Replaced before there was an entry.
+        // These keys were replaced before the first entry.
         let unused = [stored(1, 0), stored(2, 0)];
         assert_eq!(check(&unused, &[(1, 10, &[2])]), Ok(()));
         let what = |result: Result<(), FirstFault>| result.unwrap_err().what;

@@ -1,6 +1,7 @@
-//! The formats of the ledger and their verification: all the code that an auditor has to read.
+//! The formats of the ledger and their verification. An auditor needs to read only this crate.
 //!
-//! `docs/reference/events.md` §6 specifies the same in prose, `docs/reference/vectors.json` has inputs and results. From the bottom up:
+//! `docs/reference/events.md` §6 specifies the same formats in prose; `docs/reference/vectors.json`
+//! has test vectors. From the bottom up:
 //!
 //! - [`chain`]: entries, leaves and the chain.
 //! - [`merkle`]: the tree over the leaves, and its proofs. RFC 6962.
@@ -11,10 +12,11 @@
 //! - [`cosignature`]: witness cosignatures. C2SP's `tlog-cosignature`.
 //! - [`key_rotation`]: the sequence of checkpoints and of the keys that sign them.
 //! - [`verify`]: entries against the chain, the tree and checkpoints; [`fault`] lists the faults.
-//! - [`export`]: entries as JSON lines that can be verified with nothing but a public key.
+//! - [`export`]: entries as JSON lines that can be verified with only a public key.
 //! - [`mod@file`]: whole exports and archives, verified on all cores.
 //!
-//! No databases, network, async or clocks, and no knowledge of what the bodies of entries mean.
+//! The crate uses no database, network, async runtime or clock, and does not decode the bodies of
+//! entries.
 
 pub mod archive;
 pub mod chain;

@@ -1,8 +1,10 @@
-//! Signed notes: a text, and Ed25519 signatures below it. The format is C2SP's `signed-note` (<https://c2sp.org/signed-note>), that of keys
-//! Go's `golang.org/x/mod/sumdb/note`.
+//! Signed notes: a text followed by Ed25519 signatures. The note format is C2SP's `signed-note`
+//! (<https://c2sp.org/signed-note>). The key format is that of Go's `golang.org/x/mod/sumdb/note`.
 //!
-//! A public key as text (*vkey*) is `<name>+<key id>+<base64>`, a private one `PRIVATE+KEY+` and the same of the seed. The base64 holds a
-//! byte 01 for Ed25519 and the 32 bytes of the key; the key id is the beginning of SHA-256(name ‖ LF ‖ 01 ‖ public key), in hexadecimal.
+//! The text of a public key (*vkey*) is `<name>+<key id>+<base64>`. That of a private key is
+//! `PRIVATE+KEY+` followed by the same fields with the seed. The base64 field holds a byte 01 for
+//! Ed25519 and the 32 bytes of the key. The key id is the beginning of SHA-256(name ‖ LF ‖ 01 ‖
+//! public key), in hexadecimal.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,36 +14,37 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 
-/// The signature type Ed25519.
+/// Signature type of Ed25519.
 const ALGORITHM_ED25519: u8 = 1;
-/// What a signature line begins with: an em dash and a space.
+/// Prefix of a signature line: an em dash and a space.
 const SIGNATURE_PREFIX: &str = "\u{2014} ";
 const PRIVATE_KEY_PREFIX: &str = "PRIVATE+KEY+";
-/// A note with more signatures, or longer, is refused unread.
+/// Notes with more signatures or bytes are rejected before parsing.
 const MAX_SIGNATURES: usize = 100;
 const MAX_NOTE_BYTES: usize = 64 << 10;
 
-/// Why a key or a note is not what it should be.
+/// Why a key or a note is invalid.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NoteError {
-    /// Not a key.
+    /// Not a valid key.
     #[error("not a key of the form <name>+<key id>+<base64>: {0}")]
     Key(&'static str),
-    /// Not a name of a key.
+    /// Not a valid key name.
     #[error("{0:?} is no name of a key; allowed: text without spaces and plus signs")]
     Name(String),
     /// Not a signed note.
     #[error("not a signed note: {0}")]
     Malformed(&'static str),
-    /// None of the keys that are trusted has signed it.
+    /// No trusted key has signed the note.
     #[error("signed by {} only, none of which is a key that was given", .0.join(" and "))]
     Untrusted(Vec<String>),
-    /// It bears a trusted key's name and id, but that key did not sign this text.
+    /// The signature line has the name and id of a trusted key, but that key did not sign this
+    /// text.
     #[error("the signature of {0} is not of this text: it is forged, or the note was changed")]
     InvalidSignature(String),
 }
 
-/// A public key and its name.
+/// A public key with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     name: String,
@@ -49,10 +52,10 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// The keys in a text, one a line.
+    /// Parses a text with one key per line.
     ///
     /// # Errors
-    /// If one of them is none.
+    /// If a line is not a valid key.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, NoteError> {
         let lines = text.lines().map(str::trim);
         lines
@@ -61,17 +64,17 @@ impl PublicKey {
             .collect()
     }
 
-    /// The name, which is the origin of the checkpoints it signs.
+    /// Returns the name, which is also the origin of the checkpoints that the key signs.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Name and key id, as signature lines and messages show a key.
+    /// Returns name and key id in the form used by signature lines and messages.
     pub fn label(&self) -> String {
         label(&self.name, self.id())
     }
 
-    /// The key id.
+    /// Returns the key id.
     pub fn id(&self) -> [u8; 4] {
         key_id(&self.name, ALGORITHM_ED25519, self.key.as_bytes())
     }
@@ -102,7 +105,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// A private key and its name.
+/// A private key with its name.
 #[derive(Clone)]
 pub struct PrivateKey {
     name: String,
@@ -110,7 +113,7 @@ pub struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// A key from 32 random bytes.
+    /// Creates a key from 32 random bytes.
     ///
     /// # Errors
     /// If the name is not allowed.
@@ -121,7 +124,7 @@ impl PrivateKey {
         })
     }
 
-    /// Its public key.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         PublicKey {
             name: self.name.clone(),
@@ -129,7 +132,7 @@ impl PrivateKey {
         }
     }
 
-    /// The secret as text, for the key's file and nothing else.
+    /// Returns the secret as text. Use it only to write the key file.
     pub fn to_secret_text(&self) -> String {
         format!(
             "{PRIVATE_KEY_PREFIX}{}+{}",
@@ -139,7 +142,7 @@ impl PrivateKey {
     }
 }
 
-/// Shows which key it is, never the secret.
+/// Prints the key's label, never the secret.
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PrivateKey({})", self.public().label())
@@ -163,7 +166,7 @@ impl FromStr for PrivateKey {
 /// Signs a text with every key.
 ///
 /// # Errors
-/// If the text cannot be one of a note.
+/// If the text is not valid in a note.
 pub fn sign(text: &str, keys: &[&PrivateKey]) -> Result<String, NoteError> {
     checked_text(text)?;
     let mut note = format!("{text}\n");
@@ -180,10 +183,12 @@ pub fn sign(text: &str, keys: &[&PrivateKey]) -> Result<String, NoteError> {
     Ok(note)
 }
 
-/// Reads a note that one of the keys must have signed: its text, and the keys that signed it.
+/// Parses a note and returns its text and the keys that signed it. At least one of the given keys
+/// must have signed.
 ///
 /// # Errors
-/// If it is no note, no given key has signed it, or a given key's signature is not of this text.
+/// If it is not a note, no given key has signed it, or the signature of a given key does not match
+/// the text.
 pub fn open<'a, 'k>(
     note: &'a str,
     keys: &'k [PublicKey],
@@ -211,10 +216,10 @@ pub fn open<'a, 'k>(
     Ok((text, signed_by))
 }
 
-/// The text of a note whose signatures are not looked at.
+/// Returns the text of a note without verifying its signatures.
 ///
 /// # Errors
-/// If it is no note.
+/// If it is not a note.
 pub fn unverified_text(note: &str) -> Result<&str, NoteError> {
     Ok(split(note)?.0)
 }
@@ -225,7 +230,7 @@ pub(crate) fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteEr
     if note.len() > MAX_NOTE_BYTES {
         return Err(NoteError::Malformed("it is longer than 64 KiB"));
     }
-    // The last empty line: the text may have some of its own.
+    // The last empty line separates the signatures: the text may contain empty lines.
     let at = note.rfind("\n\n").ok_or(NoteError::Malformed(
         "an empty line above the signatures is missing",
     ))?;
@@ -268,9 +273,9 @@ fn checked_name(name: &str) -> Result<&str, NoteError> {
     Ok(name)
 }
 
-/// Name, key id and key of `<name>+<key id>+<base64>`.
+/// Parses name, key id and key from `<name>+<key id>+<base64>`.
 pub(crate) fn key_fields(text: &str, kind: u8) -> Result<(&str, &str, [u8; 32]), NoteError> {
-    // A name has no plus sign, base64 may have some.
+    // The name has no plus sign, but the base64 may contain some.
     let mut fields = text.trim_end().splitn(3, '+');
     let (Some(name), Some(id), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
         return Err(NoteError::Key("it has fewer than three fields"));
@@ -298,7 +303,7 @@ fn same_id(key: PublicKey, id: &str) -> Result<PublicKey, NoteError> {
     }
 }
 
-/// The beginning of SHA-256 of name, type and key.
+/// Computes the key id: the beginning of SHA-256 of name, type and key.
 pub(crate) fn key_id(name: &str, kind: u8, key: &[u8; 32]) -> [u8; 4] {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
@@ -308,7 +313,7 @@ pub(crate) fn key_id(name: &str, kind: u8, key: &[u8; 32]) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// A public key as text.
+/// Formats a public key as text.
 pub(crate) fn key_text(name: &str, kind: u8, key: &[u8; 32]) -> String {
     format!(
         "{}+{}",
@@ -359,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_specification_is_read() {
-        // https://c2sp.org/signed-note; its public key is not given there.
+        // Example of https://c2sp.org/signed-note, which does not give the public key.
         let note = "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned è subito sera.\n\n\
                     — quasimodo.example/salvatore NnugSzTjtVAewIS+Z/iJhUPeFDkO/5QQ2i5ddnGITLlC+EhfLW9oJKONrMouFSQU0xMcXxj99ihAQwaqP3ZekRwNtIc=\n";
         assert!(unverified_text(note).unwrap().ends_with("subito sera.\n"));
@@ -411,7 +416,7 @@ mod tests {
             open(&changed, &both),
             Err(NoteError::InvalidSignature(_))
         ));
-        // One right signature does not make up for a wrong one.
+        // A valid signature does not compensate for an invalid one.
         let other = sign("other\n", &[&two]).unwrap();
         let mixed = format!(
             "{}{}",

@@ -1,16 +1,18 @@
-//! Work on several threads whose results are wanted in order.
+//! Parallel work whose results are needed in order.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-/// Pieces of work that a thread has before it, and results behind it.
+/// Maximum number of queued inputs, and of queued results, per thread.
 const QUEUE_CAPACITY: usize = 2;
 
-/// Works on every piece that `next` gives until it gives none, on some threads, and hands the results over in the order of the pieces.
-/// Memory is bounded: what is not taken yet holds back what is not begun. Ends early if `take` breaks.
+/// Processes every input from `next` on several threads, and passes the results to `take` in input
+/// order. Bounded queues limit the memory: no new work starts while results wait. Ends early if
+/// `take` breaks.
 ///
-/// Each thread has channels of its own, which are filled and emptied by turns: so the order needs no numbers and no sorting.
+/// Each thread has its own channels, which are filled and drained in round-robin order. This
+/// preserves the order without numbering or sorting.
 pub(crate) fn map_in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Option<T> + Send,
@@ -42,7 +44,7 @@ pub(crate) fn map_in_order<T: Send, R: Send>(
             }
         });
         for result in results.iter().cycle() {
-            // The first that has no more is the one whose turn it would be: all results before it were taken.
+            // The first thread without results ends the loop: all earlier results were taken.
             let Ok(result) = result.recv() else { break };
             if take(result).is_break() {
                 break;

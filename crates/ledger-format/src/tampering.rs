@@ -1,5 +1,5 @@
-//! Ten thousand random acts of tampering with a ledger of twenty entries and three checkpoints, by somebody with every right: each is found,
-//! at the first bad record.
+//! Ten thousand random acts of tampering with a ledger of twenty entries and three checkpoints, by
+//! an attacker with full write access. The verifier must find each one at the first bad record.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -16,7 +16,7 @@ use crate::verify::{
 };
 
 const COUNT: usize = 20;
-/// Sizes of the checkpoints. The last covers everything.
+/// Sizes of the checkpoints. The last one covers all entries.
 const SIGNED: [usize; 3] = [6, 13, COUNT];
 const ORIGIN: &str = "example.org/ledger";
 
@@ -62,14 +62,15 @@ impl Ledger {
         }
     }
 
-    /// The stored checkpoint of a size, signed by a key, as the verifier takes it.
+    /// Returns the stored checkpoint of a size, signed by the key, in the form expected by the
+    /// verifier.
     fn signed_by(&self, key: &PrivateKey, size: usize) -> ExpectedCheckpoint {
         let checkpoint = self.checkpoint(size);
         let note = checkpoint.sign(&[key]).unwrap();
         ExpectedCheckpoint::stored(size as i64, &checkpoint.root, &note, &keys())
     }
 
-    /// Computes everything behind an entry again, so that it fits together.
+    /// Recomputes leaves and chain from an entry on, so that they are consistent.
     fn rewrite_from(&mut self, at: usize) {
         let mut before = match at {
             0 => chain::GENESIS,
@@ -129,7 +130,7 @@ enum Act {
     ForgeCheckpoint,
     /// By the owner of the key: only a trusted checkpoint reveals it.
     Fork,
-    /// In an export.
+    /// A changed line of an export.
     ExportLine(LineAct, Index),
 }
 
@@ -185,8 +186,8 @@ fn column(entry: &mut StoredEntry, column: u8) -> &mut Vec<u8> {
     }
 }
 
-/// The first record that may be called bad when everything from an entry (from 0) on was written anew: the one after the last checkpoint
-/// before it.
+/// Returns the first record that may be reported if everything from an entry (from 0) on was
+/// rewritten: the one after the last checkpoint before that entry.
 fn after_checkpoint(at: usize) -> usize {
     SIGNED
         .iter()
@@ -194,7 +195,8 @@ fn after_checkpoint(at: usize) -> usize {
         .map_or(1, |size| size + 1)
 }
 
-/// Tampers at an entry (from 0). Which record has to be named; `None` if nothing was changed after all.
+/// Tampers at an entry (from 0) and returns the record that must be reported. Returns `None` if the
+/// act changed nothing.
 fn tamper(
     ledger: &mut Ledger,
     act: &Act,
@@ -240,7 +242,7 @@ fn tamper(
             (at != with).then_some(at.min(with) + 1)
         }
         Act::Insert => {
-            // Beside the one that is there.
+            // Inserted after the original.
             entries.insert(at + 1, entries[at].clone());
             Some(at + 1)
         }
@@ -250,7 +252,7 @@ fn tamper(
                 entry.seq = n as i64 + 1;
             }
             ledger.head.seq += 1;
-            // The first of the two is the one that was there.
+            // The first of the two is the original.
             Some(at + 2)
         }
         Act::ShiftBack => {
@@ -259,7 +261,7 @@ fn tamper(
                 entry.seq = n as i64 + 1;
             }
             ledger.head.seq -= 1;
-            // Of the last nothing is left behind but the head's chain value.
+            // For the last entry, only the chain value of the head reveals it.
             Some((at + 1).min(COUNT - 1))
         }
         Act::CutOff => {
@@ -283,7 +285,7 @@ fn tamper(
         Act::RewriteAndForge => {
             column(&mut entries[at], 0).push(b'x');
             ledger.rewrite_from(at);
-            // The checkpoints behind it are replaced by one of another key.
+            // The later checkpoints are replaced by one signed with another key.
             let before = SIGNED.iter().filter(|size| **size <= at).count();
             ledger.marks.truncate(before);
             let forged = ledger.signed_by(&key(9), SIGNED[before]);
@@ -315,7 +317,7 @@ fn tamper(
 }
 
 thread_local! {
-    /// Signed once: every export carries the same.
+    /// Signed once, because every export has the same checkpoint.
     static LAST_NOTE: String = Ledger::new().checkpoint(COUNT).sign(&[&key(1)]).unwrap();
 }
 
@@ -344,7 +346,7 @@ fn tamper_lines(
         }
         LineAct::Double => {
             lines.insert(at + 1, lines[at].clone());
-            // Behind the last there is none.
+            // There is no entry after the last.
             Some(if at + 1 == COUNT { COUNT + 1 } else { at + 1 })
         }
         LineAct::Swap => {

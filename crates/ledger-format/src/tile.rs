@@ -1,34 +1,37 @@
-//! The Merkle tree as the ledger stores it: the leaves, and the hash of every complete subtree of 256, 256², 256³, … of them.
+//! The stored part of the Merkle tree: the leaves, and the hashes of all complete subtrees of 256,
+//! 256², 256³, … leaves.
 //!
-//! What lies between is computed when it is asked for, from a [`Tile`] of 256 stored hashes. So a proof in a ledger of ten million entries
-//! reads some tiles instead of all leaves. The stored subtrees follow from the leaves and may be made anew.
+//! Hashes between these levels are computed on demand from a [`Tile`] of 256 stored hashes. A proof
+//! in a ledger of ten million entries therefore reads a few tiles instead of all leaves. The stored
+//! subtrees follow from the leaves and can be rebuilt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::Hash;
 use crate::merkle::{Frontier, Node, Range};
 
-/// Levels from one stored level to the next.
+/// Number of tree levels between two stored levels.
 pub const TILE_HEIGHT: u8 = 8;
-/// Hashes of a tile.
+/// Number of hashes in a full tile.
 pub const TILE_WIDTH: u64 = 1 << TILE_HEIGHT;
 
-/// 256 stored hashes of one level, as far as the ledger has them: those from `index` · 256 on.
+/// Up to 256 stored hashes of one level, starting at `index` · 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tile {
-    /// Level in the tree, a multiple of 8. On level 0 are the leaves.
+    /// Level in the tree, a multiple of 8. Level 0 holds the leaves.
     pub level: u8,
-    /// Place among the tiles of its level.
+    /// Index among the tiles of its level.
     pub index: u64,
 }
 
 impl Tile {
-    /// Index of its first hash.
+    /// Returns the index of its first hash.
     pub const fn start(self) -> u64 {
         self.index * TILE_WIDTH
     }
 
-    /// The tile that a subtree is computed from, and how many hashes of it, beginning where.
+    /// Returns the tile from which a subtree is computed, the offset of its first hash there, and
+    /// the number of hashes.
     const fn of(node: Node) -> (Self, usize, usize) {
         let above = node.level % TILE_HEIGHT;
         let first = node.index << above;
@@ -40,7 +43,7 @@ impl Tile {
     }
 }
 
-/// The tiles that are needed to compute the hashes of some ranges.
+/// Returns the tiles needed to compute the hashes of the given ranges.
 pub fn tiles(ranges: &[Range]) -> BTreeSet<Tile> {
     ranges
         .iter()
@@ -49,17 +52,17 @@ pub fn tiles(ranges: &[Range]) -> BTreeSet<Tile> {
         .collect()
 }
 
-/// Tiles that were read.
+/// Tiles that were read from the database.
 #[derive(Clone, Debug, Default)]
 pub struct Tiles(BTreeMap<Tile, Vec<Hash>>);
 
 impl Tiles {
-    /// Adds a tile: its hashes from the first on, without a gap.
+    /// Adds a tile with its hashes, from the first on and without gaps.
     pub fn insert(&mut self, tile: Tile, hashes: Vec<Hash>) {
         self.0.insert(tile, hashes);
     }
 
-    /// Adds a stored hash that follows those of its tile, if that was read.
+    /// Appends a stored hash to its tile, if that tile was read.
     pub fn push(&mut self, node: Node, hash: Hash) {
         let tile = Tile {
             level: node.level,
@@ -72,7 +75,7 @@ impl Tiles {
         }
     }
 
-    /// The hash of a subtree; `None` if its tile was not read or does not reach so far.
+    /// Returns the hash of a subtree, or `None` if its tile was not read or is too short.
     fn node(&self, node: Node) -> Option<Hash> {
         let (tile, first, count) = Tile::of(node);
         let hashes = self.0.get(&tile)?.get(first..first + count)?;
@@ -83,7 +86,7 @@ impl Tiles {
         Some(subtree.root())
     }
 
-    /// The hashes of ranges; `None` if something was not read.
+    /// Returns the hashes of the ranges, or `None` if a needed tile was not read.
     pub fn hashes(&self, ranges: &[Range]) -> Option<Vec<Hash>> {
         let hash = |range: &Range| {
             let nodes = range.nodes().into_iter().map(|node| self.node(node));
@@ -92,7 +95,7 @@ impl Tiles {
         ranges.iter().map(hash).collect()
     }
 
-    /// The edge of a tree of some size; `None` if something was not read.
+    /// Returns the frontier of a tree with `size` leaves, or `None` if a needed tile was not read.
     pub fn frontier(&self, size: u64) -> Option<Frontier> {
         let peaks = Frontier::nodes(size)
             .into_iter()
@@ -101,7 +104,7 @@ impl Tiles {
     }
 }
 
-/// Adds a leaf, and the subtrees that are stored and complete with it.
+/// Adds a leaf, and appends the completed subtrees of stored levels to `subtrees`.
 pub fn grow(frontier: &mut Frontier, leaf: Hash, subtrees: &mut Vec<(Node, Hash)>) {
     frontier.push_with(leaf, |node, hash| {
         if node.level > 0 && node.level % TILE_HEIGHT == 0 {
@@ -117,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// What a database would hold of a tree.
+    /// The stored part of a tree, as in a database.
     struct StoredEntry(BTreeMap<u8, Vec<Hash>>);
 
     impl StoredEntry {

@@ -1,20 +1,22 @@
-//! Verification: the whole chain and the tree are computed again from the stored bodies.
+//! Verification of a ledger: recomputes the whole chain and the tree from the stored bodies.
 //!
-//! The verifier takes the entries in the order of their sequence and stops at the first that does not fit. It holds one chain value and
-//! the edge of the tree, so its memory does not grow with the ledger. What it finds of a tampering:
+//! The verifier reads the entries in the order of their sequence and stops at the first fault. It
+//! holds one chain value and the right edge of the tree, so its memory does not grow with the
+//! ledger. It detects these kinds of tampering:
 //!
-//! - a body, subject, cluster or id that was changed: the leaf no longer fits;
-//! - a leaf or a chain value that was changed: it no longer fits what it was computed from;
-//! - entries that were swapped, or written anew: neither fits;
-//! - an entry or a payload that was taken out: its sequence is missing;
-//! - entries that were cut off the end or added there: the head names another end;
-//! - a history that was written anew from some entry on, so that it fits together: the first [`ExpectedCheckpoint`] behind that entry, a signed checkpoint,
-//!   has another root. No hash shows which entry since the last matching checkpoint differs first;
+//! - a changed body, subject, cluster or id: the leaf no longer matches;
+//! - a changed leaf or chain value: it no longer matches its inputs;
+//! - swapped or rewritten entries: neither leaf nor chain value matches;
+//! - a removed entry or payload: its sequence is missing;
+//! - entries removed or added at the end: the head names another end;
+//! - a consistently rewritten history: the first [`ExpectedCheckpoint`] after the changed entry has
+//!   another root. No hash shows which entry after the last matching checkpoint was changed first;
 //! - a checkpoint that no trusted key has signed;
-//! - columns for queries that are missing or say something else than the body. They are no part of the chain, so a fault in the chain is
-//!   named before one in them.
+//! - query columns that are missing or differ from the body. They are not part of the chain, so a
+//!   fault of the chain is reported first.
 //!
-//! The holder of the signing key can sign another history. A checkpoint stored by a third party reveals that.
+//! The holder of the signing key can sign another history. Only a checkpoint stored by a third
+//! party reveals that.
 
 use std::collections::BTreeMap;
 
@@ -25,34 +27,34 @@ use crate::merkle::{Frontier, Node};
 use crate::note::PublicKey;
 use crate::tile::grow;
 
-/// An entry as the database has it; nothing about it is trusted.
+/// An entry as read from the database. Nothing in it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEntry {
-    /// Sequence.
+    /// Sequence of the entry.
     pub seq: i64,
-    /// Id: bytes, as somebody may have put something else than text there.
+    /// Id of the event, as bytes: a tampered id may not be valid UTF-8.
     pub id: Vec<u8>,
-    /// Leaf hash.
+    /// Stored leaf hash.
     pub leaf: Vec<u8>,
-    /// Chain value.
+    /// Stored chain value.
     pub chain: Vec<u8>,
-    /// What the leaf was computed from; `None` if the row is missing.
+    /// Content from which the leaf was computed, `None` if the row is missing.
     pub payload: Option<StoredPayload>,
 }
 
-/// The payload of an entry.
+/// Content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredPayload {
-    /// Cluster.
+    /// Slurm's ClusterName.
     pub cluster: Vec<u8>,
-    /// Subject.
+    /// NATS subject on which the event was received.
     pub subject: Vec<u8>,
     /// Body as received.
     pub body: Vec<u8>,
 }
 
 impl StoredEntry {
-    /// As [`StoredEntryRef::hashed`].
+    /// Same as [`StoredEntryRef::hashed`].
     pub fn hashed(&self) -> HashedEntry {
         self.borrowed().hashed()
     }
@@ -76,23 +78,24 @@ impl StoredEntry {
     }
 }
 
-/// As [`Stored`], where the database's driver has it.
+/// Same as [`StoredEntry`], but borrows from the row of the database driver.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredEntryRef<'a> {
-    /// Sequence.
+    /// Sequence of the entry.
     pub seq: i64,
-    /// Id.
+    /// Id of the event.
     pub id: &'a [u8],
-    /// Leaf hash.
+    /// Stored leaf hash.
     pub leaf: &'a [u8],
-    /// Chain value.
+    /// Stored chain value.
     pub chain: &'a [u8],
     /// Cluster, subject and body; `None` if the row is missing.
     pub payload: Option<[&'a [u8]; 3]>,
 }
 
 impl StoredEntryRef<'_> {
-    /// Hashes its content: the only work that grows with the length of an entry, and the same on any thread.
+    /// Hashes the content. This is the only work that depends on the length of an entry, and it can
+    /// run on any thread.
     pub fn hashed(&self) -> HashedEntry {
         let content = match self.payload {
             None => LeafContent::Missing,
@@ -108,7 +111,8 @@ impl StoredEntryRef<'_> {
         }
     }
 
-    /// The leaf hash of its content; `None` if id, cluster or subject are no text, which were never chained.
+    /// Computes the leaf hash. Returns `None` if id, cluster or subject is not UTF-8: such an entry
+    /// was never appended.
     fn leaf_of(&self, [cluster, subject, body]: [&[u8]; 3]) -> Option<Hash> {
         let leaf = chain::Entry {
             cluster: str::from_utf8(cluster).ok()?,
@@ -121,7 +125,7 @@ impl StoredEntryRef<'_> {
         Some(leaf)
     }
 
-    /// A copy.
+    /// Copies the entry.
     pub fn to_stored(&self) -> StoredEntry {
         StoredEntry {
             seq: self.seq,
@@ -137,31 +141,31 @@ impl StoredEntryRef<'_> {
     }
 }
 
-/// What is left to verify of an entry whose content was hashed: how it is chained.
+/// An entry whose content was hashed. Only its position in the chain remains to be verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedEntry {
-    /// Sequence.
+    /// Sequence of the entry.
     pub seq: i64,
-    /// The leaf hash that is stored; `None` if that is no hash.
+    /// Stored leaf hash, `None` if it has another length than a hash.
     pub leaf: Option<Hash>,
-    /// The chain value that is stored; `None` if that is no hash.
+    /// Stored chain value, `None` if it has another length than a hash.
     pub chain: Option<Hash>,
-    /// Leaf hash of the content.
+    /// Leaf hash computed from the content.
     pub content: LeafContent,
 }
 
-/// The leaf hash that the content of an entry gives.
+/// Result of hashing the content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafContent {
     /// The content is missing.
     Missing,
     /// The content is not UTF-8, so it was never appended.
     NotUtf8,
-    /// Its leaf hash.
+    /// Computed leaf hash.
     Leaf(Hash),
 }
 
-/// The end of the chain as the database has it.
+/// The head of the chain as stored in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredHead {
     /// Sequence of the last entry.
@@ -173,19 +177,21 @@ pub struct StoredHead {
 /// Result of a successful verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifiedLedger {
-    /// How many entries there are; also the sequence of the last.
+    /// Number of entries, and sequence of the last.
     pub count: u64,
     /// Chain value of the last entry.
     pub head: Hash,
     /// Size of the largest matching checkpoint; 0 if none was compared.
     pub signed: u64,
-    /// How many entries have no payload any more, as retention has archived or erased it: only their hashes were checked.
+    /// Number of entries whose payload retention has archived or erased. Only their hashes were
+    /// verified.
     pub archived: u64,
-    /// How many archives the audit does not name yet: the ledger does that when it runs, so for long there is none.
+    /// Number of archives without an audit record. A running ledger writes these records soon, so
+    /// the number is normally 0.
     pub unaudited: u64,
 }
 
-/// A checkpoint that the entries are compared with when its size is reached.
+/// A checkpoint to compare with the entries when its size is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedCheckpoint {
     size: u64,
@@ -194,7 +200,8 @@ pub struct ExpectedCheckpoint {
 }
 
 impl ExpectedCheckpoint {
-    /// A checkpoint that is stored with the ledger: of this size, by its column, and signed by one of the keys, or it is a fault.
+    /// Creates the expectation from a checkpoint stored with the ledger. If no key has signed it,
+    /// or its columns differ from the note, the expectation is a fault.
     pub fn stored(size: i64, root: &[u8], note: &str, keys: &[PublicKey]) -> Self {
         let size = u64::try_from(size).unwrap_or_default();
         let claim = match Checkpoint::open(note, keys) {
@@ -210,7 +217,7 @@ impl ExpectedCheckpoint {
         }
     }
 
-    /// A checkpoint of a size, with its root or its fault.
+    /// Creates the expectation from a size and its root or fault.
     pub const fn with_root(size: u64, claim: Result<Hash, Fault>) -> Self {
         Self {
             size,
@@ -219,7 +226,7 @@ impl ExpectedCheckpoint {
         }
     }
 
-    /// A checkpoint whose signature was verified.
+    /// Creates the expectation from a checkpoint with a verified signature.
     pub const fn verified(checkpoint: &Checkpoint) -> Self {
         Self {
             size: checkpoint.size,
@@ -228,7 +235,7 @@ impl ExpectedCheckpoint {
         }
     }
 
-    /// A checkpoint stored by a third party, which is trusted.
+    /// Creates the expectation from a trusted checkpoint stored by a third party.
     pub const fn trusted(checkpoint: &Checkpoint) -> Self {
         Self {
             size: checkpoint.size,
@@ -244,12 +251,12 @@ pub struct Verifier {
     last: i64,
     chain: Hash,
     tree: Frontier,
-    /// Marks that are not reached yet, by size.
+    /// Checkpoints not reached yet, by size.
     expected: BTreeMap<u64, Vec<ExpectedCheckpoint>>,
     /// Size of the largest matching checkpoint.
     matched_size: u64,
     archived: u64,
-    /// Subtrees that were completed, of the levels that a ledger stores.
+    /// Completed subtrees of the stored levels.
     subtrees: Vec<(Node, Hash)>,
 }
 
@@ -260,7 +267,7 @@ impl Default for Verifier {
 }
 
 impl Verifier {
-    /// Starts after the entries of a tree, from their last chain value.
+    /// Starts after the entries of a tree, with their last chain value.
     pub fn after(tree: Frontier, chain: Hash) -> Self {
         Self {
             last: tree.size().cast_signed(),
@@ -273,7 +280,7 @@ impl Verifier {
         }
     }
 
-    /// Sequence of the last entry that was verified.
+    /// Returns the sequence of the last verified entry.
     pub const fn last(&self) -> i64 {
         self.last
     }
@@ -283,8 +290,8 @@ impl Verifier {
         std::mem::take(&mut self.subtrees)
     }
 
-    /// Compares the entries with a checkpoint, once there are as many. One of a size that is passed already is compared with nothing and
-    /// is a fault, so give expected before the entries.
+    /// Registers a checkpoint to be compared when its size is reached. Call it before the entries:
+    /// a checkpoint whose size has been passed is reported as a fault.
     pub fn expect(&mut self, checkpoint: ExpectedCheckpoint) {
         self.expected
             .entry(checkpoint.size)
@@ -295,15 +302,15 @@ impl Verifier {
     /// Verifies the next entry.
     ///
     /// # Errors
-    /// The first fault; the verifier is of no use afterwards.
+    /// The first fault. The verifier must not be used afterwards.
     pub fn next(&mut self, entry: &StoredEntry) -> Result<(), FirstFault> {
         self.next_hashed(&entry.hashed())
     }
 
-    /// As [`Self::next`], for an entry hashed on another thread.
+    /// Same as [`Self::next`], for an entry hashed on another thread.
     ///
     /// # Errors
-    /// The first fault; the verifier is of no use afterwards.
+    /// The first fault. The verifier must not be used afterwards.
     pub fn next_hashed(&mut self, entry: &HashedEntry) -> Result<(), FirstFault> {
         let expected = self.in_order(entry.seq)?;
         let bad = |what| {
@@ -331,18 +338,18 @@ impl Verifier {
         }
     }
 
-    /// Verifies the next entry by its hashes only: its payload is archived.
+    /// Verifies the next entry by its hashes only, because its payload is archived.
     ///
     /// # Errors
-    /// The first fault; the verifier is of no use afterwards.
+    /// The first fault. The verifier must not be used afterwards.
     pub fn next_archived(&mut self, entry: &StoredEntry) -> Result<(), FirstFault> {
         self.next_archived_hashed(&entry.hashed())
     }
 
-    /// As [`Self::next_archived`], for an entry hashed on another thread.
+    /// Same as [`Self::next_archived`], for an entry hashed on another thread.
     ///
     /// # Errors
-    /// The first fault; the verifier is of no use afterwards.
+    /// The first fault. The verifier must not be used afterwards.
     pub fn next_archived_hashed(&mut self, entry: &HashedEntry) -> Result<(), FirstFault> {
         let expected = self.in_order(entry.seq)?;
         match self.chained_leaf(entry) {
@@ -375,7 +382,7 @@ impl Verifier {
         Ok(expected)
     }
 
-    /// The entry's leaf and chain value, if the one follows from the other.
+    /// Returns the entry's leaf and chain value if the chain value follows from the leaf.
     fn chained_leaf(&self, entry: &HashedEntry) -> Option<(Hash, Hash)> {
         let leaf = entry.leaf?;
         let link = chain::chain_hash(&self.chain, &leaf);
@@ -392,7 +399,7 @@ impl Verifier {
         }
     }
 
-    /// Compares with the expected whose size is reached.
+    /// Compares the checkpoints whose size is reached.
     fn compare(&mut self) -> Result<(), FirstFault> {
         let reached = self.tree.size();
         let later = self.expected.split_off(&(reached + 1));
@@ -418,10 +425,11 @@ impl Verifier {
         Ok(())
     }
 
-    /// Compares the end with the head, and with what checkpoints count.
+    /// Ends the verification, and compares the end with the head and with the sizes of the
+    /// checkpoints.
     ///
     /// # Errors
-    /// If one of them names another end.
+    /// If the head or a checkpoint names another end.
     pub fn finish(self, head: &StoredHead) -> Result<VerifiedLedger, FirstFault> {
         if self.last == head.seq && self.chain != head.chain.as_slice() {
             return Err(FirstFault {
@@ -432,10 +440,11 @@ impl Verifier {
         self.finish_at(head.seq)
     }
 
-    /// Ends where it is known to end, and compares with what checkpoints count.
+    /// Ends the verification at a known sequence, and compares it with the sizes of the
+    /// checkpoints.
     ///
     /// # Errors
-    /// If this is another end.
+    /// If the ledger ends elsewhere.
     pub fn finish_at(mut self, seq: i64) -> Result<VerifiedLedger, FirstFault> {
         let bad = |seq, what| Err(FirstFault { seq, what });
         if self.last < seq {
@@ -444,7 +453,7 @@ impl Verifier {
         if self.last > seq {
             return bad(seq + 1, Fault::Extra);
         }
-        // Marks without any entry before them.
+        // Checkpoints of size 0.
         self.compare()?;
         if let Some(checkpoint) = self.expected.into_values().flatten().next() {
             return match checkpoint.claim {

@@ -11,11 +11,13 @@ use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Sqlite};
 use crate::pool::Conn;
 use crate::sql::{Column, Row};
 
-/// SQLite needs a placeholder for each value, so a statement is prepared once per number of rows. Chunk sizes are therefore powers of two.
+/// Maximum number of rows per statement. SQLite needs a placeholder for each value, so a statement
+/// is prepared once per number of rows. Chunk sizes are therefore powers of two.
 const MAX_CHUNK_ROWS: usize = 128;
-/// PostgreSQL: with fewer rows the two round trips of COPY cost more than it saves.
+/// PostgreSQL: minimum number of rows for COPY. With fewer rows its two round trips cost more than
+/// they save.
 const MIN_COPY_ROWS: usize = 16;
-/// Bytes of a COPY that are sent at once, while the server inserts those before.
+/// Bytes of a COPY sent at a time. The server inserts them while the next are prepared.
 const COPY_CHUNK: usize = 64 * 1024;
 
 /// Rows as named columns.
@@ -83,7 +85,8 @@ impl Conn<'_> {
     }
 }
 
-/// Inserts rows by statements of [`MAX_CHUNK_ROWS`]. The thread of the connection inserts one chunk while the next is bound.
+/// Inserts rows in statements of up to [`MAX_CHUNK_ROWS`] rows. The connection's thread inserts one
+/// chunk while the next is bound.
 pub(crate) async fn insert_sqlite(
     connection: &mut SqliteConnection,
     table: &'static str,
@@ -128,7 +131,7 @@ fn bind_rows(
     query
 }
 
-/// Inserts rows by COPY, or by arrays if there are few.
+/// Inserts rows by COPY, or as arrays if there are few.
 pub(crate) async fn insert_postgres(
     connection: &mut PgConnection,
     table: &'static str,
@@ -146,7 +149,8 @@ pub(crate) async fn insert_postgres(
         names(columns)
     );
     let mut copy = connection.copy_in_raw(&statement).await?;
-    // <https://www.postgresql.org/docs/current/sql-copy.html>: a signature, flags and no extension; rows; -1 for the end.
+    // <https://www.postgresql.org/docs/current/sql-copy.html>: a signature, flags, no header
+    // extension, the rows, and -1 as the trailer.
     let mut buffer = Vec::with_capacity(COPY_CHUNK + COPY_CHUNK / 4);
     buffer.extend_from_slice(b"PGCOPY\n\xff\r\n\0");
     buffer.extend_from_slice(&[0; 8]);

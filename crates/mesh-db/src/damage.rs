@@ -10,17 +10,17 @@ use crate::sqlite::options;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// SQLite's SQLITE_CORRUPT and SQLITE_NOTADB.
+/// The result codes SQLITE_CORRUPT and SQLITE_NOTADB.
 const CORRUPTION_CODES: [u32; 2] = [11, 26];
 
 /// A table of a recovered file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredTable {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Recovered rows.
+    /// Number of recovered rows.
     pub rows: i64,
-    /// Some of its pages were unreadable; their rows are lost.
+    /// True if some pages were unreadable; their rows are lost.
     pub is_damaged: bool,
 }
 
@@ -92,8 +92,8 @@ pub async fn damage(path: &Path) -> Result<Option<String>, sqlx::Error> {
     }
 }
 
-/// Moves a damaged file aside and copies its readable rows into a new one. No other process may have it open. `prepare` creates the
-/// service's tables in the new file.
+/// Moves a damaged file aside and copies its readable rows into a new one. No other process may
+/// have it open. `prepare` creates the service's tables in the new file.
 ///
 /// # Errors
 /// If a file cannot be moved or written. The damaged file is never changed.
@@ -147,7 +147,8 @@ async fn copy(path: &Path, damaged: &Path) -> Result<Vec<RecoveredTable>, sqlx::
     Ok(tables)
 }
 
-/// Names of the tables, without those of SQLite and of migrations, which the new file already has.
+/// Returns the names of the tables, except those of SQLite and of the migrations, which exist in
+/// the new file.
 async fn table_names(
     connection: &mut SqliteConnection,
     schema: &str,
@@ -161,7 +162,7 @@ async fn table_names(
     rows.iter().map(|row| row.try_get(0)).collect()
 }
 
-/// Copies rows in ascending order, and in descending order if a damaged page stops that.
+/// Copies rows in ascending order. If a damaged page stops it, copies the rest in descending order.
 async fn copy_table(
     connection: &mut SqliteConnection,
     name: &str,
@@ -199,7 +200,7 @@ async fn copy_table(
     })
 }
 
-/// Columns that a table has in both files.
+/// Returns the columns that a table has in both files.
 async fn common_columns(
     connection: &mut SqliteConnection,
     name: &str,
@@ -213,7 +214,7 @@ async fn common_columns(
     names.map(|name| name.map(|name| quoted(&name))).collect()
 }
 
-/// Counts the rows before the first unreadable one; true if there is one.
+/// Counts the rows before the first unreadable one. The flag is true if there is an unreadable row.
 async fn count_readable(
     connection: &mut SqliteConnection,
     rows: &str,
@@ -230,7 +231,7 @@ async fn count_readable(
     }
 }
 
-/// Columns by which the rows of a table are stored.
+/// Returns the columns by which the rows of a table are stored.
 async fn storage_key(
     connection: &mut SqliteConnection,
     name: &str,
@@ -317,7 +318,7 @@ mod tests {
         let path = folder.path().join("d.db");
         table_of(&path, 5_000).await;
         assert_eq!(damage(&path).await.unwrap(), None);
-        // A leaf of the table, somewhere in the middle.
+        // A leaf page in the middle of the table.
         let is_leaf = |page: &[u8]| {
             page[0] == 0x0D && page.windows(16).any(|text| text == b"text of row 2500")
         };

@@ -90,11 +90,12 @@ pub fn is_timeout(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| ["57014", "9"].contains(&&*code))
 }
 
-/// True if the failure is transient, such as a restart or a network outage.
+/// True if the failure is transient, such as a server restart or a network outage.
 pub fn is_unavailable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::Protocol(_) => true,
-        // 08: connection, 53: out of a resource, 55P03: lock not available, 57: by an operator or a restart.
+        // Classes 08: connection, 53: insufficient resources, 57: operator intervention or restart.
+        // 55P03: lock not available.
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             ["08", "53", "55P03", "57"]
                 .iter()

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use sqlx::postgres::PgConnectOptions;
 use url::Url;
 
-/// Parameters allowed in a PostgreSQL URL. No password: only `user:password@` is removed from a printed URL.
+/// Parameters allowed in a PostgreSQL URL. A password is not among them: a printed URL hides only
+/// `user:password@`.
 const ALLOWED_PARAMETERS: [&str; 8] = [
     "host",
     "port",

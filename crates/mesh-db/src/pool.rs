@@ -91,7 +91,8 @@ impl Connection {
                 connection
                     .begin_with(match access {
                         Access::Snapshot => "BEGIN",
-                        // Takes the write lock before the first read, also against other processes.
+                        // Takes the write lock before the first read, which also excludes other
+                        // processes.
                         Access::Write => "BEGIN IMMEDIATE",
                     })
                     .await?,
@@ -136,7 +137,8 @@ impl Transaction<'_> {
     /// Commits durably.
     ///
     /// # Errors
-    /// If the database refuses. If the connection is lost, the transaction may have been committed nevertheless.
+    /// If the database refuses. If the connection is lost, the transaction may still have been
+    /// committed.
     pub async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(transaction) => transaction.commit().await,

@@ -1,7 +1,7 @@
 //! PostgreSQL pools and migrations.
 //!
-//! Several processes may share a database. The server ends a session that holds a lock and has gone silent
-//! (`idle_in_transaction_session_timeout`), so it does not block the others.
+//! Several processes may share a database. The server ends an idle session that holds a lock
+//! (`idle_in_transaction_session_timeout`), so that it does not block the others.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub struct Tables {
     pub name: &'static str,
     /// Migrations that create them.
     pub migrations: &'static Migrator,
-    /// First table: its owner may migrate all of them.
+    /// Name of the first table: the role that owns it may migrate all of them.
     pub first: &'static str,
-    /// Instruction for the operator if they are missing and the role may not create them.
+    /// Instruction for the operator if the tables are missing and the role may not create them.
     pub remedy: &'static str,
 }
 
-/// A lazy pool for writing, with durable commits whatever the server or the role configures.
+/// Creates a lazy pool for writing. Commits are durable whatever the server or the role configures.
 pub fn writers(
     name: &str,
     options: &PgConnectOptions,
@@ -38,7 +38,7 @@ pub fn writers(
     pool(connections, options.options([("synchronous_commit", "on")]))
 }
 
-/// A lazy pool of read-only connections.
+/// Creates a lazy pool of read-only connections.
 pub fn readers(
     name: &str,
     options: &PgConnectOptions,
@@ -88,7 +88,7 @@ impl Tables {
             location: location.clone(),
             source,
         };
-        // Without a pool, which would report only a timeout.
+        // A pool would report only a timeout.
         let mut connection = tokio::time::timeout(CONNECT_TIMEOUT, options.connect())
             .await
             .map_err(|_| open(sqlx::Error::PoolTimedOut))?
@@ -124,7 +124,7 @@ impl Tables {
             tracing::warn!(%location, "server runs with fsync = off, a power failure loses acknowledged entries");
         }
         if owner && self.is_owner(&mut connection).await.map_err(open)? {
-            // Without a statement timeout: migrating large tables may take long.
+            // No statement timeout: migrating large tables may take long.
             let unlimited = PgPoolOptions::new()
                 .max_connections(1)
                 .acquire_timeout(CONNECT_TIMEOUT)
@@ -147,7 +147,7 @@ impl Tables {
         }
     }
 
-    /// True if the role owns the tables, or there are none yet.
+    /// True if the role owns the tables, or they do not exist yet.
     async fn is_owner(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         sqlx::query_scalar(
             "SELECT NOT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($1) AND NOT pg_has_role(relowner, 'USAGE'))",

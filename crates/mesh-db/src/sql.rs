@@ -1,7 +1,9 @@
-//! A statement builder for both dialects: built once, rendered for the dialect of the connection.
+//! A statement builder for both dialects: a statement is built once and rendered for the dialect of
+//! the connection.
 //!
-//! Dialect differences have methods: lists of values ([`Sql::any_of`]), text as bytes ([`Sql::bytes`]), bulk rows ([`Column`]) and
-//! [`Sql::either`] for the rest. Numbers are `i64`; times are microseconds since 1970.
+//! Dialect differences have methods: lists of values ([`Sql::any_of`]), text as bytes
+//! ([`Sql::bytes`]), bulk rows ([`Column`]) and [`Sql::either`] for the rest. Numbers are `i64`;
+//! times are microseconds since 1970.
 
 use std::borrow::Cow;
 
@@ -158,7 +160,7 @@ impl Sql {
         self
     }
 
-    /// Appends a text column as bytes: a tampered one may not be valid UTF-8.
+    /// Appends a text column converted to bytes, because tampered text may not be valid UTF-8.
     #[must_use]
     pub fn bytes(self, column: &'static str) -> Self {
         self.either("CAST(", "convert_to(")
@@ -243,7 +245,8 @@ impl Column<'_> {
         }
     }
 
-    /// Appends the value of one row as COPY has it: its length, -1 for NULL, and its bytes.
+    /// Appends the value of one row in the binary format of COPY: its length, or -1 for NULL, and
+    /// its bytes.
     pub(crate) fn copy_to(&self, buffer: &mut Vec<u8>, row: usize) {
         let mut put = |bytes: Option<&[u8]>| {
             let length = bytes.map_or(-1, |bytes| {
@@ -280,7 +283,7 @@ impl Column<'_> {
     }
 }
 
-/// Replaces NUL characters, which PostgreSQL does not store; the same on both dialects.
+/// Replaces NUL characters, which PostgreSQL cannot store. Applied on both dialects.
 fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}").into()
@@ -312,7 +315,7 @@ impl Row {
         }
     }
 
-    /// As [`Self::get`], by column index from 0: faster where millions of rows are read.
+    /// Same as [`Self::get`], by column index from 0: faster when reading millions of rows.
     ///
     /// # Errors
     /// If there is no such column, or it has another type.

@@ -1,7 +1,8 @@
 //! SQLite pools.
 //!
-//! In WAL mode readers never wait for the writer. `synchronous = FULL` makes commits durable. The file holds every user's jobs, so only
-//! its owner may read it; SQLite gives its side files the same mode.
+//! In WAL mode readers never wait for the writer. `synchronous = FULL` makes commits durable. The
+//! file holds the jobs of all users, so only its owner may read it. SQLite gives its side files the
+//! same mode.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -18,17 +19,19 @@ use crate::pool::Pool;
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A commit that finds more pages in the WAL writes them into the file and syncs it: 32 MiB. A page that many transactions change is
-/// written there once.
+/// Number of pages in the WAL (32 MiB) at which a commit writes them into the file and syncs it. A
+/// page that many transactions change is written there once.
 const AUTOCHECKPOINT_PAGES: &str = "8000";
 
-/// Page cache of a writer in KiB, as negative numbers are: the pages of one transaction, so that they are not written before its commit.
+/// Page cache of a writer, in KiB because it is negative. It holds the pages of one transaction, so
+/// that they are not written before its commit.
 const WRITER_CACHE: &str = "-16384";
 
-/// Virtual machine instructions between two checks of the clock: well below a millisecond.
+/// Virtual machine instructions between two checks of the clock, well below a millisecond.
 const PROGRESS_INSTRUCTIONS: i32 = 10_000;
 
-/// Creates the file, and lazy pools: one writer connection, and read-only connections with a query timeout.
+/// Creates the file and lazy pools: one writer connection, and read-only connections with a query
+/// timeout.
 ///
 /// # Errors
 /// If the file cannot be created.
@@ -44,7 +47,7 @@ pub fn pools(
         source,
     })?;
     let options = options(path);
-    // Testing a connection to a local file would only cost a round trip to its thread.
+    // Testing the connection is useless for a local file and costs a round trip to its thread.
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
         .test_before_acquire(false)
@@ -60,8 +63,9 @@ pub fn pools(
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
 }
 
-/// Checkpoints the WAL into the file, then closes the pool. SQLite leaves the checkpoint to the last connection, which may be a reader:
-/// a copy of the file alone would then lack the newest rows.
+/// Checkpoints the WAL into the file, then closes the pool. SQLite checkpoints only when the last
+/// connection closes, which may be a reader. A copy of the file alone would then lack the newest
+/// rows.
 pub async fn close(pool: &SqlitePool) {
     if pool.size() > 0
         && let Ok(mut connection) = pool.acquire().await
@@ -81,7 +85,7 @@ fn create(path: &Path) -> std::io::Result<()> {
     file.open(path).map(drop)
 }
 
-/// Interrupts queries on a connection after a time, also those whose caller is gone.
+/// Interrupts queries that exceed the timeout, even if their caller is gone.
 async fn limit(
     connection: &mut SqliteConnection,
     query_timeout: Duration,
@@ -92,7 +96,8 @@ async fn limit(
     Ok(())
 }
 
-/// Options of a connection that writes much. Undo of a single statement, which every statement needs that fires triggers, is held in memory.
+/// Options of a connection with many writes. The undo data of single statements, needed by every
+/// statement that fires triggers, is held in memory.
 pub fn writer_options(path: &Path) -> SqliteConnectOptions {
     options(path)
         .pragma("temp_store", "MEMORY")
@@ -100,8 +105,8 @@ pub fn writer_options(path: &Path) -> SqliteConnectOptions {
         .pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
 }
 
-/// Options of a connection with durable commits. `secure_delete` overwrites the old copy of rows that move within the file, so that erased
-/// content does not remain.
+/// Options of a connection with durable commits. `secure_delete` overwrites the old copies of moved
+/// rows, so that erased content does not remain in the file.
 pub fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)

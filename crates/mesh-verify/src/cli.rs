@@ -1,4 +1,4 @@
-//! The command line as data.
+//! The command line arguments.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! `mesh-verify`: verifies exports and archives of a ledger with nothing but its public key. What is verified and how is all in
-//! `ledger-format`; here is the command line.
+//! `mesh-verify`: verifies exports and archives of a ledger with only its public key. The
+//! verification itself is in `ledger-format`; this crate is its command line.
 
 mod cli;
 mod report;
@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         (Err(failure), true) => failure.json().to_string(),
         (Err(failure), false) => failure.to_string(),
     };
-    // Whoever closed the pipe knows; the exit status says it, too.
+    // A write error means that the reader closed the pipe. The exit status reports the result as
+    // well.
     drop(writeln!(std::io::stdout(), "{text}"));
     match report {
         Ok(_) => ExitCode::SUCCESS,
@@ -61,7 +62,7 @@ fn run(cli: &Cli) -> Result<Report, Failure> {
     Ok(Report { exports, trusted })
 }
 
-/// Whether one export goes on where another ended.
+/// True if one export continues where another ended.
 fn follows(export: &VerifiedExport, before: &VerifiedExport) -> bool {
     export.checkpoint.origin == before.checkpoint.origin
         && export.start.tree.size() == before.checkpoint.size
@@ -108,7 +109,7 @@ fn export(
     })
 }
 
-/// Keys of the command line: each a file of some, or one itself.
+/// Loads the keys of the command line. Each argument is a key file or a key.
 fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
     let mut keys = Vec::new();
     for key in given {
@@ -128,7 +129,7 @@ fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
     }
 }
 
-/// A trusted checkpoint: one of the keys must have signed it.
+/// Loads a trusted checkpoint, which one of the keys must have signed.
 fn checkpoint(path: &Path, keys: &[PublicKey]) -> Result<TrustedCheckpoint, Failure> {
     let note = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
     let (checkpoint, signed_by) = Checkpoint::open(&note, keys)

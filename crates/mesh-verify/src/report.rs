@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The result of a verification, as text and as JSON.
 
 use std::error::Error;
 use std::fmt;
@@ -11,24 +11,21 @@ use serde_json::{Value, json};
 
 /// A checkpoint stored by the auditor.
 pub struct TrustedCheckpoint {
-    /// Its file.
     pub path: PathBuf,
-    /// What it says.
     pub checkpoint: Checkpoint,
-    /// Which of the keys have signed it.
+    /// Labels of the keys that have signed it.
     pub signed_by: Vec<String>,
 }
 
-/// Everything fits.
+/// A successful verification.
 pub struct Report {
-    /// Exports, each from where the one before it ended.
+    /// Exports in order; each continues the previous one.
     pub exports: Vec<(PathBuf, VerifiedExport)>,
-    /// Checkpoints.
     pub trusted: Vec<TrustedCheckpoint>,
 }
 
 impl Report {
-    /// Whether some export has the last entry that a checkpoint counts, so that the two were compared.
+    /// True if an export contains the last entry of the checkpoint, so that both were compared.
     fn compared(&self, trusted: &TrustedCheckpoint) -> bool {
         let size = trusted.checkpoint.size;
         self.exports
@@ -36,7 +33,6 @@ impl Report {
             .any(|(_, export)| export.first() <= size && size <= export.checkpoint.size)
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let exports = self.exports.iter().map(|(path, export)| {
             json!({
@@ -99,7 +95,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The first thing that does not fit, or cannot be proved.
+/// The first fault, or the first input that cannot be verified.
 pub struct Failure {
     file: String,
     first_bad: Option<i64>,
@@ -107,7 +103,6 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// An entry that does not fit.
     pub fn invalid_entry(path: &Path, fault: &FirstFault) -> Self {
         Self {
             file: path.display().to_string(),
@@ -116,7 +111,7 @@ impl Failure {
         }
     }
 
-    /// What proves nothing.
+    /// A file that cannot be verified, for example because no trusted key has signed it.
     pub fn unverifiable(path: &Path, reason: String) -> Self {
         Self {
             file: path.display().to_string(),
@@ -125,12 +120,10 @@ impl Failure {
         }
     }
 
-    /// What cannot be read.
     pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         Self::unverifiable(path, format!("cannot be read: {error}"))
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let mut value = json!({ "verified": false, "file": self.file, "reason": self.reason });
         if let Some(seq) = self.first_bad {
@@ -153,7 +146,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -3,28 +3,30 @@
 use super::{EMPTY_ROOT, Node, Range, parent};
 use crate::chain::Hash;
 
-/// The left edge of a tree: the hashes of the complete subtrees that its leaves make, from the largest to the smallest.
+/// The right edge of a tree: the hashes of its largest complete subtrees, from the largest to the
+/// smallest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
     size: u64,
     peaks: Vec<Hash>,
 }
 
-/// Hashes that are not those of a frontier.
+/// The number of hashes does not match the size of the tree.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a tree of {size} leaves has {} complete subtrees at its edge, not {given}", size.count_ones())]
 pub struct InvalidFrontier {
-    /// Leaves.
+    /// Number of leaves.
     pub size: u64,
-    /// Hashes that were given.
+    /// Number of hashes that were given.
     pub given: usize,
 }
 
 impl Frontier {
-    /// The frontier of a tree, from the hashes of the complete subtrees at its edge, the largest first.
+    /// Creates the frontier of a tree from the hashes of the complete subtrees at its edge, the
+    /// largest first.
     ///
     /// # Errors
-    /// If a tree of that size has another number of them.
+    /// If the number of hashes does not match the size.
     pub fn new(size: u64, peaks: Vec<Hash>) -> Result<Self, InvalidFrontier> {
         if peaks.len() == size.count_ones() as usize {
             Ok(Self { size, peaks })
@@ -36,17 +38,17 @@ impl Frontier {
         }
     }
 
-    /// Number of leaves.
+    /// Returns the number of leaves.
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// Hashes of the complete subtrees at the edge, the largest first.
+    /// Returns the hashes of the complete subtrees at the edge, the largest first.
     pub fn peaks(&self) -> &[Hash] {
         &self.peaks
     }
 
-    /// The complete subtrees at the edge of a tree of some size, the largest first.
+    /// Returns the complete subtrees at the edge of a tree with `size` leaves, the largest first.
     pub fn nodes(size: u64) -> Vec<Node> {
         Range {
             start: 0,
@@ -60,7 +62,8 @@ impl Frontier {
         self.push_with(leaf, |_, _| {});
     }
 
-    /// Adds a leaf and shows every subtree that it completes, the leaf itself first.
+    /// Adds a leaf and calls `completed` for every subtree that it completes, beginning with the
+    /// leaf itself.
     pub fn push_with(&mut self, leaf: Hash, mut completed: impl FnMut(Node, &Hash)) {
         let mut hash = leaf;
         completed(
@@ -70,7 +73,7 @@ impl Frontier {
             },
             &hash,
         );
-        // As adding one to a binary number: every one at its end is carried.
+        // Works like a binary increment: each trailing one is carried.
         for level in 1..=self.size.trailing_ones() {
             let Some(left) = self.peaks.pop() else { break };
             hash = parent(&left, &hash);
@@ -86,7 +89,7 @@ impl Frontier {
         self.size += 1;
     }
 
-    /// The root of the tree.
+    /// Computes the root of the tree.
     pub fn root(&self) -> Hash {
         Range::hash(&self.peaks).unwrap_or(EMPTY_ROOT)
     }

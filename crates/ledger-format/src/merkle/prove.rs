@@ -1,18 +1,19 @@
-//! Which hashes a proof is made of. RFC 6962 §2.1.1 (audit paths) and §2.1.2 (consistency).
+//! The hashes needed for a proof. RFC 6962 §2.1.1 (audit paths) and §2.1.2 (consistency).
 
 use super::Range;
 
-/// A proof was asked for that no tree has.
+/// The requested proof lies outside the tree.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{what} is not within a tree of {size} leaves")]
 pub struct OutOfRange {
-    /// Index of a leaf, or the size of the smaller tree.
+    /// Requested leaf index, or requested size of the smaller tree.
     pub what: u64,
-    /// Leaves of the tree.
+    /// Number of leaves of the tree.
     pub size: u64,
 }
 
-/// The ranges whose hashes prove that a leaf is in a tree, in the order of the proof: from the leaf up to the root.
+/// Returns the ranges whose hashes prove that a leaf is in a tree, in proof order: from the leaf up
+/// to the root.
 ///
 /// # Errors
 /// If the tree has no such leaf.
@@ -36,11 +37,11 @@ pub fn inclusion(index: u64, size: u64) -> Result<Vec<Range>, OutOfRange> {
     Ok(path)
 }
 
-/// The ranges whose hashes prove that a tree is the beginning of another, in the order of the proof. Empty if they are of one size, or if the
-/// smaller one has no leaves.
+/// Returns the ranges whose hashes prove that one tree is a prefix of another, in proof order. It
+/// is empty if both trees have the same size, or the smaller one has no leaves.
 ///
 /// # Errors
-/// If the first is the larger.
+/// If `from` is larger than `to`.
 pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfRange> {
     if from > to {
         return Err(OutOfRange {
@@ -53,7 +54,7 @@ pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfRange> {
     }
     let (mut start, mut end) = (0, to);
     let mut path = Vec::new();
-    // Down to the subtree where the smaller tree ends.
+    // Descends to the subtree where the smaller tree ends.
     while end != from {
         let middle = start + split(end - start);
         if from <= middle {
@@ -64,7 +65,7 @@ pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfRange> {
             start = middle;
         }
     }
-    // If that is the whole smaller tree, its root is known and not repeated.
+    // If this is the whole smaller tree, the verifier knows its root already.
     if start > 0 {
         path.push(Range { start, end });
     }
@@ -72,7 +73,8 @@ pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfRange> {
     Ok(path)
 }
 
-/// Leaves of the left subtree: the largest power of two below a number of leaves, which is at least two.
+/// Number of leaves of the left subtree: the largest power of two below `leaves`, which is at least
+/// 2.
 const fn split(leaves: u64) -> u64 {
     1 << (leaves - 1).ilog2()
 }

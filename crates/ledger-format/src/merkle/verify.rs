@@ -1,9 +1,9 @@
-//! Checking proofs. RFC 9162 §2.1.3.2 and §2.1.4.2; the trees are those of RFC 6962.
+//! Verification of proofs. RFC 9162 §2.1.3.2 and §2.1.4.2; the trees are those of RFC 6962.
 
 use super::{EMPTY_ROOT, parent};
 use crate::chain::Hash;
 
-/// True if the proof shows that the tree with this root and size has the leaf at the index.
+/// True if the proof shows that the tree of this root and size has the leaf at this index.
 pub fn verify_inclusion(leaf: &Hash, index: u64, size: u64, proof: &[Hash], root: &Hash) -> bool {
     if index >= size {
         return false;
@@ -16,7 +16,7 @@ pub fn verify_inclusion(leaf: &Hash, index: u64, size: u64, proof: &[Hash], root
         }
         if first % 2 == 1 || first == last {
             hash = parent(beside, &hash);
-            // At the right edge there are levels without a neighbour.
+            // At the right edge, some levels have no sibling.
             while first % 2 == 0 && first != 0 {
                 first >>= 1;
                 last >>= 1;
@@ -30,7 +30,7 @@ pub fn verify_inclusion(leaf: &Hash, index: u64, size: u64, proof: &[Hash], root
     last == 0 && hash == *root
 }
 
-/// True if the proof shows that the tree of size `from` is the beginning of the one of size `to`.
+/// True if the proof shows that the tree of size `from` is a prefix of the tree of size `to`.
 pub fn verify_consistency(
     from: u64,
     from_root: &Hash,
@@ -47,7 +47,7 @@ pub fn verify_consistency(
     if from > to {
         return false;
     }
-    // A smaller tree that is one complete subtree is where the proof begins, and is left out of it.
+    // If the smaller tree is one complete subtree, the proof starts with its root and omits it.
     let (begin, rest) = if from.is_power_of_two() {
         (*from_root, proof)
     } else {

@@ -1,11 +1,11 @@
-//! What is found of each kind of tampering.
+//! The fault reported for each kind of tampering.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::fixture::ledger;
 
-/// Tampers with an untouched ledger of ten entries and says what is found.
+/// Tampers with a valid ledger of ten entries and checks the reported fault.
 fn check(tamper: impl FnOnce(&mut Vec<StoredEntry>, &mut StoredHead), seq: i64, what: Fault) {
     let (mut entries, mut head) = ledger(10);
     tamper(&mut entries, &mut head);

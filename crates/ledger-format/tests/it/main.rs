@@ -1,4 +1,4 @@
-//! The formats against their definitions and against other implementations.
+//! Tests the formats against their definitions and against other implementations.
 
 #![allow(
     clippy::unwrap_used,

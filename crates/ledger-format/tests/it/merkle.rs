@@ -1,4 +1,5 @@
-//! The Merkle tree against known vectors, against the definition of RFC 6962, and against another implementation.
+//! Tests the Merkle tree against known vectors, the definition in RFC 6962, and another
+//! implementation.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ fn leaves(count: u64) -> Vec<Hash> {
     (0..count).map(|n| leaf_of(&n.to_be_bytes())).collect()
 }
 
-/// RFC 6962 §2.1, word for word: MTH over all leaves.
+/// The definition of MTH in RFC 6962 §2.1, over all leaves.
 fn root_by_definition(leaves: &[Hash]) -> Hash {
     match leaves {
         [] => Sha256::digest([]).into(),
@@ -40,7 +41,7 @@ fn root_by_definition(leaves: &[Hash]) -> Hash {
     }
 }
 
-/// Every complete subtree of a tree, as a store would keep them.
+/// All complete subtrees of a tree, as a store would hold them.
 struct Tree {
     frontier: Frontier,
     nodes: HashMap<Node, Hash>,
@@ -79,7 +80,7 @@ impl Tree {
     }
 }
 
-/// The other implementation asks for hashes by a number of its own.
+/// The other implementation numbers the hashes differently.
 impl HashReader for Tree {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<tlog_tiles::Hash>, tlog_tiles::Error> {
         let hash = |index: &u64| {
@@ -90,8 +91,8 @@ impl HashReader for Tree {
     }
 }
 
-/// Leaves and roots of the test data of Certificate Transparency's reference implementation (google/certificate-transparency,
-/// `cpp/merkletree/merkle_tree_test.cc`).
+/// Leaves and roots from the test data of Certificate Transparency's reference implementation
+/// (google/certificate-transparency, `cpp/merkletree/merkle_tree_test.cc`).
 const KNOWN: [(&str, &str); 8] = [
     (
         "",

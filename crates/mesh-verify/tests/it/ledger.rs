@@ -1,4 +1,4 @@
-//! Ledgers to be verified, and their exports.
+//! Test ledgers and their exports.
 
 use std::io::Write as _;
 
@@ -27,12 +27,12 @@ impl Ledger {
         Self::forked_at(u64::MAX, count)
     }
 
-    /// A ledger with the same key and another history from an entry on.
+    /// Creates a ledger with the same key whose history differs from an entry on.
     pub fn forked_at(fork: u64, count: u64) -> Self {
         let mut chain = GENESIS;
         let mut entries = Vec::new();
         for seq in 1..=count {
-            // Among them long ones, so that a chunk of lines has few of them and another many.
+            // Some bodies are long, so that chunks contain different numbers of lines.
             let body = vec![u8::from(seq >= fork); (seq % 97 * seq % 31 * 40) as usize];
             let (id, subject) = (format!("id-{seq}"), "slurm.c.job.started.p.\"u\"");
             let entry = chain::Entry {
@@ -79,7 +79,7 @@ impl Ledger {
         tree
     }
 
-    /// The signed checkpoint of so many entries.
+    /// Returns the signed checkpoint of `size` entries.
     pub fn note(&self, size: u64) -> String {
         let checkpoint = Checkpoint {
             origin: ORIGIN.to_owned(),
@@ -89,7 +89,7 @@ impl Ledger {
         checkpoint.sign(&[&key(1)]).unwrap()
     }
 
-    /// The lines of an export of some entries.
+    /// Returns the lines of an export of a range of entries.
     pub fn export(&self, first: u64, last: u64) -> Vec<String> {
         let before = first - 1;
         let chain: Hash = match before.checked_sub(1) {
@@ -119,7 +119,7 @@ impl Ledger {
     }
 }
 
-/// The lines with another body in one entry.
+/// Returns the lines with a changed body in one entry.
 pub fn with_another_body(lines: &[String], seq: usize) -> Vec<String> {
     let mut lines = lines.to_vec();
     let mut line: Value = serde_json::from_str(&lines[seq]).unwrap();
@@ -128,14 +128,14 @@ pub fn with_another_body(lines: &[String], seq: usize) -> Vec<String> {
     lines
 }
 
-/// The lines without an entry.
+/// Returns the lines without one entry.
 pub fn without(lines: &[String], seq: usize) -> Vec<String> {
     let mut lines = lines.to_vec();
     lines.remove(seq);
     lines
 }
 
-/// The lines with one that is no JSON.
+/// Returns the lines with one that is not valid JSON.
 pub fn garbled(lines: &[String], seq: usize) -> Vec<String> {
     let mut lines = lines.to_vec();
     lines[seq].truncate(20);

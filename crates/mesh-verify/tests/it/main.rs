@@ -1,4 +1,4 @@
-//! The program as an auditor runs it: with files and public keys only.
+//! Runs the program as an auditor does: with files and public keys only.
 
 #![allow(
     clippy::unwrap_used,
@@ -52,7 +52,7 @@ impl Auditor {
             .unwrap()
     }
 
-    /// The answer in JSON, and whether the exit status says the same.
+    /// Runs the program and returns its JSON. Also checks that the exit status agrees.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[&["--json"], arguments].concat());
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -103,7 +103,8 @@ fn the_first_lie_is_named_whichever_thread_meets_it() {
             assert_eq!(answer["first_bad_sequence"], at, "{what}: {answer}");
         }
     }
-    // Two lies: the first counts, though a later one may be met before.
+    // Two changed entries: the first must be reported, even if another thread meets the later one
+    // earlier.
     let twice = ledger::with_another_body(&ledger::with_another_body(&whole, 2_500), 900);
     let file = auditor.write("tampered.ndjson", &twice);
     assert_eq!(auditor.json(&[&file])["first_bad_sequence"], 900);
@@ -122,7 +123,7 @@ fn archives_must_follow_each_other() {
     let third = auditor.write("c.ndjson.gz", &auditor.ledger.export(641, 900));
     let answer = auditor.json(&[&first, &second, &third]);
     assert_eq!(answer["exports"][2]["last"], 900);
-    // Each by itself, too.
+    // Each export is also valid on its own.
     assert_eq!(auditor.json(&[&second])["verified"], true);
     for wrong in [[&first, &third], [&second, &first], [&first, &first]] {
         let answer = auditor.json(&[wrong[0], wrong[1]]);
@@ -140,14 +141,14 @@ fn stored_checkpoints_reveal_another_history_of_the_same_key() {
     assert_eq!(auditor.json(&with)["checkpoints"][0]["compared"], true);
     let forked = Ledger::forked_at(40, 100);
     auditor.write("ledger.ndjson", &forked.export(1, 100));
-    // It fits itself, and the key is the right one.
+    // The file is consistent, and the key is the right one.
     assert_eq!(auditor.json(&[&file])["verified"], true);
     let answer = auditor.json(&with);
     assert_eq!(answer["first_bad_sequence"], 1, "{answer}");
-    // What no file reaches is not said to be compared.
+    // A checkpoint beyond the end of all files is reported as not compared.
     auditor.write("ledger.ndjson", &auditor.ledger.export(1, 50));
     assert_eq!(auditor.json(&with)["checkpoints"][0]["compared"], false);
-    // Alone.
+    // A checkpoint without an export.
     let alone = auditor.json(&["--checkpoint", "kept.note"]);
     assert_eq!(alone["checkpoints"][0]["size"], 60);
 }
@@ -174,7 +175,7 @@ fn whatever_happens_json_answers() {
         let reason = answer["reason"].as_str().unwrap();
         assert!(reason.contains(part), "{file}: {reason}");
     }
-    // Signed, but by nobody who is trusted.
+    // Signed, but not by a trusted key.
     std::fs::write(auditor.path("ledger.pub"), Ledger::other_vkey()).unwrap();
     let answer = auditor.json(&[&packed]);
     assert!(
@@ -203,7 +204,8 @@ fn a_wrong_command_line_is_no_lie() {
     );
 }
 
-/// What an auditor has to read: this crate, the one with the formats, and libraries for hashes, signatures, JSON and gzip.
+/// An auditor has to read only this crate, `ledger-format`, and libraries for hashes, signatures,
+/// JSON and gzip.
 #[test]
 fn it_links_no_service() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");

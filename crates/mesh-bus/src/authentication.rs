@@ -1,5 +1,5 @@
-//! Who we are to NATS, and whom we believe to be NATS. Every file is read anew for each connection, so that a rotated password, key or
-//! certificate counts without a restart; an unreadable one is named at start.
+//! Authentication to NATS, and verification of the server's certificate. Every connection reads the files anew, so a rotated password, key
+//! or certificate takes effect without a restart. An unreadable file is reported at start.
 
 use std::io;
 use std::path::Path;
@@ -10,16 +10,16 @@ use secrecy::ExposeSecret as _;
 
 use crate::{Config, Error};
 
-/// Sections of a credentials file, as `nsc` writes it.
+/// Labels of the two sections of a credentials file, as `nsc` writes them.
 const JWT: &str = "NATS USER JWT";
 const SEED: &str = "USER NKEY SEED";
 
-/// Options with which a configuration connects.
+/// Connect options of a configuration.
 ///
 /// # Errors
-/// If a file that it names cannot be used; the error names key and file.
+/// If a configured file cannot be used; the error names key and file.
 pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Error> {
-    // Now, so that a fault is told at start and not in the log of a connection that never comes.
+    // Read now, so that a fault is reported at start and not in the log of a connection that never succeeds.
     login(config, b"")?;
     for (key, path) in [
         ("ca_file", &config.ca_file),
@@ -29,7 +29,7 @@ pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Error> {
             certificates(path).map_err(|error| unusable(key, path, error))?;
         }
     }
-    // An address may carry user and password itself; then nothing may overwrite them.
+    // The address may carry user and password; the options must not overwrite them.
     let own =
         config.user.is_some() || config.credentials_file.is_some() || config.nkey_file.is_some();
     let mut options = match own {
@@ -43,7 +43,7 @@ pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Error> {
         false => ConnectOptions::new(),
     };
     if let Some(path) = &config.ca_file {
-        // Who names an authority wants no connection that it did not vouch for.
+        // A configured authority implies that TLS is required.
         options = options
             .add_root_certificates(path.clone())
             .require_tls(true);
@@ -57,7 +57,7 @@ pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Error> {
     Ok(options)
 }
 
-/// What is told a server that has sent this nonce.
+/// The login to send to a server that has sent this nonce.
 fn login(config: &Config, nonce: &[u8]) -> Result<Auth, Error> {
     let mut auth = Auth::new();
     if let Some(path) = &config.nkey_file {
@@ -89,7 +89,6 @@ fn password(config: &Config) -> Result<String, Error> {
     Ok(password.map_or_else(String::new, |password| password.expose_secret().to_owned()))
 }
 
-/// JWT and key of a credentials file.
 fn credentials(text: &str) -> io::Result<(String, KeyPair)> {
     let section = |name: &str| {
         let begin = format!("BEGIN {name}-----");
@@ -105,7 +104,7 @@ fn credentials(text: &str) -> io::Result<(String, KeyPair)> {
     }
 }
 
-/// The text of a seed is in no message.
+/// No error message contains the seed.
 fn key_pair(seed: &str) -> io::Result<KeyPair> {
     KeyPair::from_seed(seed).map_err(|_| {
         invalid("no NKey seed of a user: one begins with SU, as `nsc generate nkey --user` and `smesh nats config` write it")

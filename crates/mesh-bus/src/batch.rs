@@ -1,7 +1,7 @@
-//! Many messages of one stream with one sync of the server's disk.
+//! Atomic batches: many messages of one stream for two syncs of the server's disk.
 //!
-//! A server that syncs always does so for each message, however many are on their way; a batch of any number it syncs twice. What stays:
-//! each message has its own id, and is one that the stream knows by it.
+//! A server with `sync_interval: always` syncs once per message, however many are in flight. A batch of any size costs two syncs. Each
+//! message keeps its own id, by which the stream recognises duplicates.
 
 use std::time::Duration;
 
@@ -13,38 +13,38 @@ use futures_util::future::join_all;
 
 use crate::{BoxError, Bus, Error, metrics, trace};
 
-/// Messages of a batch; nats-server's default is to take no more than 1,000. It holds them in memory until the last one has come.
+/// Messages per batch. nats-server accepts at most 1,000 by default and holds a batch in memory until its last message has arrived.
 const MAX_BATCH_MESSAGES: usize = 512;
-/// Bytes of a batch, unless a single message has more.
+/// Bytes per batch, unless a single message is larger.
 const MAX_BATCH_BYTES: usize = 2 << 20;
 
-/// A batch is sent and stored within this time, or nobody answers.
+/// Deadline for sending and storing a batch.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A message that is no event: an audit entry, a dead letter.
 #[derive(Clone, Debug)]
 pub struct RawMessage {
-    /// Where it goes.
+    /// The subject to publish to.
     pub subject: String,
-    /// The same however often it is published.
+    /// Deduplication id (`Nats-Msg-Id`); the same on every attempt.
     pub id: String,
-    /// What it says.
+    /// The payload.
     pub body: Bytes,
 }
 
-/// Why a batch is not known to be stored.
 enum Failure {
-    /// Nobody answers.
+    /// No answer in time.
     Unavailable,
-    /// Its messages cannot be stored together.
+    /// The server refused the batch as a whole.
     Refused(BoxError),
 }
 
 impl Bus {
-    /// Publishes messages that are no events, all of one stream, and waits until JetStream has stored them; says of each what became of it,
+    /// Publishes messages that are no events, all of one stream, and waits until JetStream has stored them. Returns one result per message,
     /// in their order.
     ///
-    /// They go in batches. Where the server takes none, or refuses one as it has some of its messages already, each goes by itself.
+    /// Messages are sent in batches. If the server does not support batches, or refuses one because it already has some of its messages,
+    /// each message is sent on its own.
     pub async fn publish_many(&self, messages: &[RawMessage]) -> Vec<Result<(), Error>> {
         let mut results = Vec::with_capacity(messages.len());
         for batch in batches(messages) {
@@ -75,7 +75,7 @@ impl Bus {
         results
     }
 
-    /// All of them or none.
+    /// Stores all messages or none.
     async fn publish_batch(&self, messages: &[RawMessage]) -> Result<(), Failure> {
         let (Some((last, others)), true) = (messages.split_last(), messages.len() > 1) else {
             return Err(Failure::Refused("nothing to put together".into()));
@@ -115,7 +115,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Sent one after the other, and acknowledged together.
+    /// Sends the messages one after the other, then awaits all acknowledgements.
     async fn publish_each(&self, messages: &[RawMessage]) -> Vec<Result<(), Error>> {
         let mut sent = Vec::with_capacity(messages.len());
         for RawMessage { subject, id, body } in messages {
@@ -132,7 +132,7 @@ impl Bus {
     }
 }
 
-/// In their order, each as large as one may be.
+/// Splits messages into batches, in order, each as large as allowed.
 fn batches(messages: &[RawMessage]) -> impl Iterator<Item = &[RawMessage]> {
     let mut left = messages;
     std::iter::from_fn(move || {

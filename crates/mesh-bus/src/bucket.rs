@@ -1,4 +1,4 @@
-//! Key-value buckets, with the revision as fence: who writes says what it has read.
+//! Key-value buckets. The revision is the fence: every write names the revision that its author has read.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::follow::StartPosition;
 use crate::state::MARK;
 use crate::{Bus, Error};
 
-/// A key-value bucket.
+/// A key-value bucket. Cheap to clone.
 #[derive(Clone)]
 pub struct Bucket {
     pub(crate) store: Store,
@@ -25,20 +25,20 @@ pub struct BucketEntry {
     pub key: String,
     /// The value; empty after a delete.
     pub value: Bytes,
-    /// Revision, to be named by the next write.
+    /// Revision; the next write has to name it.
     pub revision: u64,
 }
 
-/// Why a write was not done.
+/// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PutError {
-    /// Somebody else wrote in between: what was read is out of date.
+    /// Another writer changed the key in between; the revision read is out of date.
     #[error("write {key}: it was changed by somebody else")]
     Conflict {
         /// The key.
         key: String,
     },
-    /// NATS did not do it.
+    /// NATS refused the write or did not answer.
     #[error(transparent)]
     Bus(#[from] Error),
 }
@@ -75,7 +75,7 @@ impl Bucket {
         &self.name
     }
 
-    /// A key's value.
+    /// Reads a key's value; `None` if the key does not exist or was deleted.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -97,7 +97,7 @@ impl Bucket {
     /// Writes a key if its revision is still the expected one; `None` expects that the key does not exist. Returns the new revision.
     ///
     /// # Errors
-    /// [`PutError::Conflict`] if somebody else wrote in between.
+    /// [`PutError::Conflict`] if another writer changed the key in between.
     pub async fn put(
         &self,
         key: &str,
@@ -135,7 +135,7 @@ impl Bucket {
         written
     }
 
-    /// Of keys that were written, those that the bucket has not: somebody deleted or purged it.
+    /// Returns the keys of `written` that the bucket no longer has, because they were deleted or purged.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -156,7 +156,7 @@ impl Bucket {
         Ok(missing)
     }
 
-    /// Says that keys were gone and are written again.
+    /// Logs and reports that keys had been lost and were written again.
     pub fn note_restored(&self, cluster: &str, keys: usize) {
         let what = format!(
             "state of {cluster} in bucket {}: it was gone, written again",
@@ -166,7 +166,7 @@ impl Bucket {
         self.bus.status.repaired(what);
     }
 
-    /// Every key that begins with `<prefix>.`, with its value; not the mark of who writes them ([`crate::ClusterState`]).
+    /// Reads every key that begins with `<prefix>.`, except the writer's mark ([`crate::ClusterState`]).
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -191,7 +191,7 @@ impl Bucket {
         Ok(entries)
     }
 
-    /// Every change of a key that begins with `<prefix>.`, beginning with the present values; `*` in it is any token.
+    /// Streams every change of a key that begins with `<prefix>.`, beginning with the present values. `*` in the prefix matches any token.
     ///
     /// # Errors
     /// If NATS does not answer.

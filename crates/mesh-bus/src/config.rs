@@ -1,4 +1,4 @@
-//! Where NATS is and who we are there.
+//! Configuration of the NATS connection.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ impl Config {
         faults
     }
 
-    /// The address as it may be shown: without user and password, should somebody have written them into it.
+    /// The address without user and password, for logs and messages.
     pub fn redacted_url(&self) -> String {
         let redacted: Vec<String> = self.url.split(',').map(without_userinfo).collect();
         redacted.join(",")
@@ -75,7 +75,7 @@ fn without_userinfo(url: &str) -> String {
         Some(at) => url.split_at(at + 3),
         None => ("", url),
     };
-    // The last one: a password may hold an @ that nobody has encoded.
+    // The last `@`: a password may contain an unencoded one.
     match rest.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}***@{host}"),
         None => url.to_owned(),

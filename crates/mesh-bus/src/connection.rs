@@ -1,4 +1,4 @@
-//! The connection.
+//! The connection to NATS.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +16,14 @@ use crate::state::FormerStates;
 use crate::status::Status;
 use crate::{BoxError, Config, Error, authentication, innermost, metrics};
 
-/// How long a declaration is assumed to hold without a check.
+/// How long a completed declaration counts as current.
 const DECLARATION_TTL: Duration = Duration::from_secs(10);
-/// How long a connection may take to stand.
+/// Timeout of one connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is found out why there is no connection.
+/// Interval between two diagnoses of a missing connection.
 const REASON_INTERVAL: Duration = Duration::from_secs(10);
-/// So many consumers are declared or opened at a time: the server does them one after the other, and each has to be done before its
-/// request times out, however many there are.
+/// Limit of consumers that are declared or opened at the same time. The server handles them one after the other, and each has to be done
+/// before its request times out.
 const MAX_CONCURRENT_DECLARATIONS: usize = 32;
 
 /// A connection to NATS in one role. Cheap to clone.
@@ -33,7 +33,7 @@ pub struct Bus {
     pub(crate) jetstream: jetstream::Context,
     pub(crate) role: Arc<str>,
     pub(crate) config: Arc<Config>,
-    /// When everything was declared the last time, and over which connection. Locked while it is being declared.
+    /// Time and connection of the last complete declaration. Locked while declaring.
     declared: Arc<Mutex<Option<(Instant, u64)>>>,
     pub(crate) declaring: Arc<Semaphore>,
     pub(crate) consumers: Arc<Consumers>,
@@ -42,7 +42,7 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Connects as a role of the catalogue. Returns at once, also while NATS is away, and keeps connecting for ever.
+    /// Connects as a role of the catalogue. Returns at once, also while NATS is unavailable, and keeps trying to connect.
     ///
     /// # Errors
     /// If the configuration cannot be used: a broken address, an unreadable file.
@@ -106,7 +106,7 @@ impl Bus {
         })
     }
 
-    /// True while the connection stands.
+    /// True while connected.
     pub fn connected(&self) -> bool {
         self.client.connection_state() == State::Connected
     }
@@ -116,13 +116,13 @@ impl Bus {
         &self.role
     }
 
-    /// Waits until NATS answers and the public bus exists; declares streams, consumers and buckets if the configuration says so. Many may
-    /// wait at a time: one declares for all.
+    /// Waits until NATS answers and the public bus exists. Declares streams, consumers and buckets if `provision` is set. Concurrent
+    /// callers share one declaration.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when told to stop.
+    /// [`Error::Cancelled`] when `shutdown` is cancelled.
     pub async fn ready(&self, shutdown: &CancellationToken) -> Result<(), Error> {
-        // The first moments of a connection are nothing to warn of.
+        // No warning during the first moments of a connection.
         let patience = Instant::now() + Duration::from_secs(2);
         let mut warned = false;
         loop {
@@ -164,22 +164,22 @@ impl Bus {
         Ok(())
     }
 
-    /// Declares what the catalogue has, unless that was just done. A server that comes back may have lost everything, so every connection
-    /// begins anew.
+    /// Declares the whole catalogue, unless that was just done. A server that comes back may have lost everything, so every new connection
+    /// declares again.
     async fn declare_all(&self) -> Result<(), Error> {
         let mut declared = self.declared.lock().await;
         let connection = self.client.statistics().connects.load(Ordering::Relaxed);
         let is_fresh =
             |(at, over): (Instant, u64)| over == connection && at.elapsed() < DECLARATION_TTL;
         if !declared.is_some_and(is_fresh) {
-            // On the heap: it is large, and would be part of the future of everyone who waits for the bus.
+            // On the heap: the future is large and would be part of the future of every caller.
             Box::pin(self.provision()).await?;
             *declared = Some((Instant::now(), connection));
         }
         Ok(())
     }
 
-    /// Whether the server has what came with a version. 2.12 has what [`crate::ClusterState`] builds on.
+    /// True if the server has this version or a newer one. [`crate::ClusterState`] requires 2.12.
     pub(crate) fn is_at_least(&self, version: (u32, u32)) -> bool {
         is_at_least(&self.client.server_info().version, version)
     }
@@ -193,8 +193,8 @@ impl Bus {
     }
 }
 
-/// Finds out why there is no connection. The client's own event says "IO error" of whatever it is, from a port where nobody listens to
-/// a certificate that has expired; who may not try for ever is told the cause.
+/// Diagnoses a missing connection. The client's own event reads "IO error" for every cause, from a closed port to an expired certificate. A
+/// separate attempt reveals the cause.
 struct Reason {
     config: Config,
     addresses: Vec<ServerAddr>,
@@ -233,7 +233,7 @@ impl Reason {
     }
 }
 
-/// Whether a version of nats-server is this one or newer. One that cannot be read is none to refuse.
+/// True if a version of nats-server is at least `required`. An unreadable version counts as new enough.
 fn is_at_least(version: &str, required: (u32, u32)) -> bool {
     let mut numbers = version
         .split('.')
@@ -249,7 +249,7 @@ fn log_event(role: &str, event: &Event) {
         // Permission failures show up only here; the call that caused one just times out.
         Event::ServerError(error) => tracing::error!(role, %error, "NATS refuses"),
         Event::SlowConsumer(_) => tracing::warn!(role, %event, "NATS client"),
-        // Client errors repeat with every attempt to connect; the first one was told as a disconnect.
+        // Client errors repeat with every attempt to connect; the first was reported as a disconnect.
         Event::ClientError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {
             tracing::debug!(role, %event, "NATS client");
         }

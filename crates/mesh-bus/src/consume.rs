@@ -1,4 +1,4 @@
-//! Consuming: one place that pulls, calls a handler, and answers the server.
+//! Consuming: pulls messages, calls a handler, and acknowledges. No other module acknowledges messages.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -25,37 +25,37 @@ use crate::{Bus, Error, Message, metrics};
 /// Interval of progress acknowledgements: shorter than the shortest ack wait, the ledger's ten seconds.
 const ACK_PROGRESS_INTERVAL: Duration = Duration::from_secs(7);
 
-/// What a handler decided about a message.
+/// A handler's decision about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Handled; never to be delivered again.
+    /// Handled; never delivered again.
     Ack,
-    /// To be delivered again after this time. The message keeps a slot of its consumer meanwhile: for seconds, not for hours.
+    /// Deliver again after this time. The message occupies a slot of its consumer meanwhile, so the wait should be seconds, not hours.
     Nak {
         /// How long to wait.
         after: Duration,
     },
     /// Cannot be processed: parked on the dead-letter subject with this reason.
     DeadLetter {
-        /// Why.
+        /// The reason stored with the dead letter.
         reason: String,
     },
 }
 
 /// Handles messages one by one, several at the same time.
 pub trait Handler: Send + Sync + 'static {
-    /// Handles a message. May be called again with the same one.
+    /// Handles a message. May be called more than once with the same message.
     fn handle(&self, message: &Message) -> impl Future<Output = Disposition> + Send;
 }
 
 /// Handles messages in batches, one batch at a time.
 pub trait BatchHandler: Send + Sync + 'static {
-    /// Handles a batch; returns one outcome per message, in the same order.
+    /// Handles a batch; returns one disposition per message, in the same order.
     fn handle(&self, messages: &[Message]) -> impl Future<Output = Vec<Disposition>> + Send;
 }
 
 impl Bus {
-    /// Consumes a durable consumer until told to stop; then finishes what it holds. Survives restarts of NATS.
+    /// Reads a durable consumer until `shutdown` is cancelled, then finishes the messages in progress. Survives restarts of NATS.
     ///
     /// # Errors
     /// None at present; the signature leaves room for consumers that are gone for good.
@@ -100,7 +100,7 @@ impl Bus {
         Ok(())
     }
 
-    /// What was pulled and not begun is handed to whoever goes on, now and not after the ack wait.
+    /// Returns messages that were pulled but not begun, so that another replica gets them now and not after the ack wait.
     async fn hand_back(&self, messages: &mut stream::BoxStream<'static, Message>) {
         let now = Disposition::Nak {
             after: Duration::ZERO,
@@ -110,7 +110,8 @@ impl Bus {
         }
     }
 
-    /// Consumes a durable consumer in batches of up to `max_messages` messages: whatever is there, without waiting for more.
+    /// Reads a durable consumer in batches of up to `max_messages` messages. A batch holds the messages available at once; it does not wait
+    /// for more.
     ///
     /// # Errors
     /// None at present; see [`Bus::consume`].
@@ -147,7 +148,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Opens the consumer, in order as it was declared, trying again while NATS is away; `None` when told to stop.
+    /// Opens the consumer, checked against its declaration, and retries while NATS is unavailable; `None` on shutdown.
     async fn reopen(
         &self,
         stream: &str,
@@ -180,7 +181,7 @@ impl Bus {
         None
     }
 
-    /// The messages of a consumer, up to the first sign that the server is gone.
+    /// The messages of a consumer, until the first sign that the server is gone.
     async fn open(
         &self,
         stream: &str,
@@ -220,7 +221,7 @@ impl Bus {
         }
     }
 
-    /// Puts a message that cannot be processed where an operator finds it.
+    /// Stores a message that cannot be processed as a dead letter.
     async fn park(&self, message: &Message, reason: &str) -> Result<(), Error> {
         tracing::error!(
             subject = message.subject,
@@ -251,8 +252,8 @@ impl Bus {
     }
 }
 
-/// The messages of a consumer that was opened, until the server is gone or does not know our request any more. As many as `asking` has room for
-/// ask it for that at a time.
+/// The messages of an open consumer. Ends when the server is gone or no longer knows our pull request. `asking` limits concurrent requests
+/// for consumer info.
 pub(crate) async fn messages(
     consumer: PullConsumer,
     max_messages: usize,
@@ -282,7 +283,7 @@ pub(crate) async fn messages(
             Some((message, (messages, consumer)))
         }
     });
-    // Who is told to stop looks once more for what is left.
+    // Fused: on shutdown the caller polls once more for messages that are left.
     Ok(readable.fuse().boxed())
 }
 
@@ -314,18 +315,18 @@ async fn next(
     }
 }
 
-/// Whether the server still has a request of ours. Then what it does not say is late, as on a busy machine: who gave up would leave what is on
-/// its way to the ack wait.
+/// True if the server still holds a pull request of ours. Then a missing heartbeat is only late, as on a busy machine. Giving up would
+/// leave messages in flight to the ack wait.
 async fn is_waited_for(consumer: &PullConsumer, asking: &Semaphore) -> bool {
     let _permit = asking.acquire().await;
     let info = consumer.get_info().await;
     info.is_ok_and(|info| info.num_waiting > 0)
 }
 
-/// Tells the server that work goes on while a handler is slow, so that the messages are not delivered a second time meanwhile. The work
-/// does not wait for that: while NATS is away, nothing is told.
+/// Sends progress acknowledgements while a handler is slow, so that its messages are not delivered a second time. The work does not depend
+/// on them: while NATS is unavailable, none are sent.
 ///
-/// The work is pinned where it is called for: given by value it would be kept twice.
+/// The caller pins the work: passed by value, the future would be stored twice.
 async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output = T>>) -> T {
     let reporting = async {
         loop {

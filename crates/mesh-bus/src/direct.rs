@@ -1,7 +1,7 @@
-//! Reading a stream in order without a consumer, by batches of direct gets (ADR-31 of NATS).
+//! Reads a stream in order without a consumer, by batches of direct gets (ADR-31 of NATS).
 //!
-//! Who may create a consumer may take the name of another one, and a push consumer publishes wherever its creator says: rights by subject
-//! cannot forbid either. Who only reads does not need one.
+//! The right to create a consumer includes taking the name of an existing one, and a push consumer publishes to any subject its creator
+//! names. Permissions by subject can forbid neither. A role that only reads needs no consumer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use serde::Serialize;
 use crate::follow::StartPosition;
 use crate::{Bus, Error, Message};
 
-/// Messages of one request.
+/// Messages per request.
 const BATCH_SIZE: u32 = 256;
-/// A request is answered within this time, or asked again.
+/// A request without an answer in this time is retried.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Without word of a new message it is looked this often.
+/// Interval of polls without any sign of a new message.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Subscribers hear of a message before the stream has it.
+/// Subscribers receive a message before the stream has stored it.
 const STORE_DELAY: Duration = Duration::from_millis(20);
-/// So often a message that was heard of is looked for: one that the stream refused never comes.
+/// Number of reads after a wake-up: a message that the stream refused never appears.
 const READS_AFTER_WAKE_UP: u32 = 10;
 
-/// A request, as the server reads it.
+/// Body of a batched direct get, as the server reads it.
 #[derive(Debug, Serialize)]
 struct BatchRequest<'a> {
     batch: u32,
@@ -38,7 +38,7 @@ struct BatchRequest<'a> {
     start_time: Option<String>,
 }
 
-/// From where it goes on.
+/// Where the next read begins.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Sequence(u64),
@@ -50,18 +50,18 @@ struct DirectReader {
     stream: String,
     filters: Vec<String>,
     next: Next,
-    /// When the stream was made that is being read.
+    /// Creation time of the stream being read.
     created: Option<time::OffsetDateTime>,
     read: VecDeque<Message>,
     wake_ups: SelectAll<Subscriber>,
     reads_left: u32,
 }
 
-/// What a stream has now on a subject.
+/// The messages that a stream has now on a subject.
 pub struct StoredMessages(DirectReader);
 
 impl StoredMessages {
-    /// The next messages, in their order; empty after the last.
+    /// The next messages, in order; empty after the last.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -76,7 +76,7 @@ impl StoredMessages {
 }
 
 impl Bus {
-    /// Every message that a stream has now on a subject, without a consumer.
+    /// Reads every message that a stream has now on a subject, without a consumer.
     pub fn stored_messages(&self, stream: &str, subject: String) -> StoredMessages {
         StoredMessages(self.direct_reader(stream, vec![subject], Next::Sequence(1)))
     }
@@ -94,8 +94,8 @@ impl Bus {
         }
     }
 
-    /// Every message of a stream on these subjects, in its order; goes on for ever. NATS may go away and come back meanwhile; a stream that
-    /// was made anew is read from its beginning.
+    /// Streams every message of a stream on these subjects, in order and without end. Survives disconnects; a stream that was created anew
+    /// is read from its beginning.
     pub(crate) async fn read_stream(
         &self,
         stream: &str,
@@ -129,7 +129,7 @@ impl DirectReader {
         Error::jetstream("read stream", &self.stream)
     }
 
-    /// Its last sequence. One that was made anew counts from 1 again.
+    /// Reads the stream's last sequence. A stream that was created anew counts from 1 again.
     async fn read_last_sequence(&mut self) -> Result<u64, Error> {
         let stream = self.bus.jetstream.get_stream(&self.stream).await;
         let stream = stream.map_err(|source| self.failed()(source.into()))?;
@@ -144,7 +144,7 @@ impl DirectReader {
         Ok(info.state.last_sequence)
     }
 
-    /// What is published on the stream's subjects is only a sign that there is more to read.
+    /// Subscribes to the stream's subjects. A message there is only a sign that there is more to read.
     async fn subscribe(&mut self) -> Result<(), Error> {
         let any = self.filters.iter().any(|filter| filter == ">");
         let subjects = match any {
@@ -205,7 +205,7 @@ impl DirectReader {
         }
     }
 
-    /// The next messages of each filter. Up to where all of them are complete, they are in order.
+    /// Fetches the next messages of each filter. They are in order up to the point where all filters are complete.
     async fn fetch(&mut self) -> Result<(), Error> {
         let (mut found, mut complete_to) = (Vec::new(), u64::MAX);
         for filter in &self.filters {
@@ -223,7 +223,7 @@ impl DirectReader {
         Ok(())
     }
 
-    /// Messages of one filter, and whether these are all that there are now.
+    /// Messages of one filter, and whether they are all that exist now.
     async fn batch(&self, filter: &str) -> Result<(Vec<Message>, bool), Error> {
         let request = BatchRequest {
             batch: BATCH_SIZE,
@@ -256,7 +256,7 @@ impl DirectReader {
             };
             match answer.status.map(|status| status.as_u16()) {
                 None => messages.push(self.decode(answer)?),
-                // The end of the batch, and there is nothing.
+                // End of the batch, or no messages at all.
                 Some(204) => {
                     let pending = answer.headers.as_ref();
                     let pending = pending.and_then(|headers| headers.get("Nats-Num-Pending"));

@@ -1,4 +1,4 @@
-//! Consumers of webhook endpoints: one each, so that a dead endpoint only hurts itself.
+//! Consumers of webhook endpoints: one each, so that a failing endpoint delays no other.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,34 +15,34 @@ use crate::{Bus, Error};
 
 /// Prefix of the durable names of endpoint consumers.
 const PREFIX: &str = "wh-";
-/// Metadata of an endpoint consumer: the endpoint's name, and its owner.
+/// Metadata keys of an endpoint consumer: the endpoint's name, and its owner.
 const ENDPOINT: &str = "mesh-endpoint";
 const OWNER: &str = "mesh-owner";
-/// For so long messages are waited for that somebody was given who is not there any more.
+/// Shortened ack wait that returns messages which a former replica left unacknowledged.
 const HASTE: Duration = Duration::from_millis(500);
 
-/// What an endpoint consumes.
+/// Declaration of an endpoint's consumer.
 #[derive(Clone, Debug)]
 pub struct EndpointConsumer {
     /// Durable name, `wh-<12 characters>`.
     pub name: String,
     /// The endpoint's full name.
     pub endpoint: String,
-    /// Unix user it belongs to; empty for the operator's.
+    /// Unix user that owns the endpoint; empty for the operator's.
     pub owner: String,
     /// Subjects; empty for all.
     pub filters: Vec<String>,
-    /// How many messages may be unanswered.
+    /// Limit of unacknowledged messages.
     pub max_ack_pending: i64,
-    /// After this time without an answer a message is delivered again.
+    /// Time without an acknowledgement after which a message is redelivered.
     pub ack_wait: Duration,
-    /// When the endpoint was made: it gets what NATS took then or later, although its consumer is only made a moment afterwards.
+    /// When the endpoint was created. It receives messages stored then or later, although its consumer is created a moment afterwards.
     pub created_at: DateTime<Utc>,
 }
 
 impl Bus {
-    /// Creates or updates the consumer of an endpoint. A new one begins where the endpoint does. Who calls is the only one to consume it, and
-    /// does not yet: what was given to somebody and not answered comes again at once, and not after the ack wait.
+    /// Creates or updates the consumer of an endpoint. A new one begins at the endpoint's creation. The caller must be the only reader and
+    /// must not have begun: messages that another replica left unacknowledged are redelivered at once, not after the ack wait.
     ///
     /// # Errors
     /// If NATS refuses.
@@ -51,7 +51,7 @@ impl Bus {
         self.declare_endpoint(SLURM_EVENTS, endpoint, begin).await
     }
 
-    /// Creates or updates the consumer of what is told once more to an endpoint. A new one begins with what is there.
+    /// Creates or updates the consumer of an endpoint's replayed events. A new one begins with the first stored message.
     ///
     /// # Errors
     /// If NATS refuses.
@@ -72,7 +72,7 @@ impl Bus {
             .get_consumer_from_stream(&endpoint.name, stream)
             .await;
         let mut former = None;
-        // Where a consumer begins cannot be changed afterwards.
+        // The start of a consumer cannot be changed afterwards.
         let (deliver_policy, left) = match existing {
             Ok(consumer) => {
                 let info = consumer.cached_info();
@@ -116,7 +116,7 @@ impl Bus {
         } else {
             self.declare_as(stream, config.clone(), endpoint).await?;
         }
-        // From now on it stays so.
+        // From now on this declaration is enforced.
         self.consumers.expect(stream, config);
         if let Some((former, _)) = former {
             self.delete_endpoint_consumer(&former).await?;
@@ -124,7 +124,7 @@ impl Bus {
         Ok(())
     }
 
-    /// The consumer that an endpoint of a user had when names were not per owner, and the first message that nobody answered it for.
+    /// The consumer that an endpoint of a user had before names were per owner, and its first unacknowledged sequence.
     async fn former_endpoint_consumer(
         &self,
         endpoint: &EndpointConsumer,
@@ -143,7 +143,7 @@ impl Bus {
         };
         let info = consumer.cached_info();
         let says = |key: &str| info.config.metadata.get(key).map(String::as_str);
-        // Today it may be that of an endpoint that belongs to no user.
+        // The same name may belong to an endpoint without an owner today.
         let is_its_own =
             says(ENDPOINT) == Some(short) && says(OWNER) == Some(endpoint.owner.as_str());
         Ok(is_its_own.then(|| (name, info.ack_floor.stream_sequence + 1)))
@@ -162,7 +162,8 @@ impl Bus {
             .map_err(|source| Error::jetstream("declare consumer", &endpoint.name)(source.into()))
     }
 
-    /// The Unix user to whom a webhook endpoint belongs, as its consumer says: empty for the operator's, `None` if there is no such endpoint.
+    /// The Unix user that owns a webhook endpoint, from its consumer's metadata: empty for the operator's, `None` if there is no such
+    /// endpoint.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -178,12 +179,12 @@ impl Bus {
         let metadata = &consumer.cached_info().config.metadata;
         Ok(match metadata.get(ENDPOINT) {
             Some(known) if known != endpoint => None,
-            // One that a dispatcher of a former version made belongs to nobody until the next one has looked after it.
+            // A consumer made by an earlier version has no owner until the dispatcher updates it.
             _ => Some(metadata.get(OWNER).cloned().unwrap_or_default()),
         })
     }
 
-    /// True if an endpoint's consumer has handed out everything there is for it, and had an answer to each.
+    /// True if an endpoint's consumer has delivered all its messages and all are acknowledged.
     ///
     /// # Errors
     /// If there is no such consumer, or NATS does not answer.
@@ -217,10 +218,10 @@ impl Bus {
             .collect())
     }
 
-    /// Deletes the consumers of an endpoint that is gone.
+    /// Deletes both consumers of a removed endpoint.
     ///
     /// # Errors
-    /// If it is no endpoint's consumer, or NATS refuses.
+    /// If the name is not that of an endpoint's consumer, or NATS refuses.
     pub async fn delete_endpoint_consumer(&self, name: &str) -> Result<(), Error> {
         if !name.starts_with(PREFIX) {
             return Err(Error::jetstream("delete consumer", name)(
@@ -230,7 +231,7 @@ impl Bus {
         for stream in [MESH_REPLAY, SLURM_EVENTS] {
             self.consumers.forget(stream, name);
         }
-        // First, as the other one is what an endpoint's consumers are found by.
+        // The replay consumer goes first: an endpoint's consumers are found by the other one.
         let replays = self
             .jetstream
             .delete_consumer_from_stream(name, MESH_REPLAY);

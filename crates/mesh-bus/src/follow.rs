@@ -1,4 +1,4 @@
-//! Following a stream without a durable consumer: for people who watch, and for who has to learn that there is something.
+//! Follows a stream without a durable consumer: for event streams of the API, and for wake-ups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::{Bus, Error, Message};
 /// Where to begin.
 #[derive(Clone, Copy, Debug)]
 pub enum StartPosition {
-    /// With what comes from now on.
+    /// With messages published from now on.
     New,
     /// With this stream sequence.
     Sequence(u64),
-    /// With what was stored at or after this time.
+    /// With messages stored at or after this time.
     Since(DateTime<Utc>),
 }
 
@@ -54,16 +54,16 @@ impl Bus {
         self.read_stream(SLURM_EVENTS, filters, start).await
     }
 
-    /// Names of webhook endpoints to which replays tell something: first those that are in the stream, then each as it comes. Ends when
-    /// the server is gone.
+    /// Names of webhook endpoints that have replayed events: first those already in the stream, then each as it arrives. Ends when the
+    /// server is gone.
     ///
     /// # Errors
-    /// If the consumer cannot be made.
+    /// If the consumer cannot be created.
     pub async fn follow_replayed_endpoints(
         &self,
     ) -> Result<impl Stream<Item = String> + use<>, Error> {
         let config = pull::Config {
-            // The right to make a consumer is one to make it under a name.
+            // Permissions allow creating a consumer only with a name.
             name: Some(format!("{}-{:016x}", self.role(), rand::random::<u64>())),
             filter_subject: subject::ENDPOINT_REPLAY_SUBJECTS.to_owned(),
             deliver_policy: DeliverPolicy::LastPerSubject,

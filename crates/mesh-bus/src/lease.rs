@@ -1,10 +1,10 @@
-//! Leadership: of the replicas of a service, one leads per cluster; the others stand by.
+//! Leadership: one replica of a service leads per cluster; the others are on standby.
 //!
-//! The leader renews an entry `<cluster>.<service>` of bucket `mesh_leases`. A standby that has seen the same revision for [`LEASE_TTL`], by
-//! its own monotonic clock, takes the entry; so it does at once when the leader has given it up. No two hosts' clocks are compared.
+//! The leader renews an entry `<cluster>.<service>` of bucket `mesh_leases`. A standby takes the entry after it has seen the same revision
+//! for [`LEASE_TTL`] by its own monotonic clock, or at once if the leader has released it. Clocks of different hosts are never compared.
 //!
-//! A lease is no fence: a paused leader does not know that it has been replaced. What it writes is refused by [`crate::ClusterState`]. A
-//! leader that cannot reach NATS is unsure, and stays what it was if nobody has taken the entry meanwhile: without NATS it can tell nothing.
+//! A lease is no fence: a paused leader does not know that it has been replaced. [`crate::ClusterState`] refuses its writes. A leader that
+//! cannot reach NATS becomes unsure. It leads again if no other replica has taken the entry meanwhile: without NATS it can publish nothing.
 
 use std::time::{Duration, Instant};
 
@@ -18,32 +18,32 @@ use crate::{Bus, Error, metrics};
 
 /// A standby takes over after this time without a renewal.
 const LEASE_TTL: Duration = Duration::from_secs(6);
-/// Between two renewals.
+/// Interval of renewals.
 const RENEW_INTERVAL: Duration = Duration::from_millis(1_500);
-/// A renewal without an answer within this time is retried.
+/// A renewal without an answer in this time is retried.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two polls of a standby.
+/// Interval of a standby's polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Polls further apart prove nothing about the time between them: the standby was paused, or NATS was away.
+/// Polls further apart prove nothing about the time between them: the standby was paused, or NATS was unavailable.
 const MAX_POLL_GAP: Duration = Duration::from_secs(3);
-/// A slower poll does not count: NATS was away, so the leader could not renew. A faster one is a slow server.
+/// A slower poll does not count: NATS was unavailable, so the leader could not renew. A faster one is a slow server.
 const POLL_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What a replica is at the moment.
+/// Leadership of a replica at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeadershipState {
-    /// Not known: NATS has not answered yet, or the lease was given up.
+    /// Not known: NATS has not answered yet, or the lease was released.
     Starting,
-    /// Another one leads.
+    /// Another replica leads.
     Standby,
-    /// This one leads.
+    /// This replica leads.
     Leader,
-    /// The lease cannot be read or renewed: another one may lead.
+    /// The lease cannot be read or renewed: another replica may lead.
     Unsure,
 }
 
 impl LeadershipState {
-    /// The role in a word.
+    /// The state in lower case, as health and metrics show it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -54,7 +54,7 @@ impl LeadershipState {
     }
 }
 
-/// A replica of a service that wants to lead in a cluster.
+/// A replica of a service that competes for leadership of a cluster.
 pub struct Candidate {
     bus: Bus,
     service: String,
@@ -62,16 +62,16 @@ pub struct Candidate {
     role: watch::Sender<LeadershipState>,
 }
 
-/// A time of leading. Given up when dropped.
+/// A term of leadership. Released when dropped.
 pub struct Lease {
-    /// Cancelled when another one leads.
+    /// Cancelled when another replica leads.
     pub lost: CancellationToken,
     given_up: Option<oneshot::Sender<()>>,
     renewing: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Bus {
-    /// A replica of this connection's service.
+    /// A candidate of this connection's service.
     pub fn candidate(&self, cluster: &str) -> Candidate {
         Candidate {
             bus: self.clone(),
@@ -83,7 +83,7 @@ impl Bus {
 }
 
 impl Candidate {
-    /// What this replica is, as it changes.
+    /// Subscribes to this replica's leadership state.
     pub fn role(&self) -> watch::Receiver<LeadershipState> {
         self.role.subscribe()
     }
@@ -91,7 +91,7 @@ impl Candidate {
     /// Waits until this replica leads.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when told to stop.
+    /// [`Error::Cancelled`] when `shutdown` is cancelled.
     pub async fn lead(&self, shutdown: &CancellationToken) -> Result<Lease, Error> {
         let mut watched = Watched::default();
         let mut last_read = Instant::now();
@@ -166,7 +166,7 @@ impl Candidate {
 }
 
 impl Lease {
-    /// Gives it up, so that a standby need not wait.
+    /// Releases the lease, so that a standby need not wait.
     pub async fn give_up(mut self) {
         drop(self.given_up.take());
         if let Some(renewing) = self.renewing.take()
@@ -179,16 +179,16 @@ impl Lease {
     }
 }
 
-/// What a standby has seen of an entry.
+/// A standby's observations of an entry.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Revision, when it was seen first, and when last.
+    /// Revision, and when it was seen first and last.
     seen: Option<(u64, Instant, Instant)>,
 }
 
 impl Watched {
-    /// Whether nobody leads any more, after a look from one moment to another. Time counts from the end of the first look to the end of
-    /// the last: a renewal during the last makes the attempt to take the entry fail.
+    /// True if no replica leads, after a poll from `began` to `now`. Time counts from the end of the first poll to the end of the last: a
+    /// renewal during the last makes the attempt to take the entry fail.
     fn is_free(&mut self, entry: Option<&BucketEntry>, began: Instant, now: Instant) -> bool {
         let Some(entry) = entry.filter(|entry| !entry.value.is_empty()) else {
             return true;
@@ -208,13 +208,13 @@ impl Watched {
     }
 }
 
-/// The entry while it is ours.
+/// The lease entry while this replica holds it.
 struct Term {
     bucket: Bucket,
     key: String,
     holder: String,
     revision: Option<u64>,
-    /// When the last renewal was begun that succeeded.
+    /// When the last successful renewal began.
     renewed: Instant,
 }
 
@@ -227,7 +227,7 @@ impl Term {
         let began = Instant::now();
         let revision = match self.bucket.put(&self.key, value, self.revision).await {
             Ok(revision) => revision,
-            // Our own renewal, whose answer was lost, looks like somebody else's.
+            // Our own renewal whose answer was lost looks like another writer's.
             Err(PutError::Conflict { key }) => match self.bucket.get(&self.key).await? {
                 Some(entry) if entry.value == self.holder => entry.revision,
                 _ => return Err(PutError::Conflict { key }),
@@ -240,7 +240,7 @@ impl Term {
     }
 }
 
-/// Renews until the lease is given up or lost.
+/// Renews until the lease is released or lost.
 struct LeaseRenewer {
     term: Term,
     role: watch::Sender<LeadershipState>,
@@ -253,7 +253,7 @@ impl LeaseRenewer {
     async fn run(mut self, mut given_up: oneshot::Receiver<()>) {
         loop {
             tokio::select! {
-                // Dropped or told: both mean the same.
+                // Ready when `give_up` or a drop closes the channel.
                 _ = &mut given_up => break,
                 () = tokio::time::sleep(RENEW_INTERVAL) => {}
             }
@@ -271,7 +271,7 @@ impl LeaseRenewer {
                 }
             }
         }
-        // An empty value says that nobody leads.
+        // An empty value means that no replica leads.
         if let Err(error) = self.term.write(Bytes::new()).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
@@ -300,13 +300,13 @@ mod tests {
         }
     }
 
-    /// Looks at (milliseconds, revision); returns the times at which the lease was free.
+    /// Polls at (milliseconds, revision); returns the times at which the lease was free.
     fn free_at(reads: &[(u64, u64)]) -> Vec<u64> {
         let reads = reads.iter().map(|(at, revision)| (*at, *at, *revision));
         free_after(&reads.collect::<Vec<_>>())
     }
 
-    /// Looks that take a while: (begin, end, revision).
+    /// Polls of some length: (begin, end, revision).
     fn free_after(reads: &[(u64, u64, u64)]) -> Vec<u64> {
         let (mut watched, begin) = (Watched::default(), Instant::now());
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);

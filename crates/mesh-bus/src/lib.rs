@@ -1,10 +1,11 @@
 //! JetStream for the mesh: connect, declare, publish, consume, acknowledge, dead-letter.
 //!
-//! The only crate that names `async_nats`. Everything it declares comes from [`mesh_events::catalogue`]. What it promises:
+//! The only crate that names `async_nats`. Everything it declares comes from [`mesh_events::catalogue`]. Its guarantees:
 //!
-//! - A publish is done when JetStream has acknowledged it, never before, and carries the fact's id, so repeating it is harmless.
-//! - A message is acknowledged after its handler said so; a dropped one comes again; one that cannot be processed is parked with its reason.
-//! - NATS may be away at any time: connections come back by themselves, consumers resume, publishers wait.
+//! - A publish returns after JetStream has acknowledged it. It carries the event's id, so repeating it is harmless.
+//! - A message is acknowledged after its handler has finished. A dropped message is redelivered; one that cannot be processed is parked as
+//!   a dead letter with its reason.
+//! - NATS may be unavailable at any time: connections are restored, consumers resume, publishers wait.
 
 mod authentication;
 mod batch;
@@ -43,7 +44,7 @@ pub use publish::{PublishAck, ReplayedEvent};
 pub use state::ClusterState;
 pub use stream::{StoredMessage, StreamState};
 
-/// What can go wrong on the bus.
+/// An operation on the bus that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The NATS address or credentials cannot be used.
@@ -71,10 +72,10 @@ pub enum Error {
     Invalid {
         /// Id of the event.
         id: String,
-        /// Why.
+        /// Why the event is invalid.
         reason: String,
     },
-    /// JetStream did not acknowledge; the same call may work later.
+    /// JetStream did not acknowledge; a retry may succeed.
     #[error("publish to {subject}")]
     Publish {
         /// The subject.
@@ -86,7 +87,7 @@ pub enum Error {
     /// A stream, consumer or bucket cannot be declared, read or written.
     #[error("{action} {name}")]
     JetStream {
-        /// What was being done.
+        /// The operation, e.g. `open bucket`.
         action: &'static str,
         /// Stream, consumer or bucket.
         name: String,
@@ -94,13 +95,13 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Told to stop before it was done.
+    /// Cancelled by shutdown before it was done.
     #[error("stopped before it was done")]
     Cancelled,
 }
 
 impl Error {
-    /// The innermost cause, in words.
+    /// Text of the innermost cause.
     pub(crate) fn cause(&self) -> String {
         innermost(self).to_string()
     }

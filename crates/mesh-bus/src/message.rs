@@ -12,24 +12,24 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{BoxError, Error, trace};
 
-/// A message of a stream. Only this crate acknowledges it; handlers return an [`crate::Disposition`].
+/// A message of a stream. Only this crate acknowledges it; handlers return a [`crate::Disposition`].
 pub struct Message {
     /// Subject it was published to.
     pub subject: String,
     /// Body, as it was published.
     pub body: Bytes,
-    /// Stream it is in.
+    /// Name of its stream.
     pub stream: String,
-    /// Its sequence there.
+    /// Its sequence in the stream.
     pub stream_sequence: u64,
-    /// Counts deliveries to this consumer from 1.
+    /// Number of deliveries to this consumer, from 1.
     pub delivery: u64,
     /// When the server stored it.
     pub published: DateTime<Utc>,
-    /// How many more its consumer had to hand out.
+    /// Messages that its consumer had still to deliver.
     pub(crate) pending: u64,
     pub(crate) inner: jetstream::Message,
-    /// Span of handling it, where it is handled in a batch.
+    /// Span of handling the message as part of a batch.
     pub(crate) handling: Span,
 }
 
@@ -50,7 +50,7 @@ impl Message {
         })
     }
 
-    /// A message that was read from a stream without a consumer: nobody waits for an answer.
+    /// A message that was read from a stream without a consumer and needs no acknowledgement.
     pub(crate) fn read(
         stream: &str,
         stored: StreamMessage,
@@ -77,10 +77,10 @@ impl Message {
         })
     }
 
-    /// The event in the body.
+    /// Decodes the event in the body.
     ///
     /// # Errors
-    /// If the body is no event of the contract.
+    /// If the body is not an event of the contract.
     pub fn event(&self) -> Result<Event, DecodeError> {
         Event::from_bytes(&self.body)
     }
@@ -94,7 +94,7 @@ impl Message {
             .map(async_nats::HeaderValue::as_str)
     }
 
-    /// Links the sender's span to the current one: for what led to a fact but is not its parent.
+    /// Links the sender's span to the current one: for a cause that is not the parent.
     pub fn link_current_span(&self) {
         if let Some(headers) = &self.inner.headers {
             let sender = trace::extract(headers).span().span_context().clone();
@@ -104,13 +104,13 @@ impl Message {
         }
     }
 
-    /// The span of handling this message in a batch: what follows from it is published inside, so that it stays in the fact's trace.
-    /// Outside of batches the current span is the message's.
+    /// The span of handling this message in a batch. Publish its consequences inside, so that they stay in the event's trace. Outside of
+    /// batches the current span is the message's.
     pub fn handling(&self) -> Span {
         self.handling.clone()
     }
 
-    /// The span of handling this message: part of the event's own trace on the public bus, else a trace of its own.
+    /// The span of handling this message: part of the event's trace on the public bus, else the root of a new trace.
     pub(crate) fn span(&self, role: &str) -> Span {
         let id = self.header("Nats-Msg-Id").unwrap_or_default();
         let span = tracing::info_span!(

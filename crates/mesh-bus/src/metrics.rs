@@ -7,16 +7,16 @@ pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
 /// Handled messages by `stream` and `outcome`: done, retry, reject.
 pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
 
-/// What a consumer has before it, by `stream` and `consumer`.
+/// Messages that a consumer has still to deliver, by `stream` and `consumer`.
 pub(crate) const PENDING: &str = "mesh_bus_pending";
 
-/// Consumers, streams and buckets that were found changed or deleted, by `stream`.
+/// Consumers, streams and buckets found changed or deleted, by `stream`.
 pub(crate) const REPAIRED: &str = "mesh_bus_repairs_total";
 
 /// Whether this replica leads, by `service` and `cluster`.
 pub(crate) const LEADER: &str = "mesh_leader";
 
-/// Tells the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub(crate) fn describe() {
     metrics::describe_counter!(
         PUBLISHED,
@@ -48,7 +48,7 @@ pub(crate) fn consumed(stream: &str, outcome: &'static str) {
     metrics::counter!(CONSUMED, "stream" => stream.to_owned(), "outcome" => outcome).increment(1);
 }
 
-/// What a consumer of the catalogue has before it. Endpoints' consumers would be as many labels as users make endpoints.
+/// Pending messages of a consumer of the catalogue. Consumers of endpoints are left out: users would control the number of labels.
 #[derive(Clone)]
 pub(crate) struct Pending(metrics::Gauge);
 

@@ -1,14 +1,14 @@
-//! Whether every stream and bucket stores, found out without storing a message.
+//! Checks that every stream and bucket stores, without storing a message.
 //!
-//! A probe message would be an event to somebody: the ledger takes in all of SLURM_EVENTS and MESH_AUDIT and looks for every sequence of
-//! them, readers follow them, checkpoints are read by the stream. A publish that has to be refused (`Nats-Expected-Last-Sequence`) is
-//! refused before the disk is asked. So the administrator asks for two things that change nothing:
+//! A probe message would be an event to its readers: the ledger captures all of SLURM_EVENTS and MESH_AUDIT and checks every sequence of
+//! them. A publish that has to be refused (`Nats-Expected-Last-Sequence`) is refused before the server touches the disk. So the
+//! administrator sends two requests that change nothing:
 //!
-//! - The stream's declaration, as the server gave it out, is declared again: the server writes it to the stream's folder, as a message.
-//! - A subject that the stream does not take is purged of its messages, of which there are none: before the server looks for them it answers
-//!   with the error of a write that failed earlier. After one it stores nothing more, also when there is room again, until it is restarted.
+//! - It declares the stream again with its present configuration. The server writes the declaration to the stream's folder, like a message.
+//! - It purges a subject that the stream does not take and that has no messages. Before the server looks for them it returns the error of
+//!   an earlier failed write. After such an error the server stores nothing more until it is restarted, even when there is room again.
 //!
-//! No other role may do either, and none gets a right for it.
+//! No other role has the rights for either.
 
 use std::time::Duration;
 
@@ -18,27 +18,27 @@ use serde_json::{Value, json};
 
 use crate::{Bus, Error};
 
-/// A server that is well answers at once.
+/// A healthy server answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Subject of no stream: there is nothing to be purged.
 const NO_SUBJECT: &str = "doctor.probe";
-/// With less room than the largest message needs, a stream is full.
+/// A stream with less room than the largest message needs counts as full.
 const MIN_ROOM: u64 = 1 << 20;
 
-/// How a stream or bucket stores.
+/// Whether a stream or bucket stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageState {
-    /// Its name; of a bucket that of its stream.
+    /// Name of the stream; for a bucket `KV_<bucket>`.
     pub stream: String,
     /// Why it does not store; `None` if it does.
     pub problem: Option<String>,
 }
 
 impl Bus {
-    /// How every stream and bucket of the catalogue stores. For the administrator.
+    /// Checks that every stream and bucket of the catalogue stores. For the administrator.
     ///
     /// # Errors
-    /// If NATS does not answer, or these are not the administrator's credentials: what is refused is not answered.
+    /// If NATS does not answer, or these are not the administrator's credentials: NATS does not answer forbidden requests.
     pub async fn probe_storage(&self) -> Result<Vec<StorageState>, Error> {
         let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
         let streams = STREAMS.iter().map(|stream| stream.name.to_owned());
@@ -75,14 +75,14 @@ impl Bus {
     }
 }
 
-/// Why the server does not do it.
+/// The server's error, if it refused the request.
 fn refusal(answer: &Value) -> Option<String> {
     let error = answer.get("error")?;
     let text = error["description"].as_str();
     Some(text.map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Why the server would not store a message, as it says itself. A stream that discards its oldest messages may be full.
+/// Why the server would not store a message, by its own report. A stream that discards its oldest messages is never full.
 fn unable(info: &Value) -> Option<String> {
     let (stored, most) = (&info["state"]["bytes"], &info["config"]["max_bytes"]);
     if let (Some(stored), Some(most @ 1..)) = (stored.as_u64(), most.as_u64())

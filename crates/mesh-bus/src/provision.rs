@@ -1,4 +1,4 @@
-//! Set-up from the catalogue: creates or updates, and deletes nothing but consumers that the catalogue calls retired.
+//! Declares the catalogue: creates or updates. Deletes only consumers that the catalogue lists as retired.
 
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::{kv, stream};
@@ -6,12 +6,12 @@ use mesh_events::catalogue::{self, BUCKETS, CONSUMERS, RETIRED_CONSUMERS, STREAM
 
 use crate::{Bus, Error};
 
-/// Of a stream that has a consumer for each endpoint. From 2.15 on nats-server allows no more than 1,000 where a stream names no number, and
-/// no number stands for "any". What one server can do is far below it.
+/// Consumer limit of a stream with a consumer per endpoint. nats-server 2.15 and later allows only 1,000 unless the stream sets a limit,
+/// and has no value for "unlimited". One server's capacity is far below this number.
 const MAX_CONSUMERS: i32 = 1_000_000;
 
 impl Bus {
-    /// Declares every stream, bucket and consumer of the catalogue, but for the consumers of one cluster: who reads them declares them.
+    /// Declares every stream, bucket and consumer of the catalogue, except per-cluster consumers, which their readers declare.
     ///
     /// # Errors
     /// If NATS refuses one; the error names it.
@@ -63,7 +63,7 @@ impl Bus {
             Some(bytes) if stream.name == catalogue::SLURM_EVENTS => bytes,
             _ => stream.max_bytes,
         };
-        // An entry for each delivery: many at a time cost one sync.
+        // These streams get a message per delivery or request; a batch costs one sync.
         let many = [catalogue::MESH_AUDIT, catalogue::MESH_DEAD].contains(&stream.name);
         let by_endpoint = [catalogue::SLURM_EVENTS, catalogue::MESH_REPLAY].contains(&stream.name);
         stream::Config {

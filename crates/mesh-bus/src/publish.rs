@@ -1,4 +1,4 @@
-//! Publishing: done when JetStream has stored it.
+//! Publishing: complete when JetStream has stored the message.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::{Bus, Error, metrics, trace};
 
-/// How many entities are published at the same time by [`Bus::publish_all`].
+/// Limit of entities that [`Bus::publish_all`] publishes at the same time.
 const MAX_IN_FLIGHT_PUBLISHES: usize = 256;
 
 /// JetStream's receipt.
@@ -28,14 +28,14 @@ pub struct PublishAck {
     pub duplicate: bool,
 }
 
-/// A recorded event, to be told once more.
+/// A recorded event to be replayed.
 #[derive(Clone, Debug)]
 pub struct ReplayedEvent {
     /// Subject it was recorded from.
     pub original: String,
     /// The event.
     pub event: Event,
-    /// Its bytes as they are recorded.
+    /// Its bytes as recorded.
     pub body: Bytes,
 }
 
@@ -43,13 +43,13 @@ impl Bus {
     /// Publishes an event and waits until JetStream has stored it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`]: try again with the same event.
+    /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`]: retry with the same event.
     pub async fn publish(&self, event: &Event) -> Result<PublishAck, Error> {
         self.publish_as(event, &event.id).await
     }
 
-    /// Publishes an event that the stream had and lost: with an id of the message that JetStream has not seen, so that it is taken for none
-    /// that was published just now. Whoever has the event knows it by its own id.
+    /// Publishes an event that the stream has lost. The message id is new to JetStream, so that deduplication does not drop it. Consumers
+    /// recognise the event by its own id.
     ///
     /// # Errors
     /// As [`Bus::publish`].
@@ -72,11 +72,11 @@ impl Bus {
             .await
     }
 
-    /// Publishes events once more, with the bytes that are recorded: on the subjects of a replay, in this order, and each once for
-    /// the replay. Returns when JetStream has stored all of them.
+    /// Publishes recorded events, byte for byte, on the subjects of a replay, in this order, and each once per replay. Returns when
+    /// JetStream has stored all of them.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if one can never be published, else [`Error::Publish`]: try again with the same events.
+    /// [`Error::Invalid`] if one can never be published, else [`Error::Publish`]: retry with the same events.
     pub async fn publish_replayed(
         &self,
         replay: &str,
@@ -101,7 +101,7 @@ impl Bus {
             headers.insert(HEADER_REPLAY, replay);
             let subject = subject::replay(replay, endpoint, &original);
             let id = format!("{replay}:{}", event.id);
-            // Sent one after the other, and acknowledged together.
+            // Sent one after the other, then acknowledged together.
             let acknowledged = self.begin(subject.clone(), &id, headers, body).await;
             sent.push((subject, id, acknowledged));
         }
@@ -111,7 +111,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Takes away what a replay told.
+    /// Deletes the messages of a replay.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -151,7 +151,7 @@ impl Bus {
         stored
     }
 
-    /// Sends a message; the answer is awaited by [`Self::stored`].
+    /// Sends a message; [`Self::stored`] awaits the acknowledgement.
     pub(crate) async fn begin(
         &self,
         subject: String,
@@ -196,10 +196,10 @@ impl Bus {
         }
     }
 
-    /// Publishes an event, however long NATS is away or the stream is full.
+    /// Publishes an event; retries while NATS is unavailable or the stream is full.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when told to stop, [`Error::Invalid`] if it can never be published.
+    /// [`Error::Cancelled`] when `shutdown` is cancelled, [`Error::Invalid`] if it can never be published.
     pub async fn publish_until_done(
         &self,
         event: &Event,
@@ -225,7 +225,7 @@ impl Bus {
                 }
                 done => return done,
             }
-            // Full jitter: many publishers that wait for the same server come back spread out.
+            // Full jitter spreads many publishers that wait for the same server.
             let wait = delay.mul_f64(rand::random::<f64>());
             tokio::select! {
                 () = shutdown.cancelled() => return Err(Error::Cancelled),
@@ -234,11 +234,11 @@ impl Bus {
         }
     }
 
-    /// Publishes many events until all are stored. Events of one entity keep their order, with one unacknowledged at a time;
-    /// different entities go in parallel.
+    /// Publishes many events until all are stored. Events of one entity keep their order, with one unacknowledged at a time; different
+    /// entities go in parallel.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when told to stop, [`Error::Invalid`] for an event that can never be published.
+    /// [`Error::Cancelled`] when `shutdown` is cancelled, [`Error::Invalid`] for an event that can never be published.
     pub async fn publish_all(
         &self,
         events: Vec<Event>,
@@ -255,7 +255,7 @@ impl Bus {
         .await
     }
 
-    /// Publishes events each with the span it belongs to; see [`Bus::publish_all`].
+    /// Publishes events, each within its span; see [`Bus::publish_all`].
     ///
     /// # Errors
     /// As [`Bus::publish_all`].

@@ -1,8 +1,8 @@
-//! Durable consumers stay what was declared: compared every minute and whenever they are opened, repaired if somebody changed or deleted
-//! them, and never in silence.
+//! Keeps durable consumers as declared. Compares them every minute and whenever they are opened, and repairs those that were changed or
+//! deleted. Every repair is logged and reported.
 //!
-//! A consumer that got other messages meanwhile is made anew. It begins after the last message that was acknowledged when it was in order
-//! the last time, so nothing is skipped; what comes twice is recognised by its id.
+//! A consumer that got other messages meanwhile is recreated. It begins after the last message acknowledged at the last good comparison, so
+//! nothing is skipped. Readers recognise duplicates by their id.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ use crate::metrics::Pending;
 use crate::provision::consumer_config;
 use crate::{Bus, Error, metrics};
 
-/// Between two comparisons.
+/// Interval of comparisons.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// An endpoint's consumer is missing for a moment when the endpoint was deleted by another replica.
+/// An endpoint's consumer is missing for a moment when another replica has deleted the endpoint.
 const ENDPOINT_ABSENCE: Duration = Duration::from_secs(10);
 
 /// Stream and durable name.
@@ -34,26 +34,26 @@ pub(crate) struct Consumers(Mutex<HashMap<Key, Watched>>);
 
 #[derive(Default)]
 struct Watched {
-    /// What it shall be, where the catalogue does not say so.
+    /// The declaration of an endpoint's consumer, which the catalogue does not have.
     endpoint: Option<pull::Config>,
     seen: Option<Seen>,
     missing_since: Option<Instant>,
 }
 
-/// How it was when it was in order the last time.
+/// State of a consumer at the last good comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     created: time::OffsetDateTime,
-    /// Every message up to this sequence was acknowledged.
+    /// Every message up to this stream sequence was acknowledged.
     ack_floor: u64,
 }
 
 /// What has to be done about a consumer.
 #[derive(Debug, PartialEq, Eq)]
 enum Repair {
-    /// It gets the right messages, under other conditions.
+    /// It gets the right messages, but its limits differ.
     Update(&'static str),
-    /// It got other messages, or somebody else did.
+    /// It got other messages, or another reader did.
     Replace(&'static str),
 }
 
@@ -84,7 +84,7 @@ impl Consumers {
 }
 
 impl Bus {
-    /// A consumer of the role's own as the catalogue has it, or as an endpoint declared it.
+    /// Opens a consumer as the catalogue or an endpoint declares it, after repairing it if needed.
     pub(crate) async fn checked_consumer(
         &self,
         stream: &str,
@@ -146,7 +146,7 @@ impl Bus {
                 }
                 let known = self.jetstream.get_stream(stream).await;
                 let known = known.map_err(|source| failed()(source.into()))?;
-                // A stream that is younger than its consumer was counts from 1 again.
+                // A stream that was created after its consumer counts from 1 again.
                 seen = seen.filter(|seen| known.cached_info().created <= seen.created);
                 let deliver_policy = begin(stream, expected.deliver_policy, seen);
                 self.make(
@@ -186,7 +186,7 @@ impl Bus {
         Ok(consumer)
     }
 
-    /// Lets a consumer of the catalogue begin anew with everything that its stream has. Nobody may read it meanwhile.
+    /// Recreates a consumer of the catalogue, so that it begins with the first message of its stream. It must not be read meanwhile.
     ///
     /// # Errors
     /// If NATS refuses.
@@ -209,7 +209,7 @@ impl Bus {
             .map_err(|source| Error::jetstream("declare consumer", &name)(source.into()))
     }
 
-    /// Compares a consumer every minute, until the guard is dropped: it is not read any more.
+    /// Compares a consumer every minute until the guard is dropped.
     pub(crate) fn checking(
         &self,
         stream: &str,
@@ -239,7 +239,7 @@ impl Bus {
     }
 }
 
-/// What the catalogue says of a consumer, if it is one of its.
+/// The catalogue's declaration of a consumer, if it has one.
 pub(crate) fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
     let (consumer, token) = Consumer::of_cluster(stream, name).or_else(|| {
         let mut all = catalogue::CONSUMERS.iter();
@@ -249,13 +249,13 @@ pub(crate) fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
     Some(consumer_config(consumer, token))
 }
 
-/// Where a consumer begins that is made anew.
+/// Start of a recreated consumer.
 fn begin(stream: &str, declared: DeliverPolicy, seen: Option<Seen>) -> DeliverPolicy {
     let work_queue = STREAMS
         .iter()
         .any(|one| one.name == stream && one.work_queue);
     match seen {
-        // Of a work queue only what nobody has acknowledged is left, and the server allows no other beginning.
+        // A work queue holds only unacknowledged messages, and the server allows no other start.
         Some(seen) if !work_queue && seen.ack_floor > 0 => DeliverPolicy::ByStartSequence {
             start_sequence: seen.ack_floor + 1,
         },
@@ -263,7 +263,7 @@ fn begin(stream: &str, declared: DeliverPolicy, seen: Option<Seen>) -> DeliverPo
     }
 }
 
-/// Compares a consumer with what it shall be.
+/// Compares a consumer with its declaration.
 fn repair(
     expected: &pull::Config,
     of_endpoint: bool,
@@ -285,7 +285,7 @@ fn repair(
     {
         Some(Repair::Replace("its kind was changed"))
     } else if filters(config) != filters(&expected) {
-        // The filters of an endpoint are changed by its owner, perhaps at another replica.
+        // The owner changes an endpoint's filters, perhaps at another replica.
         Some(match of_endpoint {
             true => Repair::Update("its filters were changed"),
             false => Repair::Replace("its filters were changed"),

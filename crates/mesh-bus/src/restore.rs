@@ -1,4 +1,4 @@
-//! Streams and buckets that somebody deleted are declared again, and a server that does not store any more is found out.
+//! Restores deleted streams and buckets, and detects a server that no longer stores.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use crate::{Bus, Error, metrics};
 
-/// A server that is well answers at once.
+/// A healthy server answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where a server answers how it is; in the system account only.
+/// Health of a server; answered in the system account only.
 const HEALTH_SUBJECT: &str = "$SYS.REQ.SERVER.PING.HEALTHZ";
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct HealthStatus {
 }
 
 impl Bus {
-    /// Declares everything again if a stream or bucket of the catalogue is missing, and says so. For whoever may provision.
+    /// Declares the catalogue again if one of its streams or buckets is missing, and reports it. For connections that may provision.
     ///
     /// # Errors
     /// If NATS does not answer or refuses.
@@ -64,7 +64,7 @@ impl Bus {
         Ok(())
     }
 
-    /// What is wrong with the server, as it says itself; `None` if it is well. For a user of the system account.
+    /// The server's own health report; `None` if it is healthy. For a user of the system account.
     ///
     /// # Errors
     /// If it does not answer.

@@ -1,11 +1,11 @@
-//! A service's state about one cluster: keys `<cluster>.<…>` of a bucket, with one writer at a time.
+//! A service's state of one cluster: keys `<cluster>.<…>` of a bucket, with one writer at a time.
 //!
-//! Who takes it over writes `<cluster>.writer` first and reads afterwards. Every write names the last revision that *any* key of the
-//! cluster had, so the first write of a new writer fences off the one before, whatever key that one is about to write; and a write
-//! that was held up on its way cannot land on top of a newer one.
+//! A new writer writes `<cluster>.writer` first and reads afterwards. Every write names the last revision of *any* key of the cluster. So
+//! the first write of a new writer fences off its predecessor, whatever key that is about to write. A delayed write cannot overwrite a
+//! newer one either.
 //!
-//! The writer keeps what it wrote, compressed: if somebody deletes or purges the bucket, its next write or check puts everything back.
-//! Should it lose its lease with the bucket, the next writer of this process does.
+//! The writer stores a compressed copy of what it wrote. If the bucket is deleted or purged, its next write or check restores everything.
+//! If the lease is lost with the bucket, the next writer of this process restores it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read as _, Write as _};
@@ -28,26 +28,26 @@ use crate::{Bus, Error};
 
 /// Makes the server compare with the last message of other subjects than the message's own; nats-server 2.12 and later, also in a cluster.
 const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
-/// Names the writer, so that a write is recognised whose answer was lost.
+/// Names the writer, to recognise a write whose answer was lost.
 const WRITER_HEADER: &str = "Mesh-Writer";
-/// The server refuses what is in order.
+/// Error text for a write that the server refused although its revision is current.
 const UNEXPECTED_CONFLICT: &str =
     "refused as out of date, which it is not; does every nats-server have version 2.12 or newer?";
 /// Key suffix of the writer's mark.
 pub(crate) const MARK: &str = "writer";
 /// A delete is a message without a value, and with this header.
 const DELETE_MARKER: (&str, &str) = ("KV-Operation", "DEL");
-/// Between two checks.
+/// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// What was written so long ago may be older than what another process wrote since.
+/// An older copy may be outdated: another process may have written since.
 const WRITE_CACHE_TTL: Duration = Duration::from_secs(60);
 /// Keys read concurrently.
 const MAX_CONCURRENT_READS: usize = 32;
 
-/// What a writer had written, by key, compressed.
+/// Values written by a writer, by key, compressed.
 type Written = BTreeMap<String, Vec<u8>>;
 
-/// What former writers of this process had written, by bucket and cluster, and until when they wrote.
+/// Values written by former writers of this process, by bucket and cluster, and when each stopped writing.
 #[derive(Default)]
 pub(crate) struct FormerStates(Mutex<HashMap<(String, String), (Instant, Written)>>);
 
@@ -65,24 +65,24 @@ impl FormerStates {
     }
 }
 
-/// The state of a service about a cluster.
+/// The state of a service for one cluster, with the exclusive right to write it.
 pub struct ClusterState {
     bus: Bus,
     bucket: Bucket,
     cluster: String,
     writer: String,
     last: u64,
-    /// What the bucket has of the cluster, by key, compressed.
+    /// The bucket's values of the cluster, by key, compressed.
     written: Written,
-    /// The bucket has less than that.
+    /// True if the bucket has lost some of `written`.
     lost: bool,
-    /// When it was found complete.
+    /// When the bucket was last found complete.
     checked: Instant,
 }
 
 impl Bus {
-    /// Takes over the state of a service about a cluster: no other writer's write succeeds any more. Returns what is stored.
-    /// `cluster` is the cluster's token, with which its keys begin.
+    /// Takes over the state of a service for a cluster, and fences off every other writer. Returns the stored entries. `cluster` is the
+    /// cluster's token, with which its keys begin.
     ///
     /// # Errors
     /// If the bucket does not exist or NATS does not answer.
@@ -102,7 +102,7 @@ impl Bus {
             checked: Instant::now(),
         };
         let former = self.former.take(state.bucket.name(), cluster);
-        // Whoever took it over in between has left a mark, unless everything was deleted.
+        // Another writer in between would have left a mark, unless everything was deleted.
         let is_empty = state.newest(&state.key(">")).await?.is_none();
         let mark = state.subject(&state.key(MARK));
         let subject = mark.clone();
@@ -124,7 +124,7 @@ impl Bus {
         if let (true, Some(former)) = (is_empty, former) {
             state.written = former;
             match state.rewrite(MARK).await {
-                // Whoever took it over meanwhile has the last word; the first write says so.
+                // A conflict means that another writer took over meanwhile; our first write will report it.
                 Ok(()) | Err(PutError::Conflict { .. }) => {}
                 Err(PutError::Bus(error)) => return Err(error),
             }
@@ -138,7 +138,6 @@ impl Bus {
 }
 
 impl ClusterState {
-    /// A key of the cluster.
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.cluster)
     }
@@ -146,7 +145,7 @@ impl ClusterState {
     /// Writes a key of the cluster.
     ///
     /// # Errors
-    /// [`PutError::Conflict`] if somebody else has taken the state over. After any other error the same write may be tried again.
+    /// [`PutError::Conflict`] if another writer has taken the state over. After any other error the same write may be retried.
     pub async fn put(&mut self, key: &str, value: Bytes) -> Result<(), PutError> {
         self.write(key, value, &self.headers()).await
     }
@@ -162,8 +161,8 @@ impl ClusterState {
         self.write(key, Bytes::new(), &headers).await
     }
 
-    /// Looks whether the bucket has all that was written, every ten seconds at most, and puts it back. For whoever may not write for long:
-    /// until then it would be lost with the writer.
+    /// Checks, at most every ten seconds, that the bucket has everything that was written, and restores what is missing. For writers that
+    /// may not write for long: until the next write the data would be lost with the writer.
     ///
     /// # Errors
     /// As [`ClusterState::put`].
@@ -197,13 +196,13 @@ impl ClusterState {
             if self.store(&subject, &value, headers).await? {
                 break;
             }
-            // An earlier write of ours whose answer was lost, or somebody else's.
+            // An earlier write of ours whose answer was lost, or another writer's.
             let Some(newest) = self.newest_own(key).await? else {
                 self.lost = true;
                 continue;
             };
             if newest.sequence == self.last {
-                // Nothing came in between: a write of ours is on its way still, or the server compares with another subject.
+                // Nothing came in between: a write of ours is still in flight, or the server compares with another subject.
                 return Err(self.bucket.error("write bucket")(UNEXPECTED_CONFLICT).into());
             }
             self.last = newest.sequence;
@@ -214,7 +213,7 @@ impl ClusterState {
         Ok(self.note(key, &value)?)
     }
 
-    /// The newest message of the cluster, if it is ours. There is none only if the bucket was emptied: who takes it over leaves a mark.
+    /// The newest message of the cluster, if it is ours. `None` only if the bucket was emptied: every new writer leaves a mark.
     async fn newest_own(&mut self, key: &str) -> Result<Option<StreamMessage>, PutError> {
         let newest = self.newest(&self.key(">")).await?;
         let is_own = |newest: &StreamMessage| {
@@ -230,7 +229,7 @@ impl ClusterState {
         }
     }
 
-    /// Somebody else writes now: what we wrote counts no more.
+    /// Another writer has taken over: drops the copy of our writes.
     fn replaced(&mut self, key: &str) -> PutError {
         self.written.clear();
         PutError::Conflict {
@@ -276,7 +275,7 @@ impl ClusterState {
         }
     }
 
-    /// Puts everything back into a bucket that was emptied; goes on where an earlier attempt failed. `key` is what is to be written after it.
+    /// Restores everything into a bucket that was emptied, and may be retried. `key` is the key to be written afterwards, for the error.
     async fn rewrite(&mut self, key: &str) -> Result<(), PutError> {
         let newest = self.newest_own(key).await?;
         self.last = newest.map_or(0, |newest| newest.sequence);
@@ -302,7 +301,7 @@ impl ClusterState {
         Ok(())
     }
 
-    /// Keeps a value that is stored; an empty one is a deleted key.
+    /// Records a stored value; an empty one is a deleted key.
     fn note(&mut self, key: &str, value: &Bytes) -> Result<(), Error> {
         if value.is_empty() {
             self.written.remove(key);
@@ -322,7 +321,7 @@ impl ClusterState {
         Ok(value.into())
     }
 
-    /// Every key but the mark. Read from the leader of the stream: a replica may be behind, and what it has would be written back.
+    /// Reads every key but the mark, from the stream's leader: a replica may be behind, and its old values would be written back.
     async fn load(&self) -> Result<Vec<BucketEntry>, Error> {
         let mark = self.key(MARK);
         let subjects = self.subjects().await?;
@@ -366,7 +365,7 @@ impl ClusterState {
         }))
     }
 
-    /// The newest message of a key, or of all, as the leader of the stream has it.
+    /// The newest message of a key, or of all, from the stream's leader.
     async fn newest(&self, key: &str) -> Result<Option<StreamMessage>, Error> {
         let stream = &self.bucket.store.stream;
         match stream

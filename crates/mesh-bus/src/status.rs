@@ -1,4 +1,4 @@
-//! What of the bus does not work or was repaired, for whoever says so: readiness, notes, the doctor.
+//! Problems and repairs of the bus, for readiness, health notes and the doctor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use mesh_events::catalogue::STREAMS;
 
 use crate::Bus;
 
-/// A publish that has no answer for so long is a problem already.
+/// A publish without an answer for this long is a problem already.
 const SLOW_PUBLISH: Duration = Duration::from_secs(5);
-/// Who stops waiting after so long does so because there is no answer.
+/// A caller that gives up after this long does so because there is no answer.
 const ABANDONED_PUBLISH: Duration = Duration::from_secs(2);
-/// Who publishes in vain tries again; a failure of so long ago that nobody repeated says nothing about now.
+/// Publishers retry. An older failure that did not recur says nothing about the present.
 const FAILURE_AGE: Duration = Duration::from_secs(120);
-/// So long a repair is told of.
+/// How long a repair is reported.
 const REPAIR_AGE: chrono::TimeDelta = chrono::TimeDelta::hours(1);
 
 #[derive(Default)]
@@ -26,16 +26,16 @@ struct Inner {
     next: u64,
     /// Publishes without an answer yet: since when, and to which stream.
     waiting: HashMap<u64, (Instant, String)>,
-    /// By stream: the last failure since the last success.
+    /// The last failure since the last success, by stream.
     failed: BTreeMap<String, (Instant, String)>,
     /// Consumers that cannot be read, by stream and name: since when, and why.
     unreadable: BTreeMap<(String, String), (Instant, String)>,
     repairs: Vec<(DateTime<Utc>, String)>,
-    /// Since when it is known why there is no connection, and why; `None` while connected.
+    /// When and why the connection was found missing; `None` while connected.
     disconnected: Option<(Instant, String)>,
 }
 
-/// A publish on its way. Who gives up waiting for its answer has found that there is none.
+/// A publish in progress. Dropped without an answer, it counts as failed after [`ABANDONED_PUBLISH`].
 pub(crate) struct Waiting<'a> {
     status: &'a Status,
     number: u64,
@@ -125,7 +125,7 @@ impl Waiting<'_> {
         self.status.stored(&self.subject);
     }
 
-    /// It was answered; what that says of the stream is noted elsewhere, or nothing.
+    /// The server answered; the result is recorded elsewhere or says nothing about the stream.
     pub(crate) fn answered(mut self) {
         self.answered = true;
     }
@@ -146,7 +146,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Bus {
-    /// What does not work, if anything: no connection, and why; streams that do not store what is published, consumers that cannot be read.
+    /// Present problems, if any: no connection and its cause, streams that do not store, consumers that cannot be read.
     pub fn problem(&self) -> Option<String> {
         if !self.connected() {
             let reason = self.status.lock().disconnected.clone();
@@ -158,7 +158,7 @@ impl Bus {
         self.status.problem(Instant::now())
     }
 
-    /// What was found changed or deleted within the last hour, and repaired.
+    /// Streams, buckets and consumers that were found changed or deleted within the last hour, and repaired.
     pub fn repairs(&self) -> Vec<String> {
         let now = Utc::now();
         let repairs = &self.status.lock().repairs;
@@ -218,7 +218,7 @@ fn stream_of(subject: &str) -> String {
     )
 }
 
-/// Whether a subject is one of a pattern with NATS' wildcards.
+/// Whether a subject matches a pattern with NATS wildcards.
 fn matches(pattern: &str, subject: &str) -> bool {
     let mut tokens = subject.split('.');
     for expected in pattern.split('.') {

@@ -1,4 +1,4 @@
-//! What a stream still has: for who must know that nothing is missing.
+//! Reads a stream's state and stored messages, for services that must detect gaps.
 
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{RawMessageError, RawMessageErrorKind, Stream};
@@ -7,18 +7,18 @@ use chrono::{DateTime, Utc};
 
 use crate::{BoxError, Bus, Error};
 
-/// How a stream stands.
+/// State of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamState {
-    /// When it was made: one that was made anew counts from 1 again.
+    /// When it was created: a recreated stream counts from 1 again.
     pub created: DateTime<Utc>,
-    /// Sequence of the first message it still has; one more than the last if it has none.
+    /// Sequence of its first message; one more than the last if it is empty.
     pub first_sequence: u64,
     /// Sequence of the last message it ever had.
     pub last_sequence: u64,
 }
 
-/// A message as the stream has it, whatever a consumer did with it.
+/// A message as the stream stores it, independent of any consumer.
 #[derive(Clone, Debug)]
 pub struct StoredMessage {
     /// Its sequence.
@@ -32,7 +32,7 @@ pub struct StoredMessage {
 }
 
 impl Bus {
-    /// How a stream stands.
+    /// Reads the state of a stream.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -47,7 +47,7 @@ impl Bus {
         })
     }
 
-    /// The first message of a stream that has this sequence or a later one; `None` if there is none any more.
+    /// The first message of a stream at or after this sequence; `None` if there is none.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -73,7 +73,7 @@ impl Bus {
         stored(stream, found.await)
     }
 
-    /// The message of a stream with this sequence; `None` if it is not there any more.
+    /// The message of a stream with this sequence; `None` if it has been removed.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -86,7 +86,7 @@ impl Bus {
         stored(stream, handle.get_raw_message(sequence).await)
     }
 
-    /// The first message of a stream on a subject that has this sequence or a later one; `None` if there is none any more.
+    /// The first message of a stream on a subject at or after this sequence; `None` if there is none.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -101,7 +101,7 @@ impl Bus {
         stored(stream, found.await)
     }
 
-    /// Takes the right to read messages, and none to look at the stream.
+    /// Needs the right to read messages, but not the right to read stream info.
     async fn stream_without_info(&self, stream: &str) -> Result<Stream<()>, Error> {
         let handle = self.jetstream.get_stream_no_info(stream).await;
         handle.map_err(|source| Error::jetstream("read stream", stream)(source.into()))

@@ -1,4 +1,4 @@
-//! W3C trace context: in NATS headers, and as text for those who keep or pass it on.
+//! W3C trace context: in NATS headers, and as text for callers that store it or pass it on.
 
 use std::collections::HashMap;
 
@@ -37,12 +37,12 @@ pub(crate) fn inject(headers: &mut HeaderMap) {
     });
 }
 
-/// The sender's context.
+/// Reads the sender's context from headers.
 pub(crate) fn extract(headers: &HeaderMap) -> opentelemetry::Context {
     global::get_text_map_propagator(|propagator| propagator.extract(&ReadHeaders(headers)))
 }
 
-/// The `traceparent` of the current span, for requests to others; `None` without telemetry.
+/// The `traceparent` of the current span, for outgoing requests; `None` without telemetry.
 pub fn traceparent() -> Option<String> {
     let mut headers = HashMap::new();
     global::get_text_map_propagator(|propagator| {
@@ -51,14 +51,14 @@ pub fn traceparent() -> Option<String> {
     headers.remove("traceparent")
 }
 
-/// Makes a span a child of the one that a `traceparent` names.
+/// Makes a span a child of the span that a `traceparent` names.
 pub fn adopt(span: &Span, traceparent: &str) {
     if let Err(error) = span.set_parent(read(traceparent)) {
         tracing::trace!(%error, "span has no place for a parent");
     }
 }
 
-/// Links a span to the one that a `traceparent` names.
+/// Links a span to the span that a `traceparent` names.
 pub fn link(span: &Span, traceparent: &str) {
     let linked = read(traceparent).span().span_context().clone();
     if linked.is_valid() {

@@ -1,4 +1,4 @@
-//! TLS, client certificates and NKeys of a real nats-server; files that are exchanged count without a restart of ours.
+//! TLS, client certificates and NKeys of a real nats-server. Replaced files take effect without a restart of ours.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::PATIENCE;
 
-/// A folder of certificates: of an authority, a server and a client.
+/// A folder with certificates of an authority, a server and a client.
 struct Pki {
     folder: tempfile::TempDir,
 }
@@ -33,7 +33,7 @@ impl Pki {
         self.folder.path().join(name)
     }
 
-    /// A new authority, and new certificates by it: the server's for a host.
+    /// Creates a new authority, and certificates signed by it: the server's for a host.
     fn issue(&self, host: &str) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -74,7 +74,7 @@ async fn stores(bus: &Bus, id: u32) {
     .unwrap_or_else(|_| panic!("nothing is stored: {:?}", bus.problem()));
 }
 
-/// Waits until the bus says why it has no connection.
+/// Waits until the bus reports why it has no connection.
 async fn says(bus: &Bus, words: &str) {
     let start = tokio::time::Instant::now();
     loop {
@@ -150,7 +150,7 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     };
     stores(&connect(&config).await, 1).await;
     says(&connect(&without).await, "NATS does not answer (").await;
-    // A private key that others may read is none.
+    // A private key that others may read is refused.
     std::fs::set_permissions(pki.path("client.key"), PermissionsExt::from_mode(0o644)).unwrap();
     let error = Bus::connect(&config, "ingest").await.err().unwrap();
     assert!(error.to_string().contains("mesh.nats.key_file"), "{error}");

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{PATIENCE, connect};
 
-/// Answers as told and counts deliveries by job id.
+/// Answers as configured and counts deliveries by job id.
 #[derive(Clone, Default)]
 struct Recorder {
     seen: Arc<Mutex<HashMap<u32, u64>>>,
@@ -68,8 +68,8 @@ async fn consumption_goes_on_after_the_server_was_killed() {
     .await;
     shutdown.cancel();
     consumer.await.unwrap().unwrap();
-    // Both came. How often is not promised: the server may be killed before it has written down an
-    // acknowledgement, and then delivers again (`nats.restart` is a kill).
+    // Both arrived. The number of deliveries is not fixed: the server may be killed before it has stored an acknowledgement, and then
+    // redelivers (`nats.restart` is a kill).
 }
 
 fn of_all_jobs(name: &str) -> EndpointConsumer {
@@ -95,7 +95,7 @@ impl BatchHandler for AcceptAll {
     }
 }
 
-/// Whoever consumes one that was deleted goes on as soon as it is there again.
+/// A reader resumes as soon as its deleted consumer exists again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_was_deleted_is_opened_again() {
     let nats = NatsServer::start().await;
@@ -144,7 +144,7 @@ async fn a_consumer_that_was_deleted_is_opened_again() {
     many.unwrap();
 }
 
-/// As on a busy machine: what comes late is not lost until the ack wait is over.
+/// As on a busy machine: late messages are handled when they arrive, not after the ack wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_sends_late_is_handled_when_it_comes() {
     let nats = NatsServer::start().await;
@@ -273,7 +273,7 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
     let bus = connect(&nats, "webhook-dispatcher").await;
     bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
     let created_at = chrono::Utc::now();
-    // Its consumer is made a moment later than the endpoint.
+    // The consumer is created a moment later than the endpoint.
     bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
     let endpoint = EndpointConsumer {
         created_at,
@@ -281,7 +281,7 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
     };
     bus.endpoint_consumer(&endpoint).await.unwrap();
     bus.publish(&job_event(JobStarted, job(3))).await.unwrap();
-    // Declared again, as at every start: its place stays.
+    // Declared again, as at every start: its position stays.
     bus.endpoint_consumer(&endpoint).await.unwrap();
     assert_eq!(bus.endpoint_consumers().await.unwrap(), ["wh-0123456789ab"]);
     let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
@@ -305,7 +305,6 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
     assert!(bus.delete_endpoint_consumer("ledger").await.is_err());
 }
 
-/// Notes subjects.
 struct Subjects(tokio::sync::mpsc::UnboundedSender<String>);
 
 impl Handler for Subjects {
@@ -319,7 +318,7 @@ impl Handler for Subjects {
 async fn a_doorbell_is_for_one_service_of_its_cluster() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "admin").await;
-    // They wait for who has never been there.
+    // Messages wait for consumers that never existed before.
     for cluster in ["c1", "c-1", "c.1"] {
         for hook in ["JobComp", "a site's own", "ResumeProgram"] {
             let subject = subject::doorbell(cluster, hook);
@@ -364,7 +363,7 @@ async fn a_doorbell_is_for_one_service_of_its_cluster() {
     stop.cancel();
 }
 
-/// Waits at every message until it may go on.
+/// Blocks at every message until a permit is added.
 struct Held(Arc<Semaphore>);
 
 impl Handler for Held {
@@ -374,7 +373,7 @@ impl Handler for Held {
     }
 }
 
-/// On one thread, as the recorder is the thread's.
+/// On one thread, as the recorder is thread-local.
 #[tokio::test]
 async fn a_backlog_is_a_metric_until_it_is_worked_off() {
     let recorder = PrometheusBuilder::new().build_recorder();

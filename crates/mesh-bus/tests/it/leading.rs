@@ -1,4 +1,4 @@
-//! Who leads, and what the writes of who led before are worth.
+//! Leadership, and the fencing of a former leader's writes.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ async fn the_former_writer_writes_no_key_at_all() {
     let (mut present, stored) = take_over(&bus, "c1").await;
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     assert_eq!(stored, [pair("c1.7", "c"), pair("c1.meta", "b")]);
-    // Neither a key that exists nor a new one, also before the present one has written anything.
+    // Neither an existing key nor a new one, also before the new writer has written anything.
     for key in ["c1.7", "c1.8"] {
         let refused = former.put(key, "late".into()).await;
         assert!(
@@ -45,7 +45,7 @@ async fn the_former_writer_writes_no_key_at_all() {
     present.put("c1.8", "d".into()).await.unwrap();
     present.put("c1.9", "e".into()).await.unwrap();
     present.delete("c1.9").await.unwrap();
-    // Who only reads sees the same, and no mark of who writes.
+    // A reader sees the same entries, without the writer's mark.
     let read = bus.bucket(BUCKET_INGEST).await.unwrap();
     let read = read.load("c1").await.unwrap().into_iter();
     let read: Vec<String> = read.map(|entry| entry.key).collect();
@@ -62,7 +62,7 @@ async fn what_was_written_is_put_back_into_a_bucket_that_was_deleted_or_purged()
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
     let (mut former, _) = take_over(&bus, "c1").await;
     former.put("c1.0", "a".into()).await.unwrap();
-    // What was read is put back as well as what was written.
+    // Entries that were read are restored like those that were written.
     let (mut state, _) = take_over(&bus, "c1").await;
     state.put("c1.1", "b".into()).await.unwrap();
     state.put("c1.2", "c".into()).await.unwrap();
@@ -91,14 +91,14 @@ async fn what_was_written_is_put_back_into_a_bucket_that_was_deleted_or_purged()
         stored,
         [pair("c1.0", "a"), pair("c1.1", "b"), pair("c1.3", "e")]
     );
-    // Who was replaced puts nothing back.
+    // A replaced writer restores nothing.
     stream.purge().await.unwrap();
     next.put("c1.4", "f".into()).await.unwrap();
     let refused = state.put("c1.3", "late".into()).await;
     assert!(matches!(refused, Err(PutError::Conflict { .. })));
 }
 
-/// Waits until the writer has looked and put it back, as it does now and then without writing anything.
+/// Waits until the writer's periodic check has restored the bucket.
 async fn checked(state: &mut ClusterState, expected: &[(String, String)], bus: &Bus) {
     wait_until("it is put back", PATIENCE, async || {
         state.check().await.unwrap();
@@ -132,12 +132,12 @@ async fn who_writes_nothing_puts_back_what_was_deleted_or_purged_too() {
     stream.purge().filter(one).await.unwrap();
     checked(&mut state, &all, &bus).await;
 
-    // The lease went with it: the next writer of this process knows what the last one had written.
+    // The lease is gone with the bucket: the next writer of this process knows what the last one wrote.
     stream.purge().await.unwrap();
     drop(state);
     let (state, stored) = take_over(&bus, "c1").await;
     assert_eq!(stored, all);
-    // Who led in between has left a mark, and what it wrote counts.
+    // A writer in between has left a mark, and its writes count.
     drop(state);
     let other = connect(&nats, "ingest").await;
     let (mut elsewhere, _) = take_over(&other, "c1").await;
@@ -208,7 +208,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
             (second, lease)
         }
     });
-    // Longer than a silent leader is waited for.
+    // Longer than the lease's lifetime.
     tokio::time::sleep(Duration::from_secs(8)).await;
     assert!(!waiting.is_finished(), "the leader renews its lease");
     let given_up = Instant::now();
@@ -220,7 +220,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
     println!("given up: taken over after {:?}", given_up.elapsed());
     assert_eq!(*second.role().borrow(), LeadershipState::Leader);
 
-    // Its connection is gone without a word.
+    // Its connection is gone without a release.
     let silent = Instant::now();
     other.close().await;
     let lease_of_first = tokio::time::timeout(PATIENCE, first.lead(&shutdown))

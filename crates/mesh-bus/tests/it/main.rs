@@ -22,7 +22,7 @@ use mesh_bus::{Bus, Config};
 use mesh_testkit::NatsServer;
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take on a busy machine.
+/// Deadline for any wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn connect(nats: &NatsServer, role: &str) -> Bus {

@@ -45,7 +45,7 @@ pub(crate) async fn connect_as(nats: &NatsServer, role: &str) -> Bus {
     bus
 }
 
-/// The bare client, for what nobody in the mesh asks.
+/// The bare client, for requests that the mesh never sends.
 pub(crate) async fn async_nats_as(nats: &NatsServer, role: &str) -> async_nats::Client {
     let options = async_nats::ConnectOptions::with_user_and_password(role.into(), role.into());
     options.connect(nats.url()).await.unwrap()
@@ -116,7 +116,7 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
     for (name, owner) in [("chat", Some("alice".to_owned())), ("absent", None)] {
         assert_eq!(ledger.endpoint_owner(name).await.unwrap(), owner);
     }
-    // Declared again, as at every start, with what is true now.
+    // Declared again, as at every start, with the present settings.
     let other = EndpointConsumer {
         owner: "bob".into(),
         ..endpoint.clone()
@@ -192,11 +192,11 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
         left.len() == 1 && left[0].starts_with("mesh.replay.r2."),
         "{left:?}"
     );
-    // Nobody else's role may.
+    // No other role may.
     let ingest = connect_as(&nats, "ingest").await;
     assert!(ingest.purge_replay("r2").await.is_err());
     assert_eq!(kept().await, left);
-    // The dispatcher learns for whom there is something, of what is there and of what comes.
+    // The dispatcher learns which endpoints have replayed events, stored and new.
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
     replay_one("r3", Some("chat")).await;
     let mut endpoints = Box::pin(dispatcher.follow_replayed_endpoints().await.unwrap());
@@ -231,7 +231,7 @@ async fn buckets_are_written_by_their_owner_only() {
     assert_eq!(read[0].value.as_ref(), b"y");
     let nodes = connect_as(&nats, "node-watcher").await;
     let nodes = nodes.bucket(BUCKET_NODES).await.unwrap();
-    // What is refused is never answered, so both wait at the same time.
+    // Refused requests are never answered, so both wait at the same time.
     let (queue, elsewhere) = tokio::join!(
         queue.put("testbed.0", "z".into(), None),
         nodes.put("elsewhere.0", "z".into(), None)

@@ -1,4 +1,4 @@
-//! Streams that do not store are found out without a message in them.
+//! Streams that do not store are detected without storing a message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::permissions::{connect_as, users};
 use crate::{PATIENCE, connect};
 
-/// What does not store, and why.
+/// Streams that do not store, with the reason.
 async fn problems(bus: &Bus) -> BTreeMap<String, String> {
     let states = bus.probe_storage().await.unwrap();
     assert_eq!(states.len(), STREAMS.len() + BUCKETS.len());
@@ -24,7 +24,7 @@ async fn problems(bus: &Bus) -> BTreeMap<String, String> {
     broken.collect()
 }
 
-/// What every stream was declared with, and what it holds.
+/// Each stream's declaration and contents.
 async fn streams(nats: &NatsServer) -> Vec<(stream::Config, [u64; 4])> {
     let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
     let mut found = Vec::new();
@@ -50,7 +50,7 @@ async fn a_stream_that_had_a_write_error_is_named_and_the_probe_leaves_nothing()
     assert_eq!(streams(&nats).await, before);
 
     disk.fill();
-    // Its answer never comes: the server says so in its log only.
+    // The answer never arrives: the server reports the error in its log only.
     let large = vec![b'x'; 500_000];
     let publish = bus.publish_raw("slurm.testbed.job.1.x".into(), "large", large);
     let published = tokio::time::timeout(PATIENCE, publish).await;

@@ -20,7 +20,7 @@ async fn however_many_wait_for_the_bus_it_is_declared_once() {
     let shutdown = CancellationToken::new();
     let waiting = join_all((0..100).map(|_| bus.ready(&shutdown)));
     assert!(waiting.await.iter().all(Result::is_ok));
-    // A stream that is not there is asked for first.
+    // A missing stream costs one more request to look it up.
     let once = 2 * STREAMS.len() + CONSUMERS.len() + RETIRED_CONSUMERS.len() + 2 * BUCKETS.len();
     let client = async_nats::connect(nats.url()).await.unwrap();
     let account = async_nats::jetstream::new(client).query_account().await;
@@ -77,12 +77,12 @@ async fn what_was_given_to_one_who_is_gone_comes_again_before_the_ack_wait() {
     }
     let given = take(&nats, &consumer.name, MESSAGES).await;
     assert_eq!(given.len(), MESSAGES);
-    // Nobody answers for them, and nothing more is given out before somebody does.
+    // The messages stay unacknowledged, and no more are delivered until they are acknowledged.
     bus.endpoint_consumer(&consumer).await.unwrap();
     assert_eq!(take(&nats, &consumer.name, MESSAGES).await, given);
 }
 
-/// Takes so many messages and does not answer: their places in the stream.
+/// Takes this many messages without acknowledging them; returns their sequences.
 async fn take(nats: &NatsServer, consumer: &str, most: usize) -> BTreeSet<u64> {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let consumer: PullConsumer = async_nats::jetstream::new(client)

@@ -1,4 +1,4 @@
-//! Durable consumers that somebody changed or deleted are repaired, nothing is skipped, and it is said.
+//! Changed or deleted durable consumers are repaired and reported, and no message is skipped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -94,7 +94,7 @@ impl Side {
     }
 
     async fn end(self, said: &str) {
-        // A message may arrive before the repair that brought it has been noted.
+        // A message may arrive before the repair that caused it has been recorded.
         wait_until(&format!("repair: {said}"), PATIENCE, async || {
             self.bus.repairs().iter().any(|one| one.contains(said))
         })
@@ -108,8 +108,8 @@ impl Side {
 async fn a_consumer_that_was_filtered_to_nothing_gets_what_it_missed() {
     let side = Side::start("cost-engine", "cost-engine").await;
     let context = side.context().await;
-    // As anybody with the right to create consumers could: it becomes an ephemeral one without messages.
-    // The threshold keeps the server from removing it before it is compared.
+    // As any role with the right to create consumers could: it becomes an ephemeral one without messages. The threshold keeps the server
+    // from removing it before it is compared.
     let request = json!({"stream_name": SLURM_EVENTS, "config": {
         "name": "cost-engine", "ack_policy": "explicit", "filter_subject": "slurm.nothing",
         "inactive_threshold": Duration::from_secs(3_600).as_nanos() as u64,
@@ -152,7 +152,7 @@ async fn an_endpoint_that_was_removed_stays_removed() {
     let durable = catalogue::endpoint_consumer("chat");
     let side = Side::start("webhook-dispatcher", &durable).await;
     side.bus.delete_endpoint_consumer(&durable).await.unwrap();
-    // It looks for it several times meanwhile.
+    // The consumer is looked up several times meanwhile.
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert!(side.bus.endpoint_consumers().await.unwrap().is_empty());
     assert!(side.bus.repairs().is_empty());

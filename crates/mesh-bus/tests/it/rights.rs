@@ -1,4 +1,4 @@
-//! Every role against every verb of JetStream's API, on a real server: what it may publish is what this table says and no more.
+//! Every role against every verb of JetStream's API, on a real server: it may publish exactly the subjects of this table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,7 +60,7 @@ const OTHERS: &[&str] = &[
     "$JS.API.ACCOUNT.STREAM.MOVE.$G.SLURM_EVENTS",
     "$SYS.REQ.SERVER.PING",
 ];
-/// Consumers of every owner, and of nobody.
+/// Consumers of every owner, and without an owner.
 const CONSUMERS: &[&str] = &[
     "ledger",
     "cost-engine",
@@ -73,7 +73,7 @@ const CONSUMERS: &[&str] = &[
     "anything",
 ];
 
-/// Which consumers of which streams a role owns.
+/// Whether a role owns a consumer of a stream.
 fn owns(role: &str, stream: &str, consumer: &str) -> bool {
     matches!(
         (role, stream, consumer),
@@ -85,7 +85,7 @@ fn owns(role: &str, stream: &str, consumer: &str) -> bool {
     )
 }
 
-/// The dispatcher has a consumer per endpoint, whose names nobody knows beforehand: every name but those of services of this cluster.
+/// The dispatcher has a consumer per endpoint, with names not known beforehand: any name except those of this cluster's services.
 fn is_of_dispatcher(role: &str, stream: &str, consumer: &str) -> bool {
     let services = [
         "ledger",
@@ -147,7 +147,7 @@ fn may_with_consumer(role: &str, verb: &str, stream: &str, consumer: &str) -> bo
         "CONSUMER.CREATE" | "CONSUMER.DELETE" | "CONSUMER.MSG.NEXT" | "ACK" => has,
         // With a filter in its subject.
         "CONSUMER.CREATE.>" => is_of_dispatcher(role, stream, consumer),
-        // It compares with what is declared; the ledger learns whose an endpoint is.
+        // The owner compares its consumers with their declaration; the ledger reads an endpoint's owner.
         "CONSUMER.INFO" => {
             has || ["ledger", "webhook-dispatcher"].contains(&role) && stream == "SLURM_EVENTS"
         }
@@ -165,7 +165,7 @@ fn may_write(role: &str, bucket: &str, key: &str) -> bool {
     }
 }
 
-/// Every subject that is tried, and whether a role may publish to it.
+/// Every subject to try, and whether a role may publish to it.
 fn table(role: &str) -> Vec<(String, bool)> {
     let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
     let streams: Vec<String> = STREAMS
@@ -214,7 +214,7 @@ fn table(role: &str) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Publishes nothing to every subject, and returns those that the server refused.
+/// Publishes an empty message to every subject, and returns the subjects that the server refused.
 async fn refused(nats: &NatsServer, role: &str, subjects: &[String]) -> BTreeSet<String> {
     let address = nats.url().replace("nats://", "");
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -240,7 +240,7 @@ async fn refused(nats: &NatsServer, role: &str, subjects: &[String]) -> BTreeSet
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_role_may_what_the_table_says_of_every_verb_and_no_more() {
-    // There is nothing in it that a verb could hurt.
+    // The server holds nothing that a verb could damage.
     let nats = NatsServer::start_with(&users()).await;
     for role in ROLES {
         let table = table(role);
@@ -260,7 +260,7 @@ async fn every_role_may_what_the_table_says_of_every_verb_and_no_more() {
     }
 }
 
-/// What a request of JetStream's API is answered with; `None` if it is not.
+/// Sends a request to JetStream's API; `None` if it is not answered.
 async fn ask(client: &async_nats::Client, subject: &str, request: &Value) -> Option<Value> {
     let request = client.send_request(
         subject.to_owned(),
@@ -321,7 +321,7 @@ async fn no_other_role_changes_steals_from_or_deletes_the_consumer_of_the_ledger
         ] {
             let subject = format!("$JS.API.{subject}");
             let answer = ask(&client, &subject, &request).await;
-            // Of two names the server takes the one of the subject, to which the rights apply.
+            // Of two names the server takes that of the subject, to which the rights apply.
             let named = answer.as_ref().map(|answer| answer["name"].clone());
             assert_ne!(named, Some(json!("ledger")), "{role} {subject}: {answer:?}");
         }

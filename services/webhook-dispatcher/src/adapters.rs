@@ -1,4 +1,4 @@
-//! The IO side; no decisions.
+//! The IO side. Makes no decisions.
 
 mod command;
 mod database;

@@ -1,10 +1,11 @@
-//! What may be sent now: the endpoint's gate, asked before every attempt and taught by what comes of it.
+//! Decides whether a request may be sent now. The endpoint's gate is checked before every attempt and updated by its
+//! result.
 //!
-//! Who is not let in waits as a row in the database and holds no place, neither of the consumer nor among the requests under way. Where
-//! events go one after the other, or at a limited rate, those that come later queue behind it, so the order stays.
+//! A delivery that is not admitted waits as a row in the database. It occupies neither the consumer nor a concurrency
+//! permit. Where order matters (concurrency 1 or a rate limit), later deliveries queue behind it.
 //!
-//! What the gate knows is kept with the delivery that taught it, so another dispatcher goes on with it. An endpoint that was changed or
-//! resumed begins anew.
+//! The gate's state is stored with the delivery that changed it, so another dispatcher can take over. It is reset
+//! when the endpoint is changed or resumed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,20 +20,20 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::metrics;
 
-/// Under it the gate is kept.
+/// Key of the stored gate.
 pub const KEY: &str = "gate";
 
-/// A gate as it is kept.
+/// The gate as stored.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct StoredGate {
-    /// Of the endpoint; another one begins anew.
+    /// Revision of the endpoint. The state is discarded if it differs.
     pub revision: i64,
-    /// How it stood.
+    /// State of the circuit breaker and of the pause.
     pub state: State,
 }
 
 impl StoredGate {
-    /// How the gate of an endpoint of this revision stood.
+    /// Reads the stored state. Returns the default if there is none, or if it is of another revision.
     pub fn read(text: Option<&String>, revision: i64) -> State {
         text.and_then(|text| serde_json::from_str::<Self>(text).ok())
             .filter(|kept| kept.revision == revision)
@@ -41,27 +42,27 @@ impl StoredGate {
     }
 }
 
-/// The gate of an endpoint at work, and who waits in front of it.
+/// The gate of a running endpoint, and its queue.
 pub struct Admission {
     rules: AdmissionRules,
     revision: i64,
-    /// True if what comes later must not overtake.
+    /// True if later deliveries must not overtake earlier ones.
     ordered: bool,
-    /// `None` until it was read.
+    /// `None` until read from the database.
     gate: Mutex<Option<Gate>>,
     queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// True while somebody may be waiting.
+    /// True while deliveries may be queued.
     waiting: bool,
-    /// Counts those who began or ended to queue.
+    /// Incremented whenever a delivery is queued.
     number: u64,
 }
 
 impl Admission {
-    /// Of an endpoint that is not at work yet.
+    /// Admission for an endpoint that has not started.
     pub fn new(rules: AdmissionRules, revision: i64, ordered: bool) -> Self {
         Self {
             rules,
@@ -77,7 +78,7 @@ impl Admission {
         act(gate.get_or_insert_default())
     }
 
-    /// Somebody queues; true if nobody did.
+    /// Records that a delivery is queued. Returns true if the queue was empty.
     fn queue(&self) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.number += 1;
@@ -89,38 +90,38 @@ impl Admission {
         self.ordered && queue.waiting
     }
 
-    /// To be given to [`Admission::nobody_waits`].
+    /// Returns a version of the queue for [`Admission::nobody_waits`].
     pub fn look(&self) -> u64 {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.number
     }
 
-    /// Nobody waited at that look.
+    /// Marks the queue as empty, unless it has changed since that version was read.
     pub fn nobody_waits(&self, look: u64) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.waiting &= queue.number != look;
     }
 
-    /// How many would be let in now.
+    /// Number of requests that would be admitted now.
     ///
     /// # Errors
-    /// If nobody is: why.
+    /// The reason, if there are none.
     pub fn room(&self, now: DateTime<Utc>) -> Result<usize, Closed> {
         self.with(|gate| gate.room(&self.rules, now))
     }
 }
 
-/// The right to make one attempt. Released without a signal, it changes nothing.
+/// Permission to make one attempt. Dropping it without a signal changes nothing.
 pub struct AdmissionPermit<'a> {
     worker: &'a EndpointWorker,
     pass: Option<CircuitPermit>,
 }
 
 impl EndpointWorker {
-    /// Reads how the gate stood, before the first attempt.
+    /// Restores the gate's state before the first attempt.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn read_gate(&self) -> Result<(), Error> {
         let admission = &self.admission;
         let unread = || {
@@ -141,18 +142,18 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// Counts a test in the endpoint's rate; whether the circuit is open is what tests are to find out. Gives the time when one may come,
-    /// if the rate is used up.
+    /// Counts a test request against the rate limit. The circuit breaker is not consulted, as a test is meant to find
+    /// out whether the receiver works. Returns the earliest time for the test if the limit is exhausted.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn spend(&self, now: DateTime<Utc>) -> Result<Result<(), DateTime<Utc>>, Error> {
         self.read_gate().await?;
         let rules = &self.admission.rules;
         Ok(self.admission.with(|gate| gate.spend(rules, now)))
     }
 
-    /// Asks to make an attempt at a delivery; one that waits already comes before those that are new.
+    /// Requests permission for an attempt. Deliveries that already wait take precedence over new ones.
     pub fn enter(&self, delivery: &Delivery) -> Option<AdmissionPermit<'_>> {
         let waits = delivery.next_at.is_some();
         if !waits && self.admission.must_queue() {
@@ -163,26 +164,26 @@ impl EndpointWorker {
             .admission
             .with(|gate| gate.enter(rules, clock::now()))?;
         if rules.limit.is_some() {
-            // Who looks for what is due learns when the next may go.
+            // The loop for due deliveries recomputes the time of the next attempt.
             self.wake();
         }
         let pass = Some(pass);
         Some(AdmissionPermit { worker: self, pass })
     }
 
-    /// Lets a delivery wait that was not let in.
+    /// Queues a delivery that was not admitted.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn put_off(&self, mut delivery: Delivery) -> Result<(), Error> {
         if delivery.next_at.is_some() {
-            // It waits already.
+            // It is queued already.
             return Ok(());
         }
         delivery.next_at = Some(delivery.created_at);
         let mut first = self.admission.queue();
         let saved = self.shared.store.save(self.lease.epoch, delivery).await;
-        // A look in between may have found nobody.
+        // A concurrent poll may have found the queue empty.
         first |= self.admission.queue();
         if first || self.admission.room(clock::now()).is_ok() {
             self.wake();
@@ -192,7 +193,7 @@ impl EndpointWorker {
 }
 
 impl AdmissionPermit<'_> {
-    /// What came of the attempt; what the gate makes of it is kept with the delivery.
+    /// Updates the gate with the result of the attempt. A changed state is stored with the delivery.
     pub fn ended(mut self, delivery: &mut Delivery, signal: &AttemptSignal) {
         let Some(pass) = self.pass.take() else {
             return;

@@ -1,7 +1,8 @@
-//! Arrays at an endpoint for people: events of their tasks go into digests instead of becoming a message each.
+//! Array digests of chat endpoints: events of array tasks are aggregated instead of sent one by one.
 //!
-//! A digest is on disk before its event is acknowledged, together with the messages it gave. So after a crash an event may come again,
-//! which a digest does not mind; messages have ids made of the digest and their number, so none is sent twice.
+//! A digest is stored, together with the messages it produced, before its event is acknowledged. After a crash an
+//! event may be redelivered, which does not change the digest. Message ids are derived from the digest and a sequence
+//! number, so none is sent twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,23 +19,23 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::handlers::DecodedMessage;
 
-/// Nothing is due for so long.
+/// Interval while nothing is due.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The digests of an endpoint that still have something to tell or to wait for; `None` until they were read.
+/// The unfinished digests of an endpoint. `None` until read from the database.
 pub type ArrayDigests = Mutex<Option<BTreeMap<String, Digest>>>;
 
 impl EndpointWorker {
-    /// True if events of arrays go into digests here.
+    /// True if the endpoint aggregates array events.
     pub fn makes_digests(&self) -> bool {
         self.endpoint.digest && !self.array_companions.is_empty()
     }
 
-    /// Of an endpoint that makes digests: takes in those events that belong to arrays, all that are at hand together; what a replay tells once
-    /// more has a digest of its own. Says of each event whether it was taken in: the others are to be told by themselves.
+    /// Adds a batch of events to the digests of their arrays. Events of a replay have digests of their own. Returns
+    /// for each event whether it was added; the others must be sent individually.
     ///
     /// # Errors
-    /// If the database does not read or write; the events come again.
+    /// If the database read or write fails. The events are redelivered.
     pub async fn digest(&self, events: &[Option<&DecodedMessage<'_>>]) -> Result<Vec<bool>, Error> {
         let keyed = events.iter().map(|read| {
             let read = (*read)?;
@@ -88,7 +89,7 @@ impl EndpointWorker {
         })
     }
 
-    /// How far the digest of an event is; `None` if there is none, and the event is too old to begin one.
+    /// The digest that an event belongs to. `None` if it has not started and the event is too old to start one.
     async fn begun(
         &self,
         live: &BTreeMap<String, Digest>,
@@ -104,16 +105,16 @@ impl EndpointWorker {
         }
         Ok(match read.replay {
             Some(replay) => Some(Digest::replayed(replay)),
-            // Of an array nobody was told of, what is too old is counted as any other event.
+            // An old event of an array without a digest is treated like any other event.
             None if self.is_too_old(&read.event, now) => None,
             None => Some(Digest::default()),
         })
     }
 
-    /// Tells what digests have to tell; returns how long nothing else will be due.
+    /// Sends the messages of digests that are due. Returns the time until the next one is due.
     ///
     /// # Errors
-    /// If the database does not read or write.
+    /// If the database read or write fails.
     pub async fn tick_digests(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
         if !self.makes_digests() {
             return Ok(IDLE_INTERVAL);
@@ -151,7 +152,7 @@ impl EndpointWorker {
         }
     }
 
-    /// Writes digests and what they tell: the messages first, so that a crash in between repeats them instead of losing them.
+    /// Stores messages and digests. The messages go first: a crash in between repeats them instead of losing them.
     async fn keep_digests(
         &self,
         digests: &BTreeMap<String, Digest>,
@@ -163,7 +164,7 @@ impl EndpointWorker {
         }
         let (store, epoch, endpoint) = (&self.shared.store, self.lease.epoch, &self.endpoint.name);
         let asked = |kind| self.endpoint.filter.selects(kind);
-        // Each a moment after the one before it, so that they go out in this order.
+        // Consecutive due times preserve the order.
         let mut at = now;
         for (key, summary) in sent.iter().filter(|(_, sent)| sent.concerns(asked)) {
             let id = names::digest_id(endpoint, key, summary.number);
@@ -194,7 +195,7 @@ impl EndpointWorker {
                     .await?;
                 stored
                     .into_iter()
-                    // What cannot be read was written by another version: the array is told of anew.
+                    // An unreadable digest was written by another version: the array starts a new one.
                     .filter_map(|(key, state)| Some((key, serde_json::from_str(&state).ok()?)))
                     .filter(|(_, digest): &(String, Digest)| !digest.is_over())
                     .collect()

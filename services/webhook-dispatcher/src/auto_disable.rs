@@ -1,5 +1,5 @@
-//! When an endpoint is not to be sent to any more: its receiver said so, or nothing has arrived for days. Its owner is told where they
-//! have a chat; for everybody else the API says why.
+//! Pauses or disables an endpoint: its receiver answered 410, or no delivery has succeeded for days. The owner's
+//! other chat endpoints get a notice. The API reports the reason.
 
 use std::time::Duration;
 
@@ -17,12 +17,13 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::outbox_publisher;
 
-/// Under it the beginning of the failures is kept, and how many there were.
+/// Key of the stored failure streak.
 const KEY: &str = "failing-since";
-/// Nothing is known of a receiver that was hardly asked: two failures may be days apart with nothing between.
+/// Minimum failures before an endpoint is paused: with little traffic, two failures may be days apart with no attempt
+/// between them.
 const MIN_FAILURES: u32 = 10;
 
-/// Attempts that failed, one after the other.
+/// Consecutive failed attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureStreak {
     since: DateTime<Utc>,
@@ -30,18 +31,18 @@ pub struct FailureStreak {
     attempts: u32,
 }
 
-/// How every attempt failed lately; the outer is `None` until it was read.
+/// The current failure streak. The outer `Option` is `None` until it is read from the database.
 pub type FailureState = Mutex<Option<Option<FailureStreak>>>;
 
 impl FailureStreak {
-    /// One more that failed.
+    /// Adds a failed attempt.
     fn and(streak: Option<Self>, now: DateTime<Utc>) -> Self {
         let Self { since, attempts } = streak.unwrap_or(Self {
             since: now,
             attempts: 0,
         });
         Self {
-            // A clock that ran ahead began it in the future.
+            // The streak may have been started by a clock that was ahead.
             since: since.min(now),
             attempts: MIN_FAILURES.min(attempts + 1),
         }
@@ -52,7 +53,7 @@ impl FailureStreak {
     }
 
     fn read(text: &str) -> Option<Self> {
-        // Before attempts were counted there was a time only.
+        // Earlier versions stored the time only.
         let (millis, attempts) = text.split_once(' ').unwrap_or((text, "1"));
         Some(Self {
             since: DateTime::from_timestamp_millis(millis.parse().ok()?)?,
@@ -60,15 +61,15 @@ impl FailureStreak {
         })
     }
 
-    /// True if nothing has arrived for so long, although it was tried.
+    /// True if the streak is long enough, in time and in attempts, to pause the endpoint.
     fn is_enough(self, after: Duration, now: DateTime<Utc>) -> bool {
         let after = TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
         !after.is_zero() && self.attempts >= MIN_FAILURES && now - self.since >= after
     }
 }
 
-/// Messages about an endpoint that is halted, to what its owner reads: their chats that are at work. Where nobody owns it, it is the
-/// operator's, whose chats are those for everybody's events.
+/// Notices about a halted endpoint, for the active chat endpoints of its owner. For an endpoint without owner they go
+/// to the operator's chats that receive the events of all users.
 fn notices(
     halted: &EndpointRow,
     state: &str,
@@ -98,7 +99,7 @@ fn notices(
     all.iter().filter(reads).map(message).collect()
 }
 
-/// What is to be done with an endpoint.
+/// The action to take on an endpoint.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AutoDisable {
     activity: Activity,
@@ -106,10 +107,10 @@ pub struct AutoDisable {
 }
 
 impl EndpointWorker {
-    /// Reads since when the endpoint fails, before the first request.
+    /// Reads the failure streak before the first request.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub(crate) async fn read_failing(&self) -> Result<(), Error> {
         let mut failing = self.failing.lock().await;
         if failing.is_none() {
@@ -118,7 +119,7 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// Whether the endpoint is to be halted after this attempt. Since when it fails is kept with the delivery.
+    /// Decides whether to halt the endpoint after this attempt. The streak is stored with the delivery.
     pub(crate) async fn auto_disable_after(&self, delivery: &mut Delivery) -> Option<AutoDisable> {
         if delivery.cause == Some(Cause::Gone) {
             return Some(AutoDisable {
@@ -131,7 +132,7 @@ impl EndpointWorker {
         let streak = failing.flatten();
         let next = match (delivery.state, delivery.cause) {
             (State::Delivered, _) => None,
-            // It says nothing of the receiver.
+            // The failure is not evidence about the receiver.
             (_, Some(Cause::Content)) => streak,
             (_, Some(cause)) if cause.side() == ResponsibleParty::Dispatcher => streak,
             _ => Some(FailureStreak::and(streak, now)),
@@ -162,7 +163,7 @@ impl EndpointWorker {
         Ok(kept.get(KEY).and_then(|text| FailureStreak::read(text)))
     }
 
-    /// Halts the endpoint: what waits and what comes is kept, until somebody resumes it.
+    /// Halts the endpoint. Waiting and new deliveries are stored until it is resumed.
     pub(crate) async fn auto_disable(&self, auto_disable: AutoDisable) {
         if self.halted.swap(true, std::sync::atomic::Ordering::AcqRel) {
             return;
@@ -180,7 +181,7 @@ impl EndpointWorker {
 
     async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, clock::now());
-        // Who resumes it begins anew.
+        // A resumed endpoint starts without a streak.
         store
             .keep(self.lease.epoch, name, vec![(KEY.to_owned(), None)], now)
             .await?;
@@ -195,7 +196,7 @@ impl EndpointWorker {
             &auto_disable.reason,
             now,
         );
-        // Somebody who paused it meanwhile had their own reason.
+        // Keep the reason of a user who paused it in the meantime.
         if stored.activity != Activity::Active {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! The time by which deliveries are planned and noted. Signatures alone have the host's own: they tell it to somebody else.
+//! The clock for scheduling and storing deliveries. Only signatures use the host's clock, as receivers compare them
+//! with theirs.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -7,10 +8,10 @@ use chrono::{DateTime, Utc};
 
 use crate::domain::clock::SteadyClock;
 
-/// One for the process: it has one clock.
+/// One per process, as there is one host clock.
 static CLOCK: Mutex<Option<SteadyClock>> = Mutex::new(None);
 
-/// What time it is, without steps ahead that do not last.
+/// The current time. Ignores a step ahead until it has lasted.
 pub fn now() -> DateTime<Utc> {
     let (host, at) = (Utc::now(), Instant::now());
     let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,28 +1,28 @@
-//! How many requests may be under way: to one endpoint, and to all of them together.
+//! Limits the requests in flight, per endpoint and over all endpoints.
 //!
-//! What all have together is bounded, so that a thousand receivers that hang hold no more memory and sockets than one machine has. But an
-//! endpoint can always send one thing at a time, so however many others hang, it is never kept out.
+//! The total is limited so that a thousand hanging receivers do not exhaust memory and sockets. Beyond the total,
+//! every endpoint may always have one request in flight, so hanging receivers cannot starve another endpoint.
 
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The places of one endpoint.
+/// The permits of one endpoint.
 pub struct ConcurrencyLimit {
     own: Semaphore,
-    /// The one that is the endpoint's alone.
+    /// One permit reserved for this endpoint.
     sure: Semaphore,
     common: Arc<Semaphore>,
 }
 
-/// The right to have a request under way.
+/// Permission to have a request in flight.
 pub struct Permit<'a> {
     _own: SemaphorePermit<'a>,
     _common: SemaphorePermit<'a>,
 }
 
 impl ConcurrencyLimit {
-    /// So many at a time, of those that all have together.
+    /// A limit for one endpoint, within a shared total.
     pub fn new(concurrency: usize, common: Arc<Semaphore>) -> Self {
         Self {
             own: Semaphore::new(concurrency),
@@ -31,7 +31,7 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// Waits for one.
+    /// Waits for a permit.
     ///
     /// # Panics
     /// Never: no semaphore is closed.

@@ -1,20 +1,21 @@
-//! Costs that came a moment before the message they complete was stored.
+//! Costs that arrived before their message was stored.
 //!
-//! Messages of one endpoint are handled several at a time, so a cost may overtake the event it follows from. Whoever comes second
-//! finds the other: the message looks here after it was stored, the cost looks into the database after it was put here.
+//! An endpoint handles several messages concurrently, so a cost may overtake the event it belongs to. Whichever is
+//! second finds the other: a message checks this cache after it was stored, a cost checks the database after it was
+//! cached.
 //!
-//! Most costs complete nothing the endpoint is told of, so they are kept for a short while only, and no more than a few MiB of them.
+//! Most costs belong to no message of the endpoint. They expire after a short while, and are limited to a few MiB.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Besides the time that messages wait for their cost: one that the bus has to give out again comes within it.
+/// Retention beyond the time that messages wait for their cost. Covers a redelivery of the message.
 const JOIN_WINDOW: Duration = Duration::from_secs(10);
-/// Costs and their pairs; beyond it the oldest go: those messages go without.
+/// Maximum bytes of costs and keys. Beyond it the oldest are dropped, and their messages are sent without cost.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Recent costs by pair.
+/// Recent costs by key.
 pub struct Costs {
     kept: Duration,
     recent: Mutex<RecentCosts>,
@@ -23,13 +24,13 @@ pub struct Costs {
 #[derive(Default)]
 struct RecentCosts {
     costs: HashMap<String, (Instant, Vec<u8>)>,
-    /// What was put, the oldest first; some may be taken by now.
+    /// Insertion order, oldest first. Entries may have been taken already.
     order: VecDeque<(Instant, String)>,
     bytes: usize,
 }
 
 impl Costs {
-    /// For messages that wait so long for their cost.
+    /// A cache for messages that wait this long for their cost.
     pub fn new(cost_join_timeout: Duration) -> Self {
         Self {
             kept: cost_join_timeout + JOIN_WINDOW,
@@ -37,7 +38,7 @@ impl Costs {
         }
     }
 
-    /// Keeps a cost for a while.
+    /// Caches a cost.
     pub fn put(&self, pair: String, cost: Vec<u8>, now: Instant) {
         let mut recent = self.recent(now);
         recent.remove(&pair);
@@ -47,12 +48,12 @@ impl Costs {
         while recent.bytes > MOST_BYTES && recent.forget_oldest() {}
     }
 
-    /// Takes a cost out.
+    /// Removes and returns a cost.
     pub fn take(&self, pair: &str, now: Instant) -> Option<Vec<u8>> {
         self.recent(now).remove(pair)
     }
 
-    /// Without those that are too old by now.
+    /// Locks the cache after removing expired costs.
     fn recent(&self, now: Instant) -> MutexGuard<'_, RecentCosts> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |(put, _): &(Instant, String)| now.duration_since(*put) >= self.kept;
@@ -70,12 +71,12 @@ impl RecentCosts {
         Some(cost)
     }
 
-    /// False if there is none.
+    /// Returns false if the cache is empty.
     fn forget_oldest(&mut self) -> bool {
         let Some((put, pair)) = self.order.pop_front() else {
             return false;
         };
-        // It may have been taken, and put again later.
+        // It may have been taken and inserted again.
         if self.costs.get(&pair).is_some_and(|(at, _)| *at == put) {
             self.remove(&pair);
         }

@@ -1,21 +1,23 @@
 //! The pure core: no IO, no clock, no randomness.
 //!
-//! - [`address`]: which addresses a webhook may never reach; [`bypass`]: which the proxy is not used for.
-//! - [`filter`]: which events an endpoint gets, as subjects and as a check.
-//! - [`retry`]: what follows from an attempt; [`cause`]: why one failed, and who can mend it.
-//! - [`success`]: which statuses are an arrival.
-//! - [`gate`]: when an endpoint may be sent something, by its [`circuit`], its [`rate`] and what its receiver asks for.
-//! - [`fact`]: an event, read once for all it goes to.
-//! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
-//! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
-//! - [`digest`]: an array's tasks as a few messages.
-//! - [`pairing`]: which messages wait a moment for their cost; [`pending`]: when people are told that a job is pending.
-//! - [`clock`]: what a clock that is set ahead and comes back may not change.
-//! - [`routine`]: what chats are not told of by default.
-//! - [`ownership`]: which dispatcher is at work on which endpoint.
-//! - [`place`]: where a list goes on.
-//! - [`redactor`]: no secret in what is recorded or shown.
-//! - [`names`]: ids and names that must stay the same for ever.
+//! - [`address`]: addresses that a webhook must never reach; [`bypass`]: receivers that are reached without the
+//!   proxy.
+//! - [`filter`]: the events an endpoint receives, as NATS subjects and as a predicate.
+//! - [`retry`]: what follows an attempt; [`cause`]: why an attempt failed, and who can fix it.
+//! - [`success`]: HTTP statuses that count as delivered.
+//! - [`gate`]: when an endpoint may be sent to, by its [`circuit`] breaker, its [`rate`] limit and the receiver's
+//!   `Retry-After`.
+//! - [`decoded_event`]: an event, decoded once for all endpoints.
+//! - [`message`]: the text people read; [`format`]: the request for each target, and the meaning of its response.
+//! - [`fields`]: an event as seen by [`expression`]s and templates; [`sample`]: events to test them with.
+//! - [`digest`]: the tasks of an array as a few messages.
+//! - [`pairing`]: which messages wait for their cost; [`pending`]: when a pending job is reported.
+//! - [`clock`]: limits the effect of a host clock that is temporarily ahead.
+//! - [`routine`]: events that chats do not show by default.
+//! - [`ownership`]: which dispatcher owns which endpoint.
+//! - [`delivery_position`]: cursor of a page of deliveries.
+//! - [`redactor`]: removes secrets from recorded or displayed text.
+//! - [`names`]: ids and names that must never change.
 
 pub mod address;
 pub mod bypass;

@@ -1,4 +1,4 @@
-//! What waits at an endpoint is sent when it is due: what is to be tried again, what was put off, digests, and what a chat missed.
+//! Sends what is due at an endpoint: retries, postponed deliveries, digests, and summaries of missed events.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::domain::{names, pending};
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 
-/// A chat that missed events is told once none has come for so long.
+/// A summary of missed events is sent once none was missed for this long.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
-/// Between retries after a database error.
+/// Wait between retries after a database error.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl EndpointWorker {
-    /// Sends what is due, at most as many at a time as the endpoint allows, until told to stop; then finishes what is under way.
+    /// Sends due deliveries until shutdown, within the endpoint's concurrency, then finishes the requests in flight.
     pub async fn retry(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tasks: JoinSet<String> = JoinSet::new();
         let mut under_way: HashSet<String> = HashSet::new();
@@ -51,7 +51,7 @@ impl EndpointWorker {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Makes due what a clock that ran ahead has planned.
+    /// Makes deliveries due that were scheduled by a clock ahead of this one.
     async fn replan(&self, now: DateTime<Utc>) -> Result<(), Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let replanned = store.replan(self.lease.epoch, name, now).await?;
@@ -65,7 +65,7 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// Starts what is due; returns how long nothing else will be.
+    /// Starts due deliveries. Returns the time until the next one is due.
     async fn start_due(
         self: &Arc<Self>,
         tasks: &mut JoinSet<String>,
@@ -74,11 +74,11 @@ impl EndpointWorker {
     ) -> Result<Duration, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         if self.may_send().is_err() {
-            // Woken when the database writes again; a lease that was not renewed in time may yet be.
+            // A wake-up follows when the database is writable again. An expired lease may still be renewed.
             return Ok(RETRY_INTERVAL);
         }
         let now = clock::now();
-        // Before the first look, and once a clock that ran ahead is set right.
+        // On the first poll, and after the clock was set back.
         if looked_at.is_none_or(|before| now < before) {
             self.replan(now).await?;
         }
@@ -91,7 +91,7 @@ impl EndpointWorker {
             Err(Closed::Until(until)) => {
                 return Ok(pause.min((until - now).to_std().unwrap_or_default()));
             }
-            // Woken when it has ended.
+            // The end of the probe wakes this loop.
             Err(Closed::Probing) => return Ok(pause),
         };
         let look = self.admission.look();
@@ -105,7 +105,7 @@ impl EndpointWorker {
                 break;
             }
             if tasks.len() >= self.endpoint.concurrency {
-                // One that ends makes room, and wakes us.
+                // The end of a delivery wakes this loop.
                 return Ok(Duration::from_secs(60));
             }
             if under_way.insert(id.clone()) {
@@ -148,7 +148,7 @@ impl EndpointWorker {
             .as_ref()
             .and_then(|event| event.observed_at.as_ref())
             .and_then(from_timestamp);
-        // Who has an event told or delivered once more wants it, however old it is.
+        // A replay or redelivery was requested explicitly: ignore the event's age.
         let is_repeated = names::replay(id).is_some() || delivery.round > 0;
         if event
             .as_ref()
@@ -164,13 +164,13 @@ impl EndpointWorker {
             if !self.may_send_notice(&delivery, notice.as_ref()).await? {
                 return Ok(());
             }
-            // It waited on purpose.
+            // The delay was intended, so it is not measured as latency.
             observed = None;
         }
         self.deliver(delivery, observed).await
     }
 
-    /// Puts "N events while away" into the queue once no more come; returns how long to wait for that.
+    /// Queues "N events while away" once no more are missed. Returns the time to wait.
     async fn report_missed(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
         let long = Duration::from_secs(60);
         let Some((first, last)) = self.shared.store.missed(&self.endpoint.name).await? else {

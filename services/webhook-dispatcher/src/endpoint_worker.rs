@@ -1,4 +1,4 @@
-//! One endpoint: its limits, its attempts, its retries. Nothing here is shared with another endpoint but the database's writer.
+//! One endpoint: its limits, attempts and retries. Endpoints share only the resources of [`WorkerContext`].
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,34 +30,34 @@ use crate::pending::PendingWatermark;
 use crate::post::DeliveryContent;
 use crate::{clock, metrics, post};
 
-/// What all endpoints use.
+/// Resources shared by all endpoints.
 pub struct WorkerContext {
-    /// The bus.
+    /// Connection to NATS.
     pub bus: Bus,
-    /// The database.
+    /// Deliveries, endpoints and leases.
     pub store: Store,
     /// HTTP clients.
     pub http: Http,
-    /// Events on their way.
+    /// Recently decoded events.
     pub facts: EventCache,
-    /// Slurm's ClusterName.
+    /// Slurm's `ClusterName`.
     pub cluster: String,
     /// How long a chat message waits for its cost.
     pub cost_join_timeout: Duration,
-    /// An endpoint to which nothing has arrived for so long is paused; zero for never.
+    /// Pauses an endpoint after this time without a successful delivery. Zero: never.
     pub auto_disable_after: Duration,
-    /// Outcomes are to be announced.
+    /// Signals that there are outcomes to publish.
     pub outcomes: Notify,
-    /// Requests that may be under way to all endpoints together.
+    /// Limits the requests in flight over all endpoints.
     pub places: Arc<Semaphore>,
-    /// Endpoints whose outcomes are announced here.
+    /// Endpoints whose outcomes this dispatcher publishes.
     pub owned: RwLock<Vec<String>>,
-    /// Endpoints to which replays tell something, or did.
+    /// Endpoints that have, or had, events of replays.
     pub replayed: watch::Sender<BTreeSet<String>>,
 }
 
 impl WorkerContext {
-    /// These endpoints are at work here.
+    /// Sets the endpoints that this dispatcher owns.
     pub fn owned(&self, endpoints: Vec<String>) {
         let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
         if *owned != endpoints {
@@ -67,33 +67,34 @@ impl WorkerContext {
     }
 }
 
-/// An endpoint at work.
+/// The running state of one endpoint.
 pub struct EndpointWorker {
-    /// What all endpoints use.
+    /// Resources shared by all endpoints.
     pub shared: Arc<WorkerContext>,
-    /// The endpoint.
+    /// The validated configuration.
     pub endpoint: Endpoint,
-    /// When it was made.
+    /// When the endpoint was created.
     pub created_at: DateTime<Utc>,
-    /// The right to be at work on it.
+    /// Lease that permits this dispatcher to send.
     pub lease: Lease,
-    /// Cost types that only complete its messages.
+    /// Cost event types consumed only to complete messages.
     pub companions: Vec<EventType>,
-    /// Types that only digests of arrays need.
+    /// Event types consumed only for array digests.
     pub array_companions: Vec<EventType>,
-    /// Types that end the waits it is told of; none if it is told of none, or of each at once.
+    /// Event types that end a wait. Empty if the endpoint receives no pending notices, or receives each of them
+    /// immediately.
     pub pending_companions: Vec<EventType>,
-    /// Up to when it has heard of everything.
+    /// Time up to which all events have been consumed.
     pub heard: PendingWatermark,
-    /// Digests of arrays.
+    /// Digests of job arrays.
     pub arrays: ArrayDigests,
-    /// Costs that came before their message.
+    /// Costs that arrived before their message.
     pub costs: Costs,
-    /// Cancelled once the bus has its consumer, so that no event passes it by.
+    /// Cancelled once the consumer exists: from then on no event is missed.
     pub declared: CancellationToken,
-    /// Somebody asked for dead letters to be delivered again.
+    /// Signals that a redelivery of dead letters was requested.
     pub asked_again: Notify,
-    /// What may be sent now.
+    /// Decides whether a request may be sent now.
     pub admission: Admission,
     pub(crate) failing: FailureState,
     pub(crate) halted: AtomicBool,
@@ -102,7 +103,7 @@ pub struct EndpointWorker {
     under_way: Mutex<HashSet<String>>,
 }
 
-/// An event that is being handled.
+/// Marks an event as being handled until it is dropped.
 pub struct InFlightDelivery<'a> {
     worker: &'a EndpointWorker,
     event: String,
@@ -115,7 +116,7 @@ impl Drop for InFlightDelivery<'_> {
 }
 
 impl EndpointWorker {
-    /// An endpoint, not yet at work.
+    /// A worker that has not started.
     pub fn new(
         shared: Arc<WorkerContext>,
         endpoint: Endpoint,
@@ -163,7 +164,7 @@ impl EndpointWorker {
         }
     }
 
-    /// Subjects of its consumer.
+    /// Subjects of the endpoint's consumer.
     pub fn subjects(&self) -> Vec<String> {
         let besides = [
             self.companions.as_slice(),
@@ -174,7 +175,7 @@ impl EndpointWorker {
         self.endpoint.filter.subjects(&besides)
     }
 
-    /// True if an event is older than the endpoint wants: what waits before it is told ages from then on.
+    /// True if an event exceeds `max_event_age`. A pending notice ages from the moment it is due.
     pub fn is_too_old(&self, event: &Event, now: DateTime<Utc>) -> bool {
         let Some(limit) = self
             .endpoint
@@ -191,10 +192,10 @@ impl EndpointWorker {
             .is_some_and(|occurred| now - due.map_or(occurred, |due| due.max(occurred)) > limit)
     }
 
-    /// Checked before anything is sent.
+    /// Checks that a request may be sent. Called before each one.
     ///
     /// # Errors
-    /// If the database does not write, the lease is not ours any more, or the endpoint was just halted.
+    /// If the database is not writable, the lease is lost, or the endpoint was auto-disabled.
     pub fn may_send(&self) -> Result<(), Error> {
         if self.halted.load(Ordering::Acquire) {
             return Err(Error::Halted(self.endpoint.name.clone()));
@@ -203,7 +204,7 @@ impl EndpointWorker {
         self.lease.check()
     }
 
-    /// Begins to handle an event; `None` while it is being handled already, as when the bus gave it out twice.
+    /// Marks an event as being handled. `None` if it already is, for example after a redelivery by NATS.
     pub fn begin(&self, event: &str) -> Option<InFlightDelivery<'_>> {
         let began = self.events_under_way().insert(event.to_owned());
         began.then(|| InFlightDelivery {
@@ -218,17 +219,18 @@ impl EndpointWorker {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something became due.
+    /// Wakes the loop that sends deliveries that are due.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Sends once and stores what follows, or lets it wait while nothing is to be sent.
+    /// Makes one attempt and stores the result, or postpones the delivery if nothing may be sent now.
     ///
-    /// It keeps its place until that is on disk: an endpoint that sends one after the other has each find what the one before kept.
+    /// The concurrency permit is held until the result is on disk. With a concurrency of 1, each attempt therefore
+    /// sees the state stored by the one before.
     ///
     /// # Errors
-    /// If the database does not write, or a stored body is not an event.
+    /// If the database write fails, or a stored body is not an event.
     pub async fn deliver(
         &self,
         delivery: Delivery,
@@ -255,18 +257,18 @@ impl EndpointWorker {
         self.store(delivery).await?;
         drop(place);
         if let Some(auto_disable) = auto_disable {
-            // On the heap: it is rare, and would be a part of every delivery.
+            // Boxed: this rare future would otherwise enlarge every delivery's future.
             Box::pin(self.auto_disable(auto_disable)).await;
         }
         Ok(())
     }
 
-    /// Sends once and decides what follows.
+    /// Makes one attempt and decides what follows.
     ///
-    /// The first attempt is part of the event's trace, later ones are linked to it.
+    /// The first attempt is part of the event's trace. Later attempts have traces of their own, linked to it.
     ///
     /// # Errors
-    /// If the database does not write, or a stored body is not an event.
+    /// If the database write fails, or a stored body is not an event.
     async fn attempt(&self, mut delivery: Delivery) -> Result<(Delivery, AttemptSignal), Error> {
         let attempt = delivery.attempts + 1;
         let span = tracing::info_span!(
@@ -291,7 +293,7 @@ impl EndpointWorker {
             let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &kept, trace::traceparent());
             let attempted = tokio::select! {
                 attempted = sending => attempted,
-                // What comes of it is not ours to write.
+                // The new owner writes the outcome.
                 () = self.lease.lost.cancelled() => return Err(Error::NotOurs(self.endpoint.name.clone())),
             };
             delivery.keep = attempted.verdict.keep;
@@ -306,7 +308,7 @@ impl EndpointWorker {
             let rules = self.endpoint.rules();
             let signal = AttemptSignal::of(outcome, attempted.cause, attempted.status, &rules, now);
             let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
-            // A notice goes on being dropped if the wait it tells of ends.
+            // Keep the key of a notice across retries, so that it is still dropped if the wait ends.
             let is_notice = delivery.pair.as_deref().is_some_and(pending::is_key);
             if !(is_notice && matches!(next, Next::Retry { .. })) {
                 delivery.pair = None;
@@ -353,10 +355,10 @@ impl EndpointWorker {
         .await
     }
 
-    /// Stores what became of a delivery, and tells those who wait for it.
+    /// Stores the state of a delivery and wakes the tasks that depend on it.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn store(&self, delivery: Delivery) -> Result<(), Error> {
         let (state, missed) = (
             delivery.state,
@@ -380,10 +382,10 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// Hands a cost to the message that waits for it; true if there was one.
+    /// Adds a cost to the message that waits for it. Returns true if there was one.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn join_cost(&self, pair: String, cost: Vec<u8>) -> Result<bool, Error> {
         let store = &self.shared.store;
         store

@@ -1,17 +1,17 @@
-//! What can go wrong inside the dispatcher. What goes wrong at a receiver is no error but an outcome.
+//! Errors inside the dispatcher. A failure at a receiver is an outcome, not an error.
 
 use std::path::PathBuf;
 
 /// Errors of the dispatcher itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database cannot be opened or brought up to date.
+    /// The database cannot be opened or migrated.
     #[error(transparent)]
     Setup(#[from] mesh_db::Error),
-    /// Another dispatcher uses the file.
+    /// Another dispatcher uses the SQLite file.
     #[error("open database {path}: another process uses it; several dispatchers need PostgreSQL (webhook-dispatcher.db.url)", path = .0.display())]
     InUse(PathBuf),
-    /// An endpoint of `mesh.toml` has the name of one that was made by the API.
+    /// An endpoint of `mesh.toml` has the name of one created by the API.
     #[error(
         "endpoint {0:?} was made by the API: give the one in mesh.toml another name, or remove the other with `smesh webhooks remove`"
     )]
@@ -19,9 +19,9 @@ pub enum Error {
     /// The key that encrypts secrets cannot be used.
     #[error("read the key that encrypts webhook secrets, {path}: {problem}", path = path.display())]
     SecretsKey {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// What is wrong, and what is needed.
+        /// The problem and the remedy.
         problem: String,
     },
     /// The secrets of an endpoint were encrypted with another key.
@@ -29,45 +29,45 @@ pub enum Error {
         "endpoint {0:?}: its secrets were encrypted with another key; put that key into webhook-dispatcher.secrets_key_file as another line"
     )]
     Sealed(String),
-    /// What is stored of an endpoint is refused by now.
+    /// A stored endpoint no longer passes validation.
     #[error("endpoint {name:?}: {faults}")]
     Refused {
-        /// Its name.
+        /// Name of the endpoint.
         name: String,
-        /// What is wrong.
+        /// Its faults.
         faults: String,
     },
-    /// Nothing is known of the endpoint here.
+    /// This dispatcher has no definition of the endpoint.
     #[error("endpoint {0:?} is not known here")]
     Unknown(String),
-    /// The bus did not do what a change of an endpoint needs.
+    /// A bus operation for a change of an endpoint failed.
     #[error(transparent)]
     Bus(#[from] mesh_bus::Error),
-    /// Another dispatcher has the endpoint's lease, or will: it sends what is to be sent.
+    /// Another dispatcher holds, or is about to take, the endpoint's lease.
     #[error("deliver to {0:?}: this dispatcher has the endpoint no more")]
     NotOurs(String),
-    /// The endpoint is not sent to any more.
+    /// The endpoint is paused or disabled.
     #[error("deliver to {0:?}: it is paused or disabled")]
     Halted(String),
-    /// The database does not read or write; the message comes again.
+    /// A database read or write failed. The message is redelivered.
     #[error("{action}")]
     Database {
-        /// What was being done.
+        /// The operation.
         action: &'static str,
         /// Cause.
         #[source]
         source: sqlx::Error,
     },
-    /// The database's writer has ended: the service is leaving.
+    /// The database writer has ended because the service is shutting down.
     #[error("write delivery: the writer has stopped")]
     WriterStopped,
-    /// A batch of writes failed; each of its callers is told.
+    /// A batch of writes failed. Every caller gets a copy of this error.
     #[error("write delivery: {0}")]
     Write(String),
-    /// The last write failed: nothing is sent that could not be noted.
+    /// The last write failed. Nothing is sent, as the outcome could not be stored.
     #[error("send nothing: the database does not write ({0})")]
     NotWriting(String),
-    /// A stored body is not an event: the file was changed by somebody else.
+    /// A stored body is not an event: the database was modified from outside.
     #[error("read stored event {id}")]
     Stored {
         /// Id of the event.
@@ -76,16 +76,16 @@ pub enum Error {
         #[source]
         source: mesh_events::DecodeError,
     },
-    /// The HTTP client cannot be made, e.g. without any certificate authority on the machine.
+    /// The HTTP client cannot be created, for example because the host has no certificate authorities.
     #[error("make HTTP client")]
     Client(#[source] reqwest::Error),
-    /// The DNS servers of the configuration cannot be asked.
+    /// The configured DNS servers cannot be used.
     #[error("ask webhook-dispatcher.dns_servers")]
     Resolver(#[source] hickory_resolver::net::NetError),
 }
 
 impl Error {
-    /// True if the database may be there again by itself.
+    /// True if the database may recover without intervention.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Setup(error) => error.is_unavailable(),

@@ -1,4 +1,4 @@
-//! Events that are on their way: read once, to however many endpoints they go, and however often it is tried.
+//! Caches decoded events: each is decoded once for all endpoints and attempts.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ const MAX_EVENTS: usize = 256;
 /// Larger events are not cached.
 const MAX_EVENT_BYTES: usize = 8 * 1024;
 
-/// Events by their bytes: what is the same is read the same, wherever it comes from.
+/// Decoded events, keyed by their encoded bytes.
 #[derive(Default)]
 pub struct EventCache(Mutex<RecentEvents>);
 
@@ -24,10 +24,10 @@ struct RecentEvents {
 }
 
 impl EventCache {
-    /// The event of these bytes.
+    /// Returns the event, decoding it if it is not cached.
     ///
     /// # Errors
-    /// If they are none of the contract.
+    /// If the bytes are not an event.
     pub fn read(&self, body: &[u8]) -> Result<Arc<DecodedEvent>, DecodeError> {
         if body.len() > MAX_EVENT_BYTES {
             return Ok(Arc::new(Event::from_bytes(body)?.into()));
@@ -36,7 +36,7 @@ impl EventCache {
             return Ok(fact);
         }
         let fact = Arc::new(DecodedEvent::from(Event::from_bytes(body)?));
-        // Bytes of their own: those of a message hold all that was received with it.
+        // Copy the key: a slice of the message would keep the whole receive buffer alive.
         let body = Bytes::copy_from_slice(body);
         self.with(|recent| {
             if recent

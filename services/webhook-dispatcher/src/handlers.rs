@@ -1,6 +1,7 @@
-//! Per message of an endpoint's consumer: does it concern the endpoint, was it done before, is it too old, send it, store the outcome.
+//! Handles one message of an endpoint's consumer: filter, deduplicate, check the age, send, store the outcome.
 //!
-//! A message is acknowledged when its outcome, or the fact that it waits, is on disk. So no wait holds a place of the consumer.
+//! A message is acknowledged once its outcome, or its place in the retry queue, is on disk. Waiting deliveries
+//! therefore do not occupy the consumer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,28 +22,28 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::{clock, replays, work};
 
-/// While the database does not work, messages stay on the bus.
+/// Redelivery interval while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Redelivery interval of an event that is still being handled.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Handles the messages of one endpoint: events, and what replays tell once more.
+/// Handles the messages of one endpoint: events and replayed events.
 pub struct EventHandler {
     worker: Arc<EndpointWorker>,
-    /// Cancelled when what was not begun is another's.
+    /// Cancelled when messages that have not been started must be left to the next owner.
     stop: CancellationToken,
 }
 
-/// A message that was understood.
+/// A decoded message.
 pub struct DecodedMessage<'a> {
-    /// As the bus gave it.
+    /// The message as received.
     pub message: &'a Message,
-    /// Its type.
+    /// Type of the event.
     pub kind: EventType,
-    /// What it tells.
+    /// The decoded event.
     pub event: Arc<DecodedEvent>,
-    /// The replay that tells it once more.
+    /// Id of the replay that publishes it.
     pub replay: Option<&'a str>,
 }
 
@@ -58,13 +59,13 @@ impl Handler for EventHandler {
     }
 }
 
-/// Of endpoints that are told of arrays in digests: what is there of them is counted at once, the rest is told as ever.
+/// Endpoints with array digests: counts a whole batch in one write, then sends the remaining events one by one.
 impl BatchHandler for EventHandler {
     async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         let now = Disposition::Nak {
             after: Duration::ZERO,
         };
-        // Hundreds that came again every few seconds would be a storm: they stay in hand.
+        // Hold the messages: hundreds of redeliveries every few seconds would overload the bus.
         while self.worker.may_send().is_err() {
             if !work::pause(RETRY_INTERVAL, &self.stop).await {
                 return vec![now; messages.len()];
@@ -111,12 +112,12 @@ impl BatchHandler for EventHandler {
 }
 
 impl EventHandler {
-    /// Of this endpoint, until told to stop.
+    /// A handler for one endpoint.
     pub fn new(worker: Arc<EndpointWorker>, stop: CancellationToken) -> Self {
         Self { worker, stop }
     }
 
-    /// Reads a message, if this is the time for it.
+    /// Decodes a message, if the endpoint may send now.
     fn read<'a>(&self, message: &'a Message) -> Result<DecodedMessage<'a>, Disposition> {
         let reject = |reason: String| Disposition::DeadLetter { reason };
         let event = self.worker.shared.facts.read(&message.body);
@@ -128,7 +129,7 @@ impl EventHandler {
             replay => replay,
         };
         if self.worker.may_send().is_err() {
-            // Readiness says why; once per message would say it a thousand times.
+            // Readiness reports the reason. Logging it for each message would flood the log.
             return Err(Disposition::Nak {
                 after: RETRY_INTERVAL,
             });
@@ -141,7 +142,7 @@ impl EventHandler {
         })
     }
 
-    /// Tells an event by itself.
+    /// Delivers a single event.
     async fn dispatch(&self, read: &DecodedMessage<'_>) -> Disposition {
         let id = match read.replay {
             Some(replay) => names::replayed(replay, &read.event.id),
@@ -224,14 +225,14 @@ impl EventHandler {
         worker.deliver(delivery, observed).await
     }
 
-    /// Lets a message wait for its cost.
+    /// Stores a message until its cost arrives.
     async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
         let worker = &self.worker;
         let wait = TimeDelta::from_std(worker.shared.cost_join_timeout).unwrap_or_default();
         delivery.next_at = Some(delivery.created_at + wait);
         delivery.pair = Some(pair.clone());
         worker.store(delivery).await?;
-        // The cost may have come meanwhile.
+        // The cost may have arrived in the meantime.
         if let Some(cost) = worker.costs.take(&pair, Instant::now())
             && worker.join_cost(pair, cost).await?
         {
@@ -240,8 +241,8 @@ impl EventHandler {
         Ok(())
     }
 
-    /// Hands a cost to the message that waits for it. If that is not there yet it will look for the cost; if there is none (sent already,
-    /// or not the endpoint's) the cost is forgotten after a while.
+    /// Adds a cost to the message that waits for it. If the message is not stored yet, it picks up the cost later. If
+    /// there is none (already sent, or not the endpoint's), the cost expires.
     async fn join(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
         let worker = &self.worker;
         let Some(pair) = pairing::completes(kind, event) else {

@@ -1,7 +1,7 @@
-//! The right to be at work on an endpoint, as it is known here.
+//! Leases of endpoints as held by this process.
 //!
-//! The database has the last word: what is written shows the lease's epoch. But a request cannot be taken back, so nothing is sent unless
-//! this process said lately enough that it is at work; one that was paused finds that out before it sends anything.
+//! The database enforces leases by their epochs on every write. A request, however, cannot be undone. So nothing is
+//! sent unless this process sent a heartbeat recently: a process that was suspended notices before its next request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
-/// Until when this process may act on its leases. Cheap to clone.
+/// Time until which this process may use its leases. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseValidity(Arc<Mutex<Option<Instant>>>);
 
 impl LeaseValidity {
-    /// They hold until then; `None` if nobody else could take them.
+    /// Sets the end of validity. `None` if no other process can take the leases.
     pub fn set(&self, until: Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
@@ -26,20 +26,20 @@ impl LeaseValidity {
     }
 }
 
-/// A lease of this process.
+/// A lease held by this process.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// Endpoint.
+    /// Name of the endpoint.
     pub endpoint: String,
-    /// Its number: the last holder has the highest.
+    /// Fencing token: the latest holder has the highest.
     pub epoch: i64,
-    /// Cancelled when it is another's, or given back at once: what is under way is cut off.
+    /// Cancelled when the lease is lost or must be given up immediately. Aborts the requests in flight.
     pub lost: CancellationToken,
     validity: LeaseValidity,
 }
 
 impl Lease {
-    /// A lease that was taken.
+    /// A newly acquired lease.
     pub fn new(endpoint: &str, epoch: i64, validity: LeaseValidity) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
@@ -49,10 +49,10 @@ impl Lease {
         }
     }
 
-    /// Checked before anything is sent.
+    /// Checks that the lease is valid. Called before each request.
     ///
     /// # Errors
-    /// If it is given back or another's, or may be by now.
+    /// If it was released, or another dispatcher holds it or may hold it by now.
     pub fn check(&self) -> Result<(), Error> {
         if self.validity.holds() && !self.lost.is_cancelled() {
             Ok(())

@@ -1,22 +1,25 @@
 //! Delivers events to webhooks: signed CloudEvents for pipelines, readable messages for chats.
 //!
 //! - [`domain`]: filters, retries, chat messages, forbidden addresses. Pure.
-//! - [`config`]: the section of `mesh.toml` and its checked endpoints.
-//! - [`handlers`]: per message: decide, send, store.
-//! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
-//! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: until when it owns them.
+//! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
+//! - [`handlers`]: handles one message: decide, send, store.
+//! - [`registry`]: resolves endpoint definitions; [`vault`]: encrypts their secrets at rest.
+//! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: how long the
+//!   ownership lasts.
 //! - [`event_cache`]: recent events, decoded once for all endpoints.
-//! - [`work`]: the tasks of a worker; [`endpoint_worker`]: its limits and attempts; [`due`]: sends deliveries that are due.
-//! - [`admission`]: when a request may be sent: circuit breaker, rate limit, Retry-After; [`concurrency_limit`]: how many at a time.
-//! - [`redeliver`]: redelivery of dead letters; [`auto_disable`]: disables endpoints that fail for too long.
-//! - [`array_digests`]: digests of arrays, on disk; [`pending`]: notices about jobs that wait.
-//! - [`outbox_publisher`]: outcomes become audit entries and dead letters.
+//! - [`work`]: the tasks of a worker; [`endpoint_worker`]: its limits and attempts; [`due`]: sends deliveries that
+//!   are due.
+//! - [`admission`]: when a request may be sent: circuit breaker, rate limit, `Retry-After`; [`concurrency_limit`]:
+//!   how many requests may be in flight.
+//! - [`redeliver`]: redelivery of dead letters; [`auto_disable`]: pauses or disables endpoints that keep failing.
+//! - [`array_digests`]: stored digests of job arrays; [`pending`]: notices about pending jobs.
+//! - [`outbox_publisher`]: publishes outcomes as audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: the Webhooks API, REST under `/v1/webhooks` and gRPC.
 //!
-//! Every endpoint has its own durable consumer and its own limits, so one that fails, hangs or floods only hurts itself. An event is
-//! acknowledged when its outcome, or the fact that it waits, is on disk; a crash may repeat attempts that were under way, with the same
-//! `webhook-id`.
+//! Every endpoint has its own durable consumer and its own limits, so a receiver that fails, hangs or is flooded
+//! affects no other endpoint. An event is acknowledged once its outcome, or its place in the retry queue, is on disk.
+//! A crash may repeat attempts that were in flight, with the same `webhook-id`.
 
 pub mod adapters;
 pub mod admission;
@@ -75,10 +78,10 @@ use vault::Vault;
 use work::pause;
 use worker_pool::WorkerPool;
 
-/// Between retries after an error of NATS or the database.
+/// Wait between retries after an error of NATS or the database.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The service, as `mesh-runtime` runs it.
+/// The service as run by `mesh-runtime`.
 pub struct WebhookDispatcherService;
 
 impl Service for WebhookDispatcherService {
@@ -115,7 +118,7 @@ impl Service for WebhookDispatcherService {
         let registry = Arc::new(Registry::new(config, endpoints, vault));
         let prepared = match prepare(&store, &registry).await {
             Ok(()) => true,
-            // The other services need not wait for it: `run` does.
+            // Do not block the start of the other services: `run` waits for the database.
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
@@ -154,7 +157,7 @@ impl Service for WebhookDispatcherService {
             worker_pool,
             retention,
         };
-        // Before it runs: what has not begun is not ready.
+        // Register the conditions before `run` starts, so that readiness is false until then.
         let conditions = ["database", "leases"]
             .map(|name| context.health.condition(&format!("{}.{name}", Self::NAME)));
         Ok(RunningService {
@@ -162,7 +165,7 @@ impl Service for WebhookDispatcherService {
             run: Box::pin(async move {
                 let shared = Arc::clone(&dispatcher.shared);
                 let ended = dispatcher.run(context, prepared, conditions).await;
-                // However it ended: a file that is not closed leaves its log unmerged.
+                // Close on every exit path: closing the SQLite file merges its write-ahead log.
                 shared.store.close().await;
                 ended
             }),
@@ -170,17 +173,17 @@ impl Service for WebhookDispatcherService {
     }
 }
 
-/// Makes the tables in a file that is not there.
+/// Creates the tables in a new SQLite file.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
     let store = Store::open(&Location::Sqlite(path)).await?;
     store.close().await;
     Ok(())
 }
 
-/// The section, its endpoints with their secrets read, how they are reached, and where the tables are.
+/// Loads the section, its endpoints with their secrets, the network settings and the database location.
 fn configuration(
     context: &Context,
 ) -> Result<(Config, Vec<Endpoint>, Network, Location), BoxError> {
@@ -192,7 +195,7 @@ fn configuration(
     let location = config.db.location(&context.mesh.data_dir);
     match (endpoints, network, location) {
         (Ok(endpoints), Ok(network), Ok(location)) => Ok((config, endpoints, network, location)),
-        // Every fault at once; that of the location is among those of the section.
+        // Report all faults at once. Faults of the location are already among those of the section.
         (endpoints, network, _) => {
             let faults = endpoints.err().into_iter().chain(network.err()).flatten();
             let sent: Vec<String> = faults.map(|fault| fault.to_string()).collect();
@@ -201,7 +204,8 @@ fn configuration(
     }
 }
 
-/// What encrypts secrets. On a shared database a key that only this dispatcher has would be of no use, so none is made.
+/// Opens the vault that encrypts secrets. Generates no key for a shared database: the other dispatchers could not
+/// read it.
 fn vault(context: &Context, config: &Config, store: &Store) -> Result<Option<Vault>, BoxError> {
     let fault = |problem| context.faults(&[format!("webhook-dispatcher.secrets_key: {problem}")]);
     if let Some(key) = &config.secrets_key {
@@ -219,7 +223,7 @@ fn vault(context: &Context, config: &Config, store: &Store) -> Result<Option<Vau
     Ok(Some(Vault::open_or_make(&path)?))
 }
 
-/// Brings the tables to this version and notes the endpoints of `mesh.toml`.
+/// Migrates the tables and stores the endpoints of `mesh.toml`.
 async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     store.prepare().await?;
     let files = registry.files();
@@ -238,7 +242,7 @@ struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Delivers until told to stop, then finishes what is under way.
+    /// Delivers until shutdown, then finishes the requests in flight.
     async fn run(
         self,
         context: Context,
@@ -250,7 +254,7 @@ impl Dispatcher {
         if !prepared && !self.open(&database, &shutdown).await? {
             return Ok(());
         }
-        // Outlives the others: their last outcomes are announced too.
+        // Cancelled last, so that the final outcomes of the other tasks are published too.
         let finished = CancellationToken::new();
         let announcer = tokio::spawn(outbox_publisher::run(
             Arc::clone(&self.shared),
@@ -258,7 +262,7 @@ impl Dispatcher {
         ));
         let mut tasks = JoinSet::new();
         let (worker_pool, stop) = (Arc::clone(&self.worker_pool), shutdown.clone());
-        // The rest is for giving leases back and announcing the last outcomes.
+        // The remaining time is for releasing leases and publishing the last outcomes.
         let patience = context.mesh.drain_deadline.mul_f64(0.7);
         tasks.spawn(async move { worker_pool.run(leases, stop, patience).await });
         tasks.spawn(watch_database(
@@ -283,7 +287,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Waits for the database. False when told to stop before.
+    /// Waits for the database. Returns false if shutdown comes first.
     async fn open(
         &self,
         database: &Condition,
@@ -304,10 +308,10 @@ impl Dispatcher {
     }
 }
 
-/// Deletes the consumers of endpoints that nothing is known of, as from before the database was made anew.
+/// Deletes consumers of endpoints that the database does not know, for example after it was recreated.
 async fn remove_orphans(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     if shared.bus.ready(&shutdown).await.is_err() {
-        // Told to stop before NATS came.
+        // Shutdown came before the NATS connection.
         return;
     }
     while let Err(error) = try_remove_orphans(&shared).await {
@@ -322,14 +326,14 @@ async fn remove_orphans(shared: Arc<WorkerContext>, shutdown: CancellationToken)
 }
 
 async fn try_remove_orphans(shared: &WorkerContext) -> Result<(), Error> {
-    // Before the endpoints are read: what is made meanwhile is not taken for a stranger.
+    // List consumers before reading the endpoints, so that a consumer created in between is not taken for an orphan.
     let there = shared.bus.endpoint_consumers().await?;
     let known: BTreeSet<String> = shared
         .store
         .outlines()
         .await?
         .keys()
-        // Of a user's endpoint there may be one from before names were per owner, where it goes on.
+        // A user's endpoint may still use a consumer named before names included the owner.
         .flat_map(|name| [name.as_str(), webhook_name::short(name)])
         .map(names::consumer)
         .collect();
@@ -343,7 +347,7 @@ async fn try_remove_orphans(shared: &WorkerContext) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says whether the database writes, and lets everybody go on once it does again.
+/// Reports whether database writes succeed, and wakes the workers once they succeed again.
 async fn watch_database(
     shared: Arc<WorkerContext>,
     worker_pool: Arc<WorkerPool>,

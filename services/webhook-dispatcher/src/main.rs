@@ -1,4 +1,4 @@
-//! The dispatcher as a process of its own.
+//! Runs the dispatcher as a separate process.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Every metric of the dispatcher. The label `endpoint` is a name from the configuration, so the set is small.
+//! Every metric of the dispatcher. The label `endpoint` is a configured name, so its cardinality is small.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const DELIVERIES: &str = "webhook_dispatcher_deliveries_total";
 const FAILURES: &str = "webhook_dispatcher_attempt_failures_total";
 const LATENCY: &str = "webhook_dispatcher_delivery_latency_seconds";
 
-/// Tells the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub fn describe() {
     describe_counter!(
         ATTEMPTS,
@@ -51,34 +51,34 @@ pub fn describe() {
     );
 }
 
-/// A request was made.
+/// Records a request.
 pub fn attempted(endpoint: &str, result: &'static str, elapsed: Duration) {
     counter!(ATTEMPTS, "endpoint" => endpoint.to_owned(), "result" => result).increment(1);
     histogram!(ATTEMPT_SECONDS, "endpoint" => endpoint.to_owned()).record(elapsed.as_secs_f64());
 }
 
-/// A request failed.
+/// Counts a failed request.
 pub fn failed(endpoint: &str, cause: Cause) {
     counter!(FAILURES, "endpoint" => endpoint.to_owned(), "cause" => cause.as_str(), "side" => cause.side().as_str())
         .increment(1);
 }
 
-/// The circuit of an endpoint is open or not.
+/// Sets whether the circuit of an endpoint is open.
 pub fn circuit(endpoint: &str, open: bool) {
     gauge!(CIRCUIT_OPEN, "endpoint" => endpoint.to_owned()).set(f64::from(u8::from(open)));
 }
 
-/// The circuit of an endpoint opened.
+/// Counts an opened circuit.
 pub fn circuit_opened(endpoint: &str) {
     counter!(CIRCUIT_OPENINGS, "endpoint" => endpoint.to_owned()).increment(1);
 }
 
-/// A delivery reached its outcome.
+/// Counts a final outcome.
 pub fn settled(endpoint: &str, outcome: &'static str) {
     counter!(DELIVERIES, "endpoint" => endpoint.to_owned(), "outcome" => outcome).increment(1);
 }
 
-/// An event arrived at its receiver.
+/// Records the latency of a delivered event.
 pub fn delivered(endpoint: &str, observed: DateTime<Utc>, now: DateTime<Utc>) {
     if let Ok(latency) = (now - observed).to_std() {
         histogram!(LATENCY, "endpoint" => endpoint.to_owned()).record(latency.as_secs_f64());

@@ -1,7 +1,7 @@
-//! Tells the mesh what became of deliveries: an audit entry for each, and a dead letter for those given up.
+//! Publishes the outcomes of deliveries: an audit entry for each, and a dead letter for those given up.
 //!
-//! Outcomes wait in the database until JetStream has both, so neither a restart nor an absence of NATS loses one. Their ids are made of
-//! endpoint and event: told twice, they are stored once.
+//! Outcomes stay in the database until JetStream has acknowledged both, so neither a restart nor a NATS outage loses
+//! one. Message ids are derived from endpoint and event, so a repeated publish is stored once.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -25,18 +25,18 @@ use crate::domain::names;
 use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
 
-/// The service's name, in subjects and entries.
+/// The service's name in subjects and entries.
 pub const SERVICE: &str = "webhook-dispatcher";
-/// Kind of the entries about endpoints that were made, changed or removed.
+/// Kind of the audit entries about changes of endpoints.
 pub const ACT: &str = "webhook";
 /// Outcomes per round.
 const BATCH_SIZE: u32 = 512;
 /// How long outcomes are batched: audit entries are not urgent, and a batch costs the server one sync.
 const GATHER_INTERVAL: Duration = Duration::from_millis(100);
-/// While NATS is away.
+/// Wait between retries while NATS is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Announces outcomes until told to stop, and then those that are left, if NATS takes them.
+/// Publishes outcomes until shutdown, then the remaining ones if NATS accepts them.
 pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     loop {
         let stopping = shutdown.is_cancelled();
@@ -71,11 +71,11 @@ pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
 }
 
 enum Round {
-    /// Nothing is left.
+    /// Everything is published.
     All,
-    /// There may be more.
+    /// There may be more outcomes.
     More,
-    /// The bus did not take some.
+    /// NATS did not acknowledge some.
     Refused,
 }
 
@@ -108,16 +108,16 @@ async fn round(shared: &WorkerContext) -> Result<Round, Error> {
     Ok(if all { Round::More } else { Round::Refused })
 }
 
-/// Tells the bus what became of deliveries; returns those that it was told of.
+/// Publishes outcomes. Returns the keys of those that were acknowledged.
 async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> {
-    // Our own messages tell of events that have their entries already.
+    // The dispatcher's own messages have no entries: they concern events that have entries already.
     let (events, own): (Vec<_>, Vec<_>) = outcomes
         .into_iter()
         .partition(|outcome| names::is_event(&outcome.event_id));
     let (dead, mut others): (Vec<_>, Vec<_>) = events
         .into_iter()
         .partition(|outcome| outcome.state == State::Dead);
-    // The letters first: whoever reads that something was given up finds it.
+    // Dead letters first, so that a reader of the audit entry finds the letter.
     let letters: Vec<RawMessage> = dead.iter().map(dead_letter).collect();
     others.extend(taken(dead, bus.publish_many(&letters).await));
     let entries: Vec<RawMessage> = others
@@ -129,7 +129,7 @@ async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> V
     sent.map(|outcome| outcome.key()).collect()
 }
 
-/// Those that the bus took.
+/// The outcomes that the bus acknowledged.
 fn taken(
     outcomes: Vec<Outcome>,
     results: Vec<Result<(), mesh_bus::Error>>,
@@ -144,7 +144,7 @@ fn taken(
     })
 }
 
-/// An entry about what the dispatcher does with an endpoint by itself.
+/// An audit entry about an automatic change of an endpoint.
 pub fn own_act(
     cluster: &str,
     stored: &EndpointRow,

@@ -1,7 +1,7 @@
-//! Notices about pending jobs at an endpoint for people: they wait as deliveries until they are due, and are dropped if the wait is over.
+//! Notices about pending jobs. They are stored as deliveries until they are due, and dropped if the wait ends before.
 //!
-//! What the bus has not handed out yet may say that it is: after an absence the explanation of hours ago comes before the start that
-//! followed it. So a notice is only sent when the endpoint has heard of everything up to now.
+//! The event that ends a wait may still be on the bus: after an outage, an hours-old explanation arrives before the
+//! start that followed it. A notice is therefore sent only when the endpoint has consumed all events up to now.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::handlers::DecodedMessage;
 
-/// Who has heard of an event that is no older than this is up to date.
+/// An endpoint is up to date if its latest event is no older than this.
 const RECENT_WITHIN: TimeDelta = TimeDelta::seconds(1);
-/// Until then who is not up to date waits before the next look.
+/// Delay of a notice while the endpoint is not up to date.
 const RETRY_INTERVAL: TimeDelta = TimeDelta::seconds(1);
-/// Between two reads of the bus, which serve all notices.
+/// Interval between reads of the consumer's state. One read serves all notices.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Up to when an endpoint has heard of everything.
+/// Time up to which an endpoint has consumed all events.
 #[derive(Default)]
 pub struct PendingWatermark {
     millis: AtomicI64,
@@ -37,13 +37,13 @@ impl PendingWatermark {
             .fetch_max(time.timestamp_millis(), Ordering::Relaxed);
     }
 
-    /// Nothing else came before that time.
+    /// Sets the watermark.
     fn is_at(&self, time: DateTime<Utc>) {
         self.millis
             .store(time.timestamp_millis(), Ordering::Relaxed);
     }
 
-    /// Not either if it heard of what is still to come, as told by a clock that ran ahead.
+    /// False also if the watermark lies in the future, set by a clock that was ahead.
     fn is_recent(&self, now: DateTime<Utc>) -> bool {
         let recent = now - RECENT_WITHIN..=now + RECENT_WITHIN;
         let millis = self.millis.load(Ordering::Relaxed);
@@ -52,10 +52,10 @@ impl PendingWatermark {
 }
 
 impl EndpointWorker {
-    /// Takes note of these events, before they are told: notices about waits that they end are dropped.
+    /// Drops notices about waits that these events end. Called before the events are delivered.
     ///
     /// # Errors
-    /// If the database does not write; the events come again.
+    /// If the database write fails. The events are redelivered.
     pub async fn end_waits(&self, events: &[Option<&DecodedMessage<'_>>]) -> Result<(), Error> {
         if self.pending_companions.is_empty() {
             return Ok(());
@@ -69,7 +69,7 @@ impl EndpointWorker {
             .collect();
         if !ended.is_empty() {
             for key in &ended {
-                // For an explanation that is handled at the same time and stored a moment later.
+                // Covers an explanation that is handled concurrently and stored a moment later.
                 self.costs.put(key.clone(), Vec::new(), Instant::now());
             }
             self.drop_notices(ended, "dropped: the job started or ended before it was due")
@@ -102,7 +102,7 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// The notice that an event becomes here.
+    /// The notice for an event, if the endpoint delays notices.
     pub fn notice(&self, event: &Event) -> Option<PendingNotice> {
         let is_delayed = !self.pending_companions.is_empty();
         is_delayed
@@ -110,10 +110,10 @@ impl EndpointWorker {
             .flatten()
     }
 
-    /// Lets a notice wait until it is due, unless it was told before.
+    /// Stores a notice until it is due, unless its topic was already sent.
     ///
     /// # Errors
-    /// If the database does not read or write.
+    /// If the database read or write fails.
     pub async fn park_notice(
         &self,
         mut delivery: Delivery,
@@ -135,17 +135,18 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// What was told of the run of a notice.
+    /// Topics that were already sent for a run.
     async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let kept = store.kept(name, vec![key.to_owned()]).await?;
         Ok(PublishedTopics::read(kept.get(key)))
     }
 
-    /// Whether a notice that is due is sent now; it is `None` if the endpoint has asked for none since. If it is not, it was put off or ended.
+    /// Whether a due notice is sent now. If not, it is postponed or ended. `notice` is `None` if the endpoint no
+    /// longer delays notices.
     ///
     /// # Errors
-    /// If the database does not read or write.
+    /// If the database read or write fails.
     pub async fn may_send_notice(
         &self,
         delivery: &Delivery,
@@ -180,7 +181,7 @@ impl EndpointWorker {
         Ok(false)
     }
 
-    /// True if nothing is on the bus that the endpoint has not heard of.
+    /// True if the endpoint has consumed all events on the bus.
     async fn is_up_to_date(&self, now: DateTime<Utc>) -> bool {
         if self.heard.is_recent(now) {
             return true;
@@ -209,10 +210,10 @@ impl EndpointWorker {
         }
     }
 
-    /// What is to be kept of a notice that arrives: that it was told.
+    /// The topic to store for a notice that was delivered, so that it is not sent twice.
     ///
     /// # Errors
-    /// If the database does not read, or the stored body is no event.
+    /// If the database read fails, or the stored body is not an event.
     pub async fn sent_notice(
         &self,
         delivery: &Delivery,

@@ -1,4 +1,4 @@
-//! Dead letters are delivered again, as somebody asked for: a piece at a time, and how far it is is on disk with each.
+//! Runs redelivery jobs: dead letters are put back into the queue in batches. Each batch stores the job's progress.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::work::pause;
 
-/// Deliveries begun at a time, where nobody asked for fewer.
+/// Default deliveries per second, and maximum deliveries per batch.
 const DEFAULT_RATE: u32 = 100;
-/// Between retries after an error.
+/// Wait between retries after an error.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// At work until told to stop: on what is there, and then whenever the lane is told that there is more.
+/// Runs pending jobs, then waits for new ones, until stopped.
 pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         match piece(&worker).await {
@@ -40,7 +40,7 @@ pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     }
 }
 
-/// Begins the next few again; returns how long to wait then, or `None` if nothing is left to do.
+/// Processes the next batch. Returns the time until the following one, or `None` if no job is left.
 async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
     let store = &worker.shared.store;
     let Some(job) = store.next_redelivery(&worker.endpoint.name).await? else {
@@ -53,7 +53,7 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
     let dead = store.dead_after(&job, most).await?;
     let more = dead.len() == most as usize;
     let (count, left) = (dead.len(), dead.into_iter());
-    // What was not announced yet would never be, so it is waited for.
+    // Wait for outcomes that are not published yet: putting them back would lose them.
     let places: Vec<DeliveryPosition> = left
         .take_while(|(_, mark_published)| *mark_published)
         .map(|(place, _)| place)

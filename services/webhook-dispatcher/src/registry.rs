@@ -1,6 +1,7 @@
-//! What each endpoint is: those of `mesh.toml`, and those that were made by the API.
+//! Resolves endpoint definitions, from `mesh.toml` and from the API.
 //!
-//! Of the latter the database has twice what they are: a text that may be shown, and everything, secrets included, sealed.
+//! Endpoints created by the API are stored in two forms: as JSON that may be displayed, and as the full definition
+//! with secrets, encrypted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,33 +17,33 @@ use crate::error::Error;
 use crate::signature::Signer;
 use crate::vault::Vault;
 
-/// What each endpoint is.
+/// Resolves endpoint definitions.
 pub struct Registry {
     config: Config,
     files: BTreeMap<String, Endpoint>,
     vault: Option<Vault>,
 }
 
-/// All of an endpoint, secrets included. Sealed before it is stored.
+/// The full definition of an endpoint, including secrets. Encrypted before it is stored.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct Definition {
-    /// As the API was given it; a secret that was made is in it.
+    /// The request body of the API, with the signing secret if one was generated.
     pub spec: Value,
-    /// Secrets from before.
+    /// Previous signing secrets.
     pub retired: Vec<RetiredSecret>,
 }
 
-/// A secret from before.
+/// A signing secret that was replaced.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct RetiredSecret {
     /// `whsec_…`
     pub secret: String,
-    /// Until then it signs too.
+    /// Signs in addition to the new secret until then.
     pub until: DateTime<Utc>,
 }
 
 impl Registry {
-    /// With the endpoints of `mesh.toml`; without a vault the API makes none.
+    /// A registry of the endpoints of `mesh.toml`. Without a vault the API cannot create endpoints.
     pub fn new(config: Config, files: Vec<Endpoint>, vault: Option<Vault>) -> Self {
         let files = files
             .into_iter()
@@ -55,12 +56,12 @@ impl Registry {
         }
     }
 
-    /// The section.
+    /// The `[webhook-dispatcher]` section.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What seals secrets.
+    /// The vault that encrypts secrets.
     pub const fn vault(&self) -> Option<&Vault> {
         self.vault.as_ref()
     }
@@ -70,15 +71,15 @@ impl Registry {
         self.files.values()
     }
 
-    /// Their names.
+    /// Names of the endpoints of `mesh.toml`.
     pub fn listed(&self) -> BTreeSet<String> {
         self.files.keys().cloned().collect()
     }
 
-    /// What a stored endpoint is, with its secrets.
+    /// Builds the endpoint of a stored row, with its secrets.
     ///
     /// # Errors
-    /// If it is not known here, or what is stored makes none.
+    /// If the endpoint is not known to this dispatcher, or its definition is invalid.
     pub fn made_of(&self, stored: &EndpointRow) -> Result<Endpoint, Error> {
         let name = &stored.name;
         if stored.source == Source::File {
@@ -102,10 +103,10 @@ impl Registry {
         })
     }
 
-    /// All of a stored endpoint that the API made, its keys as they are called now.
+    /// Decrypts the definition of an endpoint created by the API. Renamed configuration keys are converted.
     ///
     /// # Errors
-    /// If it does not open.
+    /// If it cannot be decrypted.
     pub fn definition(&self, stored: &EndpointRow) -> Result<Definition, Error> {
         let sealed = stored.secrets.as_deref().unwrap_or_default();
         let definition = self
@@ -119,14 +120,14 @@ impl Registry {
         Ok(definition)
     }
 
-    /// Checks a definition and makes the endpoint.
+    /// Validates a definition and builds the endpoint.
     ///
     /// # Errors
     /// Every fault.
     pub fn check(&self, definition: &Definition) -> Result<Endpoint, Vec<Fault>> {
         let mut endpoint = self.config.endpoint(&definition.spec)?;
         for retired in &definition.retired {
-            // It was a secret once, so it is one.
+            // It was validated when it was the current secret.
             if let (Some(signer), Ok(before)) =
                 (endpoint.signer.take(), Signer::new(&retired.secret))
             {

@@ -1,10 +1,10 @@
-//! An event that somebody had told once more, for one endpoint.
+//! Replayed events for one endpoint.
 //!
-//! The endpoint's filter counts, its greatest age does not, and what was delivered before is delivered again: it is remembered once for
-//! each replay. Arrays are told as digests where they always are.
+//! The endpoint's filter applies, its maximum event age does not. Events delivered earlier are delivered again:
+//! deduplication is per replay. Arrays are aggregated into digests as usual.
 //!
-//! Replays are rare, and a consumer that waits for one costs NATS as much as one of events. So an endpoint has none until something is
-//! there for it.
+//! Replays are rare, and an idle replay consumer costs NATS as much as one for events. So an endpoint gets one only
+//! when there is a replay for it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::error::Error;
 use crate::handlers::DecodedMessage;
 use crate::work::pause;
 
-/// Between tries of what NATS refused.
+/// Wait between retries after an error of NATS.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Learns to which endpoints replays tell something, until told to stop.
+/// Watches for endpoints that have replays, until shutdown.
 pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     while shared.bus.ready(&shutdown).await.is_ok() {
         tokio::select! {
@@ -48,7 +48,7 @@ async fn hear(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
     Ok(())
 }
 
-/// Waits until a replay tells something to the endpoint; false when told to stop before.
+/// Waits until there is a replay for the endpoint. Returns false if stopped before.
 pub async fn heard(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
     let mut replayed = worker.shared.replayed.subscribe();
     let heard = replayed.wait_for(|endpoints| endpoints.contains(&worker.endpoint.name));
@@ -58,10 +58,10 @@ pub async fn heard(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
     }
 }
 
-/// Tells it by itself, and remembers it under this id.
+/// Delivers a replayed event, stored under this id.
 ///
 /// # Errors
-/// If the database does not read or write, or the endpoint is not ours any more; the event comes again.
+/// If the database read or write fails, or the lease is lost. The event is redelivered.
 pub async fn take(
     worker: &EndpointWorker,
     read: &DecodedMessage<'_>,

@@ -1,7 +1,8 @@
-//! Old outcomes are forgotten every hour, by the database's clock, unless it was set since the look before: what it calls old may not be,
-//! and what is forgotten may be sent twice. So nothing is forgotten in the first hour of a process either.
+//! Deletes old outcomes once an hour, by the database's clock. A run is skipped if the clock was set since the
+//! previous one: rows may seem older than they are, and deleting them allows duplicates. So a process deletes nothing
+//! in its first hour either.
 //!
-//! A clock that is wrong for longer than two looks is believed.
+//! A clock that is wrong for longer than two runs is trusted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,10 +16,10 @@ use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
 use crate::work::pause;
 
-/// Between two looks.
+/// Interval between runs.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// Forgets old outcomes until told to stop.
+/// Deletes old outcomes until shutdown.
 pub async fn run(shared: Arc<WorkerContext>, remember: Duration, shutdown: CancellationToken) {
     let mut before = None;
     loop {
@@ -104,7 +105,7 @@ mod tests {
         assert!(store.knows("one", "old").await.unwrap());
         assert_eq!(forget(Some((now, Instant::now()))).await, 1);
         assert!(!store.knows("one", "old").await.unwrap());
-        // It is as old as it can be from now on.
+        // The outcome has reached its maximum age.
         let later = now + TimeDelta::hours(1);
         assert_eq!(store.forget(later, &stop).await.unwrap(), 1);
         store.close().await;

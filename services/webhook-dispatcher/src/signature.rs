@@ -6,26 +6,26 @@ use chrono::{DateTime, Utc};
 use ring::hmac::{Context, HMAC_SHA256, Key};
 use secrecy::{ExposeSecret, SecretString};
 
-/// Signs for one endpoint. Its `Debug` would not show the key, and there is none.
+/// Signs for one endpoint. Implements no `Debug`, so the key cannot be logged.
 #[derive(Clone)]
 pub struct Signer {
     key: Key,
-    /// Secrets from before, and until when they sign too: receivers change theirs in this time.
+    /// Previous secrets and the time until which they sign as well, for receivers that have not changed theirs yet.
     retired: Vec<(Key, DateTime<Utc>)>,
-    /// As they were given, to find them in texts.
+    /// The secrets as configured, for redaction.
     secrets: Vec<SecretString>,
 }
 
 /// A secret that cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidSecret {
-    /// Without its prefix it could be anything, a password among it.
+    /// The prefix is missing. The value could be anything, such as a password.
     #[error("a secret begins with whsec_")]
     Prefix,
     /// Not base64.
     #[error("after whsec_ comes base64")]
     Base64,
-    /// Standard Webhooks demands 24 to 64 bytes.
+    /// Standard Webhooks requires 24 to 64 bytes.
     #[error("{0} bytes; a secret has 24 to 64")]
     Length(usize),
 }
@@ -34,7 +34,7 @@ impl Signer {
     /// A signer with a secret of the form `whsec_<base64>`.
     ///
     /// # Errors
-    /// If it has another form or length.
+    /// If the form or length is invalid.
     pub fn new(secret: &str) -> Result<Self, InvalidSecret> {
         let encoded = secret.strip_prefix("whsec_").ok_or(InvalidSecret::Prefix)?;
         let key = BASE64_STANDARD
@@ -50,7 +50,7 @@ impl Signer {
         })
     }
 
-    /// The same; another signer's secret signs too, until then.
+    /// Adds a previous secret, which signs as well until then.
     #[must_use]
     pub fn beside(mut self, retired: Self, until: DateTime<Utc>) -> Self {
         self.retired.push((retired.key, until));
@@ -58,12 +58,13 @@ impl Signer {
         self
     }
 
-    /// The secrets that it signs with.
+    /// The secrets of this signer.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         self.secrets.iter().map(ExposeSecret::expose_secret)
     }
 
-    /// Value of `webhook-signature`. The timestamp is the attempt's: receivers refuse what is older than five minutes.
+    /// Value of `webhook-signature`. The timestamp is that of the attempt, as receivers refuse timestamps older than
+    /// five minutes.
     pub fn sign(&self, id: &str, at: DateTime<Utc>, body: &str) -> String {
         let retired = self.retired.iter().filter(|(_, until)| at < *until);
         let keys = std::iter::once(&self.key).chain(retired.map(|(key, _)| key));
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn signs_as_the_published_vectors_say() {
-        // Standard Webhooks' own test vectors, used by all its libraries.
+        // Test vectors of Standard Webhooks, used by all its libraries.
         let cases = [
             (
                 "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",

@@ -1,8 +1,8 @@
-//! Secrets of endpoints at rest.
+//! Encryption of endpoint secrets at rest.
 //!
-//! What is secret about an endpoint is encrypted before it reaches the database. Every text has a key of its own, derived by HKDF-SHA256
-//! from the service's key and 32 random bytes, so that no nonce can be used twice; ChaCha20-Poly1305 seals it, bound to the id of the
-//! endpoint: one moved to another row does not open.
+//! Secrets are encrypted before they reach the database, with ChaCha20-Poly1305. Every text has its own key, derived
+//! with HKDF-SHA256 from the service's key and 32 random bytes, so no nonce is used twice. The ciphertext is bound to
+//! the endpoint's id: it cannot be decrypted in another row.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
@@ -16,22 +16,22 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 
 use crate::error::Error;
 
-/// First byte of everything that is sealed.
+/// First byte of every ciphertext.
 const VERSION: u8 = 1;
 const KEY_BYTES: usize = 32;
 const SALT_BYTES: usize = 32;
 
-/// Seals and opens. Holds the keys.
+/// Encrypts and decrypts. Holds the keys.
 pub struct Vault {
-    /// The first one seals, all open.
+    /// The first key encrypts, all keys decrypt.
     keys: Vec<[u8; KEY_BYTES]>,
 }
 
 impl Vault {
-    /// Reads keys, one a line: 32 bytes in base64. The first one seals, all open.
+    /// Parses keys, one per line: 32 bytes in base64. The first key encrypts, all keys decrypt.
     ///
     /// # Errors
-    /// What is wrong with them; they are not repeated.
+    /// What is wrong with them, without the keys themselves.
     pub fn parse(text: &str) -> Result<Self, String> {
         let keys: Result<Vec<_>, _> = text
             .lines()
@@ -54,10 +54,10 @@ impl Vault {
         }
     }
 
-    /// Reads the keys of a file, or makes one.
+    /// Reads the keys of a file, or generates a key if there is no file.
     ///
     /// # Errors
-    /// If there is none and none can be made, or it holds something else.
+    /// If the file cannot be created, or its content is invalid.
     pub fn open_or_make(path: &Path) -> Result<Self, Error> {
         let unusable = |problem: String| Error::SecretsKey {
             path: path.to_owned(),
@@ -83,7 +83,7 @@ impl Vault {
         Self::parse(&text).map_err(unusable)
     }
 
-    /// Seals a text of an endpoint.
+    /// Encrypts a text of an endpoint.
     pub fn seal(&self, endpoint_id: &str, text: &[u8]) -> Vec<u8> {
         let salt: [u8; SALT_BYTES] = rand::random();
         let key = derive(&self.keys[0], &salt);
@@ -96,7 +96,7 @@ impl Vault {
         blob
     }
 
-    /// Opens what was sealed for this endpoint; `None` if another key sealed it, or it was changed.
+    /// Decrypts a text of this endpoint. `None` if the key is missing or the text was modified.
     pub fn open(&self, endpoint_id: &str, blob: &[u8]) -> Option<Vec<u8>> {
         let (version, rest) = blob.split_first()?;
         let (salt, sealed) = rest.split_at_checked(SALT_BYTES)?;
@@ -115,7 +115,7 @@ impl Vault {
     }
 }
 
-/// The key is used once, so any nonce will do.
+/// A fixed nonce is safe, as each key is used once.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(vault(&[1]).open("b", &sealed), None);
         assert_eq!(vault(&[2]).open("a", &sealed), None);
         assert_ne!(vault(&[1]).seal("a", b"whsec_secret"), sealed);
-        // A new key in front of the old one.
+        // After key rotation: the new key precedes the old one.
         assert_eq!(vault(&[2, 1]).open("a", &sealed).unwrap(), b"whsec_secret");
         for n in 0..sealed.len() {
             let mut changed = sealed.clone();

@@ -1,4 +1,4 @@
-//! What is done for an endpoint as long as its lease is here: deliver, or only queue, or remove what is left of it.
+//! The tasks of a leased endpoint: deliver, queue only, or remove it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::handlers::EventHandler;
 use crate::lease::Lease;
 use crate::{clock, metrics, redeliver, replays};
 
-/// Between retries after an error of NATS or the database.
+/// Wait between retries after an error of NATS or the database.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// So many messages are taken in at a time where many become one write: those of arrays.
+/// Messages per batch for endpoints that count array events in one write.
 const AT_ONCE: usize = 128;
-/// Between looks whether everything about a removed endpoint was announced.
+/// Interval between checks that all outcomes of a removed endpoint are published.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Delivers until told to stop, then finishes what is under way.
+/// Delivers until stopped, then finishes the requests in flight.
 pub async fn deliver(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     tokio::join!(
         Arc::clone(&worker).retry(stop.clone()),
@@ -30,17 +30,18 @@ pub async fn deliver(worker: Arc<EndpointWorker>, stop: CancellationToken) {
         consume_replays(Arc::clone(&worker), stop.clone()),
         redeliver::run(Arc::clone(&worker), stop.clone())
     );
-    // Who is at work on it next says how it is.
+    // The next owner reports the circuit's state.
     metrics::circuit(&worker.endpoint.name, false);
 }
 
-/// Lets events queue on the bus until told to stop.
+/// Lets events queue on the bus until stopped.
 pub async fn queue(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     declare(&worker, &stop).await;
     stop.cancelled().await;
 }
 
-/// Takes away what is left of an endpoint: its consumer with what is in it, what waits (which ends as dead letters), and what was kept.
+/// Removes an endpoint: its consumer with all messages, its waiting deliveries (which become dead letters), and its
+/// stored state.
 pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: CancellationToken) {
     while let Err(error) = try_remove(&shared, &lease, &stop).await {
         tracing::warn!(
@@ -88,7 +89,7 @@ async fn try_remove(
     Ok(())
 }
 
-/// Makes the endpoint's consumer, and consumes.
+/// Creates the endpoint's consumer and consumes it.
 async fn consume(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     if !declare(&worker, &stop).await {
         return;
@@ -97,7 +98,7 @@ async fn consume(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     take_in(worker, SLURM_EVENTS, &name, &stop).await;
 }
 
-/// Handles what comes from a consumer of the endpoint until told to stop.
+/// Handles messages from one of the endpoint's consumers until stopped.
 async fn take_in(
     worker: Arc<EndpointWorker>,
     stream: &str,
@@ -124,8 +125,8 @@ async fn take_in(
     }
 }
 
-/// Makes the endpoint's consumer of replays once there are any, and consumes. It begins with whatever is there, as what was asked for before
-/// counts, too.
+/// Creates the endpoint's replay consumer once there are replays, and consumes it. The consumer starts at the
+/// beginning of the stream, so that replays requested earlier are included.
 async fn consume_replays(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     let bus = worker.shared.bus.clone();
     if !replays::heard(&worker, &stop).await || bus.ready(&stop).await.is_err() {
@@ -146,7 +147,7 @@ async fn consume_replays(worker: Arc<EndpointWorker>, stop: CancellationToken) {
             return;
         }
     }
-    // On the heap: most endpoints never come here.
+    // Boxed: most endpoints never have replays.
     Box::pin(take_in(worker, MESH_REPLAY, &consumer.name, &stop)).await;
 }
 
@@ -155,7 +156,7 @@ fn consumer(worker: &EndpointWorker) -> EndpointConsumer {
     let at_once = if worker.makes_digests() {
         AT_ONCE
     } else {
-        // As many again as are handled wait at hand, so that the next is there when one is done.
+        // Twice the concurrency, so that the next message is available as soon as one is done.
         2 * endpoint.concurrency
     };
     EndpointConsumer {
@@ -164,14 +165,14 @@ fn consumer(worker: &EndpointWorker) -> EndpointConsumer {
         owner: endpoint.owner.clone(),
         filters: worker.subjects(),
         max_ack_pending: i64::try_from(at_once).unwrap_or(i64::MAX),
-        // A message may wait for the requests before it, then for its own. Of many at once those in hand are told of to NATS, and one that comes
-        // again meanwhile is known.
+        // A message may wait for those before it, then for its own requests. Batched messages extend their deadline
+        // with progress acks, and duplicates are recognised.
         ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
         created_at: worker.created_at,
     }
 }
 
-/// Makes the endpoint's consumer, once NATS is there. False when told to stop before.
+/// Creates the endpoint's consumer once NATS is available. Returns false if stopped before.
 async fn declare(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
     let (bus, endpoint) = (&worker.shared.bus, &worker.endpoint);
     if bus.ready(stop).await.is_err() {
@@ -192,7 +193,7 @@ async fn declare(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
     true
 }
 
-/// Waits; false when told to stop.
+/// Sleeps. Returns false if stopped before.
 pub async fn pause(time: Duration, stop: &CancellationToken) -> bool {
     tokio::select! {
         () = stop.cancelled() => false,

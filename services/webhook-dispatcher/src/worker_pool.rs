@@ -1,8 +1,9 @@
-//! The endpoints this dispatcher is at work on.
+//! The endpoints that this dispatcher owns.
 //!
-//! Once a second, and whenever something changed here, it says that it is at work, looks who else is and what endpoints there are, and
-//! takes or gives back leases as [`ownership`](crate::domain::ownership) says. An endpoint whose lease it has is at work in a task of its
-//! own; when the endpoint changes the task ends, and a new one begins when it has finished what was under way.
+//! Reconciles once a second, and whenever something changed locally: sends a heartbeat, reads the live replicas and
+//! the endpoints, and takes or releases leases as planned by [`ownership`](crate::domain::ownership). Each owned
+//! endpoint runs in its own task. When its definition changes, the task finishes the requests in flight and a new
+//! task starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -25,42 +26,41 @@ use crate::lease::{Lease, LeaseValidity};
 use crate::registry::Registry;
 use crate::work;
 
-/// Between two reconciliations of the workers.
+/// Interval between reconciliations of the workers.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A dispatcher stops sending this long before others may take its leases.
 const MARGIN: Duration = Duration::from_secs(1);
-/// An endpoint that is in no `mesh.toml` any more is removed after this time: its dispatchers may only be restarting.
+/// Grace period before an endpoint listed in no `mesh.toml` is removed: its dispatchers may only be restarting.
 const UNLISTED_AFTER: TimeDelta = TimeDelta::minutes(10);
 
-/// Why an endpoint is lost.
+/// Log message for a lost lease.
 const TAKEN: &str = "another dispatcher takes over this endpoint";
 
-/// How long an answer of the API waits until a change is active.
+/// How long an API request waits until its change is active.
 const APPLY_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// The endpoints this dispatcher is at work on.
+/// The endpoints that this dispatcher owns.
 pub struct WorkerPool {
     shared: Arc<WorkerContext>,
     registry: Arc<Registry>,
     validity: LeaseValidity,
     running: Mutex<BTreeMap<String, ActiveEndpoint>>,
-    /// Endpoints that were not sent to at the last look.
+    /// Endpoints that were paused or disabled at the last poll.
     halted: Mutex<BTreeSet<String>>,
     wake: Arc<Notify>,
 }
 
-/// An endpoint at work.
 struct ActiveEndpoint {
     lease: Lease,
     revision: i64,
-    /// `None` while there is nothing to do, or it cannot be done.
+    /// `None` if there is nothing to deliver or the endpoint cannot be loaded.
     worker: Option<Arc<EndpointWorker>>,
     stop: CancellationToken,
     work: JoinHandle<()>,
 }
 
 impl WorkerPool {
-    /// Not at work yet.
+    /// An empty pool. [`WorkerPool::run`] starts it.
     pub fn new(shared: Arc<WorkerContext>, registry: Arc<Registry>) -> Self {
         Self {
             shared,
@@ -72,13 +72,14 @@ impl WorkerPool {
         }
     }
 
-    /// Something changed: look at once.
+    /// Triggers a reconciliation.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Waits a moment until a change of an endpoint is at work: events that come after the answer find it so. Where another dispatcher is
-    /// at work on it, or NATS is away, it is so a little later.
+    /// Waits up to `APPLY_TIMEOUT` until a change is active, so that events published after the API's response are
+    /// handled by the new definition. If another dispatcher owns the endpoint, or NATS is unavailable, the change
+    /// becomes active later.
     pub async fn applied(&self, name: &str, revision: i64) {
         self.wake();
         let until = Instant::now() + APPLY_TIMEOUT;
@@ -94,12 +95,12 @@ impl WorkerPool {
         })
     }
 
-    /// An endpoint that is at work here.
+    /// The worker of an endpoint, if this dispatcher runs it.
     pub fn worker(&self, name: &str) -> Option<Arc<EndpointWorker>> {
         self.running().get(name)?.worker.clone()
     }
 
-    /// Endpoints at work here whose consumers were not made yet, and what tells when they are.
+    /// Local endpoints whose consumers do not exist yet, with the tokens that signal their creation.
     fn undeclared(&self) -> Vec<(String, CancellationToken)> {
         let all = self.running();
         let undeclared = all.iter().filter_map(|(name, running)| {
@@ -109,7 +110,7 @@ impl WorkerPool {
         undeclared.collect()
     }
 
-    /// Lets every endpoint look for what is due.
+    /// Wakes every worker to check for due deliveries.
     pub fn wake_lanes(&self) {
         for running in self.running().values() {
             if let Some(worker) = &running.worker {
@@ -118,10 +119,11 @@ impl WorkerPool {
         }
     }
 
-    /// At work until told to stop; then finishes what is under way, for at most `patience`, and gives every lease back. What receivers did
-    /// not answer by then is sent again by whoever is next.
+    /// Runs until shutdown, then finishes the requests in flight for at most `patience` and releases every lease. The
+    /// next owner repeats requests that were not answered by then.
     ///
-    /// Not ready before every endpoint that is here at the start listens; of one that is made later, who made it is told.
+    /// The condition becomes ready once every endpoint found at the start has its consumer. Endpoints created later
+    /// do not affect it; their API request waits for them.
     pub async fn run(&self, condition: Condition, shutdown: CancellationToken, patience: Duration) {
         let out_of_patience = async {
             shutdown.cancelled().await;
@@ -159,7 +161,8 @@ impl WorkerPool {
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.wake.notified() => {}
-                // One look when the last is there: one for each would be as many looks at everything as there are endpoints.
+                // Reconcile once when the last consumer exists. Doing so for each consumer would be quadratic in the
+                // number of endpoints.
                 () = all(&missing), if !missing.is_empty() => {}
                 () = shutdown.cancelled(), if !leaving => {}
                 () = &mut out_of_patience, if !cut_off => {
@@ -180,7 +183,7 @@ impl WorkerPool {
         let store = &self.shared.store;
         let start = Instant::now();
         if !self.still_at_work(id, leaving).await? {
-            // Others may have the leases by now.
+            // Other dispatchers may already hold the leases.
             self.lose(TAKEN, |_| true);
             let new = uuid::Uuid::new_v4().to_string();
             store.join(&new, &self.registry.listed()).await?;
@@ -246,12 +249,12 @@ impl WorkerPool {
         self.remove_from_config(&replicas, &outlines).await
     }
 
-    /// Says that it is at work. False if it has to join (again).
+    /// Sends the heartbeat. Returns false if the dispatcher has to join, for the first time or again.
     async fn still_at_work(&self, id: &str, leaving: bool) -> Result<bool, Error> {
         let store = &self.shared.store;
         if id.is_empty() {
             if !store.is_shared() {
-                // There is one process, this one; whoever was here before is gone.
+                // A SQLite file has a single process, this one: remove replicas of earlier runs.
                 store.forget_replicas().await?;
             }
             return Ok(false);
@@ -259,7 +262,7 @@ impl WorkerPool {
         Ok(!store.is_shared() || store.heartbeat(id, leaving).await?)
     }
 
-    /// What runs without a lease ends, and sends nothing more.
+    /// Cancels lost leases. Their workers stop and send nothing more.
     fn lose(&self, why: &str, lost: impl Fn(&Lease) -> bool) {
         for running in self.running().values() {
             if !running.lease.lost.is_cancelled() && lost(&running.lease) {
@@ -270,7 +273,8 @@ impl WorkerPool {
         }
     }
 
-    /// Ends what runs for an endpoint if it is not as it should be. True if nothing runs.
+    /// Stops the worker of an endpoint that was changed or deleted, and removes one that has ended. Returns true if
+    /// none is running.
     fn settle(&self, name: &str, outline: Option<&EndpointSummary>) -> bool {
         let mut all = self.running();
         let Some(running) = all.get(name) else {
@@ -286,7 +290,7 @@ impl WorkerPool {
         false
     }
 
-    /// Where an endpoint was halted, wherever that was, messages about it may wait at others.
+    /// If the set of paused and disabled endpoints changed, notices about them may be due at other endpoints.
     fn look_for_notices(&self, outlines: &BTreeMap<String, EndpointSummary>) {
         let is_halted = |outline: &EndpointSummary| {
             matches!(outline.activity, Activity::Paused | Activity::Disabled)
@@ -301,7 +305,7 @@ impl WorkerPool {
         }
     }
 
-    /// Forgets what has ended.
+    /// Removes workers that have ended.
     fn tidy(&self) {
         let mut all = self.running();
         all.retain(|_, running| !(running.stop.is_cancelled() && running.work.is_finished()));
@@ -357,7 +361,7 @@ impl WorkerPool {
                 lease.clone(),
                 stop.clone(),
             )),
-            // Until it is changed.
+            // Idle until the definition changes.
             (None, _) => {
                 let stop = stop.clone();
                 tokio::spawn(async move { stop.cancelled().await })
@@ -379,7 +383,7 @@ impl WorkerPool {
         self.running().insert(name.to_owned(), running);
     }
 
-    /// The same task; when it has ended, the next look is at once.
+    /// Wraps a task so that its end triggers a reconciliation.
     fn and_wake(&self, work: JoinHandle<()>) -> JoinHandle<()> {
         let wake = Arc::clone(&self.wake);
         tokio::spawn(async move {
@@ -390,7 +394,7 @@ impl WorkerPool {
         })
     }
 
-    /// Notes which endpoints of `mesh.toml` are in nobody's any more, and removes them after a while.
+    /// Records endpoints that are listed in no `mesh.toml`, and removes them after the grace period.
     async fn remove_from_config(
         &self,
         replicas: &[crate::domain::ownership::Replica],
@@ -414,7 +418,7 @@ impl WorkerPool {
                     store.remove_from_config(name, Some(now)).await?;
                     self.wake();
                 }
-                // By a clock that ran ahead.
+                // Written while a clock was ahead.
                 Some(since) if since > now + UNLISTED_AFTER => {
                     store.remove_from_config(name, Some(now)).await?;
                 }
@@ -445,14 +449,14 @@ impl WorkerPool {
     }
 }
 
-/// Waits until all of these are there.
+/// Waits until all consumers exist.
 async fn all(declared: &[(String, CancellationToken)]) {
     for (_, declared) in declared {
         declared.cancelled().await;
     }
 }
 
-/// What is removed needs nobody who knows what it was.
+/// A removed endpoint can be cleaned up by any dispatcher, not only by one that lists it in `mesh.toml`.
 fn wanted(name: &str, outline: &EndpointSummary) -> Wanted {
     Wanted {
         name: name.to_owned(),

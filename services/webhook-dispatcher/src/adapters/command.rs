@@ -1,4 +1,4 @@
-//! What is written of deliveries, each as a part of a transaction.
+//! Writes about deliveries, each part of a transaction.
 
 use chrono::{DateTime, Utc};
 use mesh_db::pool::Transaction;
@@ -12,43 +12,43 @@ use crate::domain::clock::MAX_DRIFT;
 
 /// A write.
 pub(super) enum Command {
-    /// Store a delivery as it stands.
+    /// Store the current state of a delivery.
     Save(Box<Delivery>),
     /// Store an expired delivery and count it.
     SaveMissed(Box<Delivery>),
-    /// Hand a cost to the delivery that waits for it, and make that due.
+    /// Add a cost to the delivery that waits for it, and make it due.
     JoinCost {
         endpoint: String,
         pair: String,
         cost: Vec<u8>,
         now: DateTime<Utc>,
     },
-    /// End what waits under these keys, since nobody needs it any more.
+    /// Expire waiting deliveries under these keys.
     DropWaiting {
         endpoint: String,
         pairs: Vec<String>,
         reason: &'static str,
         now: DateTime<Utc>,
     },
-    /// Keep or forget something of an endpoint.
+    /// Upsert or delete provider state of an endpoint.
     Keep {
         endpoint: String,
         keep: Vec<(String, Option<String>)>,
         now: DateTime<Utc>,
     },
-    /// Queue a message about missed events and count anew.
+    /// Queue a summary of missed events and reset the count.
     ReportMissed(Box<Delivery>),
-    /// Make due what was planned by a clock that ran ahead.
+    /// Make deliveries due that were scheduled by a clock ahead of this one.
     Replan {
         endpoint: String,
         now: DateTime<Utc>,
     },
-    /// End some of what waits for an endpoint that is removed.
+    /// End a batch of the waiting deliveries of a removed endpoint.
     End {
         endpoint: String,
         now: DateTime<Utc>,
     },
-    /// Begin dead deliveries again, and note how far that is.
+    /// Put dead letters back into the queue and store the job's progress.
     Redeliver {
         endpoint: String,
         job: String,
@@ -57,12 +57,12 @@ pub(super) enum Command {
         done: bool,
         now: DateTime<Utc>,
     },
-    /// Outcomes were announced.
+    /// Mark outcomes as published.
     Announced(Vec<outbox::Key>),
 }
 
 impl Command {
-    /// The endpoint whose lease is needed.
+    /// The endpoint whose lease is required.
     pub fn endpoint(&self) -> Option<&str> {
         match self {
             Self::Save(delivery) | Self::SaveMissed(delivery) | Self::ReportMissed(delivery) => {
@@ -78,12 +78,12 @@ impl Command {
         }
     }
 
-    /// True if it says what became of a request, which would be made again if it were forgotten.
+    /// True for the result of a request, which would be repeated if this write were lost.
     pub const fn is_outcome(&self) -> bool {
         matches!(self, Self::Save(_) | Self::SaveMissed(_))
     }
 
-    /// Performs it; returns the number of rows.
+    /// Applies the write. Returns the number of rows.
     pub async fn apply(&self, transaction: &mut Transaction<'_>) -> Result<u64, sqlx::Error> {
         match self {
             Self::Save(delivery) => save(transaction, &[delivery]).await,
@@ -113,7 +113,7 @@ impl Command {
                     .bind(endpoint)
                     .push(" AND pair = ")
                     .bind(pair)
-                    // The sign keeps SQLite from looking among all that wait.
+                    // The `+` stops SQLite from scanning all waiting deliveries.
                     .either(" AND +state", " AND state")
                     .push(" = 'waiting' AND attempts = 0");
                 transaction.conn().execute(&sql).await
@@ -148,7 +148,8 @@ impl Command {
                 Ok(entries.len() as u64)
             }
             Self::ReportMissed(report) => {
-                // Counted in the same transaction: what came since the report was decided on belongs to it.
+                // Read the count in the same transaction, so that events missed since the decision to report are
+                // included.
                 let sql = Sql::new("DELETE FROM missed WHERE endpoint = ")
                     .bind(&report.endpoint)
                     .push(" RETURNING count");
@@ -208,7 +209,7 @@ impl Command {
                 now,
             } => {
                 let now = now.timestamp_millis();
-                // What was not announced yet would never be: its outcome is lost by this.
+                // Skip outcomes that are not published yet: this update would lose them.
                 let sql = Sql::new(
                     "UPDATE deliveries SET state = 'waiting', attempts = 0, announced = 0, round = round + 1, next_at = ",
                 )
@@ -217,7 +218,7 @@ impl Command {
                 .bind(now)
                 .push(", updated_at = ")
                 .bind(now)
-                // The sign keeps SQLite from looking among all dead letters.
+                // The `+` stops SQLite from scanning all dead letters.
                 .either(" WHERE +state", " WHERE state")
                 .push(" = 'dead' AND announced = 1 AND endpoint = ")
                 .bind(endpoint)

@@ -1,4 +1,4 @@
-//! Where the dispatcher's tables are: a SQLite file for one process, or a PostgreSQL database for any number.
+//! The dispatcher's database: a SQLite file for one process, or PostgreSQL for any number.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -12,13 +12,13 @@ use sqlx::migrate::Migrator;
 
 use crate::error::Error;
 
-/// Whose the tables are, for messages.
+/// Name in error messages.
 const NAME: &str = "webhook-dispatcher";
-/// Queries at a time.
+/// Maximum concurrent queries.
 const READER_CONNECTIONS: u32 = 4;
-/// A query takes no longer.
+/// Maximum duration of a query.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// On PostgreSQL: one for deliveries, which commits many at once, and one that need not wait for it.
+/// For PostgreSQL: one for the group commits of deliveries, and one for statements that must not wait for them.
 const WRITER_CONNECTIONS: u32 = 2;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -36,18 +36,18 @@ pub(super) struct Database {
     pub writer: Pool,
     pub reader: Pool,
     location: Location,
-    /// Held as long as the file is used.
+    /// Locks the SQLite file while it is in use.
     lock: Arc<Mutex<Option<File>>>,
 }
 
 impl Database {
-    /// The database, not opened yet. A file is locked from now on.
+    /// Prepares the database without connecting. Locks a SQLite file.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let mut lock = None;
         let (writer, reader) = match location {
             Location::Sqlite(path) => {
                 if let Some(folder) = path.parent() {
-                    // What cannot be made is said by who opens the file.
+                    // Opening the file reports the error.
                     drop(std::fs::create_dir_all(folder));
                 }
                 let pools =
@@ -68,7 +68,7 @@ impl Database {
         })
     }
 
-    /// Brings the tables to this version.
+    /// Creates or migrates the tables.
     pub async fn prepare(&self) -> Result<(), Error> {
         match (&self.writer, &self.location) {
             (Pool::Postgres(_), Location::Postgres(options)) => {
@@ -87,12 +87,12 @@ impl Database {
         Ok(())
     }
 
-    /// True if other processes may be at work on the same tables.
+    /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
         matches!(self.writer, Pool::Postgres(_))
     }
 
-    /// Closes every connection and lets go of the file.
+    /// Closes every connection and unlocks the file.
     pub async fn close(&self) {
         self.reader.close().await;
         self.writer.close().await;
@@ -101,14 +101,16 @@ impl Database {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        // Closed alone it would stay locked for as long as a process that is just being started has a copy of it.
+        // Unlock explicitly: a child process that is being spawned may hold a copy of the descriptor, which would
+        // keep the lock.
         if let Some(Err(error)) = lock.map(|file| file.unlock()) {
             tracing::debug!(%error, "unlock the database");
         }
     }
 }
 
-/// Leases are for replicas on a server; those on one file would not see each other's clocks and caches. So there is one at a time.
+/// Locks a SQLite file for one process. Replicas on one file would not see each other's clocks and caches; they need
+/// a database server.
 fn lock_file(path: &Path) -> Result<File, Error> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

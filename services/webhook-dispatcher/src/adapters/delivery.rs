@@ -1,4 +1,4 @@
-//! A row of the table of deliveries.
+//! The table of deliveries.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::domain::names;
 use crate::error::Error;
 use crate::event_cache::EventCache;
 
-/// Where a delivery stands.
+/// State of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// To be tried (again).
+    /// Scheduled for an attempt.
     Waiting,
-    /// Arrived.
+    /// Delivered.
     Delivered,
-    /// Given up.
+    /// Given up: a dead letter.
     Dead,
     /// Too old to be sent.
     Expired,
@@ -34,7 +34,7 @@ impl State {
     /// Every state.
     pub const ALL: [Self; 4] = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
 
-    /// Its word in the database, audit entries and the API.
+    /// Value in the database, audit entries and the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -44,7 +44,7 @@ impl State {
         }
     }
 
-    /// The state of this word.
+    /// Parses the value of a state.
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
@@ -54,7 +54,7 @@ impl State {
             "delivered" => Self::Delivered,
             "dead" => Self::Dead,
             "expired" => Self::Expired,
-            // The table's CHECK allows nothing else.
+            // The table's CHECK allows no other value.
             _ => Self::Waiting,
         }
     }
@@ -65,71 +65,72 @@ impl State {
 pub struct Delivery {
     /// Name of the endpoint.
     pub endpoint: String,
-    /// Id of the event; of our own messages an id of our own.
+    /// Id of the event, or the generated id of a message of the dispatcher.
     pub event_id: String,
-    /// Type of the event; empty for our own messages.
+    /// Type of the event. Empty for messages of the dispatcher.
     pub event_type: String,
-    /// Where it stands.
+    /// State of the delivery.
     pub state: State,
     /// Attempts so far.
     pub attempts: u32,
-    /// When it is tried next.
+    /// When the next attempt is due.
     pub next_at: Option<DateTime<Utc>>,
-    /// HTTP status of the last attempt, 0 without an answer.
+    /// HTTP status of the last attempt, 0 without a response.
     pub status: u16,
     /// Error of the last attempt.
     pub error: String,
-    /// When it came.
+    /// When the event was received.
     pub created_at: DateTime<Utc>,
-    /// When it came, or was begun again.
+    /// When the current round began: on receipt, or at the last redelivery.
     pub began_at: DateTime<Utc>,
-    /// When it changed.
+    /// When the row was last changed.
     pub updated_at: DateTime<Utc>,
     /// Subject of the event.
     pub subject: String,
-    /// Its sequence in the stream.
+    /// Sequence of the event in its stream.
     pub stream_sequence: u64,
-    /// `traceparent` of the event; empty without one.
+    /// `traceparent` of the event, empty without one.
     pub trace: String,
-    /// Which cost it waits for.
+    /// Key of the cost it waits for, or of a pending notice.
     pub pair: Option<String>,
-    /// The event as it was received; empty once it is not needed any more.
+    /// The encoded event. Empty once it is no longer needed.
     pub body: Bytes,
-    /// The cost event that came for it.
+    /// The encoded cost event.
     pub cost: Option<Vec<u8>>,
-    /// How often it was begun again.
+    /// Number of redeliveries.
     pub round: u32,
     /// Why the last attempt failed.
     pub cause: Option<Cause>,
-    /// The attempt that led here. Written with the delivery, never read with it.
+    /// The attempt that led to this state. Written with the delivery, never read with it.
     pub attempt: Option<Attempt>,
-    /// What its format wants to be kept of the last answer, by key; `None` forgets it. Written with the delivery, never read with it.
+    /// Provider state to store after the last response, by key. `None` removes a key. Written with the delivery,
+    /// never read with it.
     pub keep: Vec<(String, Option<String>)>,
 }
 
-/// A request that was made for a delivery.
+/// A request made for a delivery.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Its number, from 1; given when it is written.
+    /// Number of the attempt, from 1. Assigned when it is written.
     pub n: u32,
     /// When it began.
     pub at: DateTime<Utc>,
-    /// HTTP status, 0 without an answer.
+    /// HTTP status, 0 without a response.
     pub status: u16,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub latency_ms: u64,
     /// Why it failed.
     pub cause: Option<Cause>,
-    /// What went wrong; empty if nothing did.
+    /// Error text, empty on success.
     pub error: String,
-    /// Beginning of the answer's body.
+    /// Beginning of the response body.
     pub snippet: String,
-    /// When the next one was planned; `None` for the last.
+    /// When the next attempt was scheduled. `None` for the last attempt.
     pub next_at: Option<DateTime<Utc>>,
 }
 
 impl Delivery {
-    /// Where it is in the list of its endpoint.
+    /// Position in the endpoint's list of deliveries.
     pub fn place(&self) -> DeliveryPosition {
         DeliveryPosition {
             created_at: self.created_at.timestamp_millis(),
@@ -138,7 +139,7 @@ impl Delivery {
         }
     }
 
-    /// An event as it came, without a trace: a replay has none of its own.
+    /// A new delivery of an event, without a trace: a replay does not continue the original trace.
     pub fn of(
         endpoint: &str,
         id: String,
@@ -155,10 +156,10 @@ impl Delivery {
         }
     }
 
-    /// The event.
+    /// Decodes the event.
     ///
     /// # Errors
-    /// If the stored body is none.
+    /// If the stored body is not an event.
     pub fn event(&self, facts: &EventCache) -> Result<Arc<DecodedEvent>, Error> {
         facts.read(&self.body).map_err(|source| Error::Stored {
             id: self.event_id.clone(),
@@ -166,7 +167,7 @@ impl Delivery {
         })
     }
 
-    /// The event as CloudEvents JSON; `None` once it is not needed any more, and for a message of our own.
+    /// The event as CloudEvents JSON. `None` once the body is removed, and for messages of the dispatcher.
     pub fn cloud_event(&self) -> Option<serde_json::Value> {
         let event = Event::from_bytes(&self.body).ok()?;
         names::is_event(&self.event_id)
@@ -174,7 +175,7 @@ impl Delivery {
             .flatten()
     }
 
-    /// A message of our own, to be sent at once.
+    /// A message of the dispatcher, due immediately.
     pub fn message(endpoint: &str, id: String, body: impl Into<Bytes>, now: DateTime<Utc>) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
@@ -202,11 +203,10 @@ impl Delivery {
     }
 }
 
-/// What is read of a delivery. Named, so that a dispatcher of this version can go on reading when the next one has added a column.
+/// Columns to read. Listed by name, so that this version can still read after a newer one has added a column.
 pub(super) const COLUMNS: &str = "endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, began_at, updated_at, subject,
      stream_sequence, trace, pair, body, cost, round, cause";
 
-/// Reads a row.
 pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
     let time = |name| row.get::<i64>(name).map(time);
     let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
@@ -240,7 +240,6 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
     })
 }
 
-/// Reads a row of attempts.
 pub(super) fn read_attempt(row: &Row) -> Result<Attempt, sqlx::Error> {
     let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
     Ok(Attempt {
@@ -255,7 +254,6 @@ pub(super) fn read_attempt(row: &Row) -> Result<Attempt, sqlx::Error> {
     })
 }
 
-/// Reads where a delivery is in the list of its endpoint.
 pub(super) fn place(row: &Row) -> Result<DeliveryPosition, sqlx::Error> {
     Ok(DeliveryPosition {
         created_at: row.get("created_at")?,
@@ -264,7 +262,7 @@ pub(super) fn place(row: &Row) -> Result<DeliveryPosition, sqlx::Error> {
     })
 }
 
-/// Goes on with those before (`<`) or after (`>`) a place.
+/// Limits a query to rows before (`<`) or after (`>`) a position.
 pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> Sql {
     sql.push(" AND (created_at, stream_sequence, event_id) ")
         .push(sign)
@@ -277,7 +275,7 @@ pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> 
         .push(")")
 }
 
-/// A time as the tables have it.
+/// Converts a stored time.
 pub(super) fn time(millis: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(millis).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! How endpoints fare: what came of their deliveries, and what their gates know. As many queries for all of them as for one.
+//! Delivery counts and stored gates of endpoints. The number of queries does not depend on the number of endpoints.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::store::Store;
 use crate::admission;
 use crate::error::Error;
 
-/// How an endpoint fares.
+/// Statistics of an endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointStats {
-    /// Its deliveries.
+    /// Number of deliveries by state.
     pub counts: Counts,
-    /// What is kept of its gate.
+    /// Stored state of the gate.
     pub gate: Option<String>,
 }
 
@@ -47,10 +47,10 @@ impl Counts {
 }
 
 impl Store {
-    /// How these endpoints fare; those of which nothing is known are left out.
+    /// Statistics of these endpoints. Those without any are left out.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn standings(
         &self,
         endpoints: Vec<String>,
@@ -67,7 +67,7 @@ impl Store {
         let errors = Sql::new(
             "SELECT value AS endpoint, (SELECT error FROM deliveries WHERE deliveries.endpoint = given.value AND error <> ''",
         )
-        // The sign keeps SQLite from sorting everything that waits or is dead.
+        // The `+` stops SQLite from sorting all waiting and dead deliveries.
         .either(" AND +state", " AND state")
         .push(" IN ('waiting', 'dead') ORDER BY updated_at DESC LIMIT 1) AS error FROM ")
         .either("json_each(", "UNNEST(")

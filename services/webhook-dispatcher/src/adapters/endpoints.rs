@@ -1,4 +1,4 @@
-//! Endpoints as they are stored.
+//! The table of endpoints.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use super::store::Store;
 use crate::config;
 use crate::error::Error;
 
-/// Where an endpoint is written.
+/// Where an endpoint is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// Made by the API.
+    /// Created by the API.
     Api,
-    /// In `mesh.toml`.
+    /// Listed in `mesh.toml`.
     File,
 }
 
 impl Source {
-    /// Its word.
+    /// Value in the database and the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Api => "api",
@@ -33,22 +33,22 @@ impl Source {
     }
 }
 
-/// What an endpoint does.
+/// Activity state of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {
-    /// It is at work.
+    /// Delivers.
     Active,
-    /// Somebody wants it to wait, or it has failed for days; what comes is queued.
+    /// Paused by a user, or after days of failures. Events are queued.
     Paused,
-    /// Its receiver wants no more; what comes is queued.
+    /// Disabled because the receiver answered 410. Events are queued.
     Disabled,
-    /// It is being removed.
+    /// Being removed.
     Removed,
 }
 
 impl Activity {
-    /// Its word.
+    /// Value in the database and the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -63,43 +63,43 @@ impl Activity {
             "paused" => Self::Paused,
             "disabled" => Self::Disabled,
             "removed" => Self::Removed,
-            // The table's CHECK allows nothing else.
+            // The table's CHECK allows no other value.
             _ => Self::Active,
         }
     }
 }
 
-/// An endpoint as it is stored.
+/// A row of the table of endpoints.
 #[derive(Clone, Debug)]
 pub struct EndpointRow {
-    /// Its full name: with the owner's, if it belongs to a user.
+    /// Full name, including the owner if it belongs to a user.
     pub name: String,
-    /// New with every creation.
+    /// Unique id, new with every creation.
     pub id: String,
-    /// Where it is written.
+    /// Where it is defined.
     pub source: Source,
-    /// Unix user it belongs to; empty for those of `mesh.toml`.
+    /// Unix user who owns it. Empty for endpoints of `mesh.toml`.
     pub owner: String,
-    /// What it is, without anything secret.
+    /// Definition without secrets, as JSON.
     pub spec: serde_json::Value,
-    /// All of it, sealed; `None` for those of `mesh.toml`.
+    /// Encrypted definition with secrets. `None` for endpoints of `mesh.toml`.
     pub secrets: Option<Vec<u8>>,
-    /// What it does.
+    /// Activity state.
     pub activity: Activity,
-    /// Why.
+    /// Reason for the activity state.
     pub reason: String,
-    /// Since when.
+    /// When the activity state began.
     pub since: DateTime<Utc>,
-    /// Grows with every change.
+    /// Incremented by every change.
     pub revision: i64,
-    /// When it was made.
+    /// When it was created.
     pub created_at: DateTime<Utc>,
-    /// When it was changed.
+    /// When it was last changed.
     pub updated_at: DateTime<Utc>,
 }
 
 impl EndpointRow {
-    /// How a request names it, whoever asks: a name alone could be one's own.
+    /// A reference that is unambiguous for every user. A plain name would refer to an endpoint of the caller.
     pub fn reference(&self) -> String {
         if self.owner.is_empty() {
             format!("/{}", self.name)
@@ -109,33 +109,33 @@ impl EndpointRow {
     }
 }
 
-/// What has to be known of every endpoint all the time.
+/// The columns that every reconciliation needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSummary {
-    /// Where it is written.
+    /// Where it is defined.
     pub source: Source,
-    /// What it does.
+    /// Activity state.
     pub activity: Activity,
-    /// Grows with every change.
+    /// Incremented by every change.
     pub revision: i64,
-    /// Since when no dispatcher has it in its `mesh.toml`.
+    /// When it disappeared from the `mesh.toml` of every dispatcher.
     pub unlisted_at: Option<DateTime<Utc>>,
 }
 
-/// An act of somebody, for the audit.
+/// An audit entry about a user's action.
 #[derive(Clone, Debug)]
 pub struct Act {
     /// Id of the entry.
     pub id: String,
-    /// The entry.
+    /// The encoded entry.
     pub body: Vec<u8>,
 }
 
 impl Store {
-    /// Every endpoint in short.
+    /// Summaries of all endpoints, by name.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn outlines(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT name, source, state, revision, unlisted_at FROM endpoints");
@@ -154,10 +154,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Every endpoint.
+    /// All endpoints.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn endpoints(&self) -> Result<Vec<EndpointRow>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT * FROM endpoints ORDER BY name");
@@ -166,10 +166,10 @@ impl Store {
         read.map_err(Error::database(action))
     }
 
-    /// One endpoint.
+    /// Reads one endpoint.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn endpoint(&self, name: &str) -> Result<Option<EndpointRow>, Error> {
         let action = "read endpoint";
         let sql = Sql::new("SELECT * FROM endpoints WHERE name = ").bind(name);
@@ -179,10 +179,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Those of these endpoints that there are, by name.
+    /// The existing endpoints among these names.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn named(&self, names: Vec<String>) -> Result<BTreeMap<String, EndpointRow>, Error> {
         let action = "read endpoints";
         if names.is_empty() {
@@ -196,10 +196,11 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Notes the endpoints of `mesh.toml`, all or none. Gives the name of one that was made by the API, if there is one.
+    /// Stores the endpoints of `mesh.toml`, all or none. Returns the name of one that collides with an endpoint
+    /// created by the API.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn note_files<'a>(
         &self,
         endpoints: impl Iterator<Item = (&'a str, &'a serde_json::Value)>,
@@ -224,10 +225,10 @@ impl Store {
         note.await.map_err(Error::database("note endpoints"))
     }
 
-    /// Notes since when an endpoint of `mesh.toml` is in no such file any more; `None` if it is in one.
+    /// Records when an endpoint disappeared from every `mesh.toml`. `None` if it is listed.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn remove_from_config(
         &self,
         name: &str,
@@ -240,10 +241,10 @@ impl Store {
         self.run("note endpoint", &sql).await.map(drop)
     }
 
-    /// Makes an endpoint. False if there is one of that name.
+    /// Inserts an endpoint. Returns false if the name is taken.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn create(&self, endpoint: &EndpointRow, act: Act) -> Result<bool, Error> {
         let sql = Sql::new(
             "INSERT INTO endpoints (name, id, source, owner, spec, secrets, state, reason, since, revision, created_at, updated_at) VALUES (",
@@ -266,11 +267,11 @@ impl Store {
         self.act("make endpoint", &sql, Some(act)).await
     }
 
-    /// Changes an endpoint: all of it but its name, id and source. False if it was changed meanwhile: `revision` is the one it was read
-    /// with.
+    /// Updates everything but an endpoint's name, id and source. Returns false if it was changed since it was read:
+    /// `revision` must match.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn change(&self, endpoint: &EndpointRow, act: Option<Act>) -> Result<bool, Error> {
         let sql = Sql::new("UPDATE endpoints SET revision = revision + 1, owner = ")
             .bind(&endpoint.owner)
@@ -293,10 +294,11 @@ impl Store {
         self.act("change endpoint", &sql, act).await
     }
 
-    /// Changes what an endpoint does, unless it is being removed. False if there is none or it does that already.
+    /// Changes the activity of an endpoint that is not being removed. Returns false if there is none, or the activity
+    /// is already set.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn set_activity(
         &self,
         name: &str,
@@ -309,10 +311,11 @@ impl Store {
         self.act("change endpoint", &sql, act).await
     }
 
-    /// Halts an endpoint, and queues messages about that at others. False if there is none or it is halted so already.
+    /// Pauses or disables an endpoint and queues notices at other endpoints. Returns false if there is none, or the
+    /// activity is already set.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn auto_disable(
         &self,
         name: &str,
@@ -327,19 +330,19 @@ impl Store {
             .await
     }
 
-    /// Notes an act that changed nothing here.
+    /// Records an action that changed no row.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn note(&self, act: Act) -> Result<(), Error> {
         let sql = insert(&act);
         self.run("note act", &sql).await.map(drop)
     }
 
-    /// Acts that the audit was not told yet.
+    /// Audit entries that are not published yet.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn acts(&self) -> Result<Vec<Act>, Error> {
         let action = "read acts";
         let rows = self
@@ -356,16 +359,16 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Forgets an act that the audit has.
+    /// Deletes a published audit entry.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn sent(&self, act: &str) -> Result<(), Error> {
         let sql = Sql::new("DELETE FROM acts WHERE id = ").bind(act);
         self.run("forget act", &sql).await.map(drop)
     }
 
-    /// Performs a statement and notes the act in the same transaction, if it changed something.
+    /// Runs a statement and, if it changed a row, records the action in the same transaction.
     pub(super) async fn act(
         &self,
         action: &'static str,
@@ -375,7 +378,7 @@ impl Store {
         self.act_and_queue(action, sql, act, &[]).await
     }
 
-    /// And queues these messages, which are new: nobody needs the lease of their endpoints for that.
+    /// Like [`Store::act`], and queues new messages. Inserting new messages requires no lease of their endpoints.
     async fn act_and_queue(
         &self,
         action: &'static str,
@@ -402,7 +405,7 @@ impl Store {
     }
 }
 
-/// One of `mesh.toml`, unless there is one of that name that was made by the API.
+/// Upserts an endpoint of `mesh.toml`, unless the name belongs to one created by the API.
 fn note_file(name: &str, spec: &serde_json::Value, now: DateTime<Utc>) -> Sql {
     let now = now.timestamp_millis();
     Sql::new(
@@ -451,7 +454,7 @@ fn insert(act: &Act) -> Sql {
 fn source(row: &Row) -> Result<Source, sqlx::Error> {
     Ok(match row.get::<String>("source")?.as_str() {
         "file" => Source::File,
-        // The table's CHECK allows nothing else.
+        // The table's CHECK allows no other value.
         _ => Source::Api,
     })
 }

@@ -1,4 +1,4 @@
-//! Why there was no answer: in one word for the API and metrics, and as a sentence that names the host and says what to do.
+//! Explains a missing response: a cause for the API and metrics, and a sentence that names the host and the remedy.
 
 use std::error::Error;
 
@@ -8,15 +8,15 @@ use super::resolver::{Forbidden, Unresolved};
 use crate::config::Proxy;
 use crate::domain::cause::Cause;
 
-/// So many names of a certificate are told.
+/// Maximum certificate names in an error.
 const MOST_NAMES: usize = 5;
 
-/// Why there was no answer.
+/// Why there was no response.
 #[derive(Debug)]
 pub struct Failure {
-    /// In one word.
+    /// Category of the failure.
     pub cause: Cause,
-    /// What went wrong, and what to do.
+    /// The problem and the remedy.
     pub error: String,
 }
 
@@ -25,7 +25,7 @@ impl Failure {
         Self { cause, error }
     }
 
-    /// What kept a request to `host` from being answered.
+    /// Explains why a request to `host` got no response.
     pub(super) fn of(error: &reqwest::Error, host: &str, proxy: Option<&Proxy>) -> Self {
         let mut innermost = String::new();
         let mut tunnel = None;
@@ -90,15 +90,15 @@ impl Failure {
     }
 }
 
-/// How hyper-util begins what it says of proxies; its error is of a private type.
+/// Prefix of hyper-util's proxy errors, whose type is private.
 const TUNNEL: &str = "tunnel error: ";
 const NOT_CONNECTED: &str = "failed to create underlying connection";
 
-/// The sources of an error, but not itself: it may name the whole address, which may be a secret.
+/// The sources of an error, without the error itself: it may contain the full URL, which may be a secret.
 fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(error.source(), |error: &&'a (dyn Error + 'static)| {
         let error = *error;
-        // The source of an I/O error is that of what it holds, and skips that.
+        // An I/O error's `source` skips the error that it wraps.
         let held = error
             .downcast_ref::<std::io::Error>()
             .and_then(std::io::Error::get_ref);
@@ -109,7 +109,7 @@ fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error
     })
 }
 
-/// Why there is no trust, and who can mend that.
+/// Explains why a certificate is not trusted, and who can fix that.
 fn distrust(error: &rustls::Error) -> String {
     let certificate = match error {
         rustls::Error::InvalidCertificate(certificate) => certificate,
@@ -141,7 +141,7 @@ fn distrust(error: &rustls::Error) -> String {
             "its certificate is for another name; the address has to be one that it is for".to_owned()
         }
         CertificateError::NotValidForNameContext { presented, .. } => {
-            // As rustls tells them: DnsName("example.org").
+            // Format of rustls: `DnsName("example.org")`.
             let name = |text: &str| {
                 let inner = text.split_once('(').map_or(text, |(_, inner)| inner);
                 inner.trim_end_matches(')').trim_matches('"').to_owned()
@@ -151,7 +151,7 @@ fn distrust(error: &rustls::Error) -> String {
             let names = names.join(", ") + more;
             format!("its certificate is for {names}; the address has to be one that it is for")
         }
-        // webpki says so of a certificate of an authority that a server shows as its own, as `openssl req -x509` makes it.
+        // webpki reports this for a CA certificate used as a server certificate, as created by `openssl req -x509`.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             "its certificate is signed by itself; it needs one of an authority (of your own: webhook-dispatcher.ca_file)".to_owned()
         }

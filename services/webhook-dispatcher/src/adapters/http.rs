@@ -1,9 +1,10 @@
-//! One request, with one deadline over name, connection, request and answer.
+//! Sends one request, with one deadline for name resolution, connection, request and response.
 //!
-//! No redirect is followed, no proxy is taken from the environment, and of the answer's body at most 16 KiB are read.
+//! Redirects are not followed, proxy settings of the environment are ignored, and at most 16 KiB of a response body
+//! are read.
 //!
-//! With a proxy it is the proxy that dials, and it may look the name up anew. What can be checked before is checked: addresses, and every
-//! address that the name has here.
+//! With a proxy, the proxy connects and may resolve the name again. Addresses, and all addresses that the name
+//! resolves to locally, are checked before.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,29 +27,30 @@ use crate::domain::cause::Cause;
 use crate::domain::format::{Method, Request, Response as Answer};
 use crate::error::Error;
 
-/// Of an answer's body no more is read.
+/// Maximum bytes read of a response body.
 const MOST_BODY: usize = 16 * 1024;
-/// Once there is a status, the body is waited for no longer than this.
+/// Maximum wait for the body once the status is known.
 const FOR_BODY: Duration = Duration::from_secs(1);
 
-/// What a request has beside what its format says.
+/// Request attributes beyond those of the format.
 pub struct Attributes<'a> {
     /// Id of the event, the same for every attempt.
     pub id: &'a str,
-    /// The replay that tells the event once more.
+    /// Id of the replay that publishes the event.
     pub replay: Option<&'a str>,
     /// Trace context.
     pub traceparent: Option<&'a str>,
-    /// When everything must be over.
+    /// When the response must be complete.
     pub deadline: Instant,
 }
 
 /// How a receiver is reached.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Route {
-    /// Dialled here. The check is in the client's resolver, so there is a client for each set of allowed subnets.
+    /// Connected directly. The address check is in the client's resolver, so there is one client per set of allowed
+    /// subnets.
     Direct(Vec<Subnet>),
-    /// By the proxy.
+    /// Through the proxy.
     Proxied,
 }
 
@@ -61,10 +63,10 @@ pub struct Http {
 }
 
 impl Http {
-    /// Clients that reach receivers so.
+    /// Clients for these network settings.
     ///
     /// # Errors
-    /// If there can be none.
+    /// If the resolver or a client cannot be created.
     pub fn new(network: Network) -> Result<Self, Error> {
         Ok(Self {
             names: Names::new(&network.dns_servers)?,
@@ -110,14 +112,14 @@ impl Http {
         client.build()
     }
 
-    /// The client for an address, unless it must not be reached.
+    /// The client for a URL, if its address may be reached.
     async fn reach(
         &self,
         url: &Url,
         allowed: &[Subnet],
         proxy: Option<&Proxy>,
     ) -> Result<Client, Failure> {
-        // The connector does not ask the resolver about addresses.
+        // The connector does not call the resolver for IP literals.
         let address = match url.host() {
             Some(Host::Ipv4(address)) => Some(IpAddr::from(address)),
             Some(Host::Ipv6(address)) => Some(address.into()),
@@ -145,10 +147,10 @@ impl Http {
             .map_err(|error| Failure::new(Cause::Internal, mesh_runtime::error_chain(&error)))
     }
 
-    /// Sends once, signed if the endpoint has a secret.
+    /// Sends one request, signed if the endpoint has a secret.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// Why there was no response.
     pub async fn send(
         &self,
         endpoint: &Endpoint,
@@ -174,7 +176,7 @@ impl Http {
             sent.map_err(|error| Failure::of(&error, &host, proxy))
         };
         let deadline = attributes.deadline;
-        // Not dropped before it is known what it was waiting for.
+        // Keep the future on timeout, to find out what it was waiting for.
         let mut sending = pin!(sending);
         let response = tokio::time::timeout_at(deadline.into(), &mut sending)
             .await
@@ -190,12 +192,13 @@ impl Http {
                     format!("no answer within {timeout} from {host}{by}; it has to answer first and work afterwards"),
                 )
             })??;
-        // Where nothing is encrypted the proxy's own answers come as the receiver's; this one cannot be.
+        // Without TLS, responses of the proxy look like the receiver's. Status 407 can only come from the proxy.
         if let (Some(proxy), 407) = (proxy, response.status().as_u16()) {
             return Err(Failure::of_credentials(proxy));
         }
-        // Where the status decides, the body makes an error more telling and, read to its end, lets the connection be used again; a
-        // receiver that drips or floods it must neither hold a place nor undo the status.
+        // If the status decides, the body only adds detail to an error, and reading it to the end allows the
+        // connection to be reused. A receiver that sends the body slowly or without end must not hold a permit or
+        // change the result.
         let until = if request.answer_counts {
             deadline
         } else {
@@ -208,18 +211,18 @@ impl Http {
             redactors: Vec::with_capacity(2),
         };
         answer.redactors.push(Arc::clone(&endpoint.redactor));
-        // An http:// receiver's answer may be the proxy's.
+        // The response of an `http://` receiver may come from the proxy.
         answer
             .redactors
             .extend(proxy.map(|proxy| Arc::clone(&proxy.redactor)));
         let reading = read(response, &mut answer.body);
-        // What came in time is enough.
+        // A partial body is sufficient.
         drop(tokio::time::timeout_at(until.into(), reading).await);
         Ok(answer)
     }
 }
 
-/// A receiver as errors name it.
+/// The receiver's name in errors.
 fn named(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port_or_known_default()
@@ -233,7 +236,7 @@ fn headers(
 ) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut set = |name: &'static str, value: &str| {
-        // The value may be a secret: never in an error.
+        // The value may be a secret and must not appear in errors.
         let value = HeaderValue::from_str(value)
             .map_err(|_| format!("header {name} cannot have its value"))?;
         headers.insert(HeaderName::from_static(name), value);
@@ -266,7 +269,7 @@ fn headers(
     Ok(headers)
 }
 
-/// The body, or its beginning. A connection whose body was not read to its end is closed, not used again.
+/// Reads the body up to its limit. A connection with unread data is closed, not reused.
 async fn read(mut response: Response, body: &mut Vec<u8>) {
     while let Ok(Some(chunk)) = response.chunk().await {
         let room = MOST_BODY - body.len();

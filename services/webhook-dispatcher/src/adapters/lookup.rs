@@ -1,23 +1,23 @@
-//! Which events are known: one query at a time, about as many events as were asked for while the last one ran.
+//! Looks up known events in batches: one query at a time, for all events that were requested during the previous one.
 
 use mesh_db::pool::Pool;
 use mesh_db::sql::{Column, Sql};
 use tokio::sync::{mpsc, oneshot};
 
-/// Events per query.
+/// Maximum events per query.
 const BATCH_SIZE: usize = 256;
 
 const KNOWN: &str = "SELECT n FROM bulk WHERE EXISTS (SELECT 1 FROM deliveries
      WHERE deliveries.endpoint = bulk.endpoint AND deliveries.event_id = bulk.event_id)";
 
-/// An event of an endpoint, and who wants to know.
+/// An event of an endpoint, and the channel for the answer.
 struct LookupRequest {
     endpoint: String,
     event_id: String,
     answer: oneshot::Sender<bool>,
 }
 
-/// Hands questions to the task, which ends with the last of these. Cheap to clone.
+/// Sends requests to the task, which ends with the last clone. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Lookup {
     questions: mpsc::Sender<LookupRequest>,
@@ -25,14 +25,14 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    /// Reads through connections of this pool, one at a time.
+    /// Starts the task, which uses one connection of this pool at a time.
     pub(super) fn start(pool: Pool) -> Self {
         let (questions, asked) = mpsc::channel(2 * BATCH_SIZE);
         tokio::spawn(run(pool.clone(), asked));
         Self { questions, pool }
     }
 
-    /// True if the event is known for the endpoint, whatever became of it.
+    /// True if the endpoint has a delivery of this event, in any state.
     pub(super) async fn knows(&self, endpoint: &str, event_id: &str) -> Result<bool, sqlx::Error> {
         let (answer, known) = oneshot::channel();
         let question = LookupRequest {
@@ -45,7 +45,7 @@ impl Lookup {
         {
             return Ok(known);
         }
-        // The query for many failed: what is wrong is found out, and told, for each of them.
+        // The batched query failed: query each event, so that each caller gets its own error.
         let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
             .bind(endpoint)
             .push(" AND event_id = ")
@@ -62,7 +62,7 @@ async fn run(pool: Pool, mut asked: mpsc::Receiver<LookupRequest>) {
                 .drain(..)
                 .zip(known)
                 .for_each(|(question, known)| {
-                    // Who is gone needs no answer.
+                    // The caller may be gone.
                     question.answer.send(known).ok();
                 }),
             Err(error) => {

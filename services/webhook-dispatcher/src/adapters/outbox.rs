@@ -1,4 +1,4 @@
-//! Outcomes of which the bus was not told yet.
+//! Outcomes that are not published yet.
 
 use chrono::{DateTime, Utc};
 use mesh_db::pool::{Conn, Transaction};
@@ -10,12 +10,12 @@ use super::writer::Command;
 use crate::domain::cause::Cause;
 use crate::error::Error;
 
-/// Only what is given up has its event told.
+/// Selects the event only for dead letters.
 const COLUMNS: &str = "SELECT endpoint, event_id, event_type, state, attempts, status, error, updated_at, round, cause,
      CASE WHEN state = 'dead' THEN subject END AS subject, stream_sequence, CASE WHEN state = 'dead' THEN body END AS body
  FROM deliveries WHERE announced = 0 AND state <> 'waiting' AND ";
 
-/// What became of a delivery.
+/// Final state of a delivery.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Name of the endpoint.
@@ -26,27 +26,27 @@ pub struct Outcome {
     pub event_type: String,
     /// Delivered, dead or expired.
     pub state: State,
-    /// Attempts that were made.
+    /// Number of attempts.
     pub attempts: u32,
-    /// HTTP status of the last one.
+    /// HTTP status of the last attempt.
     pub status: u16,
-    /// Error of the last one.
+    /// Error of the last attempt.
     pub error: String,
-    /// When it was over.
+    /// When the delivery ended.
     pub updated_at: DateTime<Utc>,
-    /// How often it was begun again.
+    /// Number of redeliveries.
     pub round: u32,
     /// Why the last attempt failed.
     pub cause: Option<Cause>,
-    /// Subject of the event, if it is given up.
+    /// Subject of the event, for dead letters.
     pub subject: String,
-    /// Its sequence in the stream.
+    /// Sequence of the event in its stream.
     pub stream_sequence: u64,
-    /// The event, if it is given up.
+    /// The encoded event, for dead letters.
     pub body: Vec<u8>,
 }
 
-/// Which outcome: a delivery that is begun again will have another one.
+/// Identifies an outcome. The round distinguishes the outcomes of a redelivered event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     endpoint: String,
@@ -55,7 +55,7 @@ pub struct Key {
 }
 
 impl Outcome {
-    /// What it is known by.
+    /// The identity of this outcome.
     pub fn key(&self) -> Key {
         Key {
             endpoint: self.endpoint.clone(),
@@ -66,16 +66,16 @@ impl Outcome {
 }
 
 impl Store {
-    /// Outcomes of these endpoints that were not announced yet, oldest first.
+    /// Unpublished outcomes of these endpoints, oldest first.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn outbox(&self, endpoints: Vec<String>, most: u32) -> Result<Vec<Outcome>, Error> {
         if endpoints.is_empty() {
             return Ok(Vec::new());
         }
         let action = "read outcomes";
-        // The sign keeps SQLite from going through all deliveries of these endpoints.
+        // The `+` stops SQLite from scanning all deliveries of these endpoints.
         let sql = Sql::new(COLUMNS)
             .either("+endpoint", "endpoint")
             .any_of(endpoints)
@@ -86,10 +86,10 @@ impl Store {
         read.map_err(Error::database(action))
     }
 
-    /// Notes that outcomes were announced.
+    /// Marks outcomes as published.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn mark_published(&self, keys: Vec<Key>) -> Result<(), Error> {
         let command = Command::Announced(keys);
         self.writer.write(None, command).await.map(drop)
@@ -115,7 +115,6 @@ fn read(row: &Row) -> Result<Outcome, sqlx::Error> {
     })
 }
 
-/// Notes it.
 pub(super) async fn note(
     transaction: &mut Transaction<'_>,
     keys: &[Key],
@@ -129,7 +128,7 @@ pub(super) async fn note(
         ("round", Column::Ints(rounds)),
     ];
     if matches!(transaction.conn(), Conn::Postgres(_)) {
-        // In one order: while an endpoint changes hands two may announce the same.
+        // Lock in a fixed order: while an endpoint changes owner, two dispatchers may publish the same outcomes.
         let lock = "SELECT 1 FROM deliveries WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)
              ORDER BY endpoint, event_id FOR UPDATE";
         transaction.conn().fetch_bulk(&bulk, lock).await?;

@@ -1,4 +1,4 @@
-//! How SQLite finds what is asked for. Nothing is counted for it (no ANALYZE), so a plan is the same however many rows there are.
+//! Tests of SQLite's query plans. Without ANALYZE statistics a plan does not depend on the number of rows.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -21,7 +21,7 @@ use super::store::Store;
 use crate::domain::cause::Cause;
 use crate::domain::delivery_position::DeliveryPosition;
 
-/// Every statement that sqlx performs, by whichever thread.
+/// Records every statement that sqlx executes, on any thread.
 #[derive(Clone, Default)]
 struct Statements(Arc<Mutex<BTreeSet<String>>>);
 
@@ -57,7 +57,7 @@ impl Visit for &Statements {
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
 }
 
-/// Everything that is asked and written while events are delivered, and what people ask for.
+/// Performs all reads and writes of deliveries and of the API.
 async fn work(store: &Store) {
     let (endpoint, now) = ("one", Utc::now());
     let names = || vec![endpoint.to_owned()];
@@ -184,7 +184,7 @@ async fn work(store: &Store) {
     store.erase(endpoint, epoch, &stop).await.unwrap();
 }
 
-/// What is right for a statement: how it gets at its rows.
+/// The expected access path of a statement.
 fn expected(statement: &str) -> Option<&'static str> {
     let of = |part: &str| statement.contains(part);
     let by_key = "sqlite_autoindex_deliveries_1 (event_id=? AND endpoint=?)";
@@ -238,7 +238,7 @@ async fn no_statement_reads_what_it_does_not_ask_for() {
                 wrong.push(format!("{statement}\nshould use {expected}\n{plan}"));
             }
         }
-        // Redeliveries are few, and of each state, or of those that are named, no more are sorted than were asked for.
+        // Sorts few rows: redeliveries are few, and the other queries sort no more rows than were requested.
         let few = ["redeliveries", "AS found", "AND event_id IN"];
         let sorts_few = few.iter().any(|part| statement.contains(part));
         let reads_all = ["deliveries", "attempts", "kept"].iter().any(|table| {
@@ -257,7 +257,7 @@ async fn no_statement_reads_what_it_does_not_ask_for() {
 
 async fn plan(pool: &SqlitePool, statement: &str) -> String {
     let explained = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
-    // Without values: a plan does not depend on them.
+    // Without bound values: plans do not depend on them.
     let rows = sqlx::raw_sql(explained).fetch_all(pool).await.unwrap();
     let lines = rows.iter().map(|row| row.get::<String, _>("detail"));
     lines.collect::<Vec<_>>().join("\n")

@@ -1,4 +1,4 @@
-//! What was asked to be delivered again.
+//! The table of redelivery jobs.
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
@@ -14,23 +14,23 @@ use crate::domain::cause::Cause;
 use crate::domain::delivery_position::DeliveryPosition;
 use crate::error::Error;
 
-/// Which deliveries.
+/// Selects deliveries. Every condition that is set must hold.
 #[derive(Clone, Debug, Default)]
 pub struct DeliverySelection {
-    /// In this state.
+    /// State of the delivery.
     pub state: Option<State>,
-    /// Of this type; `job.*` for all of a category.
+    /// Event type, or `job.*` for a whole category.
     pub kind: Option<String>,
-    /// Whose last attempt failed for this reason.
+    /// Cause of the last failed attempt.
     pub cause: Option<Cause>,
-    /// Changed then or later.
+    /// Changed at this time or later.
     pub since: Option<DateTime<Utc>>,
-    /// Changed before.
+    /// Changed before this time.
     pub until: Option<DateTime<Utc>>,
 }
 
 impl DeliverySelection {
-    /// A statement about deliveries, narrowed to these.
+    /// Adds the conditions to a statement.
     pub(super) fn narrow(&self, mut sql: Sql) -> Sql {
         if let Some(state) = self.state {
             sql = sql.push(" AND state = ").bind(state.as_str());
@@ -126,10 +126,10 @@ pub struct RedeliveryJob {
 }
 
 impl Store {
-    /// Asks for deliveries to be begun again. False if as many as `most` are under way for the endpoint.
+    /// Starts a redelivery job. Returns false if the endpoint already has `most` running jobs.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn redeliver(&self, job: &RedeliveryJob, most: i64, act: Act) -> Result<bool, Error> {
         let now = job.created_at.timestamp_millis();
         let filter = serde_json::to_string(&job.filter).unwrap_or_default();
@@ -154,10 +154,10 @@ impl Store {
         self.act("note redelivery", &sql, Some(act)).await
     }
 
-    /// What was asked to be delivered again to an endpoint, the newest first.
+    /// Redelivery jobs of an endpoint, newest first.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn redeliveries(&self, endpoint: &str) -> Result<Vec<RedeliveryJob>, Error> {
         let sql = Sql::new("SELECT * FROM redeliveries WHERE endpoint = ")
             .bind(endpoint)
@@ -165,10 +165,10 @@ impl Store {
         self.jobs(&sql).await
     }
 
-    /// Endpoints for which something is to be delivered again.
+    /// Endpoints with running redelivery jobs.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn with_redeliveries(&self) -> Result<Vec<String>, Error> {
         let action = "look for redeliveries";
         let sql = Sql::new("SELECT DISTINCT endpoint FROM redeliveries WHERE state = 'running'");
@@ -178,10 +178,10 @@ impl Store {
             .collect()
     }
 
-    /// The oldest redelivery of an endpoint that is not done.
+    /// The oldest running redelivery job of an endpoint.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn next_redelivery(&self, endpoint: &str) -> Result<Option<RedeliveryJob>, Error> {
         let sql = Sql::new("SELECT * FROM redeliveries WHERE state = 'running' AND endpoint = ")
             .bind(endpoint)
@@ -189,10 +189,10 @@ impl Store {
         Ok(self.jobs(&sql).await?.pop())
     }
 
-    /// The next dead letters of a redelivery, the oldest first, and whether the bus was told of each.
+    /// The next dead letters of a job, oldest first, each with a flag that says whether its outcome was published.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn dead_after(
         &self,
         job: &RedeliveryJob,
@@ -210,7 +210,7 @@ impl Store {
         sql = if again.ids.is_empty() {
             sql.push(" AND state")
         } else {
-            // The sign keeps SQLite from looking among all dead letters for those that are named.
+            // The `+` stops SQLite from scanning all dead letters instead of looking up the ids.
             sql.push(" AND event_id")
                 .any_of(again.ids.clone())
                 .either(" AND +state", " AND state")
@@ -225,7 +225,7 @@ impl Store {
             kind: again.kind.clone(),
             cause: again.cause.as_deref().and_then(Cause::parse),
             since: again.since,
-            // What is given up again meanwhile is not begun a third time.
+            // A delivery that fails during the job is not redelivered once more by it.
             until: again.ids.is_empty().then_some(until),
         };
         let sql = wanted
@@ -239,10 +239,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Begins these deliveries again and notes how far the redelivery is; returns how many were begun.
+    /// Puts dead letters back into the queue and stores the job's progress. Returns their number.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn begin_again(
         &self,
         epoch: i64,
@@ -276,7 +276,7 @@ fn read(row: &Row) -> Result<RedeliveryJob, sqlx::Error> {
     Ok(RedeliveryJob {
         id: row.get("id")?,
         webhook: row.get("endpoint")?,
-        // What an older version wrote is read by a newer one; what cannot be read means nothing.
+        // Filters written by an older version are readable. An unreadable one selects nothing.
         filter: serde_json::from_str(&row.get::<String>("filter")?).unwrap_or_default(),
         state: row.get("state")?,
         queued: row.get::<i64>("queued")?.unsigned_abs(),

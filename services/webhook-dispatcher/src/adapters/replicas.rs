@@ -1,7 +1,8 @@
-//! Who is at work on what.
+//! The tables of replicas and leases.
 //!
-//! A dispatcher says once a second that it is at work. One that was not heard of for [`TTL`] loses its row, and who takes over its
-//! endpoints does so only after that; it finds out when it speaks up again. All times are the database's, so no clocks are compared.
+//! A dispatcher sends a heartbeat once a second. After [`TTL`] without one it loses its row, and only then may others
+//! take its endpoints. It learns of the loss at its next heartbeat. All times are the database's, so hosts' clocks
+//! are never compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +14,10 @@ use super::store::Store;
 use crate::domain::ownership::{Lease, Replica};
 use crate::error::Error;
 
-/// Who was not heard of for so long is taken for dead.
+/// A replica without a heartbeat for this long is considered dead.
 pub const TTL: Duration = Duration::from_secs(6);
 
-/// Milliseconds since 1970 by the database's clock.
+/// Milliseconds since the Unix epoch, by the database's clock.
 pub(super) fn now(sql: Sql) -> Sql {
     sql.either(
         "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
@@ -25,20 +26,20 @@ pub(super) fn now(sql: Sql) -> Sql {
 }
 
 impl Store {
-    /// Forgets every dispatcher: of a file there is one, which is this.
+    /// Removes all replicas. For SQLite, where this process is the only one.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn forget_replicas(&self) -> Result<(), Error> {
         self.run("forget replicas", &Sql::new("DELETE FROM replicas"))
             .await
             .map(drop)
     }
 
-    /// Says for the first time that a dispatcher is at work.
+    /// Registers a dispatcher.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn join(&self, id: &str, files: &BTreeSet<String>) -> Result<(), Error> {
         let files = serde_json::Value::from_iter(files.iter().cloned()).to_string();
         let sql = now(
@@ -50,10 +51,10 @@ impl Store {
         self.run("join replicas", &sql).await.map(drop)
     }
 
-    /// Says that a dispatcher is still at work, and takes those for dead that did not. False if it was taken for dead itself.
+    /// Sends a dispatcher's heartbeat and removes dead replicas. Returns false if this one was removed itself.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn heartbeat(&self, id: &str, leaving: bool) -> Result<bool, Error> {
         let sql = now(Sql::new("UPDATE replicas SET leaving = ")
             .bind(i64::from(leaving))
@@ -65,16 +66,16 @@ impl Store {
         let sql = now(Sql::new("DELETE FROM replicas WHERE seen < "))
             .push(" - ")
             .bind(ttl);
-        // One that was seen by a clock that ran ahead would hold its endpoints until then.
+        // A `seen` time from a clock ahead would otherwise keep a replica alive until then.
         let sql = now(sql.push(" OR seen > ")).push(" + ").bind(ttl);
         self.run("expel replicas", &sql).await?;
         Ok(known)
     }
 
-    /// The dispatchers that are at work.
+    /// The live dispatchers.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn replicas(&self) -> Result<Vec<Replica>, Error> {
         let action = "read replicas";
         let rows = self
@@ -91,10 +92,10 @@ impl Store {
         replicas.map_err(Error::database(action))
     }
 
-    /// Who has which lease.
+    /// All leases, by endpoint.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn leases(&self) -> Result<BTreeMap<String, Lease>, Error> {
         let action = "read leases";
         let rows = self
@@ -114,11 +115,12 @@ impl Store {
         leases.map_err(Error::database(action))
     }
 
-    /// Takes leases of endpoints at the epochs that were seen, but for those that somebody at work holds or was faster to take; gives the new
-    /// epochs. However many they are, it is one commit, so that a start with many endpoints does not take longer than a lease holds.
+    /// Takes leases at the epochs that were read, except those that a live replica holds or took first. Returns the
+    /// new epochs. All leases are taken in one commit, so that a start with many endpoints takes less time than a
+    /// lease lasts.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn take(
         &self,
         id: &str,
@@ -130,7 +132,7 @@ impl Store {
             by_epoch.entry(*seen).or_default().push(endpoint.clone());
         }
         let names: Vec<String> = wanted.keys().cloned().collect();
-        // Always in the same order: two who take the same ones wait for each other, and not both.
+        // Lock in a fixed order, so that two dispatchers that take the same leases do not deadlock.
         let first = Sql::new("INSERT INTO leases (endpoint, holder, epoch, since) SELECT name, '', 0, 0 FROM endpoints WHERE name")
             .any_of(names.clone())
             .push(" ORDER BY name ON CONFLICT (endpoint) DO NOTHING");
@@ -163,10 +165,10 @@ impl Store {
         take.await.map_err(Error::database(action))
     }
 
-    /// Gives leases back, if they are still this dispatcher's.
+    /// Releases leases that this dispatcher still holds.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn release(&self, id: &str, endpoints: Vec<String>) -> Result<(), Error> {
         let sql = Sql::new("UPDATE leases SET holder = '' WHERE holder = ")
             .bind(id)
@@ -175,10 +177,10 @@ impl Store {
         self.run("release leases", &sql).await.map(drop)
     }
 
-    /// Says that a dispatcher is gone, and gives every lease back.
+    /// Removes a dispatcher and releases all its leases.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn leave(&self, id: &str) -> Result<(), Error> {
         let sql = Sql::new("UPDATE leases SET holder = '' WHERE holder = ").bind(id);
         self.run("release leases", &sql).await?;
@@ -186,7 +188,7 @@ impl Store {
         self.run("leave replicas", &sql).await.map(drop)
     }
 
-    /// One statement in a transaction of its own, beside those of the writer.
+    /// Runs one statement in its own transaction, independent of the writer's.
     pub(super) async fn run(&self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
         let run = async {
             let mut connection = self.database.writer.acquire().await?;

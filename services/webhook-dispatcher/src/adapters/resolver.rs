@@ -1,4 +1,5 @@
-//! Names become addresses here, and only here: what is checked is what is dialled, so no answer can change in between.
+//! Resolves names to addresses. This is the only place that does: the checked address is the one connected to, so DNS
+//! rebinding is not possible.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use super::system::{System, ask};
 use crate::domain::address::{Subnet, check};
 use crate::error::Error;
 
-/// Who is asked about names.
+/// The source of addresses.
 #[derive(Clone)]
 pub struct Names {
     source: Source,
@@ -25,13 +26,13 @@ pub struct Names {
 
 #[derive(Clone)]
 enum Source {
-    /// The system, as its own programs do: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
+    /// The system's resolver: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
     System(Arc<System>),
-    /// DNS servers of the configuration, and nobody else.
+    /// Only the configured DNS servers.
     Servers(Arc<TokioResolver>),
 }
 
-/// Every address of a name is one that must not be reached.
+/// All addresses of a name are forbidden.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{name} is at an address that may not be reached ({why}); allow_private or allow_subnets would allow it"
@@ -41,21 +42,21 @@ pub(super) struct Forbidden {
     why: &'static str,
 }
 
-/// A name without an address.
+/// A name without addresses.
 #[derive(Debug, thiserror::Error)]
 #[error("look up {name}: {problem}")]
 pub(super) struct Unresolved {
     name: String,
-    /// DNS says that there is no such name; otherwise it said nothing.
+    /// DNS reports that the name does not exist. Otherwise the lookup failed.
     pub(super) unknown: bool,
     problem: String,
 }
 
 impl Names {
-    /// Asks these servers; without any the system.
+    /// A resolver that uses these DNS servers, or the system's resolver if there are none.
     ///
     /// # Errors
-    /// If there can be no such resolver.
+    /// If the resolver cannot be created.
     pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
         if servers.is_empty() {
             return Ok(Self::of(Source::System(Arc::new(System::new(ask)))));
@@ -84,7 +85,7 @@ impl Names {
         }
     }
 
-    /// Who has not answered yet what the addresses of this name are; `None` if nobody waits for that.
+    /// Describes the resolver that has not answered a lookup of this name. `None` if no lookup is in progress.
     pub(super) fn unanswered(&self, name: &str) -> Option<&'static str> {
         self.lookups
             .is_under_way(name)
@@ -124,7 +125,8 @@ impl Names {
         Ok(found)
     }
 
-    /// Checks a name that somebody else will look up again, and dial any of its addresses. One that is not known here is for them to judge.
+    /// Checks a name that the proxy will resolve again, connecting to any of its addresses. A name unknown here is
+    /// left to the proxy.
     pub(super) async fn check(&self, name: &str, allowed: &[Subnet]) -> Result<(), Forbidden> {
         let found = self.addresses(name).await.unwrap_or_default();
         match refused(name, &found, allowed).next() {
@@ -134,7 +136,7 @@ impl Names {
     }
 }
 
-/// Names whose addresses somebody waits for, and how many do.
+/// Names being looked up, with the number of waiting requests.
 #[derive(Default)]
 struct Lookups(Mutex<HashMap<String, usize>>);
 
@@ -156,7 +158,7 @@ impl Lookups {
     }
 }
 
-/// A look-up that somebody waits for.
+/// Registers a lookup until it is dropped.
 struct Lookup {
     lookups: Arc<Lookups>,
     name: String,
@@ -181,7 +183,7 @@ fn refused<'a>(
 ) -> impl Iterator<Item = Forbidden> + 'a {
     found.iter().filter_map(move |address| {
         let why = check(*address, allowed).err()?;
-        // For operators: who made the endpoint would learn which addresses there are inside.
+        // Logged for operators only: the owner of the endpoint must not learn internal addresses.
         tracing::info!(name, %address, why, "a receiver's address may not be reached");
         Some(Forbidden {
             name: name.to_owned(),
@@ -190,7 +192,7 @@ fn refused<'a>(
     })
 }
 
-/// The C library tells its reason as a text only (EAI_NONAME and EAI_NODATA of glibc, EAI_NONAME of musl).
+/// The C library gives its reason only as text (`EAI_NONAME` and `EAI_NODATA` of glibc, `EAI_NONAME` of musl).
 fn is_unknown(problem: &str) -> bool {
     ["not known", "No address associated", "does not resolve"]
         .iter()
@@ -201,14 +203,14 @@ fn unanswered(error: &NetError) -> String {
     format!("no answer of webhook-dispatcher.dns_servers ({error})")
 }
 
-/// Resolves names and leaves out addresses that must not be reached.
+/// Resolves names and removes forbidden addresses.
 pub struct GuardedResolver {
     names: Names,
     allowed: Vec<Subnet>,
 }
 
 impl GuardedResolver {
-    /// A resolver that lets public addresses and these subnets through.
+    /// A resolver that permits public addresses and these subnets.
     pub const fn new(names: Names, allowed: Vec<Subnet>) -> Self {
         Self { names, allowed }
     }
@@ -232,7 +234,7 @@ impl Resolve for GuardedResolver {
     }
 }
 
-/// Without a guard: for the proxy, which the operator chose.
+/// Unguarded, for the proxy, which the operator configured.
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
         let names = self.clone();
@@ -240,7 +242,7 @@ impl Resolve for Names {
     }
 }
 
-/// The connector puts the port.
+/// The connector sets the port.
 fn dialled(addresses: Vec<IpAddr>) -> Addrs {
     Box::new(addresses.into_iter().map(|address| (address, 0).into()))
 }

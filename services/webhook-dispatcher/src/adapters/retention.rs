@@ -1,5 +1,5 @@
-//! What is old, or of an endpoint that is removed, is forgotten a piece at a time, each in a transaction of its own: deliveries are written
-//! in between, and none of them waits for more than one piece.
+//! Deletes old rows and the rows of removed endpoints, in batches with a transaction each. Writes of deliveries run
+//! in between and wait for at most one batch.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::store::Store;
 use crate::domain::clock::MAX_DRIFT;
 use crate::error::Error;
 
-/// Rows of a piece: some ten milliseconds.
+/// Rows per batch: about ten milliseconds.
 const ROWS_PER_DELETE: i64 = 1_000;
-/// Between two pieces.
+/// Pause between batches.
 const DELETE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where old rows are, and which they are: what comes next is the time before which they are old.
+/// Tables with conditions for old rows. The cut-off time is appended.
 const OLD: [(&str, &str); 4] = [
     ("kept", "updated_at < "),
     ("attempts", "at < "),
     ("redeliveries", "state <> 'running' AND updated_at < "),
-    // As the index has it.
+    // Matches the index.
     (
         "deliveries",
         "state <> 'waiting' AND announced = 1 AND updated_at < ",
     ),
 ];
 
-/// When rows were written, and which of them are looked at: what comes next is the time after which they cannot be.
+/// Tables with time columns and conditions for future timestamps. The latest plausible time is appended.
 const FUTURE: [(&str, &str, &str); 4] = [
     ("kept", "updated_at", "updated_at > "),
     ("attempts", "at", "at > "),
@@ -47,14 +47,15 @@ const FUTURE: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// Where rows of an endpoint are.
+/// Tables with rows of an endpoint.
 const OWN: [&str; 5] = ["deliveries", "missed", "attempts", "redeliveries", "kept"];
 
 impl Store {
-    /// What time it is by the database's clock: the same for all dispatchers, and mostly not that of this host where it has a server.
+    /// Current time of the database's clock. All dispatchers share it; with a database server it is usually not this
+    /// host's clock.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn clock(&self) -> Result<DateTime<Utc>, Error> {
         let action = "read the clock";
         let sql = now(Sql::new("SELECT ")).push(" AS now");
@@ -64,10 +65,11 @@ impl Store {
         Ok(time(millis.unwrap_or_default()))
     }
 
-    /// What was written at a time that has not come yet, by a clock that ran ahead, was written now: else it would be kept until then.
+    /// Sets timestamps that lie in the future to now. They were written by a clock that was ahead, and their rows
+    /// would otherwise be stored until then.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn correct_future(
         &self,
         now: DateTime<Utc>,
@@ -91,10 +93,10 @@ impl Store {
         Ok(corrected)
     }
 
-    /// Forgets outcomes older than this, until nothing is left or it is told to stop; returns how many.
+    /// Deletes outcomes older than `before`, until none is left or it is stopped. Returns their number.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn forget(
         &self,
         before: DateTime<Utc>,
@@ -112,11 +114,12 @@ impl Store {
         Ok(deliveries)
     }
 
-    /// Forgets an endpoint that is removed, with everything that is kept of it. Only its lease stays, so that the next of its name gets
-    /// a higher epoch. False if it is not removed, or not ours; or if it was told to stop, and something is left.
+    /// Deletes a removed endpoint and all its rows. Only the lease stays, so that a new endpoint of the same name
+    /// gets a higher epoch. Returns false if the endpoint is not removed, if another dispatcher holds its lease, or
+    /// if it was stopped before the end.
     ///
     /// # Errors
-    /// If the database does not write.
+    /// If the database write fails.
     pub async fn erase(
         &self,
         name: &str,
@@ -159,7 +162,7 @@ impl Store {
             {
                 return Ok(false);
             }
-            // What came meanwhile.
+            // Rows that were written in the meantime.
             for table in OWN {
                 let sql = delete(table).push(" WHERE endpoint = ").bind(name);
                 transaction.conn().execute(&sql).await?;
@@ -170,7 +173,7 @@ impl Store {
         erase.await.map_err(Error::database(action))
     }
 
-    /// Performs a statement about a piece until nothing is left; returns about how many rows it was.
+    /// Repeats a batched statement until no row is left. Returns the approximate number of rows.
     async fn in_pieces(
         &self,
         action: &'static str,
@@ -189,7 +192,7 @@ impl Store {
     }
 }
 
-/// Goes on with some rows of a table, of those that are named. Dispatchers that do the same at a time do not wait for each other.
+/// Limits a statement to one batch of the matching rows. Concurrent dispatchers skip each other's locked rows.
 pub(super) fn piece(sql: Sql, table: &'static str, which: impl FnOnce(Sql) -> Sql) -> Sql {
     let sql = sql
         .either(

@@ -1,4 +1,4 @@
-//! Deliveries are stored many at a time: a statement for all of them costs little more than one for a single delivery.
+//! Stores deliveries in batches: one statement for many costs little more than one for a single delivery.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use mesh_db::sql::{Column, Sql};
 use super::delivery::{Attempt, Delivery, State};
 use crate::domain::cause::Cause;
 
-/// So many attempts of a delivery are kept, the newest.
+/// Maximum stored attempts per delivery. The oldest are deleted.
 const MOST_ATTEMPTS: u32 = 50;
 
-/// What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`](super::command::Command::JoinCost) alone.
+/// Keeps the cost of an existing row: only [`Command::JoinCost`](super::command::Command::JoinCost) sets it.
 const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
      subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet)
  SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
@@ -22,7 +22,7 @@ const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, sta
      cause = excluded.cause, sent_at = excluded.sent_at, latency_ms = excluded.latency_ms, snippet = excluded.snippet
  WHERE deliveries.state = 'waiting'";
 
-/// Once however often it is written. The sign keeps SQLite from looking among all attempts of that time.
+/// Idempotent: an attempt is inserted once. The `+` stops SQLite from scanning all attempts of that time.
 const NOTE: &str = "INSERT INTO attempts (endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at, n)
  SELECT endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at,
      COALESCE((SELECT MAX(n) FROM attempts WHERE attempts.endpoint = bulk.endpoint AND attempts.event_id = bulk.event_id), 0) + 1
@@ -33,7 +33,7 @@ const TRIM: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT e
  AND n <= (SELECT MAX(newest.n) FROM attempts AS newest WHERE newest.endpoint = attempts.endpoint AND newest.event_id = attempts.event_id)
      - (SELECT MIN(most) FROM bulk)";
 
-/// Deliveries to be stored together: each another one, so that their order does not matter.
+/// Distinct deliveries to store in one statement. Their order does not matter.
 #[derive(Default)]
 pub(super) struct Group<'a> {
     deliveries: Vec<&'a Delivery>,
@@ -41,7 +41,7 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Adds one; false if it is there already, as it was before: then the others have to be stored first.
+    /// Adds a delivery. Returns false if it is already in the group, which must then be stored first.
     pub fn add(&mut self, delivery: &'a Delivery) -> bool {
         let new = self.keys.insert((&delivery.endpoint, &delivery.event_id));
         if new {
@@ -50,7 +50,7 @@ impl<'a> Group<'a> {
         new
     }
 
-    /// Stores them, and begins anew.
+    /// Stores the deliveries and empties the group.
     pub async fn store(&mut self, transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
         save(transaction, &self.deliveries).await?;
         self.deliveries.clear();
@@ -59,7 +59,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Inserts or updates deliveries, of which no two are the same, with their attempts and what their formats keep; returns the number of rows.
+/// Upserts distinct deliveries with their attempts and provider state. Returns the number of rows.
 pub(super) async fn save(
     transaction: &mut Transaction<'_>,
     deliveries: &[&Delivery],
@@ -156,7 +156,7 @@ pub(super) async fn save(
     Ok(rows)
 }
 
-/// Notes the attempts that have rows of their own, and forgets those that are too many.
+/// Inserts the attempts that need rows of their own, and deletes the oldest beyond the limit.
 async fn note(
     transaction: &mut Transaction<'_>,
     deliveries: &[&Delivery],
@@ -194,7 +194,7 @@ async fn note(
         .iter()
         .map(|(delivery, _)| delivery)
         .filter(|delivery| {
-            // Attempts of earlier rounds count, too.
+            // Attempts of earlier rounds count as well.
             delivery.attempts > MOST_ATTEMPTS || delivery.round > 0
         });
     let (endpoints, events): (Vec<_>, Vec<_>) = many
@@ -217,14 +217,14 @@ async fn note(
     Ok(())
 }
 
-/// Only what may be sent again needs its event.
+/// Only deliveries that may be sent again need their event.
 fn needed_body(delivery: &Delivery) -> Option<&[u8]> {
     let needed = matches!(delivery.state, State::Waiting | State::Dead);
     needed.then_some(&*delivery.body)
 }
 
-/// The attempt of what arrived with its first one: as nothing will follow, it is a part of the delivery's row. That is what most deliveries
-/// are, and the other table costs as much as this one.
+/// The attempt of a delivery that succeeded on the first one. Most deliveries do, so it is stored in the delivery's
+/// row: a row in the other table would double the cost.
 fn only_attempt(delivery: &Delivery) -> Option<&Attempt> {
     let only = delivery.state == State::Delivered && delivery.attempts == 1 && delivery.round == 0;
     delivery.attempt.as_ref().filter(|_| only)
@@ -238,7 +238,7 @@ fn word(cause: Option<Cause>) -> &'static str {
     cause.map_or("", Cause::as_str)
 }
 
-/// Keeps or forgets something of an endpoint.
+/// Upserts or deletes provider state of an endpoint.
 pub(super) async fn keep(
     transaction: &mut Transaction<'_>,
     endpoint: &str,

@@ -1,7 +1,8 @@
-//! What waits, what was done, and what is to be announced.
+//! Stores deliveries, provider state and outcomes to publish.
 //!
-//! Reads go through a small pool, writes of deliveries through the writer, which commits many at once. Everything that is written about an
-//! endpoint's deliveries shows the epoch of the lease: who lost it writes nothing any more.
+//! Reads use a small pool. Writes of deliveries go through the writer, which groups many into one commit. Every write
+//! about an endpoint's deliveries carries the epoch of its lease: a dispatcher that lost the lease writes nothing
+//! more.
 
 use std::collections::BTreeMap;
 
@@ -29,20 +30,20 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database and makes or updates its tables.
+    /// Opens the database and creates or migrates its tables.
     ///
     /// # Errors
-    /// If it cannot be used.
+    /// If the database cannot be used.
     pub async fn open(location: &Location) -> Result<Self, Error> {
         let store = Self::connect(location)?;
         store.prepare().await?;
         Ok(store)
     }
 
-    /// The database, not opened yet; starts the tasks that write and look up.
+    /// Prepares the database without connecting, and starts the tasks that write and look up.
     ///
     /// # Errors
-    /// If its file cannot be made, or another process uses it.
+    /// If its file cannot be created, or another process uses it.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(location)?;
         let writer = Writer::start(database.writer.clone());
@@ -54,25 +55,26 @@ impl Store {
         })
     }
 
-    /// Makes the tables or brings them to this version.
+    /// Creates or migrates the tables.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the migration fails.
     pub async fn prepare(&self) -> Result<(), Error> {
         self.database.prepare().await
     }
 
-    /// True if other processes may be at work on the same tables.
+    /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
         self.database.is_shared()
     }
 
-    /// Why the database does not write, as that changes; `None` while it does.
+    /// Watches why writes fail. `None` while they succeed.
     pub fn trouble(&self) -> watch::Receiver<Option<String>> {
         self.writer.trouble()
     }
 
-    /// Checked before anything is sent: what cannot be noted would be sent again and again.
+    /// Checks that the database is writable. Called before each request: an outcome that cannot be stored would lead
+    /// to endless repetitions.
     ///
     /// # Errors
     /// If the last write failed and none has succeeded since.
@@ -83,37 +85,37 @@ impl Store {
         }
     }
 
-    /// True if the event is known for the endpoint, whatever became of it.
+    /// True if the endpoint has a delivery of this event, in any state.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn knows(&self, endpoint: &str, event_id: &str) -> Result<bool, Error> {
         let known = self.lookup.knows(endpoint, event_id).await;
         known.map_err(Error::database("look up delivery"))
     }
 
-    /// Stores a delivery as it stands now; returns when it is on disk.
+    /// Stores the current state of a delivery. Returns once it is on disk.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn save(&self, epoch: i64, delivery: Delivery) -> Result<(), Error> {
         let command = Command::Save(Box::new(delivery));
         self.writer.write(Some(epoch), command).await.map(drop)
     }
 
-    /// Stores an expired delivery, and counts it for the endpoint's message about what it missed.
+    /// Stores an expired delivery and counts it for the endpoint's summary of missed events.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn save_missed(&self, epoch: i64, delivery: Delivery) -> Result<(), Error> {
         let command = Command::SaveMissed(Box::new(delivery));
         self.writer.write(Some(epoch), command).await.map(drop)
     }
 
-    /// Hands a cost to the delivery that waits for it; true if there was one.
+    /// Adds a cost to the delivery that waits for it. Returns true if there was one.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn join_cost(
         &self,
         epoch: i64,
@@ -134,10 +136,10 @@ impl Store {
             .map(|rows| rows > 0)
     }
 
-    /// Ends deliveries that wait under these keys, since nobody needs them any more; returns how many.
+    /// Expires deliveries that wait under these keys and are no longer needed. Returns their number.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn drop_waiting(
         &self,
         epoch: i64,
@@ -155,19 +157,20 @@ impl Store {
         self.writer.write(Some(epoch), command).await
     }
 
-    /// Puts a message about missed events in the queue and begins counting anew.
+    /// Queues a summary of missed events and resets the count.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn report_missed(&self, epoch: i64, report: Delivery) -> Result<(), Error> {
         let command = Command::ReportMissed(Box::new(report));
         self.writer.write(Some(epoch), command).await.map(drop)
     }
 
-    /// Ends what waits for an endpoint that is removed, a piece at a time, until nothing is left or it is told to stop; returns how much.
+    /// Ends the waiting deliveries of a removed endpoint, in batches, until none is left or it is stopped. Returns
+    /// their number.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn end(
         &self,
         epoch: i64,
@@ -189,10 +192,10 @@ impl Store {
         Ok(ended)
     }
 
-    /// Makes due at once what waits and was planned at a time that has not come yet; returns how many.
+    /// Makes waiting deliveries due that were scheduled by a clock ahead of this one. Returns their number.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn replan(
         &self,
         epoch: i64,
@@ -206,10 +209,10 @@ impl Store {
         self.writer.write(Some(epoch), command).await
     }
 
-    /// Ids of deliveries that are due, longest waiting first.
+    /// Ids of due deliveries, longest waiting first.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn due(
         &self,
         endpoint: &str,
@@ -229,10 +232,10 @@ impl Store {
             .collect()
     }
 
-    /// When the next delivery after `now` is due.
+    /// Due time of the next delivery after `now`.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn next_due(
         &self,
         endpoint: &str,
@@ -252,10 +255,10 @@ impl Store {
         Ok(next.and_then(DateTime::from_timestamp_millis))
     }
 
-    /// What an endpoint missed and was not told yet: id of the first event, and when the last was seen.
+    /// Missed events that were not reported yet: id of the first one, and time of the last one.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn missed(&self, endpoint: &str) -> Result<Option<(String, DateTime<Utc>)>, Error> {
         let action = "look for missed events";
         let sql = Sql::new("SELECT first_id, last_at FROM missed WHERE endpoint = ").bind(endpoint);
@@ -265,10 +268,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Keeps or forgets something of an endpoint.
+    /// Updates provider state of an endpoint. `None` removes a key.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is another's.
+    /// If the database write fails, or another dispatcher holds the lease.
     pub async fn keep(
         &self,
         epoch: i64,
@@ -284,10 +287,10 @@ impl Store {
         self.writer.write(Some(epoch), command).await.map(drop)
     }
 
-    /// What is kept of an endpoint under keys that begin with this word and a slash.
+    /// Stored state of an endpoint under keys that begin with this prefix and a slash.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn kept_below(
         &self,
         endpoint: &str,
@@ -305,10 +308,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// What was kept of an endpoint's earlier answers under these keys.
+    /// Stored state of an endpoint under these keys.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn kept(
         &self,
         endpoint: &str,
@@ -329,10 +332,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// One delivery.
+    /// Reads one delivery.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn load(&self, endpoint: &str, event_id: &str) -> Result<Option<Delivery>, Error> {
         let action = "read delivery";
         let sql = Sql::new("SELECT ")
@@ -347,10 +350,10 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// The newest deliveries of an endpoint that are wanted, or those that follow them.
+    /// The newest deliveries of an endpoint that match the selection, or the next page of them.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn recent(
         &self,
         endpoint: &str,
@@ -360,7 +363,7 @@ impl Store {
     ) -> Result<Vec<Delivery>, Error> {
         const NEWEST: &str =
             " ORDER BY created_at DESC, stream_sequence DESC, event_id DESC LIMIT ";
-        // Of each state the newest are found by an index, so that nothing else is read and sorted.
+        // Query each state separately, so that an index yields its newest rows without a sort.
         let states = wanted
             .state
             .map_or_else(|| State::ALL.to_vec(), |one| vec![one]);
@@ -386,10 +389,10 @@ impl Store {
         self.deliveries("read deliveries", &sql).await
     }
 
-    /// The attempts of a delivery that are kept, the first one first.
+    /// The stored attempts of a delivery, oldest first.
     ///
     /// # Errors
-    /// If the database does not read.
+    /// If the database read fails.
     pub async fn attempts(&self, endpoint: &str, event_id: &str) -> Result<Vec<Attempt>, Error> {
         let action = "read attempts";
         let sql = Sql::new(
@@ -398,7 +401,7 @@ impl Store {
         .bind(endpoint)
         .push(" AND event_id = ")
         .bind(event_id)
-        // What arrived with its first attempt has that in its row.
+        // A delivery that succeeded on its first attempt has that attempt in its own row.
         .push(
             " UNION ALL SELECT 1, sent_at, status, latency_ms, '', '', snippet, NULL FROM deliveries WHERE sent_at IS NOT NULL AND endpoint = ",
         )
@@ -411,7 +414,7 @@ impl Store {
         read.map_err(Error::database(action))
     }
 
-    /// Finishes what was handed to the writer and closes the database.
+    /// Completes pending writes and closes the database.
     pub async fn close(&self) {
         self.writer.close().await;
         self.database.close().await;

@@ -1,6 +1,6 @@
-//! The system's resolver. What it is asked holds a thread until it answers, whoever has given up on it, and some names never get an
-//! answer; threads are few and everybody's. So a name is asked for once at a time, with one answer for all who wait, and of all names only
-//! so many.
+//! The system's resolver. A lookup blocks a thread until it returns, even if every caller has given up, and some
+//! never return. The threads are limited and shared. Therefore concurrent callers of a name share one lookup, and the
+//! number of lookups is limited.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
-/// Names that are asked for at a time: half of the threads that tokio has for everything that blocks.
+/// Maximum concurrent lookups: half of tokio's blocking threads.
 const MAX_LOOKUPS: usize = 256;
 
-/// Addresses, or why there are none.
+/// The addresses, or the error.
 type Found = Result<Vec<IpAddr>, String>;
 
-/// Asks the system.
+/// Resolves names through a blocking function.
 pub struct System {
     ask: Box<dyn Fn(&str) -> Found + Send + Sync>,
     under_way: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
     slots: Semaphore,
 }
 
-/// As its own programs do.
+/// Calls `getaddrinfo`.
 pub(super) fn ask(name: &str) -> Found {
     let found = (name, 0)
         .to_socket_addrs()
@@ -30,7 +30,7 @@ pub(super) fn ask(name: &str) -> Found {
 }
 
 impl System {
-    /// A function that blocks is asked.
+    /// A resolver that calls a blocking function.
     pub fn new(ask: impl Fn(&str) -> Found + Send + Sync + 'static) -> Self {
         Self {
             ask: Box::new(ask),
@@ -39,7 +39,7 @@ impl System {
         }
     }
 
-    /// The addresses of a name. Who does not wait any more keeps nobody from the answer.
+    /// The addresses of a name. A caller that is dropped does not cancel the lookup for others.
     pub(super) async fn addresses(self: &Arc<Self>, name: &str) -> Found {
         let mut answer = self.answer(name);
         let found = answer.wait_for(Option::is_some).await;
@@ -50,7 +50,7 @@ impl System {
             .unwrap_or_else(|| Err("nobody was asked: the dispatcher ends".to_owned()))
     }
 
-    /// The answer that somebody waits for already, or a new one.
+    /// Joins a lookup in progress, or starts one.
     fn answer(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<Found>> {
         let mut under_way = self.under_way();
         if let Some(answer) = under_way.get(name) {
@@ -61,7 +61,7 @@ impl System {
         let (system, name) = (Arc::clone(self), name.to_owned());
         tokio::spawn(async move {
             let found = system.look_up(&name).await;
-            // Who comes from now on wants a new answer.
+            // Later callers start a new lookup.
             system.under_way().remove(&name);
             sender.send_replace(Some(found));
         });
@@ -94,7 +94,7 @@ mod tests {
 
     const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// A system that is asked for names and answers when told to; how often it was asked.
+    /// A system resolver that blocks until released, with the number of its calls.
     fn hanging() -> (Arc<System>, mpsc::Sender<()>, Arc<AtomicUsize>) {
         let (go, gone) = mpsc::channel::<()>();
         let gone = Mutex::new(gone);
@@ -103,7 +103,7 @@ mod tests {
         let system = System::new(move |name: &str| {
             count.fetch_add(1, Ordering::SeqCst);
             if name.starts_with("hangs") {
-                // Until the test tells so, or has ended.
+                // Blocks until the test releases it or ends.
                 gone.lock().unwrap().recv().ok();
             }
             Ok(vec![IpAddr::from([127, 0, 0, 1])])
@@ -114,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_hangs_holds_one_thread_however_often_it_is_asked_for() {
         let (system, go, asked) = hanging();
-        // More than tokio has threads; nobody waits for the end.
+        // More callers than tokio has blocking threads. All of them give up.
         let waits =
             (0..600).map(|_| tokio::time::timeout(RETRY_INTERVAL, system.addresses("hangs")));
         assert!(join_all(waits).await.iter().all(Result::is_err));

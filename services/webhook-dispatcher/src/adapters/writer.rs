@@ -1,7 +1,8 @@
-//! Group commit: one transaction at a time, one task, and as many writes per transaction as came while the last one went to disk.
+//! Group commit: one task runs one transaction at a time, with all writes that arrived during the previous commit.
 //!
-//! A delivery's outcome must be on disk before its message is acknowledged, and a disk syncs a few hundred to a few thousand times a
-//! second. So no write waits for a time-out, and none has a sync of its own under load.
+//! An outcome must be on disk before its message is acknowledged, and a disk syncs a few hundred to a few thousand
+//! times a second. Batching needs no timer: a single write commits immediately, and under load many writes share a
+//! sync.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,15 +16,15 @@ pub(super) use super::command::Command;
 use super::saves::Group;
 use crate::error::Error;
 
-/// Writes per transaction.
+/// Maximum writes per transaction.
 const BATCH_SIZE: usize = 512;
-/// After a failed commit the database is tried again so soon, then half as often each time, down to `LONGEST_PAUSE`.
+/// Pause after a failed commit. It doubles with each failure, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Longest time of a transaction: detects a server that vanished silently.
+/// Maximum duration of a transaction. Detects a server that vanished silently.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A write, and the epoch of the lease it needs.
+/// A write, and the epoch of the lease it requires.
 struct Write {
     epoch: Option<i64>,
     command: Command,
@@ -31,7 +32,7 @@ struct Write {
 
 type Reply = oneshot::Sender<Result<u64, Error>>;
 
-/// Hands writes to the task. Cheap to clone.
+/// Sends writes to the task. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Writer {
     writes: mpsc::Sender<(Option<Write>, Reply)>,
@@ -39,7 +40,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes through connections of this pool, one at a time.
+    /// Starts the task, which uses one connection of this pool at a time.
     pub(super) fn start(pool: Pool) -> Self {
         let (writes, incoming) = mpsc::channel(2 * BATCH_SIZE);
         let (report, trouble) = watch::channel(None);
@@ -52,12 +53,12 @@ impl Writer {
         Self { writes, trouble }
     }
 
-    /// Why the database does not write; `None` while it does.
+    /// Watches why writes fail. `None` while they succeed.
     pub(super) fn trouble(&self) -> watch::Receiver<Option<String>> {
         self.trouble.clone()
     }
 
-    /// Returns the number of rows when the write is on disk.
+    /// Performs a write. Returns the number of rows once it is on disk.
     pub(super) async fn write(&self, epoch: Option<i64>, command: Command) -> Result<u64, Error> {
         let (reply, answer) = oneshot::channel();
         self.writes
@@ -67,19 +68,19 @@ impl Writer {
         answer.await.map_err(|_| Error::WriterStopped)?
     }
 
-    /// Ends the task after everything before.
+    /// Ends the task after all earlier writes.
     pub(super) async fn close(&self) {
         let (reply, answer) = oneshot::channel();
         if self.writes.send((None, reply)).await.is_ok() {
-            // An error means that the task has ended already.
+            // An error means that the task has already ended.
             drop(answer.await);
         }
     }
 }
 
-/// Since the last commit failed.
+/// State since the last failed commit.
 struct WriteOutage {
-    /// Outcomes that are not on disk. Their requests were made, so they are kept until they are written: forgotten, they would be made again.
+    /// Outcomes that are not on disk yet. Their requests were made and would be repeated if these writes were lost.
     kept: Vec<Write>,
     pause: Duration,
     next_try: Instant,
@@ -138,7 +139,7 @@ impl Task {
         }
     }
 
-    /// One transaction of these, and in trouble of a probe and what was kept before them.
+    /// Commits these writes. During an outage the transaction starts with a probe and the outcomes left from before.
     async fn commit(&mut self, writes: &[Write]) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let kept = self.trouble.as_ref().map(|trouble| trouble.kept.as_slice());
@@ -165,8 +166,8 @@ impl Task {
             .await
             .unwrap_or(Err(sqlx::Error::PoolTimedOut));
         if committed.is_err() {
-            // SQLite may have ended the transaction by itself (a full disk), and sqlx would not know: what followed might not be
-            // committed. One to a server may be in the middle of an answer.
+            // SQLite may have rolled back by itself (full disk) without sqlx noticing, and later statements would not
+            // be committed. A server connection may be in the middle of a response.
             connection.close_on_drop();
         }
         committed
@@ -178,7 +179,7 @@ impl Task {
             pause: FIRST_PAUSE / 2,
             next_try: Instant::now(),
         });
-        // The others are asked for again by those who wanted them.
+        // The callers retry all other writes.
         trouble.kept.extend(
             writes
                 .into_iter()
@@ -200,7 +201,7 @@ impl Task {
     }
 }
 
-/// Waits until then; for ever without a time.
+/// Sleeps until then, or forever without a time.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
@@ -208,7 +209,8 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// Performs writes in their order, those that only store deliveries together; not those whose lease is another's by now.
+/// Applies writes in order, skipping those whose lease another dispatcher holds. Consecutive stores of deliveries are
+/// combined.
 async fn apply(
     writes: &[Write],
     transaction: &mut Transaction<'_>,
@@ -237,7 +239,7 @@ async fn apply(
 }
 
 impl Write {
-    /// Whether the lease is still that of whoever asked.
+    /// Checks that the caller still holds the lease.
     fn check(&self, epochs: &HashMap<String, i64>) -> Result<(), Error> {
         match (self.epoch, self.command.endpoint()) {
             (Some(epoch), Some(endpoint)) if epochs.get(endpoint) != Some(&epoch) => {
@@ -248,7 +250,8 @@ impl Write {
     }
 }
 
-/// The epochs of the leases that these writes need. They stay so until the transaction ends: who wants to take one over waits.
+/// Reads the epochs of the leases these writes require. They are locked until the transaction ends: a takeover has to
+/// wait.
 async fn epochs<'a>(
     transaction: &mut Transaction<'_>,
     writes: impl Iterator<Item = &'a Write>,
@@ -261,7 +264,7 @@ async fn epochs<'a>(
         return Ok(HashMap::new());
     }
     let endpoints: Vec<String> = endpoints.into_iter().map(str::to_owned).collect();
-    // In one order, so that two who hold several never wait for each other.
+    // Lock in a fixed order to avoid deadlocks.
     let sql = Sql::new("SELECT endpoint, epoch FROM leases WHERE endpoint")
         .any_of(endpoints)
         .push(" ORDER BY endpoint")
@@ -272,7 +275,7 @@ async fn epochs<'a>(
         .collect()
 }
 
-/// Changes nothing but makes the commit write: without it one of no changes would succeed on a full disk.
+/// Changes nothing, but makes the commit write to disk. An empty commit would succeed on a full disk.
 async fn probe(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
     // No endpoint has an empty name.
     for sql in [
@@ -285,7 +288,7 @@ async fn probe(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Callers that are gone need no answer.
+/// The caller may be gone.
 fn answer(reply: Reply, result: Result<u64, Error>) {
     drop(reply.send(result));
 }

@@ -1,4 +1,4 @@
-//! What only accounting knows: lookups of ended runs, usage, exit codes, catching up after an absence, and filling a ledger's gaps.
+//! Reads what only accounting has: ends of purged runs, usage, exit codes, runs missed during downtime, and facts that a ledger lacks.
 
 pub mod array_reconcile;
 pub mod batch_step_ends;

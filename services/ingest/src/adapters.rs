@@ -1,4 +1,4 @@
-//! The IO side: no decisions.
+//! Access to the key-value store, without decisions.
 
 pub mod fenced;
 pub mod store;

@@ -1,9 +1,9 @@
-//! Observations in, events out, run state stored.
+//! Turns observations into events and stores the run state.
 //!
-//! One lock orders it all. A fact that Slurm's record goes on showing is published first and stored afterwards: after a crash it is
-//! republished with the same id. Everything else is written to the outbox of its shard, then published, so that it is republished with the
-//! same id and the same count: sampled facts, facts that carry the time at which ingest noticed them, and suspends, resumes and resizes, of
-//! which Slurm keeps the last.
+//! One lock orders everything. A fact that Slurm's record continues to show is published first and stored afterwards: after a crash it is
+//! republished with the same id. All other facts are first written to the outbox of their shard, so that they are republished with the same
+//! id and count. These are sampled facts, facts that carry the time at which ingest noticed them, and suspends, resumes and resizes, of
+//! which Slurm keeps only the last.
 
 mod accounting_backlog;
 mod apply;
@@ -51,20 +51,20 @@ use crate::config::Config;
 use crate::domain::{Observation, Owner, RunStore};
 use crate::identity::IdentityResolver;
 
-/// A reading on its way into the run store.
+/// An observation with its provenance, before it is applied.
 pub struct TracedObservation {
-    /// What was read.
+    /// The observation itself.
     pub observation: Observation,
-    /// Digest of the sweep's row it was read for.
+    /// Digest of the poll's row for which the record was read.
     pub digest: Option<u64>,
-    /// True if no record of Slurm stands behind it.
+    /// Whether no record of Slurm supports it.
     pub inferred: bool,
     /// Spans of the doorbells that led to it.
     pub links: Vec<Span>,
 }
 
 impl TracedObservation {
-    /// A reading nobody rang for.
+    /// Creates an observation without a doorbell.
     pub const fn new(observation: Observation) -> Self {
         Self {
             observation,
@@ -75,64 +75,64 @@ impl TracedObservation {
     }
 }
 
-/// What has to be asked after readings were taken in, by Slurm's ids of the records.
+/// Lookups that applied observations require, by Slurm's job ids.
 #[derive(Debug, Default)]
 pub struct FollowUpLookups {
-    /// The controller again, soon.
+    /// Jobs to read from the controller again, soon.
     pub again: BTreeSet<u32>,
-    /// Accounting.
+    /// Jobs to look up in accounting.
     pub accounting: BTreeSet<u32>,
-    /// How many starts were published.
+    /// Number of published starts.
     pub starts: usize,
 }
 
-/// The run store, behind one lock.
+/// Run store and publication state, behind one lock.
 pub struct Core {
-    /// Every run that is stored.
+    /// All stored runs.
     pub run_store: RunStore,
-    /// About the cluster.
+    /// Stored state of the cluster.
     pub meta: Meta,
     store: Store,
     dirty: BTreeSet<u32>,
-    /// The newest snapshot of runs that are not over.
+    /// Newest snapshot of each run that has not ended.
     last: SnapshotCache,
-    /// How runs ended, by Slurm's id of their record.
+    /// Open lookups of run ends, by Slurm's job id.
     questions: HashMap<u32, OpenLookup>,
-    /// Runs that the controller has shown as restarted while an earlier run's end is looked up, as submit times by Slurm's id of the record.
-    /// Rows of accounting have no restart count (22.05).
+    /// Runs that the controller has shown as restarted while an earlier run's end is looked up: submit time by Slurm's job id. Accounting's
+    /// rows have no restart count (22.05).
     restarted: HashMap<u32, i64>,
-    /// Of waiting runs while an earlier run's end is looked up.
+    /// Observations of waiting runs while an earlier run's end is looked up.
     deferred: DeferredObservations,
-    /// What became of tasks that left their array, by array: reading its record, which goes on, says nothing about them.
+    /// Open lookups of tasks that left their array, by array. The array's record, which continues, says nothing about them.
     task_questions: HashMap<RunKey, OpenTaskLookup>,
-    /// Ended runs of which accounting has not reported yet what they used.
+    /// Ended runs whose usage accounting has not reported yet.
     usage_backlog: UsageBacklog,
-    /// Arrays of which accounting has not reported yet which tasks they were submitted with.
+    /// Arrays whose submitted tasks accounting has not reported yet.
     array_submission_backlog: ArraySubmissionBacklog,
-    /// The newest job that sweeps have shown.
+    /// Newest job that polls have shown.
     newest: Option<Newest>,
-    /// Set when something was decided but not published: the run store is ahead of the bus and must not be stored.
+    /// Whether something was decided but not published: the run store is ahead of the bus and must not be stored.
     ahead: bool,
-    /// How often time that is due to accounting was added.
+    /// Counts additions to the accounting backlog.
     backlog_generation: u64,
     clock: Clock,
 }
 
 impl Core {
-    /// Whose a run is, if it was seen since this ingest leads.
+    /// Returns the owner of a run, if it was seen since this ingest became leader.
     pub fn owner_of(&self, run: &RunKey) -> Option<Owner> {
         self.last.get(run).map(|(_, owner)| owner)
     }
 }
 
-/// The collector. Cheap to clone.
+/// Handle of the collector. Cheap to clone.
 #[derive(Clone)]
 pub struct Collector {
-    /// The cluster.
+    /// Cluster name.
     pub cluster: String,
-    /// Settings.
+    /// Configuration of ingest.
     pub config: Arc<Config>,
-    /// Whether slurmrestd is asked.
+    /// Whether Slurm is read through slurmrestd.
     over_rest: bool,
     bus: Bus,
     identities: Arc<IdentityResolver>,
@@ -142,7 +142,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Loads what is stored and publishes what was on its way.
+    /// Loads the stored state and republishes events whose publication was not confirmed.
     ///
     /// # Errors
     /// On shutdown, or if the stored state cannot be read.
@@ -165,7 +165,7 @@ impl Collector {
         capture::count_outbox(&mut meta, &loaded.outbox);
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
-        // Before the first sweep moves the watermark; both are stored with one write.
+        // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
         tracing::info!(
@@ -207,7 +207,7 @@ impl Collector {
         })
     }
 
-    /// The run store.
+    /// Locks the run store.
     pub async fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().await
     }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use mesh_runtime::{ParseTimeError, RenamedKeys, time_bound};
 use serde::Deserialize;
 
-/// The section with its defaults and comments.
+/// Default configuration with comments.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 /// Keys of the section that were renamed.
 pub const RENAMED_KEYS: RenamedKeys = &[
@@ -57,7 +57,7 @@ pub struct Config {
     pub identity: crate::identity::Config,
 }
 
-/// An array may begin to run at once, before a sweep has seen it.
+/// Tasks of an array may start at once, before a poll has shown them.
 const UNKNOWN_JOBS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(1_000).expect("1000 is not 0");
 
 impl Default for Config {
@@ -83,7 +83,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every fault, by key.
+    /// Returns every invalid setting, prefixed with its key.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |wrong: bool, fault: &str| {
@@ -129,10 +129,10 @@ impl Config {
         i64::try_from(self.catch_up_overlap.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// Begin of the history to be published at the first start.
+    /// Returns the configured start of the history to publish at the first start.
     ///
     /// # Errors
-    /// If the text is no time and no date.
+    /// If the text is neither a time nor a date.
     pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, ParseTimeError> {
         match self.history_since.as_str() {
             "" => Ok(None),

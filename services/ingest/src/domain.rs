@@ -1,4 +1,4 @@
-//! The rules: from what Slurm's records say to ordered facts. Pure: no IO, no clock, no randomness.
+//! Rules that derive ordered facts from Slurm's records. Pure: no IO, no clock, no randomness.
 //!
 //! `docs/reference/job-events.md` is the normative table; a test runs every row of it through [`observe`].
 

@@ -21,7 +21,7 @@ pub enum Error {
         bucket: &'static str,
         /// The key.
         key: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -30,14 +30,14 @@ pub enum Error {
     Encode {
         /// The key.
         key: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: serde_json::Error,
     },
     /// A part of ingest ended where it should not.
     #[error("run a part of ingest")]
     Task {
-        /// Why.
+        /// Cause.
         #[source]
         source: tokio::task::JoinError,
     },

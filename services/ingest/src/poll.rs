@@ -28,13 +28,13 @@ use crate::{Error, metrics, queue};
 
 /// Sweeps the queue.
 pub struct Poller {
-    /// Slurm.
+    /// Slurm client.
     pub slurm: Slurm,
     /// The run store.
     pub collector: Collector,
-    /// The controller's health.
+    /// Availability of slurmctld.
     pub slurmctld: Arc<SlurmSource>,
-    /// Questions for accounting.
+    /// Queue of accounting lookups.
     pub questions: LookupQueue,
     /// Where the queue snapshot is.
     pub queue: queue::QueuePublisher,
@@ -46,7 +46,7 @@ pub struct Poller {
     pub hooks: Arc<HookHealth>,
     /// Somebody wants a sweep, soon.
     pub nudge: Arc<Notify>,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
@@ -85,7 +85,7 @@ impl Poller {
     /// Sweeps until shutdown.
     ///
     /// # Errors
-    /// If another ingest took over.
+    /// If another ingest has taken over.
     pub async fn run(mut self) -> Result<(), Error> {
         let config = Arc::clone(&self.collector.config);
         let interval = config.poll_interval;

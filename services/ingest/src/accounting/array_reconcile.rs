@@ -1,5 +1,7 @@
-//! Asks accounting which tasks arrays were submitted with: a waiting task that is cancelled alone leaves slurmctld's record without a trace,
-//! also before ingest has seen it for the first time.
+//! Asks accounting which tasks each array was submitted with.
+//!
+//! A waiting task that is cancelled alone leaves slurmctld's record without a trace, even before ingest has read that record for the first
+//! time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,30 +17,29 @@ use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::collector::Collector;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
-/// Between two looks at what is due.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Most arrays in one question: each may have very many tasks.
+/// Maximum number of arrays per request. Each may have very many tasks.
 const MAX_ARRAYS_PER_LOOKUP: usize = 50;
 
-/// Compares arrays with what was submitted.
+/// Compares the tasks seen of an array with the tasks that were submitted.
 pub struct ArrayReconciler {
-    /// Slurm, with a deadline for long answers.
+    /// Slurm client with the timeout for long answers.
     pub slurm: Slurm,
-    /// The run store.
+    /// Applies observations and holds the run store.
     pub collector: Collector,
-    /// Accounting's health.
+    /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
-    /// Whose turn it is to ask accounting.
+    /// Rate limit of accounting requests.
     pub turns: Arc<AccountingRateLimit>,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
 impl ArrayReconciler {
-    /// Compares until shutdown.
+    /// Reconciles arrays until shutdown.
     ///
     /// # Errors
-    /// If another ingest took over.
+    /// If another ingest has taken over.
     pub async fn run(self) -> Result<(), Error> {
         if !self.collector.config.accounting {
             return Ok(());
@@ -58,7 +59,7 @@ impl ArrayReconciler {
     }
 
     async fn compare(&self) -> Result<Duration, Error> {
-        // What it owes about the time before is asked first: that shows tasks that are over.
+        // The backlog comes first: it shows tasks that have ended.
         if self.collector.backlog().await.is_some() {
             return Ok(POLL_INTERVAL);
         }
@@ -81,7 +82,7 @@ impl ArrayReconciler {
                 self.collector.submitted(&due, &answer).await?;
                 Ok(POLL_INTERVAL)
             }
-            // What is due stays so.
+            // The arrays stay due.
             Err(error) => self.slurmdbd.down(RequestCost::Light, &error).await,
         }
     }

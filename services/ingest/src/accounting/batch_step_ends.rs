@@ -1,5 +1,7 @@
-//! Ends that accounting has written over: its row of a finished job that was requeued says REQUEUED (22.05 and 24.11). Whether a row is of
-//! such a run its steps show; how that ended its doorbell reports, which may be on its way: it is waited for, since an end is published once.
+//! Ends that accounting has overwritten: its row of a finished job that was requeued has state REQUEUED (22.05 and 24.11).
+//!
+//! The steps of a run show whether its row was overwritten. How the run ended, only its doorbell reports. Since an end is published once,
+//! ingest waits for that doorbell.
 
 use std::collections::HashSet;
 
@@ -14,22 +16,23 @@ use crate::collector::Collector;
 use crate::domain::{Observation, run_of, usages};
 use crate::sources::unless_stopped;
 
-/// Asks accounting for the steps of runs that were requeued.
+/// Reads the steps of requeued runs from accounting.
 pub struct BatchStepEnds<'a> {
-    /// Slurm.
+    /// Slurm client.
     pub slurm: &'a Slurm,
-    /// The run store.
+    /// Holds the run store.
     pub collector: &'a Collector,
-    /// Whose turn it is to ask accounting, for who has to wait for one.
+    /// Rate limit of accounting requests; `None` for callers that are not limited.
     pub turns: Option<&'a AccountingRateLimit>,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: &'a CancellationToken,
-    /// Also of ends that were published: they are republished.
+    /// Also completes ends that were already published, to republish them.
     pub again: bool,
 }
 
 impl BatchStepEnds<'_> {
-    /// Completes runs with their own ends. `reported` are ends that doorbells brought. Whose doorbell may come yet is open, with what its steps show.
+    /// Completes requeued runs with their own ends. `reported` are the ends from doorbells. A run whose doorbell may still arrive stays
+    /// open, with the end that its steps show.
     ///
     /// # Errors
     /// On shutdown.
@@ -62,7 +65,7 @@ impl BatchStepEnds<'_> {
             };
             self.slurm.usage(&jobs).await
         };
-        // Who does not answer is noticed and reported by those who asked for the runs.
+        // The caller that requested the runs notices and reports the failure.
         let Ok(records) = unless_stopped(self.shutdown, ask).await? else {
             open.extend(unconfirmed);
             return Ok(in_order(runs, open));
@@ -88,7 +91,7 @@ impl BatchStepEnds<'_> {
     }
 }
 
-/// The job of a run, as accounting is asked for its steps.
+/// The job reference of a run, for a request of its steps.
 fn job_of(run: &Observation) -> Option<JobRef> {
     let id = JobId::new(run.raw_id)?;
     Some(match run.run.task_id {

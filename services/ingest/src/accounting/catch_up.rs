@@ -1,7 +1,7 @@
-//! What began and ended while nobody looked, from accounting; then `capture.caught_up` says that nothing more is coming.
+//! Catches up from accounting with runs that began and ended while ingest did not poll. `capture.caught_up` marks the end of each catch-up.
 //!
-//! What is due is in the stored state and is taken from it only once its facts are stored: neither a restart nor accounting being away
-//! loses it.
+//! The backlog is part of the stored state. A window leaves it only after its facts are stored, so neither a restart nor an outage of
+//! accounting loses it.
 
 mod unseen_ids;
 mod window_size;
@@ -27,40 +27,40 @@ use crate::envelope::Cause;
 use crate::sources::{RequestCost, SlurmSource, backoff, unless_stopped};
 use crate::{Error, metrics};
 
-/// Rows taken in at a time: what follows from them is in memory at once, and sweeps wait meanwhile.
+/// Maximum number of rows per batch. All facts of a batch are in memory at once, and polls wait meanwhile.
 pub(crate) const MAX_ROWS_PER_BATCH: usize = 500;
-/// Ended runs whose use is not published yet, before more is asked for: some 20 MB.
+/// Maximum number of ended runs with unpublished usage before more rows are requested: about 20 MB.
 const MAX_USAGE_BACKLOG: usize = 20_000;
-/// Between two questions, or two looks at what is due.
+/// Pause between two requests, or between two checks of the backlog.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two questions for what is lacking.
+/// Longest pause between two attempts of a failing request.
 const MAX_LOOKUP_INTERVAL: Duration = Duration::from_secs(8);
-/// What slurmctld queued for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
+/// Time that slurmctld needs to send its queued records to slurmdbd after an outage. It tries to reconnect every 10 s (22.05).
 const SLURMDBD_BACKLOG_WAIT: Duration = Duration::from_secs(30);
 
-/// Reconciles the backlog.
+/// Works off the accounting backlog.
 #[derive(Clone)]
 pub struct CatchUp {
-    /// Slurm, with a deadline for long answers.
+    /// Slurm client with the timeout for long answers.
     pub slurm: Slurm,
-    /// The run store.
+    /// Applies observations and holds the run store.
     pub collector: Collector,
-    /// Accounting's health.
+    /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
-    /// Questions for accounting.
+    /// Queue of accounting lookups.
     pub questions: LookupQueue,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
-/// A part of what is due, and accounting's rows about it.
+/// Accounting's rows of one window of the backlog.
 struct BacklogPart {
-    /// Where the next one begins; `None` for the last.
+    /// Start of the next window in Unix seconds; `None` for the last one.
     next: Option<i64>,
     rows: Vec<AccountingRecord>,
 }
 
-/// What accounting has about a time.
+/// Reads accounting's rows of a time range, window by window.
 pub(crate) struct BacklogParts<'a> {
     catch_up: &'a CatchUp,
     next: Option<i64>,
@@ -69,7 +69,7 @@ pub(crate) struct BacklogParts<'a> {
 }
 
 impl BacklogParts<'_> {
-    /// The next rows, sorted by job; `None` after the last, and about the future.
+    /// Returns the next rows, sorted by job; `None` after the last window, or if it lies in the future.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<AccountingRecord>>, Error> {
         let Some(start) = self.next.filter(|start| *start < self.to) else {
             return Ok(None);
@@ -85,7 +85,7 @@ impl BacklogParts<'_> {
 }
 
 impl CatchUp {
-    /// Catches up whenever something is due.
+    /// Catches up whenever the backlog is not empty.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -94,7 +94,7 @@ impl CatchUp {
             while let Some(backlog) = self.collector.backlog().await {
                 self.pay(backlog).await?;
             }
-            // After what accounting lists by time, so that only the others are asked for by id.
+            // The time windows come first, so that only jobs they do not list are looked up by id.
             if let Some(range) = self.collector.unseen().await {
                 self.look_up(range).await?;
                 continue;
@@ -112,7 +112,7 @@ impl CatchUp {
             true => self.walk(&backlog).await?,
             false => Some(0),
         };
-        // The clock was set back: what is due is another time.
+        // The clock was set back, so the backlog window has moved.
         let Some(recovered) = recovered else {
             return Ok(());
         };
@@ -137,18 +137,18 @@ impl CatchUp {
             recovered,
             not_recoverable: not_recoverable.to_owned(),
         };
-        // Stored together with the event.
+        // The next write stores this together with the event.
         self.collector.record_caught_up(&backlog, None).await;
         self.collector
             .capture(EventType::CaptureCaughtUp, what)
             .await
     }
 
-    /// Asks about all of it, part by part. Returns how many ends were news; `None` if the clock was set back before all was asked.
+    /// Reads the whole backlog, window by window. Returns the number of ends that were new; `None` if the clock was set back meanwhile.
     async fn walk(&self, backlog: &BacklogWindow) -> Result<Option<u64>, Error> {
         let since = self.since(backlog).await;
         let (mut start, mut stride, mut recovered) = (backlog.from, WindowSize::new(), 0);
-        // A resize is two rows; the second may be in the next part.
+        // A resize is two rows; the second may be in the next window.
         let mut resized: Vec<AccountingRecord> = Vec::new();
         loop {
             let Some(part) = self.part(start, &mut stride).await? else {
@@ -178,7 +178,7 @@ impl CatchUp {
                 return Ok(Some(recovered));
             };
             self.collector.record_caught_up(backlog, Some(next)).await;
-            // Each is held until its usage is published, so wait for that.
+            // Each ended run stays in memory until its usage is published, so wait for that.
             while self.collector.usage_backlog_len().await > MAX_USAGE_BACKLOG {
                 self.pause(LOOKUP_INTERVAL).await?;
             }
@@ -188,7 +188,7 @@ impl CatchUp {
         }
     }
 
-    /// What accounting has about a time, part by part.
+    /// Reads accounting's rows of a time range.
     pub(crate) const fn parts(&self, from: i64, to: i64) -> BacklogParts<'_> {
         BacklogParts {
             catch_up: self,
@@ -198,7 +198,8 @@ impl CatchUp {
         }
     }
 
-    /// What ended before capture began is not published, unless history is asked for.
+    /// Returns the earliest end to publish, in Unix seconds. Runs that ended before capture began are published only if history is
+    /// configured.
     async fn since(&self, backlog: &BacklogWindow) -> i64 {
         let history = self.collector.config.history_since().ok().flatten();
         let history = history.map_or(i64::MAX, |time| time.timestamp());
@@ -206,8 +207,8 @@ impl CatchUp {
         capture_since.min(history).max(backlog.from)
     }
 
-    /// Asks accounting about the next part until it answers; `None` if that is in the future, about which it is not to be asked. The pauses are its own: a long answer that fails says nothing about
-    /// short ones.
+    /// Requests the next window until accounting answers; `None` if it lies in the future, which accounting refuses. Counts its own
+    /// failures: a long request that fails says nothing about short ones.
     async fn part(
         &self,
         start: i64,
@@ -238,7 +239,7 @@ impl CatchUp {
                     stride.answered(rows.iter().filter(|row| row.ended()).count());
                     return Ok(Some(BacklogPart { next, rows }));
                 }
-                // Or the answer is longer than Slurm's commands may print.
+                // Slurm's commands also fail this way if the answer exceeds their output limit.
                 Err(
                     error @ (slurm_client::Error::TimedOut { .. }
                     | slurm_client::Error::Suspicious { .. }),
@@ -261,8 +262,8 @@ impl CatchUp {
         }
     }
 
-    /// Completes ends with what accounting has lost, as long as slurmctld or a doorbell may report it, but not for ever. `again`: also those
-    /// that were published.
+    /// Completes ends with what accounting has lost. Waits a limited time for slurmctld or a doorbell to report it. `again`: also completes
+    /// ends that were already published.
     pub(crate) async fn with_codes(
         &self,
         ended: Vec<Observation>,

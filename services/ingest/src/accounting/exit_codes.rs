@@ -1,5 +1,7 @@
-//! Exit codes that accounting does not have: slurmrestd of 22.05 loses them. slurmctld knows a run for a while after its end, so it is asked
-//! before such an end is published; an end is published once, and what it lacks then it lacks for good.
+//! Exit codes that accounting lacks: slurmrestd of 22.05 loses them.
+//!
+//! slurmctld keeps a run for a while after its end, so ingest asks it before publishing such an end. An end is published only once, so what
+//! is missing then stays missing.
 
 use std::collections::BTreeSet;
 
@@ -13,32 +15,32 @@ use crate::collector::Collector;
 use crate::domain::Observation;
 use crate::sources::unless_stopped;
 
-/// Seconds after which slurmctld is not asked any more: it drops a run `MinJobAge` (300 s unless set) after its end.
+/// Seconds after a run's end for which slurmctld is asked. It drops a run `MinJobAge` (300 s by default) after its end.
 const CONTROLLER_RETENTION_SECS: i64 = 3_600;
 
-/// Asks the controller for what accounting lost.
+/// Reads exit codes from the controller.
 pub struct ExitCodeReader<'a> {
-    /// Slurm.
+    /// Slurm client.
     pub slurm: &'a Slurm,
-    /// The run store.
+    /// Holds the run store.
     pub collector: &'a Collector,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: &'a CancellationToken,
-    /// Also of ends that were published: they are republished.
+    /// Also completes ends that were already published, to republish them.
     pub again: bool,
 }
 
-/// Runs as accounting reports them.
+/// Runs from accounting, completed as far as possible.
 #[derive(Default)]
 pub struct CompletedRuns {
-    /// What can be published: nobody has more to say of it.
+    /// Runs that can be published: no source has more to report.
     pub runs: Vec<Observation>,
-    /// Of what somebody may still report more.
+    /// Runs of which another source may still report more.
     pub open: Vec<Observation>,
 }
 
 impl ExitCodeReader<'_> {
-    /// Completes runs of accounting with what the controller knows.
+    /// Completes runs from accounting with the controller's exit codes.
     ///
     /// # Errors
     /// On shutdown.
@@ -68,7 +70,7 @@ impl ExitCodeReader<'_> {
         let answer = unless_stopped(self.shutdown, self.slurm.jobs(&ids)).await?;
         let mut open = Vec::new();
         for mut run in lacking {
-            // Who does not answer is noticed and reported by those who look at the queue.
+            // The poller notices and reports a controller that does not answer.
             let known = answer
                 .as_ref()
                 .map_or(ControllerExitCode::Open, |answer| known(answer, &run));
@@ -85,7 +87,7 @@ impl ExitCodeReader<'_> {
     }
 }
 
-/// Runs of one job are published in their order, and each after the one before: those after one that is open are so, too.
+/// Runs of one job are published in order, so runs after an open one stay open, too.
 pub fn in_order(runs: Vec<Observation>, mut open: Vec<Observation>) -> CompletedRuns {
     let waiting: BTreeSet<u32> = open.iter().map(|run| run.raw_id).collect();
     let (later, mut runs): (Vec<Observation>, Vec<Observation>) = runs
@@ -98,18 +100,18 @@ pub fn in_order(runs: Vec<Observation>, mut open: Vec<Observation>) -> Completed
     CompletedRuns { runs, open }
 }
 
-/// Whether accounting reports an end that had an exit code. A requeued run is not the controller's any more.
+/// Whether accounting lacks the exit code of an ended run. The controller no longer has a requeued run.
 fn lacks_code(run: &Observation) -> bool {
     run.end_kind().is_some() && run.allocated && !run.requeued && run.job.exit_code.is_none()
 }
 
-/// What the controller's answer says of a run.
+/// Result of looking for a run's exit code in the controller's answer.
 enum ControllerExitCode {
-    /// Its end, with the code.
+    /// The end, with its exit code.
     Ended(Box<Observation>),
-    /// Nothing, and never will.
+    /// The controller does not have the run any more.
     Gone,
-    /// Nothing yet.
+    /// The controller may report it later.
     Open,
 }
 
@@ -123,7 +125,7 @@ fn known(answer: &JobLookup, run: &Observation) -> ControllerExitCode {
         return match seen.end_kind() {
             Some(kind) if Some(kind) == run.end_kind() => ControllerExitCode::Ended(Box::new(seen)),
             None if seen.in_flux() => ControllerExitCode::Open,
-            // In another attempt by now.
+            // The job is in another attempt by now.
             _ => ControllerExitCode::Gone,
         };
     }
@@ -186,7 +188,7 @@ mod tests {
         };
         let expected = ExitCode { code: 3, signal: 0 };
         assert_eq!(seen.job.exit_code, Some(expected));
-        // Another run of the job, another end, none.
+        // Another run of the job, another end, no record.
         assert!(matches!(
             of(vec![record("FAILED", 200)]),
             ControllerExitCode::Gone

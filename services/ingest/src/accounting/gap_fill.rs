@@ -1,8 +1,9 @@
-//! A ledger has found that messages were gone from the public bus before it had them: what Slurm has recorded of that time is republished.
+//! Fills gaps of a ledger: messages that were gone from the public bus before the ledger read them. What Slurm has recorded of that time is
+//! republished.
 //!
-//! The ledger's `capture.gap_opened` is answered only after everything is stored again, so whoever leads next does it if this one dies. It is
-//! published with the same ids, whatever is stored of an earlier publication: the ledger keeps what it lacks. The message ids differ, as JetStream
-//! stores those of what was published within ten minutes although it has lost it.
+//! The ledger's `capture.gap_opened` is acknowledged only after everything is stored again, so the next leader repeats the work if this one
+//! dies. Event ids stay the same, and the ledger stores the events it lacks. Message ids differ, because JetStream discards duplicates of a
+//! message id for ten minutes, even if it has lost the first message.
 
 use chrono::{DateTime, Utc};
 use mesh_bus::{Bus, Disposition, Handler, Message};
@@ -16,26 +17,26 @@ use crate::accounting::catch_up::{CatchUp, MAX_IDS_PER_LOOKUP, MAX_ROWS_PER_BATC
 use crate::collector::{Window, without_usage};
 use crate::domain::{RunStore, fold, parts_of_jobs, usages};
 
-/// Facts are published soon after they happen. What was published later than that is not looked for.
+/// Seconds between a fact and its latest publication that a gap considers. Facts published later are not searched for.
 const PUBLISH_MARGIN_SECS: i64 = 3_600;
-/// After something went wrong.
+/// Delay after an error.
 const RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// While accounting has not heard yet of everything that has just ended.
+/// Delay while accounting has not yet recorded all runs that have just ended.
 const SHORT_RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Whether everything is republished.
+/// Result of one attempt to fill a gap.
 enum GapFillOutcome {
     Done,
     /// Accounting lacks ends that were published.
     NotYet,
 }
 
-/// Answers the ledger's gaps.
+/// Handles the ledger's `capture.gap_opened` events.
 pub struct GapFiller {
-    /// Accounting, and the run store.
+    /// Reads accounting; holds the run store.
     pub catch_up: CatchUp,
-    /// Where it is published.
+    /// Bus on which the facts are republished.
     pub bus: Bus,
 }
 
@@ -87,7 +88,7 @@ impl GapFiller {
         let from = seconds(&gap_event.from).unwrap_or_default() - PUBLISH_MARGIN_SECS;
         let window = Window {
             from: from.max(self.catch_up.collector.core().await.meta.capture_since),
-            // Its second may have been a part of the gap.
+            // The gap may end within this second.
             to: seconds(&gap_event.to).unwrap_or(now.timestamp()) + 1,
         };
         let patience = self.catch_up.collector.config.resolution_timeout;
@@ -146,7 +147,7 @@ impl GapFiller {
     }
 }
 
-/// Its id follows from that of the beginning: published twice it is one.
+/// Builds `capture.gap_closed`. Its id is derived from that of the opening event, so publishing it twice has no effect.
 fn closed(
     event: &Event,
     gap_event: &CaptureEvent,

@@ -1,29 +1,29 @@
-//! One question to accounting at a time, with pauses between: a question costs slurmdbd of 22.05 up to a second.
+//! Limits accounting to one request at a time, with pauses between them. A request costs slurmdbd of 22.05 up to a second.
 
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep_until};
 
-/// From one question to the next.
+/// Minimum time between the starts of two requests.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
-/// At least this long without a question after an answer.
+/// Minimum time from an answer to the next request.
 const MIN_REST: Duration = Duration::from_millis(500);
 
-/// Whose turn it is to ask accounting.
+/// Rate limit of accounting requests, shared by all callers.
 #[derive(Debug, Default)]
 pub struct AccountingRateLimit {
     not_before: Mutex<Option<Instant>>,
 }
 
-/// The right to ask one question.
+/// Permit for one request.
 pub struct AccountingPermit<'a> {
     began: Instant,
     not_before: MutexGuard<'a, Option<Instant>>,
 }
 
 impl AccountingRateLimit {
-    /// Waits for the next turn; who waits longest has it.
+    /// Waits for a permit. Permits are granted in the order of the calls.
     pub async fn next(&self) -> AccountingPermit<'_> {
         let not_before = self.not_before.lock().await;
         if let Some(time) = *not_before {

@@ -1,8 +1,7 @@
-//! Asks accounting for what the controller cannot answer: the end of a run whose job is in another run already, or that
-//! the controller has purged.
+//! Looks up runs in accounting that the controller cannot answer: earlier runs of a job, and jobs that the controller has purged.
 //!
-//! One question at a time, at most one per second, for all jobs together. The end that a doorbell reports, and that neither the controller
-//! nor accounting has, is published as inferred in the end; but not of a run that no record of Slurm knows although accounting answers.
+//! All jobs share one request at a time, at most one per second. An end that only a doorbell reports is finally published as inferred.
+//! Without any record of the run in Slurm it is refused, provided that accounting answers.
 
 mod lookup_queue;
 mod verdict;
@@ -31,33 +30,33 @@ use crate::envelope::Cause;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics};
 
-/// What became of doorbells that only accounting could answer.
+/// Outcome of doorbells that could not be answered while accounting is unavailable.
 const AWAY: &str = "accounting_away";
 
-/// What a dead letter says of the end of a run that only its doorbell knows.
+/// Dead-letter reason for an end that only its doorbell reports.
 const NOBODY_KNOWS: &str = "no record of Slurm knows this run, neither slurmctld's nor accounting's: forged, or of another cluster";
 
-/// Asks accounting.
+/// Looks up runs in accounting.
 pub struct AccountingResolver {
-    /// Slurm.
+    /// Slurm client.
     pub slurm: Slurm,
-    /// The run store.
+    /// Applies observations and holds the run store.
     pub collector: Collector,
-    /// Accounting's health.
+    /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
-    /// Whose turn it is to ask accounting.
+    /// Rate limit of accounting requests.
     pub turns: Arc<AccountingRateLimit>,
-    /// Looks at the controller again after an answer.
+    /// Requests another read of the controller after an answer.
     pub looks: mpsc::Sender<JobReadRequest>,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
 impl AccountingResolver {
-    /// Answers questions until shutdown.
+    /// Answers lookups until shutdown.
     ///
     /// # Errors
-    /// If another ingest took over.
+    /// If another ingest has taken over.
     pub async fn run(self, mut questions: mpsc::Receiver<LookupRequest>) -> Result<(), Error> {
         let mut open: BTreeMap<u32, OpenRequest> = BTreeMap::new();
         let mut not_before = Instant::now();
@@ -108,8 +107,8 @@ impl AccountingResolver {
                     rows
                 }
                 Err(error) => {
-                    // Nothing is proven. Doorbells that wait would keep all others from being heard; unproven jobs are settled by
-                    // their deadline, and what is not known is due by catching up.
+                    // Nothing is proven. Waiting doorbells would block all others, so they are postponed. Unproven jobs are resolved by
+                    // their deadline, and unknown ones by catching up.
                     for question in std::mem::take(open).into_values() {
                         postpone(question.rings, AWAY);
                     }
@@ -122,7 +121,7 @@ impl AccountingResolver {
         let mut observations = fold(&self.collector.cluster, &rows);
         let stand_ins = provisional(&rows);
         metrics::provisional(stand_ins.len());
-        // A stand-in is no answer.
+        // A stand-in row is no answer.
         let asked: BTreeSet<u32> = open
             .keys()
             .copied()
@@ -156,7 +155,7 @@ impl AccountingResolver {
                 answered.push(*job_id);
             }
         }
-        // What accounting says of runs that live is no news, and of 22.05 a second old.
+        // Accounting's rows of live runs are no news, and up to a second old (22.05).
         let known = observations
             .into_iter()
             .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
@@ -170,7 +169,7 @@ impl AccountingResolver {
         for job_id in answered {
             if let Some(question) = open.remove(&job_id) {
                 finish(question.rings, "answered");
-                // A newer run that waited for this proof can be published now.
+                // A newer run that waited for this answer can be published now.
                 if question.look && self.looks.try_send(JobReadRequest::look(job_id)).is_err() {
                     metrics::drift("look_dropped", 1);
                 }
@@ -179,7 +178,7 @@ impl AccountingResolver {
         Ok(Duration::ZERO)
     }
 
-    /// The ends from doorbells that are published as inferred. Those that Slurm may still record stay in the backlog.
+    /// Returns the ends from doorbells that are published as inferred. Ends that Slurm may still record stay open.
     async fn judged(
         &self,
         job_id: u32,
@@ -204,7 +203,7 @@ impl AccountingResolver {
                 EndVerdict::Recorded => {}
                 EndVerdict::Open => question.evidence.push(end),
                 EndVerdict::Inferred(mut end) => {
-                    // Whose it is was seen.
+                    // The controller has shown the owner.
                     if let Some(owner) = core.owner_of(&run) {
                         end.owner = owner;
                     }
@@ -231,7 +230,7 @@ impl AccountingResolver {
         readings
     }
 
-    /// Completes ends with what accounting has lost. What slurmctld or a doorbell may still report is waited for, for a while.
+    /// Completes ends with what accounting has lost. Waits a limited time for slurmctld or a doorbell to report it.
     async fn complete(
         &self,
         known: Vec<Observation>,
@@ -258,7 +257,8 @@ impl AccountingResolver {
             .complete(codes.complete(known).await?, ended_by_hooks)
             .await?;
         let now = Instant::now();
-        // The next run waits for an end that a requeue has overwritten, and is published without it after `missing_record_timeout`.
+        // The next run of the job waits for an end that a requeue has overwritten. It is published without that end after
+        // `missing_record_timeout`.
         let patience = |run: &Observation| match run.own_end {
             Some(_) => self.collector.config.missing_record_timeout / 2,
             None => self.collector.config.missing_record_timeout,
@@ -283,7 +283,7 @@ impl AccountingResolver {
         Ok(ends)
     }
 
-    /// Runs that ended before capture began are not published.
+    /// Drops runs that ended before capture began.
     async fn wanted(&self, runs: Vec<Observation>) -> Vec<TracedObservation> {
         let core = self.collector.core().await;
         let since = core.meta.capture_since;

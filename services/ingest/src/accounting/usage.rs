@@ -1,4 +1,4 @@
-//! Asks accounting what ended runs used, a while after their end, many at once, and again until it is settled.
+//! Reads the usage of ended runs from accounting: some time after their end, in batches, and repeatedly until it is complete.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,32 +13,31 @@ use crate::collector::Collector;
 use crate::domain::usages;
 use crate::sources::{RequestCost, SlurmSource};
 
-/// Between two looks at what is due.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Most runs in one question: who waits for a proof waits as long as the answer takes.
+/// Maximum number of runs per request. Other lookups wait as long as the answer takes.
 const MAX_RUNS_PER_LOOKUP: usize = 500;
-/// A question about so few runs that is not answered in time means that accounting is away, not that the answer is long.
+/// Batch size at which a timeout means that accounting is unavailable rather than slow.
 const TIMEOUT_RUNS: usize = 8;
 
-/// Settles the use of ended runs.
+/// Reconciles the usage of ended runs.
 pub struct UsageReconciler {
-    /// Slurm.
+    /// Slurm client.
     pub slurm: Slurm,
-    /// The run store.
+    /// Applies observations and holds the run store.
     pub collector: Collector,
-    /// Accounting's health.
+    /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
-    /// Whose turn it is to ask accounting.
+    /// Rate limit of accounting requests.
     pub turns: Arc<AccountingRateLimit>,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
 impl UsageReconciler {
-    /// Settles until shutdown.
+    /// Reconciles usage until shutdown.
     ///
     /// # Errors
-    /// If another ingest took over.
+    /// If another ingest has taken over.
     pub async fn run(self) -> Result<(), Error> {
         if !self.collector.config.accounting {
             return Ok(());
@@ -67,7 +66,7 @@ impl UsageReconciler {
             let _turn = self.turns.next().await;
             self.slurm.usage(&jobs).await
         };
-        // Only the question is given up half way: what the run store has must be published.
+        // Only the request is cancelled: what the run store has must be published.
         let answer = tokio::select! {
             () = self.shutdown.cancelled() => return Err(Error::Stopped),
             answer = ask => answer,
@@ -80,7 +79,7 @@ impl UsageReconciler {
                 self.collector.usage_answered(&due, settled).await?;
                 Ok(POLL_INTERVAL)
             }
-            // What is due stays so.
+            // The runs stay due.
             Err(slurm_client::Error::TimedOut { .. }) if due.len() > TIMEOUT_RUNS => {
                 *at_once = (due.len() / 4).max(TIMEOUT_RUNS);
                 tracing::warn!(

@@ -1,4 +1,4 @@
-//! A bucket's keys of the cluster, written by one ingest at a time: another one's first write makes every write from here fail.
+//! Fenced writes to one cluster's keys of a bucket: the first write of another ingest makes every later write from here fail.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 
-/// Until it works, or until shutdown.
+/// Retry until success or shutdown.
 pub const NO_TIMEOUT: Duration = Duration::MAX;
 
-/// The first of growing pauses between two attempts.
+/// First delay between two attempts; later ones grow.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The keys of a cluster in a bucket.
+/// One cluster's keys of a bucket.
 pub struct Fenced {
     state: ClusterState,
     name: &'static str,
@@ -28,7 +28,7 @@ pub struct Fenced {
     shutdown: CancellationToken,
 }
 
-/// Whether the bucket does what it is asked: one log line per change, and a condition of readiness.
+/// Availability of the bucket: logs once per change, and is a condition of readiness.
 struct Health {
     condition: Condition,
     failing: bool,
@@ -63,7 +63,7 @@ impl Health {
 }
 
 impl Fenced {
-    /// Takes over what a bucket has under a prefix, the cluster's token, and reads it, until it works.
+    /// Takes over the keys under `prefix`, the cluster's token, and reads them. Retries until success.
     ///
     /// # Errors
     /// On shutdown.
@@ -96,7 +96,7 @@ impl Fenced {
         }
     }
 
-    /// Writes a value as JSON, trying again for so long. Returns whether it is stored.
+    /// Writes a value as JSON and retries for at most `patience`. Returns whether it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
@@ -130,7 +130,7 @@ impl Fenced {
         }
     }
 
-    /// Looks now and then whether the bucket has what was written, and puts it back.
+    /// Checks from time to time that the bucket still has what was written, and restores it if not.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
@@ -167,12 +167,12 @@ pub async fn pause(shutdown: &CancellationToken, delay: &mut Duration) -> Result
     Ok(())
 }
 
-/// An event as an outbox has it.
+/// Encodes an event for an outbox.
 pub fn pack(event: &Event) -> String {
     STANDARD.encode(event.encode_to_vec())
 }
 
-/// The events of an outbox.
+/// Decodes the events of an outbox.
 pub fn unpack(outbox: &[String]) -> Result<Vec<Event>, Box<dyn std::error::Error + Send + Sync>> {
     outbox
         .iter()

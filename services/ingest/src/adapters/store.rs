@@ -1,9 +1,8 @@
-//! The memory in bucket `mesh_ingest`: runs in shards, and one entry about the cluster.
+//! State in bucket `mesh_ingest`: runs in shards, and one entry about the cluster.
 //!
-//! The first write of another ingest, whatever it is about, makes every write from here fail: this one stops leading before anything
-//! sampled is published twice.
-//! An event with a counted id is in the outbox of its shard before it is published: after a crash it is published again with the
-//! same id.
+//! The first write of another ingest, to any key, makes every write from here fail. This ingest then stops leading before it publishes
+//! anything sampled twice. An event with a counted id is in the outbox of its shard before it is published: after a crash it is republished
+//! with the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,51 +19,51 @@ use crate::Error;
 use crate::collector::{LostState, Newest, Unseen};
 use crate::domain::{RunState, RunStore};
 
-/// Shards per cluster. By Slurm's id of the record, so that a large array spreads; 1 MiB each holds about half a million runs together.
+/// Shards per cluster, by Slurm's job id so that a large array spreads. With 1 MiB each they hold about half a million runs.
 const SHARDS: u32 = 128;
-/// Shards of which the values are held at once: of half a million runs all would be 100 MB.
+/// Maximum number of shard values in memory at once. All values of half a million runs would take 100 MB.
 const MAX_CONCURRENT_SHARDS: usize = 16;
-/// Form of the stored values.
+/// Format version of the stored values.
 const VERSION: u32 = 1;
 
-/// What is stored about a cluster as a whole.
+/// Stored state of a cluster as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Form of the value.
+    /// Format version of the value.
     pub version: u32,
-    /// When capture began, in Unix seconds. What ended before is not published.
+    /// Start of capture, in Unix seconds. Runs that ended earlier are not published.
     pub capture_since: i64,
-    /// Begin of the last sweep that was published completely.
+    /// Start of the last completely published poll, in Unix seconds.
     pub watermark: i64,
-    /// The last sweep before the clock was set ahead, within a day: it may come back.
+    /// Last poll before the clock was set ahead, in Unix seconds, for one day: the clock may be set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead_from: Option<i64>,
-    /// Number of that sweep.
+    /// Number of the last completely published poll.
     #[serde(rename = "sweep")]
     pub poll: u64,
-    /// Whether the first sweep was published.
+    /// Whether the first poll was published.
     pub baseline_done: bool,
-    /// Begin of the time that accounting must still be asked about.
+    /// Start of the time that accounting must still be asked about, in Unix seconds.
     #[serde(rename = "owed_from", default, skip_serializing_if = "Option::is_none")]
     pub backlog_from: Option<i64>,
-    /// The newest job that sweeps have shown.
+    /// Newest job that polls have shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<Newest>,
-    /// Ids that accounting must still be asked for.
+    /// Ids that must still be looked up in accounting.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Unseen>,
-    /// Since when sources do not answer, in Unix seconds, as it was published.
+    /// When each unavailable source failed, in Unix seconds, as published.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub down_since: BTreeMap<String, i64>,
-    /// What a slurmctld runs again that lost its state, as long as that is not published completely.
+    /// Runs that a slurmctld with an older state has started again, until all of them are published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_state: Option<LostState>,
-    /// Forms that this version does not know and that were published, with the day since 1970.
+    /// Unknown formats that were published, with the day since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drifts: BTreeMap<String, i64>,
-    /// How many of each capture event were published, by `<type> <source>`.
+    /// Number of published capture events, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
-    /// Events on their way.
+    /// Events whose publication is not confirmed.
     #[serde(default)]
     pub outbox: Vec<String>,
 }
@@ -77,24 +76,24 @@ struct Shard<T> {
     outbox: Vec<String>,
 }
 
-/// What was stored.
+/// State read from the bucket.
 pub struct Loaded {
-    /// The runs.
+    /// All stored runs.
     pub run_store: RunStore,
-    /// About the cluster; `None` at the very first start.
+    /// Cluster entry; `None` at the very first start.
     pub meta: Option<Meta>,
-    /// Events whose publishing was not confirmed.
+    /// Events whose publication is not confirmed.
     pub outbox: Vec<Event>,
 }
 
-/// The bucket.
+/// The bucket `mesh_ingest`.
 pub struct Store {
     bucket: Fenced,
     prefix: String,
 }
 
 impl Store {
-    /// Opens the bucket and reads everything of this cluster.
+    /// Opens the bucket and reads the state of this cluster.
     ///
     /// # Errors
     /// On shutdown, or if the stored state cannot be read.
@@ -140,20 +139,21 @@ impl Store {
         Ok((store, loaded))
     }
 
-    /// The shard of a run.
+    /// Returns the shard of a run.
     pub const fn shard_of(tracked: &RunState) -> u32 {
         Self::shard_of_record(tracked.raw_id)
     }
 
-    /// The shard of the runs that Slurm knows by this id of a record.
+    /// Returns the shard of the runs with this job id of Slurm.
     pub const fn shard_of_record(raw_id: u32) -> u32 {
         raw_id % SHARDS
     }
 
-    /// Writes shards as the run store has them, with the events that are on their way, trying again for so long. Returns whether all is stored.
+    /// Writes shards from the run store, with the events to be published, and retries for at most `patience`. Returns whether all of it is
+    /// stored.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if somebody else wrote one of them.
+    /// [`Error::Fenced`] if another ingest wrote one of them.
     pub async fn write(
         &mut self,
         run_store: &RunStore,
@@ -173,7 +173,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Looks now and then whether all of it is there still.
+    /// Checks from time to time that the bucket still has the state.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
@@ -181,16 +181,15 @@ impl Store {
         self.bucket.check().await
     }
 
-    /// Whether nothing can be written at present.
+    /// Whether the last write failed.
     pub const fn is_failing(&self) -> bool {
         self.bucket.is_failing()
     }
 
-    /// Writes what is stored about the cluster, with the events that are on their way, trying again for so long. Returns whether it is
-    /// stored.
+    /// Writes the cluster entry, with the events to be published, and retries for at most `patience`. Returns whether it is stored.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if somebody else wrote it.
+    /// [`Error::Fenced`] if another ingest wrote it.
     pub async fn write_meta(
         &mut self,
         meta: &Meta,
@@ -211,7 +210,7 @@ impl Store {
     }
 }
 
-/// What is stored of some shards.
+/// Builds the values of some shards.
 fn values<'a>(
     run_store: &'a RunStore,
     shards: &[u32],

@@ -1,8 +1,8 @@
 //! Time that accounting must still be asked about. It is stored with the watermark, so no restart drops it.
 //!
-//! A clock may run ahead and come back, and then what was stored lies in the future: nothing would be due until that is reached, and
-//! accounting refuses to be asked about it. So a step back moves what was stored along, and after a restart what was stored while the clock
-//! was ahead counts for nothing.
+//! A clock may run ahead and be set back. Stored times then lie in the future: nothing would be due until then, and accounting refuses
+//! requests about the future. Therefore a step back moves the stored times along. After a restart, times that were stored while the clock
+//! was ahead are ignored.
 
 use std::time::Instant;
 
@@ -10,12 +10,12 @@ use super::{Collector, Core};
 use crate::adapters::store::Meta;
 use crate::config::Config;
 
-/// Less is no step: clocks are slewed, and answers take their time.
+/// Smallest difference that counts as a step: clocks are slewed, and answers take time.
 const MIN_CLOCK_STEP_SECS: i64 = 30;
-/// A clock that has run ahead for so long will not come back.
+/// Time after which a clock that was set ahead is not expected to come back.
 const MAX_CLOCK_AHEAD_SECS: i64 = 86_400;
 
-/// The clock of the day, looked at beside one that is never set.
+/// Compares the wall clock with a monotonic one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     looked: Instant,
@@ -27,7 +27,7 @@ impl Clock {
         Self { looked, showed }
     }
 
-    /// Seconds by which it was set since the last look.
+    /// Returns the seconds by which the clock was set since the last call.
     fn step(&mut self, now: Instant, shows: i64) -> i64 {
         let passed = now.saturating_duration_since(self.looked);
         let passed = i64::try_from(passed.as_secs()).unwrap_or(i64::MAX);
@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// Moves what is stored along with a clock that was set. Returns whether it went back.
+/// Moves stored times along with a clock that was set. Returns whether it was set back.
 fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
     if step > 0 {
         let before = meta.watermark;
@@ -58,19 +58,19 @@ fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
     step < 0
 }
 
-/// Time that is due.
+/// A time range of the accounting backlog, up to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogWindow {
-    /// Its begin, in Unix seconds.
+    /// Start, in Unix seconds.
     pub from: i64,
-    /// Counts what was added since the process began.
+    /// Value of the additions counter when the window was read.
     number: u64,
 }
 
-/// What a process owes when it begins: the time since the last sweep that was published, at a first start the history that is asked for, and
-/// what the process before could not catch up with.
+/// Backlog of a starting process: the time since the last published poll, the configured history at a first start, and the rest of the
+/// previous process.
 ///
-/// `newest` is the newest time of a run that is not in the future.
+/// `newest` is the latest time of any run that is not in the future.
 pub(super) fn at_start(
     meta: &mut Meta,
     config: &Config,
@@ -99,7 +99,7 @@ pub(super) fn at_start(
     backlog_start.map(|from| from.min(now))
 }
 
-/// What is due after a sweep. A job that began and ended between two sweeps is seen only if Slurm still had it in memory.
+/// Backlog after a poll. A job that began and ended between two polls is seen only if slurmctld still had it in memory.
 fn after_poll(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
     let limit = i64::try_from(config.catch_up_threshold.as_secs()).unwrap_or(i64::MAX);
     (now.saturating_sub(meta.watermark) > limit).then(|| {
@@ -110,7 +110,7 @@ fn after_poll(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
 }
 
 impl Collector {
-    /// What is due.
+    /// Returns the current backlog.
     pub async fn backlog(&self) -> Option<BacklogWindow> {
         let core = self.core.lock().await;
         let (number, now) = (core.backlog_generation, chrono::Utc::now().timestamp());
@@ -118,7 +118,7 @@ impl Collector {
         Some(BacklogWindow { from, number })
     }
 
-    /// What the clock shows. Notes whether it was set.
+    /// Returns the wall clock time in Unix seconds, and records whether the clock was set.
     pub async fn clock(&self) -> i64 {
         let mut core = self.core.lock().await;
         self.look_at_clock(&mut core)
@@ -135,15 +135,15 @@ impl Collector {
         now
     }
 
-    /// Waits until more is due.
+    /// Waits until the backlog grows.
     pub async fn backlog_changed(&self) {
         self.backlog_changed.notified().await;
     }
 
-    /// Notes a sweep that was published completely.
+    /// Records a completely published poll.
     pub async fn record_poll(&self, number: u64, began: Instant) {
         let mut core = self.core.lock().await;
-        // By the clock as it is now: it may have been set while the sweep was published.
+        // Uses the current clock, which may have been set while the poll was published.
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
         let now = self.look_at_clock(&mut core);
         let began = now.saturating_sub(took);
@@ -165,7 +165,7 @@ impl Collector {
         core.meta.baseline_done = true;
     }
 
-    /// Notes that accounting has reported everything until then, or until now. Nothing is noted if more was added meanwhile.
+    /// Records that accounting has reported everything until `until`, or until now. Has no effect if the backlog has grown meanwhile.
     pub async fn record_caught_up(&self, backlog: &BacklogWindow, until: Option<i64>) {
         let mut core = self.core.lock().await;
         if core.backlog_generation == backlog.number {
@@ -205,7 +205,7 @@ mod tests {
             let mut meta = stored.clone();
             let backlog_start = at_start(&mut meta, &config, 20_000, newest);
             assert!(meta.watermark <= 20_000 && meta.ahead_from.is_none());
-            // Told from the first sweep on.
+            // The same from the first poll on.
             assert_eq!(
                 after_poll(&meta, &config, meta.watermark + 121),
                 backlog_start
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(backlog_start(&stored, None), Some(400));
         stored.ahead_from = Some(15_000);
         assert_eq!(backlog_start(&stored, Some(19_990)), Some(14_400));
-        // It was reached meanwhile.
+        // The clock has reached that time meanwhile.
         stored.watermark = 18_600;
         assert_eq!(backlog_start(&stored, None), Some(14_400));
     }
@@ -242,7 +242,7 @@ mod tests {
             ..meta(10_011, Some(9_400))
         };
         assert_eq!(stored, expected);
-        // One that was put right, and stays so.
+        // A clock that was corrected and stays correct.
         looks(&mut stored, 20, 13_621);
         assert_eq!(stored.ahead_from, Some(10_011));
         looks(&mut stored, 20 + 90_000, 103_621);
@@ -260,7 +260,7 @@ mod tests {
             |mut meta: Meta, config: &Config| at_start(&mut meta, config, 20_000, None);
         assert_eq!(backlog_start(first(), &Config::default()), None);
         assert_eq!(backlog_start(first(), &history), Some(100));
-        // Told once; a later start owes the absence only.
+        // Published once; a later start covers only the downtime.
         assert_eq!(backlog_start(meta(10_000, None), &history), Some(9_400));
     }
 

@@ -1,4 +1,4 @@
-//! From readings to facts: what is new by the run store, what must be asked, what is stored.
+//! Derives facts from observations: compares them with the run store, requests lookups, and stores the result.
 
 use std::collections::HashMap;
 
@@ -19,34 +19,34 @@ use crate::domain::{
 use crate::envelope::{Cause, EventContext, other_run};
 use crate::{Error, metrics};
 
-/// An outbox must fit into a value of a bucket, together with the runs of its shard: 1 MiB.
+/// An outbox must fit into a bucket value (1 MiB), together with the runs of its shard.
 const MAX_OUTBOX_BYTES: usize = 256 * 1_024;
-/// All outboxes together, as long as they are in memory only.
+/// Maximum size of all outboxes together while they are in memory only.
 const MAX_OUTBOXES_BYTES: usize = 16 << 20;
 
-/// Facts of the observations, before it is published.
+/// Facts of a batch of observations, before publication.
 #[derive(Default)]
 struct EventBatch {
     events: Vec<OutboxEvent>,
-    /// The former states of runs with events that must be stored before they are published.
+    /// Previous states of runs with events that must be stored before publication.
     before: PreviousRunStates,
-    /// What goes through outboxes, by shard.
+    /// Outbox size by shard.
     outbox_bytes: HashMap<u32, usize>,
-    /// The same in all of them.
+    /// Total size of all outboxes.
     outboxes_bytes: usize,
-    /// The same in the fullest.
+    /// Size of the largest outbox.
     fullest_bytes: usize,
 }
 
 impl EventBatch {
-    /// Whether it must be published before more is taken in.
+    /// Whether the batch must be published before more is applied.
     const fn is_full(&self) -> bool {
         self.outboxes_bytes > MAX_OUTBOXES_BYTES || self.fullest_bytes > MAX_OUTBOX_BYTES
     }
 }
 
 impl Collector {
-    /// Takes readings in: decides, publishes, stores. Returns when all facts are stored by JetStream.
+    /// Applies observations: decides, publishes, stores. Returns when JetStream has stored all facts.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -79,7 +79,7 @@ impl Collector {
         Ok(follow_ups)
     }
 
-    /// What all events of a reading have in common.
+    /// Context shared by all events of an observation.
     pub(super) fn frame<'a>(&'a self, now: DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
         EventContext {
             now,
@@ -91,7 +91,7 @@ impl Collector {
         }
     }
 
-    /// Takes in a reading, after those of the same run that wait.
+    /// Applies an observation, after the deferred ones of the same run.
     fn take_in(
         &self,
         core: &mut Core,
@@ -126,7 +126,7 @@ impl Collector {
         } = reading;
         let run = run_of(&core.run_store, &observation);
         if let Some((last, owner)) = core.last.get(&run) {
-            // The controller's record is complete while the job runs; what the others leave open was seen before.
+            // The controller's record is complete while the job runs. What other records leave open comes from the last snapshot.
             if observation.record != Record::Controller {
                 snapshot::fill(&mut observation.job, &last);
                 if observation.owner.user.is_empty() {
@@ -139,7 +139,7 @@ impl Collector {
         if let Some(tracked) = core.run_store.get(&run)
             && observation.end_kind().is_some()
         {
-            // Also where what was seen last is not stored any more.
+            // Also if the last snapshot is not stored any more.
             let code = tracked
                 .exit_code
                 .map(|(code, signal)| ExitCode { code, signal });
@@ -158,7 +158,7 @@ impl Collector {
         let look = ObservationContext {
             now: now.timestamp(),
             poll,
-            // What was submitted since then is published in full, also by the very first sweep.
+            // Jobs submitted since then are published in full, even by the very first poll.
             first_start: !core.meta.baseline_done
                 && poll.is_some()
                 && observation.run.submit_time < core.meta.capture_since,
@@ -237,7 +237,7 @@ impl Collector {
                 "{} is over, its id belongs to another job, and {accounting}",
                 run.entity_key()
             );
-            // In one write with the run, which the run store has as over.
+            // In one write with the run, which has ended according to the run store.
             let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
             batch.events.push(OutboxEvent::capture(run.clone(), gap));
         }
@@ -275,7 +275,7 @@ impl Collector {
                 && !tracked.hook_only
                 && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &observation))
             {
-                // Accounting knows less of a run than was seen of it.
+                // Accounting has less detail than the last snapshot.
                 core.last
                     .insert(&changed, &observation.job, &observation.owner);
             }
@@ -295,7 +295,7 @@ impl Collector {
     }
 }
 
-/// Whether accounting, which has the end of a run, will report its usage no less completely than all that was seen of it.
+/// Whether accounting has the end of a run of which no snapshot is stored, so that its usage report loses nothing.
 fn is_known_to_accounting_only(core: &Core, run: &RunKey, observation: &Observation) -> bool {
     let over = observation.record == Record::Accounting && observation.end_kind().is_some();
     over && !core.last.has(run)

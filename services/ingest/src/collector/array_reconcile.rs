@@ -1,4 +1,4 @@
-//! What no reading shows: tasks that vanished from an array, and what may be purged.
+//! Reconciles what no observation shows: tasks that left their array, and runs to be purged.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::envelope::Cause;
 use crate::{Error, metrics};
 
 impl Collector {
-    /// How many of these runs were not known, or not known to be over.
+    /// Counts the runs among these that were unknown, or not known to have ended.
     pub async fn count_new(&self, readings: &[TracedObservation]) -> u64 {
         let core = self.core.lock().await;
         let new = readings.iter().filter(|reading| {
@@ -28,7 +28,7 @@ impl Collector {
         u64::try_from(new.count()).unwrap_or(u64::MAX)
     }
 
-    /// Settles the tasks that left an array's record without turning up. Returns whether the array must be asked for.
+    /// Resolves tasks that left the array's record without becoming jobs. Returns whether the array must be looked up.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -63,7 +63,7 @@ impl Collector {
             }
             Some(DepartedTasks::Settled(next)) => (*next, None),
             Some(DepartedTasks::Missing(next)) => {
-                // Who was waited for has turned up: the others' wait begins now.
+                // The tasks waited for have turned up, so the wait for the others begins now.
                 let of_others = given_up.is_some();
                 let tasks = next.left_tasks().unwrap_or_default();
                 if of_others || !core.task_questions.contains_key(array) {
@@ -93,7 +93,7 @@ impl Collector {
                     .await?;
                 Ok(false)
             }
-            // What was seen of it is not stored, or Slurm contradicts itself.
+            // The last snapshot is not stored, or Slurm contradicts itself.
             None => {
                 let owner = core.owner_then(array).unwrap_or_default();
                 let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
@@ -109,24 +109,24 @@ impl Collector {
         }
     }
 
-    /// Notes that Slurm still knows these records.
+    /// Records that Slurm still has these jobs.
     pub async fn touch(&self, raw_ids: &BTreeSet<u32>, now: i64) {
         let mut core = self.core.lock().await;
         core.run_store.touch(raw_ids, now);
     }
 
-    /// Drops runs that ended long ago and that Slurm has purged, too.
+    /// Removes runs that ended long ago and that Slurm has purged, too.
     pub async fn expire(&self) {
         let mut core = self.core.lock().await;
         let core = &mut *core;
-        // What accounting will be asked about must be known to have been published.
+        // Runs in the accounting backlog must be recognized as published.
         let published_until = core.meta.watermark;
         let oldest = core
             .meta
             .backlog_from
             .map_or(published_until, |pending| pending.min(published_until))
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
-        // What was seen while the clock was ahead is as old as this poll from now on.
+        // Runs seen while the clock was ahead count as seen at this poll.
         let newest = published_until.saturating_add(MAX_CLOCK_SKEW_SECS);
         for raw_id in core.run_store.bring_back(newest, published_until) {
             core.dirty.insert(Store::shard_of_record(raw_id));

@@ -1,4 +1,4 @@
-//! Arrays of which accounting is to be asked which tasks they were submitted with: each once, soon after its first sight.
+//! Schedule of arrays whose submitted tasks are read from accounting: each once, soon after it was first seen.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::Error;
 use crate::adapters::store::Store;
 use crate::domain::{RunState, RunStore, compare_submitted};
 
-/// slurmctld reports slurmdbd of an array within some seconds.
+/// slurmctld reports an array to slurmdbd within some seconds.
 const INITIAL_PAUSE: Duration = Duration::from_secs(5);
-/// Longest pause between two questions about one array.
+/// Longest pause between two lookups of one array.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +25,12 @@ struct PendingArrayLookup {
     pause: Duration,
 }
 
-/// When they are due.
+/// Due times by array.
 #[derive(Debug, Default)]
 pub(super) struct ArraySubmissionBacklog(HashMap<RunKey, PendingArrayLookup>);
 
 impl ArraySubmissionBacklog {
-    /// Of the stored runs.
+    /// Schedules the arrays of the run store.
     pub(super) fn of(run_store: &RunStore) -> Self {
         let mut array_submission_backlog = Self::default();
         for (run, tracked) in run_store.iter() {
@@ -39,7 +39,7 @@ impl ArraySubmissionBacklog {
         array_submission_backlog
     }
 
-    /// Notes what is stored of a run now.
+    /// Schedules or removes a run according to its stored state.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState) {
         if !tracked.ask_submitted {
             self.0.remove(run);
@@ -55,7 +55,7 @@ impl ArraySubmissionBacklog {
 }
 
 impl Collector {
-    /// Arrays to ask accounting about now.
+    /// Returns at most `most` arrays that are due now.
     pub async fn arrays_due(&self, most: usize) -> Vec<RunKey> {
         let core = self.core.lock().await;
         let now = Instant::now();
@@ -67,7 +67,7 @@ impl Collector {
         due.map(|(run, _)| run.clone()).take(most).collect()
     }
 
-    /// Takes in what accounting has of arrays that were due. What it does not have is asked for again, for as long as anything is waited for.
+    /// Applies accounting's answer for arrays that were due. Arrays that it lacks are looked up again, within `resolution_timeout`.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -103,7 +103,7 @@ impl Collector {
 }
 
 impl Core {
-    /// Notes a question about an array. Returns whether it was the last one.
+    /// Reschedules an array after a lookup. Returns whether that was the last one.
     fn postpone(&mut self, run: &RunKey, within: Duration) -> bool {
         let now = Instant::now();
         let Some(asked) = self.array_submission_backlog.0.get_mut(run) else {

@@ -1,4 +1,4 @@
-//! Events about capture itself: sampled, so counted, stored and then published.
+//! Publishes events about capture itself. They are sampled, so they are counted and stored before publication.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use crate::adapters::store::Meta;
 use crate::{Error, metrics};
 
 impl Collector {
-    /// Publishes something about capture itself. As long as it cannot be stored others have their turn in between: an end that a hook rings for
-    /// need not wait for it.
+    /// Publishes an event about capture itself, and retries until it is stored. Releases the lock between attempts, so that an end reported
+    /// by a hook need not wait.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -35,8 +35,8 @@ impl Collector {
         }
     }
 
-    /// The same for a caller that holds the lock, tried once. With a shard, it is stored in one write with the runs of that shard. Returns whether it was
-    /// published: what cannot be stored is not.
+    /// Tries once to publish such an event, for a caller that holds the lock. With `shard`, the event is stored in one write with the runs
+    /// of that shard. Returns whether it was published: an event that cannot be stored is not.
     pub(super) async fn capture_locked(
         &self,
         core: &mut Core,
@@ -59,7 +59,7 @@ impl Collector {
         let stored = if let Some(shard) = shard {
             let outbox = [(shard, event.clone())];
             let shards = BTreeSet::from([shard]);
-            // Its outbox is emptied with the next write.
+            // The next write empties its outbox.
             dirty.insert(shard);
             store
                 .write(run_store, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
@@ -84,7 +84,7 @@ impl Collector {
         Ok(stored)
     }
 
-    /// An event about capture with the next number of its kind.
+    /// Builds an event about capture with the next number of its type and source.
     pub(super) fn counted(&self, core: &mut Core, kind: EventType, what: CaptureEvent) -> Event {
         let key = format!("capture/{}", what.source);
         let count = core
@@ -116,12 +116,12 @@ impl Collector {
     }
 }
 
-/// The trace of an event about capture begins with it.
+/// Starts the trace of an event about capture.
 pub(super) fn span(event: &Event) -> Span {
     tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type)
 }
 
-/// Records since when a source does not answer, in the write of that event: the next leader publishes when it is back.
+/// Records when a source became unavailable, in the same write as the event: the next leader publishes its return.
 fn note_absence(meta: &mut Meta, kind: EventType, what: &CaptureEvent) {
     match (kind, &what.from) {
         (EventType::CaptureSourceDown, Some(from)) => {
@@ -134,7 +134,7 @@ fn note_absence(meta: &mut Meta, kind: EventType, what: &CaptureEvent) {
     }
 }
 
-/// Counts events on their way that were stored with their run, but not in the counts yet: no other event may get their ids.
+/// Updates the counts from outbox events that were stored with their run only: no other event may get their ids.
 pub(super) fn count_outbox(meta: &mut Meta, outbox: &[Event]) {
     for event in outbox {
         if let Some(Payload::Capture(what)) = &event.payload {

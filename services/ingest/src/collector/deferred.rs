@@ -1,5 +1,5 @@
-//! Observations of a waiting run whose earlier run's end is still looked up. They are applied in their order once that end is known, so
-//! that a hold or reason is published although it is over by then.
+//! Deferred observations: a waiting run whose earlier run's end is still looked up. They are applied in order once that end is known, so
+//! that a hold or reason is published even if it is over by then.
 
 use std::collections::HashMap;
 
@@ -10,24 +10,22 @@ use super::TracedObservation;
 use crate::domain::Observation;
 use crate::envelope::Cause;
 
-/// Observations of one run: of a run that changes more often meanwhile, the later changes are not published.
+/// Maximum number of observations per run. Later changes of such a run are not published.
 const MAX_PER_RUN: usize = 8;
-/// Observations of all runs together, at some kilobytes each.
+/// Maximum number of observations in total, at a few kilobytes each.
 const MAX_TOTAL: usize = 2_048;
-/// Every lookup is over by then: what is older belongs to runs that nothing shows any more.
+/// Age at which a run's observations may be dropped. Every lookup has finished by then, so no source shows the run any more.
 const MAX_AGE: TimeDelta = TimeDelta::hours(1);
 
-/// An observation that waits.
 pub(super) struct DeferredObservation {
-    /// What made ingest read it.
+    /// What caused the read.
     pub cause: Cause,
-    /// When it was read.
+    /// Time of the read.
     pub at: DateTime<Utc>,
-    /// What was read.
     pub reading: TracedObservation,
 }
 
-/// Observations that wait, by run.
+/// Deferred observations by run.
 #[derive(Default)]
 pub(super) struct DeferredObservations {
     runs: HashMap<RunKey, Vec<DeferredObservation>>,
@@ -35,7 +33,7 @@ pub(super) struct DeferredObservations {
 }
 
 impl DeferredObservations {
-    /// Stores an observation if it shows something new, or confirms what the one before showed first.
+    /// Stores an observation if it shows a change, or confirms the previous one for the first time.
     pub(super) fn push(&mut self, run: &RunKey, deferred: DeferredObservation) {
         if self.total >= MAX_TOTAL {
             self.remove_older_than(deferred.at - MAX_AGE);
@@ -52,7 +50,7 @@ impl DeferredObservations {
         self.runs.entry(run.clone()).or_default().push(deferred);
     }
 
-    /// Removes the observations of a run, in their order.
+    /// Removes and returns the observations of a run, in order.
     pub(super) fn take(&mut self, run: &RunKey) -> Vec<DeferredObservation> {
         let taken = self.runs.remove(run).unwrap_or_default();
         self.total -= taken.len();
@@ -66,7 +64,7 @@ impl DeferredObservations {
     }
 }
 
-/// Whether two observations of a waiting run agree on what is published of it while it waits.
+/// Whether two observations of a waiting run agree on hold and reason class, the facts published while it waits.
 fn is_same(one: &Observation, other: &Observation) -> bool {
     one.held == other.held && one.class == other.class
 }

@@ -1,4 +1,4 @@
-//! What Slurm printed and this version does not know, whatever was asked: published once per form and day.
+//! Schema drift: values printed by Slurm that this version does not know. Each form is published once a day.
 
 use chrono::Utc;
 use mesh_events::EventType;
@@ -11,7 +11,7 @@ use crate::{Error, metrics};
 const SECONDS_PER_DAY: i64 = 86_400;
 
 impl Collector {
-    /// Publishes what any answer of Slurm has that is not known, until shutdown.
+    /// Publishes the drift found in Slurm's answers, until shutdown.
     ///
     /// # Errors
     /// If another ingest has taken over.
@@ -25,7 +25,7 @@ impl Collector {
         }
     }
 
-    /// Counts what is not known, and reports each form once a day. What cannot be stored now is published when it is seen next.
+    /// Counts drift and publishes each form once a day. A form that cannot be stored now is published when it is seen again.
     async fn drifted(&self, drifts: Vec<Drift>) -> Result<(), Error> {
         let day = Utc::now().timestamp().div_euclid(SECONDS_PER_DAY);
         let mut core = self.core.lock().await;

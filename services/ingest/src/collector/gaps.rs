@@ -1,4 +1,4 @@
-//! What no source knows: published as `capture.gap_closed`, never passed over in silence.
+//! Publishes facts that no source knows as `capture.gap_closed`, so that nothing is dropped silently.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::domain::{End, EndLookup, Owner, Resolution};
 use crate::{Error, metrics};
 
 impl Collector {
-    /// A run that no source knows: asked for again until it is settled as a gap. Returns whether it must still be asked for.
+    /// Handles a run that no source knows. It is looked up until it is resolved as a gap. Returns whether to look it up again.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -58,7 +58,7 @@ impl Collector {
         Ok(false)
     }
 
-    /// Publishes a gap together with what the run store says of the run. Returns whether it was: what cannot be stored is taken back.
+    /// Publishes a gap in one write with the state of the run. Returns whether it was published; otherwise the state is rolled back.
     pub(super) async fn gap(
         &self,
         core: &mut Core,
@@ -78,7 +78,7 @@ impl Collector {
     }
 }
 
-/// What the records of Slurm should have shown and do not.
+/// Describes a fact that Slurm's records should have shown.
 pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEvent {
     CaptureEvent {
         source: "slurmctld".to_owned(),
@@ -89,13 +89,13 @@ pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEven
     }
 }
 
-/// No record has the end of a run that the run store has as over.
+/// Describes a run that has ended without any record of its end.
 pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
     note_lost(run);
     not_shown(message, how_it_ended(run))
 }
 
-/// ` of alice`, where that is known.
+/// ` of alice`, if the user is known.
 pub(super) fn whose(owner: &Owner) -> String {
     if owner.user.is_empty() {
         String::new()

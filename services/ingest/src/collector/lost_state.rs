@@ -1,5 +1,5 @@
-//! A slurmctld that was started with an older state runs jobs again that had ended, under the same ids and submit times (22.05 to 26.05).
-//! What it runs again is published as a run of its own, between `capture.gap_opened` and `capture.gap_closed`.
+//! A slurmctld that is started with an older state runs ended jobs again, under the same ids and submit times (22.05 to 26.05). Each
+//! repeated execution is published as a new run, between `capture.gap_opened` and `capture.gap_closed`.
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{Event, EventType, RunKey, timestamp};
@@ -9,24 +9,24 @@ use super::{Collector, Core};
 use crate::Error;
 use crate::domain::Observation;
 
-/// What cannot be known of the time that slurmctld has lost.
+/// What cannot be recovered of the time that slurmctld has lost.
 const NOT_RECOVERABLE: &str = "what became of jobs that slurmctld has forgotten with its state and accounting does not have; it gives their ids again, and accounting \
      writes over the rows of jobs that run again";
 
-/// What runs again.
+/// Runs that slurmctld has started again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostState {
-    /// The earliest end that slurmctld does not know, in Unix seconds.
+    /// Earliest end that slurmctld has lost, in Unix seconds.
     pub from: i64,
-    /// How many runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Number of the sweep before which the last of them was published.
+    /// Number of the poll before which the last of them was published.
     #[serde(rename = "sweep")]
     pub poll: u64,
 }
 
 impl Collector {
-    /// Notes a run that had ended and runs again. Returns the event that opens the gap, for the first one.
+    /// Records a run that had ended and runs again. Returns the event that opens the gap, for the first such run.
     pub(super) fn runs_again(
         &self,
         core: &mut Core,
@@ -67,7 +67,7 @@ impl Collector {
         Some(self.counted(core, EventType::CaptureGapOpened, what))
     }
 
-    /// Closes the gap once a sweep has found no more that runs again.
+    /// Closes the gap once a poll has found no further run that slurmctld has started again.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.

@@ -1,4 +1,4 @@
-//! Open questions: how long they are open, what accounting answered, and what of that survives a restart.
+//! Open lookups: how long they have been open, what accounting answered, and how they survive a restart.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,14 +16,13 @@ use crate::domain::{
     EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
 };
 
-/// How much longer a question is open before that is stored again: a restart begins the wait anew by so much at most.
+/// Interval at which the wait of a lookup is stored. A restart repeats at most this much of it.
 const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A question that is open.
 pub(super) struct OpenLookup {
-    /// When this ingest began to wait. Not the time of day: a clock that is set would end the wait, or not let it end.
+    /// When this process began to wait. Uses the monotonic clock: setting the wall clock would end or prolong the wait.
     since: Instant,
-    /// How long others had waited before.
+    /// Time that earlier processes waited.
     before: Duration,
     answers: LookupAnswers,
 }
@@ -37,7 +36,7 @@ impl OpenLookup {
         }
     }
 
-    /// What the last answer had as alive may not be so any more.
+    /// A run that the last answer reported as alive may have ended meanwhile.
     fn of(stored: &StoredLookup) -> Self {
         Self {
             before: Duration::from_secs(stored.waited),
@@ -69,15 +68,15 @@ impl OpenLookup {
     }
 }
 
-/// What became of tasks that left an array's record.
+/// An open lookup of tasks that left an array's record.
 pub(super) struct OpenTaskLookup {
     pub(super) open: OpenLookup,
-    /// Those that were missing when the wait began. Later ones wait for themselves.
+    /// Tasks that were missing when the wait began. Tasks that go missing later have a wait of their own.
     pub(super) tasks: TaskSet,
 }
 
 impl Collector {
-    /// What follows from how long a question is open and what was answered; nothing if it is none.
+    /// Resolves a lookup from its age and answers. Without a lookup, it is still to be made.
     pub(super) fn settled(&self, question: EndLookup, open: Option<&OpenLookup>) -> Resolution {
         let limits = LookupLimits {
             patience: self.config.missing_record_timeout,
@@ -89,7 +88,7 @@ impl Collector {
         })
     }
 
-    /// What accounting says of something that was waited for in vain.
+    /// Describes accounting's answers for the message of a gap.
     pub(super) fn accounting_says(&self, open: Option<&OpenLookup>) -> &'static str {
         let answers = open.map(|open| open.answers).unwrap_or_default();
         if !self.config.accounting {
@@ -103,7 +102,7 @@ impl Collector {
         }
     }
 
-    /// Notes an answer of accounting about these jobs, and which of their runs it has as alive.
+    /// Records an answer of accounting about these jobs. `alive` are the runs that have not ended according to it.
     pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
         for (array, question) in &mut core.task_questions {
@@ -130,7 +129,7 @@ impl Collector {
 }
 
 impl Core {
-    /// Goes on with the questions that were open when the last ingest ended.
+    /// Restores the lookups that were open when the last process ended.
     pub(super) fn ask_on(&mut self) {
         for (run, tracked) in self.run_store.iter() {
             let Some(stored) = &tracked.question else {
@@ -150,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Keeps with their runs how long it is open how they ended.
+    /// Stores the lookup of a job's end with its runs.
     pub(super) fn store_question(&mut self, raw_id: u32) {
         let Some(stored) = self.questions.get(&raw_id).map(OpenLookup::stored) else {
             return;
@@ -173,7 +172,7 @@ impl Core {
         }
     }
 
-    /// Keeps with an array how long it is open what became of its tasks, and what was seen of it last.
+    /// Stores the lookup of missing tasks with their array, and the array's last snapshot.
     pub(super) fn store_task_question(&mut self, array: &RunKey) {
         let Some(question) = self.task_questions.get(array) else {
             return;
@@ -197,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Whose a run is: as it was seen, or as it was stored with a question about it.
+    /// Returns the owner of a run, from its snapshot or from a stored lookup.
     pub(super) fn owner_then(&self, run: &RunKey) -> Option<Owner> {
         let stored = || Some(self.run_store.get(run)?.question.as_ref()?.owner.clone());
         self.owner_of(run).or_else(stored)

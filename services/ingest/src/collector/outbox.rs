@@ -1,4 +1,4 @@
-//! Publishing and storing, in the order that survives a crash.
+//! Publishes and stores, in the order that survives a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::adapters::store::Store;
 use crate::domain::{Fact, FactId, RunState};
 use crate::{Error, metrics};
 
-/// How long a write is tried that everybody else waits for.
+/// Timeout of writes made under the lock.
 pub(super) const BLOCKING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What was stored of runs before something was decided about them.
+/// Stored states of runs before a decision.
 pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
 
 impl Collector {
-    /// Publishes what was decided. What must be stored first and cannot be is taken back, so that nobody else waits for it: a later sweep
+    /// Publishes events. Events that must be stored first, but cannot be, are rolled back so that nothing else waits for them: a later poll
     /// decides the same again.
     pub(super) async fn publish(
         &self,
@@ -32,7 +32,7 @@ impl Collector {
         if events.is_empty() {
             return Ok(());
         }
-        // Of a run with such a fact everything goes through the outbox, so that its events stay in order.
+        // If one fact of a run goes through the outbox, all facts of that run do, so that its events stay in order.
         let counted: BTreeSet<RunKey> = events
             .iter()
             .filter(|event| event.stored_first)
@@ -78,7 +78,7 @@ impl Collector {
             if stored && counted.iter().any(OutboxEvent::is_capture) {
                 stored = store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
             }
-            // Their outboxes are emptied with the next write.
+            // The next write empties their outboxes.
             core.dirty.extend(shards);
             if !stored {
                 let runs = counted.iter().map(|event| &event.run);
@@ -89,7 +89,7 @@ impl Collector {
             for event in &counted {
                 event.count();
             }
-            // The gap is opened before any event of the runs in it.
+            // Opens the gap before any event of the runs in it.
             let (gaps, facts): (Vec<OutboxEvent>, Vec<OutboxEvent>) =
                 counted.into_iter().partition(OutboxEvent::is_capture);
             for events in [gaps, facts] {
@@ -101,7 +101,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Whether what is stored could not be written the last time, nor now.
+    /// Whether the state could not be written the last time, nor now.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -112,15 +112,15 @@ impl Collector {
         Ok(self.core.lock().await.store.is_failing())
     }
 
-    /// Looks now and then whether the bucket has what was written, and puts it back.
+    /// Checks from time to time that the bucket still has what was written, and restores it if not.
     ///
     /// # Errors
-    /// If another ingest took over.
+    /// If another ingest has taken over.
     pub async fn check_state(&self) -> Result<(), Error> {
         self.core.lock().await.store.check().await
     }
 
-    /// Stores what has changed. What cannot be stored now is stored with a later flush.
+    /// Stores changed state. State that cannot be stored now is stored by a later flush.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -149,7 +149,7 @@ impl Collector {
 }
 
 impl Core {
-    /// Records what was stored of these runs before.
+    /// Restores the previous states of these runs.
     pub(super) fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: PreviousRunStates) {
         for (run, tracked) in before {
             if !runs.contains(&run) {
@@ -162,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Refuses when something was decided and its publishing was given up. What is stored from here on would say that it was published;
-    /// after a restart it is republished.
+    /// Fails if something was decided whose publication was abandoned. State stored from here on would claim that it was published; a
+    /// restart republishes it instead.
     pub(super) const fn must_not_be_ahead(&self) -> Result<(), Error> {
         if self.ahead {
             return Err(Error::Stopped);
@@ -173,8 +173,10 @@ impl Core {
 }
 
 /// Whether a record of Slurm shows the fact as long as it shows the run, so that after a crash it is republished with the same id and
-/// count. Not so for what is sampled, for cancelled tasks (the time in the id is ours), and for what Slurm keeps only the last of: after
-/// a crash it may be another one.
+/// count.
+///
+/// Not so for sampled facts, and for cancelled tasks, whose id contains a time of ingest. Slurm keeps only the last suspend, resume and
+/// resize, which may be another one after a crash.
 pub(super) const fn is_found_again(id: FactId) -> bool {
     match id {
         FactId::Sampled(_) => false,
@@ -186,7 +188,7 @@ pub(super) const fn is_found_again(id: FactId) -> bool {
     }
 }
 
-/// An event with its span, before it is published.
+/// An event with its span, before publication.
 pub(super) struct OutboxEvent {
     run: RunKey,
     stored_first: bool,
@@ -196,7 +198,7 @@ pub(super) struct OutboxEvent {
 
 impl OutboxEvent {
     pub(super) fn new(fact: &Fact, event: Event, raw_id: u32, links: &[Span]) -> Self {
-        // The trace of a fact begins here; what led to it is linked.
+        // The trace of a fact starts here, with links to its causes.
         let span = tracing::info_span!(
             parent: None,
             "ingest.fact",
@@ -217,7 +219,7 @@ impl OutboxEvent {
         }
     }
 
-    /// A capture event about a run, stored in one write with it.
+    /// Creates a capture event about a run, stored in one write with it.
     pub(super) fn capture(run: RunKey, event: Event) -> Self {
         let span = capture::span(&event);
         Self {
@@ -238,14 +240,13 @@ impl OutboxEvent {
         matches!(self.event.payload, Some(Payload::Capture(_)))
     }
 
-    /// Whether it must be stored before it is published.
     pub(super) const fn is_stored_first(&self) -> bool {
         self.stored_first
     }
 
-    /// What it takes in an outbox.
+    /// Size of the event in an outbox.
     pub(super) fn outbox_bytes(&self) -> usize {
-        // Base64 makes 4 of 3.
+        // Base64 turns 3 bytes into 4.
         self.event.encoded_len() * 4 / 3
     }
 

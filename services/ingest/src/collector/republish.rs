@@ -1,4 +1,4 @@
-//! What Slurm has recorded, republished whatever was published before: for who has lost it. The ids are the same, so it harms nobody else.
+//! Republishes what Slurm has recorded, for a ledger that has lost it. Event ids stay the same, so other consumers are not affected.
 
 use chrono::Utc;
 use mesh_events::proto::mesh::job::v1::Job;
@@ -14,12 +14,12 @@ use crate::domain::{
 };
 use crate::envelope::{Cause, EventContext, other_run};
 
-/// Seconds since 1970, both included.
+/// A time range in Unix seconds, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From here.
+    /// Start.
     pub from: i64,
-    /// Up to here.
+    /// End.
     pub to: i64,
 }
 
@@ -39,7 +39,8 @@ impl Window {
 }
 
 impl Collector {
-    /// The recorded facts of a time that accounting's runs show, oldest run of each job first. The run store is a temporary one: nothing was published.
+    /// Derives the recorded facts of a window from accounting's runs, oldest run of each job first. `run_store` is a temporary store in
+    /// which nothing counts as published.
     pub fn republish_recorded(
         &self,
         run_store: &mut RunStore,
@@ -49,7 +50,7 @@ impl Collector {
         let now = Utc::now();
         let look = ObservationContext {
             now: now.timestamp(),
-            // Accounting is what would be asked.
+            // The runs are accounting's, so it need not be asked again.
             given_up: true,
             ..ObservationContext::default()
         };
@@ -73,7 +74,7 @@ impl Collector {
         events
     }
 
-    /// The recorded facts of a time about runs that are not over, of which accounting may not know.
+    /// Derives the recorded facts of a window about live runs, which accounting may not have yet.
     pub async fn republish_running(&self, window: Window) -> Vec<Event> {
         let core = self.core.lock().await;
         let now = Utc::now();
@@ -95,8 +96,8 @@ impl Collector {
         events
     }
 
-    /// Runs that ended within a time and whose end a book does not have, by Slurm's ids: accounting does not list by time what never became
-    /// eligible, and hears of an end some seconds after the controller reported it.
+    /// Returns Slurm's ids of runs that ended within the window, but not according to `run_store`. Accounting does not list by time what
+    /// never became eligible, and learns of an end some seconds after slurmctld has reported it.
     pub async fn ended_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
         let core = self.core.lock().await;
         let ended = |tracked: &&RunState| {
@@ -115,8 +116,8 @@ impl Collector {
             .collect()
     }
 
-    /// Runs that are not over, have facts of a time, and were not read since this ingest leads, by Slurm's ids; but for those that a book has.
-    /// Accounting does not list by time what never became eligible.
+    /// Returns Slurm's ids of live runs that have facts in the window, were not read since this ingest became leader, and are not in
+    /// `run_store`. Accounting does not list by time what never became eligible.
     pub async fn alive_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
         let core = self.core.lock().await;
         let runs = core.run_store.iter().filter(|(run, tracked)| {
@@ -127,7 +128,7 @@ impl Collector {
             .collect()
     }
 
-    /// The usage events among accounting's that were published already. The others follow once their usage is settled.
+    /// Keeps the usage of runs whose usage was already published. The rest follows once it is complete.
     pub async fn without_published(&self, used: Vec<RunUsage>) -> Vec<Observation> {
         let core = self.core.lock().await;
         let observations = used.into_iter().map(|settled| settled.observation);
@@ -141,7 +142,7 @@ impl Collector {
 
     fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
         EventContext {
-            // It is not published for the first time.
+            // Every republished event is marked as late.
             late_after: -1,
             usage_after: 0,
             ..self.frame(now, cause)
@@ -149,7 +150,7 @@ impl Collector {
     }
 }
 
-/// Jobs of a run store with runs that ended within a time and used something, which its observations did not show.
+/// Returns jobs whose runs ended within the window and lack their usage.
 pub fn without_usage(run_store: &RunStore, window: Window) -> Vec<JobRef> {
     let owes = |tracked: &RunState| {
         let end = tracked.end.as_ref();

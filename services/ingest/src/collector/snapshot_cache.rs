@@ -1,6 +1,7 @@
-//! The newest snapshots of runs, compressed: of 100,000 jobs they are most of what ingest holds, and few are looked at again before their end.
+//! The newest snapshot of each run, compressed. With 100,000 jobs these are most of the memory of ingest, and few are read again before the
+//! run ends.
 //!
-//! Snapshots are short and have most of their text in common, so each is compressed with a dictionary of others that were seen before it.
+//! Snapshots are short and similar, so each is compressed with a dictionary of earlier ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +13,16 @@ use prost::Message as _;
 
 use crate::domain::{LocalRunKey, Owner};
 
-/// Snapshots in a dictionary.
+/// Number of snapshots in a dictionary.
 const DICTIONARY_SAMPLES: usize = 8;
-/// Snapshots that are compressed with one dictionary, at most: a queue changes, and so does what its jobs have in common.
+/// Maximum number of snapshots compressed with one dictionary. The queue changes, and so does what its jobs have in common.
 const MAX_SNAPSHOTS_PER_DICTIONARY: usize = 4_096;
 
-/// Snapshots by run.
 #[derive(Default)]
 pub(super) struct SnapshotCache {
     runs: HashMap<LocalRunKey, CompressedSnapshot>,
     dictionary: Arc<Vec<u8>>,
-    /// For the next dictionary.
+    /// Collected for the next dictionary.
     samples: Vec<Vec<u8>>,
     inserted: usize,
     sampled: usize,
@@ -34,22 +34,21 @@ struct CompressedSnapshot {
 }
 
 impl SnapshotCache {
-    /// What was seen last of a run, and whose it is.
+    /// Returns the last snapshot of a run, and its owner.
     pub(super) fn get(&self, run: &RunKey) -> Option<(Job, Owner)> {
         let packed = self.runs.get(&run.into())?;
-        // What was packed here can be unpacked here.
+        // Decompression fails only if the value was not written by `insert`.
         let bytes = decompress_size_prepended_with_dict(&packed.bytes, &packed.dictionary).ok()?;
         let (length, rest) = bytes.split_first_chunk()?;
         let (owner, job) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
         Some((Job::decode(job).ok()?, serde_json::from_slice(owner).ok()?))
     }
 
-    /// Whether something was seen of a run.
+    /// Whether a snapshot of the run is stored.
     pub(super) fn has(&self, run: &RunKey) -> bool {
         self.runs.contains_key(&run.into())
     }
 
-    /// Records what was seen of a run.
     pub(super) fn insert(&mut self, run: &RunKey, job: &Job, owner: &Owner) {
         let owner = serde_json::to_vec(owner).unwrap_or_default();
         let length = u32::try_from(owner.len()).unwrap_or_default();
@@ -66,7 +65,8 @@ impl SnapshotCache {
         self.learn(bytes);
     }
 
-    /// Takes a sample now and then, and makes a dictionary of enough of them: soon at first, then more and more seldom.
+    /// Samples snapshots and builds a dictionary when there are enough. The first dictionaries follow soon, later ones at growing
+    /// intervals.
     fn learn(&mut self, bytes: Vec<u8>) {
         self.inserted += 1;
         let apart = (self.inserted / DICTIONARY_SAMPLES)
@@ -81,7 +81,6 @@ impl SnapshotCache {
         }
     }
 
-    /// Drops a run.
     pub(super) fn remove(&mut self, run: &RunKey) {
         self.runs.remove(&run.into());
     }

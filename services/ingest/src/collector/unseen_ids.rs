@@ -1,36 +1,36 @@
-//! Ids of jobs that no sweep has shown, by the ids of those that sweeps do show: Slurm gives them out one after the other.
+//! Finds ids of jobs that no poll has shown. Slurm assigns ids consecutively, so they lie between the ids that polls do show.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Collector, Core};
 use crate::domain::{EntityKind, Observation, Record};
 
-/// More ids between two jobs are no jobs that were missed: numbers of another cluster of a federation, or a restart of the count.
+/// Largest range of ids taken for missed jobs. A larger one comes from another cluster of a federation, or from a restart of the count.
 const MAX_UNSEEN_IDS: u32 = 100_000;
-/// Slurm's clock may be so many seconds ahead of ours: munge allows no more.
+/// Maximum lead of Slurm's clock over the local clock, in seconds: munge allows no more.
 pub(crate) const MAX_CLOCK_SKEW_SECS: i64 = 300;
-/// Ranges stored separately while accounting is away: they are stored in one value.
+/// Maximum number of ranges stored while accounting is unavailable. They share one value.
 const MAX_UNSEEN_RANGES: usize = 1_000;
 
 /// The job that was submitted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Newest {
-    /// When, in Unix seconds.
+    /// Submit time in Unix seconds.
     pub submit: i64,
-    /// Its id.
+    /// Slurm's job id.
     pub id: u32,
 }
 
-/// Ids between two jobs that were seen, the first and the last.
+/// A range of ids between two jobs that were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unseen {
-    /// First of them.
+    /// First id of the range.
     pub first: u32,
-    /// Last of them.
+    /// Last id of the range.
     pub last: u32,
 }
 
-/// The ids between what was the newest job and what is it now. None where the count has begun again.
+/// Returns the ids between the previous and the current newest job; `None` if the count has restarted.
 fn between(before: Newest, now: Newest) -> Option<Unseen> {
     let distance = now.id.checked_sub(before.id)?;
     (1 < distance && distance <= MAX_UNSEEN_IDS).then(|| Unseen {
@@ -39,7 +39,7 @@ fn between(before: Newest, now: Newest) -> Option<Unseen> {
     })
 }
 
-/// Adds a range. Of too many the newest grows: of what is between, the known ids are not asked for.
+/// Adds a range. With too many ranges, extends the newest one; ids in it that are known are not looked up.
 fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
     let full = ranges.len() >= MAX_UNSEEN_RANGES;
     match ranges.last_mut() {
@@ -48,7 +48,8 @@ fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
     }
 }
 
-/// The job itself, if the reading shows when it got its id: a requeued job keeps its own, and a task gets one long after its submit.
+/// Returns the job if the observation shows when it got its id. A requeued job keeps its id, and an array task gets one long after its
+/// submit time.
 fn newest(observation: &Observation) -> Option<Newest> {
     let fresh = observation.record == Record::Controller
         && observation.restarts == Some(0)
@@ -60,14 +61,14 @@ fn newest(observation: &Observation) -> Option<Newest> {
 }
 
 impl Core {
-    /// Notes a job that a sweep shows.
+    /// Records a job that a poll shows.
     pub(super) fn note_id(&mut self, observation: &Observation) {
         self.newest = self.newest.max(newest(observation));
     }
 
-    /// Notes at the end of a sweep which ids it should have shown. Returns whether any is unknown.
+    /// Records at the end of a poll which ids it should have shown. Returns whether any of them is unknown.
     pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> bool {
-        // One that was submitted while a clock was ahead would be the newest for as long as that was.
+        // A job submitted while the clock was ahead would stay the newest until the clock reaches that time.
         for newest in [&mut self.meta.newest, &mut self.newest] {
             newest.take_if(|newest| newest.submit > now.saturating_add(MAX_CLOCK_SKEW_SECS));
         }
@@ -87,12 +88,12 @@ impl Core {
 }
 
 impl Collector {
-    /// A range to look up.
+    /// Returns a range to look up.
     pub async fn unseen(&self) -> Option<Unseen> {
         self.core.lock().await.meta.unseen.first().copied()
     }
 
-    /// The ids of a range that are not known meanwhile.
+    /// Returns the ids of a range that are still unknown.
     pub async fn unknown_of(&self, range: Unseen) -> Vec<u32> {
         let core = self.core.lock().await;
         let ids = range.first..=range.last;
@@ -100,7 +101,7 @@ impl Collector {
             .collect()
     }
 
-    /// Notes that a range was looked up.
+    /// Records that a range was looked up.
     pub async fn looked_up(&self, range: Unseen) {
         let mut core = self.core.lock().await;
         core.meta.unseen.retain(|other| *other != range);
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES);
         let newest = ranges[MAX_UNSEEN_RANGES - 1];
         assert_eq!((newest.first, newest.last), (9_991, 29_994));
-        // The count began again.
+        // The count has restarted.
         add(&mut ranges, Unseen { first: 5, last: 6 });
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES + 1);
     }

@@ -1,6 +1,6 @@
-//! Ended runs of which accounting has not reported yet what they used: when to ask, and when to stop asking.
+//! Schedule of ended runs whose usage accounting has not reported yet: when to ask, and when to stop asking.
 //!
-//! The backlog itself is in the stored run states; this is when each entry is due.
+//! The backlog itself is part of the stored run states. This module has the due time of each entry.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -19,35 +19,35 @@ use crate::domain::{LocalRunKey, RunState, RunStore, RunUsage};
 use crate::envelope::Cause;
 use crate::{Error, metrics};
 
-/// Shortest pause between two questions about one run.
+/// Shortest pause between two lookups of one run.
 const MIN_PAUSE: Duration = Duration::from_secs(2);
-/// Longest pause between two questions about one run.
+/// Longest pause between two lookups of one run.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// How much longer is waited before that is stored again: a restart begins the wait anew by so much at most.
+/// Interval at which the wait is stored. A restart repeats at most this much of it.
 const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(10);
-/// Runs named in a message.
+/// Maximum number of runs named in a message.
 const MAX_NAMED_RUNS: usize = 5;
 
-/// A run to be asked about.
+/// A run whose usage is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueUsageLookup {
-    /// The run.
+    /// Run key.
     pub run: RunKey,
-    /// As accounting knows its job.
+    /// Job reference for accounting.
     pub job: JobRef,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct UsageBacklogEntry {
     due: Instant,
-    /// The first answer without the use that this ingest got.
+    /// First answer to this process without the usage.
     answered: Option<Instant>,
-    /// How long others had waited before.
+    /// Time that earlier processes waited.
     before: Duration,
     answers: u32,
 }
 
-/// What is due, by when it is due.
+/// Runs whose usage is missing, ordered by due time.
 #[derive(Debug, Default)]
 pub(super) struct UsageBacklog {
     runs: HashMap<LocalRunKey, UsageBacklogEntry>,
@@ -55,7 +55,7 @@ pub(super) struct UsageBacklog {
 }
 
 impl UsageBacklog {
-    /// What the stored runs owe.
+    /// Schedules the runs of the run store.
     pub(super) fn of(run_store: &RunStore, now: i64, config: &Config) -> Self {
         let mut usage_backlog = Self::default();
         if config.accounting {
@@ -66,7 +66,7 @@ impl UsageBacklog {
         usage_backlog
     }
 
-    /// Notes what a run owes now.
+    /// Schedules or removes a run according to its stored state.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState, now: i64, config: &Config) {
         let run = LocalRunKey::from(run);
         if !tracked.owes_accounting() {
@@ -74,7 +74,7 @@ impl UsageBacklog {
                 self.by_due.remove(&(entry.due, run));
             }
         } else if !self.runs.contains_key(&run) {
-            // Slurm's clock and ours may differ: never sooner than now, never later than from now on.
+            // Slurm's clock may differ from the local one: due neither before now nor later than `usage_delay` from now.
             let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
             let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
             let entry = UsageBacklogEntry {
@@ -99,14 +99,14 @@ impl UsageBacklog {
         due.map(|(_, run)| *run)
     }
 
-    /// How long a run's use was waited for since accounting answered first; `None` if nothing is due.
+    /// Returns the wait since accounting's first answer without the usage; `None` if the run is not scheduled.
     fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
         let entry = self.runs.get(&run.into())?;
         let since = entry.answered.map_or(Duration::ZERO, |since| now - since);
         Some(entry.before + since)
     }
 
-    /// Notes an answer without the use. It is not waited longer than `within`.
+    /// Reschedules a run after an answer without the usage. The total wait is at most `within`.
     fn postpone(&mut self, run: &RunKey, now: Instant, within: Duration) {
         let left = within.saturating_sub(self.waited(run, now).unwrap_or_default());
         let run = LocalRunKey::from(run);
@@ -125,12 +125,12 @@ impl UsageBacklog {
 }
 
 impl Collector {
-    /// How many runs accounting must still be asked about.
+    /// Returns the number of runs that accounting must still be asked about.
     pub async fn usage_backlog_len(&self) -> usize {
         self.core.lock().await.usage_backlog.runs.len()
     }
 
-    /// Runs to ask accounting about now.
+    /// Returns at most `most` runs that are due now.
     pub async fn usage_due(&self, most: usize) -> Vec<DueUsageLookup> {
         let core = self.core.lock().await;
         let due = core.usage_backlog.due(Instant::now()).take(most);
@@ -142,7 +142,7 @@ impl Collector {
         .collect()
     }
 
-    /// Takes in what accounting says of runs that were due.
+    /// Applies accounting's answer about runs that were due.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -192,9 +192,9 @@ impl Collector {
         self.flush().await
     }
 
-    /// Publishes that accounting does not have the use of these runs.
+    /// Publishes that accounting lacks the usage of these runs.
     async fn without_usage(&self, core: &mut Core, runs: &[RunKey]) -> Result<(), Error> {
-        // Who cancelled a run that never started is no use that is lost: the event says that Slurm does not say it.
+        // An unknown canceller of a run that never started is no lost usage: its event already reports the actor as unknown.
         let now = Utc::now().timestamp();
         let mut lost = Vec::new();
         for run in runs {
@@ -253,7 +253,7 @@ impl Collector {
 }
 
 impl Core {
-    /// Keeps with a run how long accounting was waited for.
+    /// Stores with a run how long accounting was waited for.
     fn store_wait(&mut self, run: &RunKey, waited: Duration) {
         let Some(tracked) = self.run_store.get_mut(run) else {
             return;
@@ -266,10 +266,10 @@ impl Core {
     }
 }
 
-/// The job of a run, as accounting is asked what it used.
+/// Returns the job reference for a usage request.
 pub(super) fn job_of(run: &RunKey, tracked: &RunState) -> Option<JobRef> {
     let id = JobId::new(tracked.raw_id)?;
-    // The last task has the array's own id, by which accounting would report every task.
+    // The last task has the array's own id, for which accounting would report every task.
     Some(match run.task_id {
         Some(task) if tracked.raw_id == run.job_id => JobRef::ArrayTask { array: id, task },
         _ => JobRef::Job(id),
@@ -315,7 +315,7 @@ mod tests {
         let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);
         usage_backlog.note(&run(1), &ended(1_000), 1_000, &config);
-        // Long ago, and in the future by a clock that is wrong.
+        // An end long ago, and one in the future due to a wrong clock.
         usage_backlog.note(&run(2), &ended(5), 1_000, &config);
         usage_backlog.note(&run(3), &ended(9_000), 1_000, &config);
         let due = |usage_backlog: &UsageBacklog, seconds| {
@@ -337,7 +337,7 @@ mod tests {
         };
         usage_backlog.note(&run(1), &emitted, 1_000, &config);
         usage_backlog.note(&run(3), &emitted, 1_000, &config);
-        // Nothing is asked for the second time because of another reading.
+        // Another observation does not reset the schedule.
         usage_backlog.note(&run(2), &ended(5), 1_000, &config);
         assert_eq!(due(&usage_backlog, 16), [key(2)]);
         assert_eq!(
@@ -360,7 +360,7 @@ mod tests {
         );
         usage_backlog.postpone(&run(1), at(100), config.resolution_timeout);
         usage_backlog.postpone(&run(1), at(107), config.resolution_timeout);
-        // Not later than it is given up.
+        // The last lookup is no later than the timeout.
         assert_eq!(usage_backlog.due(at(109)).next(), None);
         assert_eq!(usage_backlog.due(at(110)).next(), Some(key(1)));
         assert_eq!(

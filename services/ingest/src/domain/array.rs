@@ -1,8 +1,8 @@
-//! The part of an array that has not become jobs of its own.
+//! Tasks of an array that have not become jobs of their own.
 //!
-//! Cancelling single pending tasks (`scancel 5_3`) leaves no record anywhere (seen on 22.05, 24.11 and 26.05): only the shrinking range of
-//! the array's record shows it. Tasks that left it and do not turn up as jobs were cancelled. What had left it before it was seen for the
-//! first time, accounting shows: in its row, which changes seconds later, or in the line of the command that submitted it.
+//! Cancelling single pending tasks (`scancel 5_3`) leaves no record (seen on 22.05, 24.11 and 26.05): only the range in the array's record
+//! shrinks. Tasks that left the range and do not turn up as jobs were cancelled. For tasks that left before the record was first seen,
+//! accounting has the submission: in its row, which changes seconds later, or in the submitting command line.
 
 use mesh_events::{EventType, RunKey, Slot};
 use slurm_client::ArraySubmission;
@@ -14,7 +14,7 @@ use super::observation::Observation;
 use super::run_state::RunState;
 use super::run_store::RunStore;
 
-/// Notes which tasks left the array's record since the last look.
+/// Records which tasks left the array's record since the last observation.
 pub(super) fn store_departed_tasks(next: &mut RunState, observation: &Observation) {
     let Some(tasks) = observation.tasks.as_ref().filter(|tasks| !tasks.truncated) else {
         return;
@@ -27,8 +27,8 @@ pub(super) fn store_departed_tasks(next: &mut RunState, observation: &Observatio
     next.rare.remaining = Some(TaskSet::new(tasks.iter()).to_string());
 }
 
-/// Notes that these tasks are in the array's record, or were published with its end: they have not left it. A controller that had lost its
-/// memory, or handed over to a backup with an older state, may have shown no record at all.
+/// Records that these tasks are in the array's record, or were published with its end, so they have not left it. A controller that had lost
+/// its state, or failed over to a backup with an older one, may have shown no record for a while.
 pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
     if let Some(left) = next.left_tasks() {
         let left = left.difference(tasks);
@@ -36,15 +36,14 @@ pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
     }
 }
 
-/// Notes that these tasks are not in the array's record any more.
+/// Records that these tasks are no longer in the array's record.
 fn record_departed(next: &mut RunState, gone: TaskSet) {
     let left = next.left_tasks().unwrap_or_default();
     let all = TaskSet::new(left.iter().chain(gone.iter()));
     next.rare.left = (!all.is_empty()).then(|| all.to_string());
 }
 
-/// Notes which tasks left an array's record before that was seen for the first time, from what accounting has of its submission. `None` if
-/// the record has to be read first.
+/// Determines from accounting which tasks left the array's record before it was first seen. `None` if the record has to be read first.
 pub fn compare_submitted(
     run_store: &RunStore,
     array: &RunKey,
@@ -54,13 +53,13 @@ pub fn compare_submitted(
     let mut next = run_store.get(array)?.clone();
     let remaining = match next.remaining_tasks() {
         Some(remaining) => remaining,
-        // Told with its end, as accounting has it.
+        // Published with its end, as accounting has it.
         None if next.over() => submitted.rest.clone(),
         None if submitted.rest.is_empty() || is_last => TaskSet::default(),
         None => return None,
     };
     let jobs = TaskSet::new(seen(run_store, array).iter().chain(submitted.jobs.iter()));
-    // A line that does not have what is there was changed afterwards, as by job_submit.lua.
+    // A command line that lacks known tasks was changed afterwards, for example by job_submit.lua.
     let ordered = submitted.ordered.as_ref().filter(|ordered| {
         [&remaining, &jobs]
             .iter()
@@ -78,7 +77,7 @@ pub fn compare_submitted(
     Some(next)
 }
 
-/// Tasks that became jobs.
+/// Returns the tasks that became jobs.
 fn seen(run_store: &RunStore, array: &RunKey) -> TaskSet {
     TaskSet::new(
         run_store
@@ -88,19 +87,19 @@ fn seen(run_store: &RunStore, array: &RunKey) -> TaskSet {
     )
 }
 
-/// What is known about the tasks that left an array's record.
+/// State of the tasks that left an array's record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DepartedTasks {
-    /// Each has turned up.
+    /// All tasks have turned up.
     Settled(Box<RunState>),
-    /// Some have not turned up yet; the array must be asked for.
+    /// Some tasks have not turned up yet; the array must be looked up.
     Missing(Box<RunState>),
-    /// Some did not turn up although the proof was waited for: they were cancelled.
+    /// Some tasks did not turn up in time: they were cancelled.
     Cancelled(Box<RunState>, Box<Fact>),
 }
 
-/// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more, `given_up` has
-/// the tasks that were waited for long enough.
+/// Resolves the tasks that left an array's record. `record_gone`: the array has no record of its own any more. `given_up`: the tasks whose
+/// wait is over.
 pub fn resolve_departed_tasks(
     run_store: &RunStore,
     array: &RunKey,
@@ -110,7 +109,7 @@ pub fn resolve_departed_tasks(
 ) -> Option<DepartedTasks> {
     let before = run_store.get(array).filter(|tracked| tracked.is_array)?;
     let mut next = before.clone();
-    // The tasks that it still had at its end were published with that.
+    // Tasks that remained at the array's end were published with it.
     if record_gone
         && !next.over()
         && let Some(rest) = next.remaining_tasks()
@@ -125,7 +124,7 @@ pub fn resolve_departed_tasks(
         return Some(DepartedTasks::Settled(Box::new(next)));
     }
     next.rare.left = Some(missing.to_string());
-    // Its record, which was gone, is there again and was not read yet: it may still have them.
+    // The record was gone, has come back and was not read yet: it may still have the tasks.
     let is_unread = !record_gone && !next.over() && next.rare.remaining.is_none();
     let given_up = given_up.filter(|_| !is_unread);
     let waiting = given_up.map_or_else(|| missing.clone(), |tasks| missing.difference(tasks));
@@ -167,7 +166,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Accounting lists a task that was cancelled alone as submitted, however long ago its cancellation was published.
+    /// Accounting lists a task that was cancelled alone as submitted, even if its cancellation was published long ago.
     #[test]
     fn a_task_that_was_published_as_cancelled_is_not_published_again() {
         let array = RunKey {

@@ -9,18 +9,18 @@ use super::observe::{Decision, ObservationContext};
 use super::run_state::{End, RunState};
 use super::run_store::RunStore;
 
-/// Which attempt of a run an observation belongs to.
+/// The attempt to which an observation belongs.
 enum Attempt<'a> {
     /// The first run: the run store has no other.
     First,
     /// A run in the run store.
     Known(RunKey),
-    /// The one after the newest that they have.
+    /// The run after the newest one in the run store.
     After(RunKey, &'a RunState),
 }
 
 impl Attempt<'_> {
-    /// Its run.
+    /// Returns the key of the run.
     fn run(&self, observation: &Observation) -> RunKey {
         match self {
             Self::First => observation.run.clone(),
@@ -30,14 +30,16 @@ impl Attempt<'_> {
     }
 }
 
-/// The run an observation belongs to, which the run store need not contain.
+/// Returns the run to which an observation belongs. The run store need not contain it.
 pub fn run_of(run_store: &RunStore, observation: &Observation) -> RunKey {
     attempt_of(run_store, observation).run(observation)
 }
 
-/// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
-/// second of its submission: then the restart count has grown and the job waits, or has another start. And a slurmctld that was started with
-/// an older state runs a job again that had ended, with the same submit time and count (22.05 to 26.05).
+/// Finds the attempt of an observation.
+///
+/// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the second
+/// of its submission. Then the restart count has grown, and the job waits or has another start. A slurmctld that was started with an older
+/// state runs an ended job again, with the same submit time and count (22.05 to 26.05).
 fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt<'a> {
     let mut attempts: Vec<(RunKey, &RunState)> = run_store
         .runs_of(&observation.run)
@@ -52,7 +54,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     let (Some(started), Some(before), Some(restarts)) =
         (tracked.started, tracked.restarts, observation.restarts)
     else {
-        // Other sources do not count restarts: the start distinguishes attempts.
+        // Other sources do not count restarts; the start time distinguishes attempts.
         let same_start = attempts.into_iter().find(|(_, earlier)| {
             earlier.started == observation.start && observation.start.is_some()
         });
@@ -62,7 +64,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
             None => Attempt::Known(run),
         };
     };
-    // An old answer, or one of before.
+    // An outdated answer, or one about an earlier attempt.
     let is_earlier = |(_, earlier): &(RunKey, &RunState)| {
         observation.started()
             && earlier.started == observation.start
@@ -78,7 +80,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     Attempt::After(run, tracked)
 }
 
-/// The run an observation belongs to, once the attempt before it is over.
+/// Returns the run to which an observation belongs, after closing the attempt before it.
 pub(super) fn resolve_attempt(
     run_store: &RunStore,
     observation: &Observation,
@@ -94,7 +96,7 @@ pub(super) fn resolve_attempt(
     if let Attempt::After(run, tracked) = &attempt
         && !tracked.over()
     {
-        // Accounting loses such an attempt, so there is nothing to wait for.
+        // Accounting loses such an attempt, so waiting for it is useless.
         let mut closed = RunState::clone(tracked);
         closed.end = Some(End {
             event: Some(EventType::JobRequeued),
@@ -113,8 +115,8 @@ pub(super) fn resolve_attempt(
     attempt.run(observation)
 }
 
-/// Whether slurmctld has a run that a record has ended in another execution: with a start after that end, which no old answer has, and no
-/// more restarts than before. That of a waiting job, and while nodes are cleaned up, is the start that is to come.
+/// Whether slurmctld runs a run again that has ended according to a record. Its start is then later than that end, which no outdated answer
+/// has, and its restart count has not grown. The start of a waiting job, or of one whose nodes are cleaned up, is only planned.
 fn is_over_and_again(tracked: &RunState, observation: &Observation) -> bool {
     let end = tracked
         .end
@@ -129,7 +131,7 @@ fn is_over_and_again(tracked: &RunState, observation: &Observation) -> bool {
         (now, None) => now == Some(0),
         (None, _) => false,
     };
-    // What ended while it waited has its end for a start.
+    // For a run that ended while it waited, the start equals the end.
     let rounding = i64::from(!observation.started());
     observation.record == Record::Controller
         && is_settled
@@ -141,8 +143,8 @@ fn is_over_and_again(tracked: &RunState, observation: &Observation) -> bool {
         })
 }
 
-/// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.
-/// While nodes are cleaned up after a requeue, the record still has the old run's nodes, but the start that is to come.
+/// Whether the observed run began after the stored one ended. The start of a single run may move while its nodes boot, but never past its
+/// end. While nodes are cleaned up after a requeue, the record has the old run's nodes with the planned start of the next run.
 fn began_after(tracked: &RunState, observation: &Observation) -> bool {
     let over = tracked.end.as_ref().filter(|end| !end.inferred);
     tracked.started.is_some()

@@ -1,6 +1,8 @@
-//! The end of a finished job that was requeued: accounting's row says REQUEUED, with the time of the requeue (22.05 and 24.11; 26.05 keeps
-//! the row). Its batch step ended before, and says when, and how as far as a step knows; that of a run that was requeued while it ran
-//! ends with the requeue or after it. Both times are slurmctld's.
+//! The end of a finished job that was requeued. Accounting's row then has state REQUEUED and the time of the requeue (22.05 and 24.11;
+//! 26.05 keeps the row).
+//!
+//! The batch step of such a run ended earlier. It has the time of the end, and the state as far as a step knows it. The batch step of a run
+//! that was requeued while it ran ends with the requeue or after it. Both times come from slurmctld.
 
 use slurm_client::{AccountingRecord, StepUsage};
 use slurm_types::{JobBaseState, JobFlag};
@@ -8,22 +10,22 @@ use slurm_types::{JobBaseState, JobFlag};
 use super::observation::Observation;
 use super::snapshot;
 
-/// slurmctld may note the end of a batch step and that of its run in two seconds.
+/// Largest difference between the ends of a batch step and of its run, in seconds.
 const ROUNDING_SECONDS: i64 = 1;
-/// What sacct of 22.05 takes from exit codes above 127.
+/// Amount that sacct of 22.05 subtracts from exit codes above 127.
 const SACCT_EXIT_CODE_LOSS: u8 = 128;
 
-/// How a run ended by its batch step, if its row says only that it was requeued.
+/// End of a run according to its batch step, if its row has only the requeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchStepEnd {
-    /// Its state, where the step's says it: a step that was stopped does not say why.
+    /// Final state, if the step shows it. A step that was stopped does not show why.
     base: Option<JobBaseState>,
-    /// When, in Unix seconds.
+    /// Unix seconds.
     at: i64,
 }
 
 impl BatchStepEnd {
-    /// Of a row that says REQUEUED, if its batch step ended by then.
+    /// Reads the end from a REQUEUED row, if its batch step ended by then.
     pub(super) fn of(row: &AccountingRecord, steps: &[StepUsage]) -> Option<Self> {
         let is_requeued =
             row.ended() && row.state.base.is_none() && row.state.has(JobFlag::Requeued);
@@ -41,19 +43,19 @@ impl BatchStepEnd {
         })
     }
 
-    /// Whether the run was certainly over before it was requeued.
+    /// Whether the run certainly ended before it was requeued.
     pub fn is_before_requeue(&self, row: &Observation) -> bool {
         self.seconds_before(row.end) > 0
     }
 
-    /// How long the run was over when it was requeued; 0 if that is not certain.
+    /// Returns the seconds between the end and the requeue; 0 if the end did not certainly come first.
     pub(super) fn seconds_before(&self, requeued: Option<i64>) -> u64 {
         let seconds = requeued.map_or(0, |requeued| requeued - self.at);
         let seconds = Some(seconds).filter(|seconds| *seconds > ROUNDING_SECONDS);
         u64::try_from(seconds.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Whether row and step confirm the end that jobcomp reports of the run.
+    /// Whether row and step confirm the end that jobcomp reports.
     pub fn is_confirmed_by(&self, row: &Observation, end: &Observation) -> bool {
         let same_run = (&end.run, end.start) == (&row.run, row.start);
         let same_user =
@@ -77,8 +79,8 @@ impl BatchStepEnd {
 }
 
 impl Observation {
-    /// The run with the end that its batch step shows, if its row has lost it. How it ended the step may not say: then it is published as
-    /// requeued, at the time at which it was over.
+    /// Replaces an overwritten end with that of the batch step. If the step does not show how the run ended, it is published as requeued,
+    /// at the time of that end.
     pub fn with_own_end(mut self) -> Self {
         let Some(own) = self.own_end.take() else {
             return self;
@@ -124,8 +126,8 @@ mod tests {
         }]
     }
 
-    /// Rows as 22.05.8, 24.11.5 and 26.05 printed them of jobs that were requeued while they ran: one that dies of it, one that ends by
-    /// itself meanwhile, one that must be killed.
+    /// Rows as printed by 22.05.8, 24.11.5 and 26.05 for jobs that were requeued while they ran: one dies from it, one ends by itself
+    /// meanwhile, one must be killed.
     #[test]
     fn a_run_that_was_requeued_while_it_ran_has_no_end_of_its_own() {
         let row = row("REQUEUED", 130);

@@ -1,8 +1,8 @@
-//! Whether a record of Slurm stands behind the end of a run that `jobcomp/script` reports.
+//! Checks the end of a run that `jobcomp/script` reports against Slurm's records.
 //!
-//! Every node with a hook holds the credential that rings a doorbell. So jobcomp's word counts only about a run that a record knows, only for
-//! what that record hides, and only as far as it does not contradict it. slurmctld writes its own record before it calls jobcomp, and here
-//! that record was read afterwards: while a run is COMPLETING it has the end's time and exit code, and 22.05 hides only the state.
+//! Every node with a hook has the credential to ring a doorbell. Therefore jobcomp is trusted only about runs that a record knows, only for
+//! what that record hides, and only if it does not contradict it. slurmctld writes its record before it calls jobcomp, and ingest read that
+//! record afterwards. While a run is COMPLETING, the record has the time and exit code of the end; 22.05 hides only the state.
 
 use std::collections::BTreeSet;
 
@@ -15,26 +15,26 @@ use super::observation::{Observation, Owner};
 use super::run_state::RunState;
 use super::run_store::RunStore;
 
-/// Slurm's times are whole seconds, and it moves the submit time of a requeued job by at least one.
+/// Tolerance in seconds. Slurm's times are whole seconds, and it moves the submit time of a requeued job by at least one.
 const ROUNDING_SECONDS: i64 = 2;
 
-/// What the records say of an end that jobcomp reports.
+/// Verdict of the records on an end that jobcomp reports.
 #[derive(Debug)]
 pub enum Confirmation {
-    /// A record knows the run: this is its end.
+    /// A record knows the run and confirms this end.
     Confirmed(Box<Observation>),
     /// The end is known from a record, or was published.
     Known,
-    /// The run's record is about to change, and does not confirm it so far.
+    /// The run's record is about to change, and does not confirm the end so far.
     Open,
-    /// No record at hand knows the run.
+    /// No available record knows the run.
     UnknownRun,
-    /// A record says that the run goes on, or that it cannot have ended so.
+    /// A record shows that the run continues, or that it cannot have ended this way.
     Contradicted,
 }
 
-/// Compares an end with the controller's records of the same job, and with what is stored from records. `owner` is whose the run is, if
-/// it was seen since ingest leads.
+/// Compares an end with the controller's records of the same job, and with the state stored from records. `owner` returns the owner of a
+/// run that was seen since ingest became leader.
 pub fn confirm(
     run_store: &RunStore,
     found: &[Observation],
@@ -61,7 +61,7 @@ pub fn confirm(
             None => Confirmation::Open,
         };
     }
-    // A run that was requeued in its first second may keep its submit time (22.05): the controller has counted a restart since.
+    // A run that was requeued in its first second may keep its submit time (22.05); the controller's restart count has grown then.
     match known {
         Some(run) if run.over() => Confirmation::Known,
         Some(run) if restarted_since(run, record) && run.started.is_some() => {
@@ -71,7 +71,8 @@ pub fn confirm(
     }
 }
 
-/// The controller has the job in another run. Of an earlier one it proves that it is over; how, jobcomp reports of one that was seen to start.
+/// The controller has the job in another run, which proves that the earlier one is over. How it ended, jobcomp may report only for a run
+/// that was seen to start.
 fn of_earlier_run(
     found: &[Observation],
     known: Option<&RunState>,
@@ -99,7 +100,7 @@ fn of_earlier_run(
     }
 }
 
-/// The controller's record of a run whose epilogs run, with the end that jobcomp reports, if the record confirms it.
+/// Completes the controller's record of a run whose epilogs run with the end from jobcomp, if the record confirms it.
 fn completed(
     record: &Observation,
     known: Option<&RunState>,
@@ -112,7 +113,7 @@ fn completed(
     if record.base == Some(JobBaseState::Pending)
         || known.is_some_and(|run| restarted_since(run, record))
     {
-        // It goes back to the queue: the record has the times of the next run already, and no exit code.
+        // The job returns to the queue: the record already has the times of the next run, and no exit code.
         let started = known?.started?;
         let mut observation = record.clone().completed_by(end, nodes_agree);
         observation.start = Some(started);
@@ -129,7 +130,7 @@ fn completed(
     same_end.then(|| record.clone().completed_by(end, nodes_agree))
 }
 
-/// An end about which nothing else is taken from jobcomp than what it alone knows. The rest was seen before.
+/// Builds an end that takes from jobcomp only what no other source has. The rest comes from the stored state.
 fn end_of(run: &RunState, end: &Observation) -> Observation {
     let job = &end.job;
     Observation {
@@ -153,20 +154,20 @@ fn end_of(run: &RunState, end: &Observation) -> Observation {
     }
 }
 
-/// An end without the names that only the doorbell has.
+/// Removes the names that only the doorbell has.
 pub fn without_names(mut end: Observation) -> Observation {
     end.owner = Owner::default();
     end.job.group.clear();
     end
 }
 
-/// Two that report different ends of one run: one of them is wrong.
+/// Whether two reports contradict each other about the end of one run.
 pub fn contradict(one: &Observation, other: &Observation) -> bool {
     let what = |end: &Observation| (end.end_kind(), end.end, end.exit_code);
     one.run == other.run && what(one) != what(other)
 }
 
-/// Only Slurm's times are compared with each other: our clock may be wrong.
+/// Whether the times are possible. Compares only Slurm's times with each other, because the local clock may be wrong.
 fn is_possible(end: &Observation) -> bool {
     let RunKey { submit_time, .. } = end.run;
     end.end.is_none_or(|at| {
@@ -177,7 +178,8 @@ fn is_possible(end: &Observation) -> bool {
     })
 }
 
-/// While the nodes of a run are cleaned up its record names those whose epilogs still run, and in what it was allocated how many it had.
+/// Whether both agree on the nodes. While nodes are cleaned up, the record names only those whose epilogs still run; the allocated TRES has
+/// the original number.
 fn nodes_agree(record: &Observation, end: &Observation) -> bool {
     if record.job.nodes == end.job.nodes {
         return true;
@@ -213,7 +215,7 @@ mod tests {
         }
     }
 
-    /// What is stored after some readings, what the controller says now, and what jobcomp reports.
+    /// Checks a reported end after some observations (`before`) against the controller's records (`found`).
     fn check(before: &str, found: &str, end: &str) -> String {
         let mut run_store = RunStore::default();
         for (poll, text) in before.split(';').enumerate() {
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn an_end_counts_as_far_as_a_record_bears_it_out() {
         for (before, found, end, expected) in [
-            // 22.05 hides the state of a run whose epilogs run, not when it ended.
+            // 22.05 hides the state of a run whose epilogs run, but not the time of its end.
             (
                 "RUNNING n1",
                 "COMPLETING n1 end=20",
@@ -270,7 +272,7 @@ mod tests {
                 "PENDING n1 end=20",
                 "Open",
             ),
-            // It counts the restart at once, and has the times of the next run.
+            // The controller counts the restart at once, and has the times of the next run.
             (
                 "RUNNING n1",
                 "COMPLETING n1 start=20 end=900 restarts=1",
@@ -339,7 +341,7 @@ mod tests {
                 "FAILED n1 end=90",
                 "Known",
             ),
-            // A run that nobody has seen.
+            // A run that no record has shown.
             (
                 "RUNNING n1 submit=100 start=110",
                 "RUNNING n1 submit=100 start=110",
@@ -352,7 +354,7 @@ mod tests {
                 "FAILED n1 submit=100 start=110 end=120",
                 "UnknownRun",
             ),
-            // It goes on.
+            // The run continues.
             (
                 "RUNNING n1",
                 "RUNNING n1",
@@ -408,7 +410,7 @@ mod tests {
         assert!(completed(&record, None, &end).is_none());
     }
 
-    /// Once a hook has reported a run, that says nothing about others.
+    /// A run that only a hook reports says nothing about other runs.
     #[test]
     fn a_run_that_only_a_hook_tells_of_is_continued_by_none() {
         let mut run_store = RunStore::default();

@@ -1,7 +1,7 @@
-//! One run: from what is stored and one more reading to the facts that are new.
+//! Derives the new facts of one run from its stored state and an observation.
 //!
-//! The order within one reading is the order of a life: submitted, released, started, suspended, resumed, resized, end. A reading
-//! that comes late or twice finds the facts published already and adds nothing.
+//! Facts of one observation have a fixed order: submitted, released, started, suspended, resumed, resized, end. A late or repeated
+//! observation adds nothing, because its facts are already published.
 
 use mesh_events::proto::mesh::event::v1::IdSource;
 use mesh_events::{EventId, EventType, RunKey, Slot};
@@ -13,53 +13,53 @@ use super::pending_reason;
 use super::run_state::{End, RunState};
 use super::running::{resizes, start, suspensions};
 
-/// How a fact gets its id.
+/// How the id of a fact is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactId {
-    /// Slurm's record times it.
+    /// From the time in Slurm's record.
     Recorded(Slot),
-    /// The nth of its kind about this run.
+    /// From a counter of its type within the run.
     Sampled(u64),
-    /// The nth correction of another fact.
+    /// From the corrected fact and a counter.
     Correction(EventId, u64),
 }
 
 /// The run that another one continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continuation {
-    /// The earlier run.
+    /// Key of the earlier run.
     pub run: RunKey,
-    /// Word of its end.
+    /// Event name of its end.
     pub cause: String,
 }
 
-/// Something that is to be published.
+/// A fact to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// The run it is about.
+    /// Run of the fact.
     pub run: RunKey,
-    /// What happened.
+    /// Event type.
     pub kind: EventType,
-    /// Its identity.
+    /// Identity.
     pub id: FactId,
-    /// Slurm's time of it; `None` if Slurm does not time it.
+    /// Slurm's time of the fact, in Unix seconds; `None` if Slurm records none.
     pub at: Option<i64>,
-    /// Counts the events of the run.
+    /// Sequence number within the run.
     pub seq: u64,
-    /// True if no record of Slurm stands behind it.
+    /// Whether no record of Slurm supports it.
     pub inferred: bool,
-    /// Base state before.
+    /// Base state before the fact.
     pub previous_state: String,
-    /// How often the job was put back into the queue before this run, where that is known.
+    /// Number of requeues before this run, if known.
     pub restart_count: Option<u32>,
-    /// For `submitted`: the run it continues.
+    /// Earlier run that this one continues; for `submitted` only.
     pub continues: Option<Continuation>,
-    /// For `cancelled` of an array: the tasks.
+    /// Cancelled tasks of an array; for `cancelled` only.
     pub array_tasks: String,
 }
 
 impl Fact {
-    /// The event's id.
+    /// Computes the id of the event.
     pub fn event_id(&self) -> EventId {
         match self.id {
             FactId::Recorded(slot) => EventId::recorded(&self.run, slot),
@@ -70,7 +70,7 @@ impl Fact {
         }
     }
 
-    /// What the id was computed from.
+    /// Returns the source from which the id was computed.
     pub fn id_source(&self) -> Option<IdSource> {
         match self.id {
             FactId::Recorded(slot) => IdSource::recorded(self.kind, slot),
@@ -112,16 +112,16 @@ impl Emitter<'_> {
     }
 }
 
-/// What is known about how the run came to be.
+/// Origin of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Origin {
-    /// The run it continues.
+    /// Earlier run that it continues.
     pub continues: Option<Continuation>,
-    /// True for the first run of an array's task: the array's `submitted` covers it.
+    /// Whether this is the first run of an array task, which the array's `submitted` covers.
     pub covered_by_array: bool,
 }
 
-/// The new facts of a run, and what is to be stored of it.
+/// Returns the next state of a run and its new facts.
 pub(super) fn derive(
     run: &RunKey,
     previous: Option<&RunState>,
@@ -135,7 +135,7 @@ pub(super) fn derive(
         .cloned()
         .unwrap_or_else(|| RunState::new(observation));
     let mut facts = Vec::new();
-    // Accounting keeps what is over for years: that it tells of it says nothing about how long Slurm will show it.
+    // Accounting keeps ended runs for years, so its rows do not show how long slurmctld will keep a run.
     let seen = match observation.record {
         Record::Accounting => observation.end.filter(|_| observation.end_kind().is_some()),
         Record::Controller | Record::JobComp => None,
@@ -144,7 +144,7 @@ pub(super) fn derive(
     next.last_seen = next.last_seen.max(seen.unwrap_or(look.now));
     if next.over() {
         correct(run, &mut next, observation, inferred, &mut facts);
-        // Accounting has the time of every resize, the controller of the last one only.
+        // Accounting has the time of every resize, the controller only of the last one.
         let mut emitter = Emitter {
             run,
             next: &mut next,
@@ -197,8 +197,8 @@ pub(super) fn derive(
     (next, facts)
 }
 
-/// How often the job was put back into the queue before this run; once it is known it stays. Only the controller counts. While a run that was
-/// put back is cleaned up, its record has the next run's count already (22.05); that of a run that is finished has its own.
+/// Stores the number of requeues before this run; once known, it does not change. Only the controller counts. While a requeued run is
+/// cleaned up, its record already has the next run's count (22.05); the record of a finished run has its own.
 fn count_restarts(next: &mut RunState, observation: &Observation) {
     let is_own = observation
         .base
@@ -208,7 +208,7 @@ fn count_restarts(next: &mut RunState, observation: &Observation) {
     }
 }
 
-/// What lives at the first start is published as such, once, and nothing else of it.
+/// Publishes a run that is alive at the first start as a baseline, once, without any other fact.
 fn baseline(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     next.submitted = true;
     if observation.started() {
@@ -251,7 +251,7 @@ fn end(emitter: &mut Emitter<'_>, observation: &Observation, look: &ObservationC
         at: observation.end.unwrap_or(look.now),
         inferred: inferred || observation.end_is_inferred,
     });
-    // Of a run that was over in the second of its start accounting may have nodes and no start (seen on 22.05).
+    // Accounting may have nodes but no start for a run that ended in the second of its start (seen on 22.05).
     let ran = observation.record == Record::Accounting && observation.allocated;
     emitter.next.owes_usage = emitter.next.started.is_some() || ran;
     let code = observation
@@ -274,8 +274,8 @@ fn end(emitter: &mut Emitter<'_>, observation: &Observation, look: &ObservationC
     fact.inferred |= observation.end_is_inferred;
 }
 
-/// Accounting of 22.05 still lists tasks that already ran in an array's remainder, and a record of the controller may have lost them
-/// with its end, so what was seen last is better.
+/// Returns the tasks that an array still had at its end. Accounting of 22.05 still lists tasks that already ran, and the controller's
+/// record may lose the tasks with the end, so the last known range is better.
 fn cancelled_tasks(tracked: &RunState, observation: &Observation) -> Option<String> {
     let listed = observation
         .tasks
@@ -287,7 +287,7 @@ fn cancelled_tasks(tracked: &RunState, observation: &Observation) -> Option<Stri
     }
 }
 
-/// A record that contradicts an end that was inferred, or reported by a hook, corrects it; anything else about a run that is over says nothing new.
+/// Corrects an end that was inferred or reported by a hook, if a record contradicts it. Nothing else about an ended run is news.
 fn correct(
     run: &RunKey,
     next: &mut RunState,
@@ -310,7 +310,7 @@ fn correct(
         return;
     }
     next.hook_only = false;
-    // 22.05 and 24.11 write over the row of a finished run that is requeued.
+    // 22.05 and 24.11 overwrite the row of a finished run that is requeued.
     let was_overwritten = kind == EventType::JobRequeued && observation.end > Some(at);
     let has_own_end = observation
         .own_end
@@ -328,7 +328,7 @@ fn correct(
         inferred: false,
     });
     if event.is_none() {
-        // Was settled as a gap: the end itself was never published.
+        // The end was resolved as a gap, so it was never published.
         let mut emitter = Emitter {
             run,
             next,
@@ -355,14 +355,14 @@ fn correct(
     }
 }
 
-/// Who cancelled is published once, when accounting says it. Without an actor, the row has none either.
+/// Publishes who cancelled a run, once, when accounting reports it. Without an actor, accounting's row has none either.
 fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     let is_answer = observation.record == Record::Accounting && observation.end_kind().is_some();
     if !next.owes_canceller || !is_answer {
         return;
     }
     next.owes_canceller = false;
-    // A correction of how it ended has it.
+    // A correction of the end already has the actor.
     let is_published = facts
         .iter()
         .any(|fact| fact.kind == EventType::JobCorrected);
@@ -385,7 +385,7 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
     );
 }
 
-/// What an ended run used is published once, when accounting has it.
+/// Publishes the usage of an ended run, once, when accounting has it.
 fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     if !next.owes_usage || observation.job.usage.is_none() {
         return;
@@ -400,7 +400,7 @@ fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &m
     emitter.recorded(EventType::JobUpdated, Slot::Updated, observation.end);
 }
 
-/// What the next reading is compared with.
+/// Stores what the next observation is compared with.
 fn record_observation(next: &mut RunState, observation: &Observation) {
     next.state = observation.state_word();
     // While an old run is cleaned up, its record already counts the next restart (22.05).

@@ -1,5 +1,5 @@
-//! What a doorbell brings along. Of all hooks only `jobcomp/script` knows the final state of a run and its submit time, so only its
-//! environment counts as a record; the others say which job to look at.
+//! Evidence carried by a doorbell. Of all hooks, only `jobcomp/script` knows the final state of a run and its submit time, so only its
+//! environment counts as a record. The other hooks only name the job to read.
 
 use mesh_events::RunKey;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
@@ -10,54 +10,54 @@ use slurm_types::{JobBaseState, JobFlag, JobId, ReasonClass, TimeLimit, UnixTime
 use super::observation::{EntityKind, Observation, Owner, Record};
 use super::snapshot;
 
-/// A doorbell, understood.
+/// Decoded content of a doorbell.
 #[derive(Clone, Debug)]
 pub struct Evidence {
-    /// Slurm's id of the record to look at.
+    /// Slurm's id of the job to read.
     pub job_id: u32,
-    /// Which hook rang.
+    /// Name of the hook.
     pub hook: String,
-    /// The end of a run, if the hook says so one.
+    /// End of a run, if the hook reports one.
     pub end: Option<Box<Observation>>,
 }
 
 /// Why a doorbell cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EvidenceError {
-    /// It is about no job.
+    /// It names no job.
     #[error("doorbell of {hook} names no job; set SLURM_JOB_ID or JOBID")]
     NoJob {
-        /// The hook.
+        /// Name of the hook.
         hook: String,
     },
-    /// It is from somewhere else.
+    /// It comes from another cluster.
     #[error(
         "doorbell of {hook} is from cluster {found:?}, this is {expected:?}; give each cluster its own mesh.cluster"
     )]
     OtherCluster {
-        /// The hook.
+        /// Name of the hook.
         hook: String,
-        /// Its cluster.
+        /// Cluster of the doorbell.
         found: String,
-        /// Ours.
+        /// Cluster of this ingest.
         expected: String,
     },
-    /// A jobcomp record that is none.
+    /// Its jobcomp record is unreadable.
     #[error("doorbell of {hook} cannot be read")]
     Unreadable {
-        /// The hook.
+        /// Name of the hook.
         hook: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: ReadEvidenceError,
     },
 }
 
 impl Evidence {
-    /// Reads a doorbell.
+    /// Decodes a doorbell.
     ///
     /// # Errors
-    /// If it names no job, or another cluster.
+    /// If it names no job or another cluster, or if its jobcomp record cannot be read.
     pub fn read(cluster: &str, doorbell: &Doorbell) -> Result<Self, EvidenceError> {
         let hook = doorbell.hook.clone();
         if doorbell.cluster != cluster {
@@ -84,12 +84,12 @@ impl Evidence {
     }
 }
 
-/// Whether a hook is `jobcomp/script`, however the site spells it.
+/// Whether a hook is `jobcomp/script`, in any spelling.
 fn is_jobcomp(hook: &str) -> bool {
     hook.eq_ignore_ascii_case("jobcomp") || hook.eq_ignore_ascii_case("jobcompscript")
 }
 
-/// The end of a run as slurmctld hands it to `jobcomp/script`; `None` if the record says so no end (a resize rings, too).
+/// The end of a run as slurmctld passes it to `jobcomp/script`; `None` if the record has none. jobcomp is also called for a resize.
 fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Observation> {
     let requeued = record.requeued();
     let base = record
@@ -103,7 +103,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
     let submit = record.submit?;
     let array = record.array_job_id.map(JobId::get);
     let allocated = record.was_allocated();
-    // As in `Place`: with the array's own id and without nodes it is what was left of the array.
+    // As in `RunIdentity::of`: a record with the array's own id and without nodes is the remainder of the array.
     let is_remainder = array == Some(raw_id) && !allocated;
     let task = array.and(record.array_task_id).filter(|_| !is_remainder);
     let run = RunKey {

@@ -1,5 +1,5 @@
-//! What is open about a run that no record shows any more, or about tasks that left an array's record: how long to ask, and when to say
-//! that nobody knows. Every question ends within [`LookupLimits::within`], whatever Slurm answers or does not answer.
+//! Open lookups of runs that no record shows any more, and of tasks that left an array's record: how long to ask, and when to give up.
+//! Every lookup ends within [`LookupLimits::within`], whatever Slurm answers.
 
 use std::time::Duration;
 
@@ -7,65 +7,66 @@ use serde::{Deserialize, Serialize};
 
 use super::observation::Owner;
 
-/// Answers of accounting after which what it does not have does not exist.
+/// Number of answers without a record that prove its absence from accounting.
 const ANSWERS_TO_PROVE_ABSENCE: u32 = 3;
 
-/// What is asked.
+/// Subject of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndLookup {
-    /// How a run ended that the controller does not know any more.
+    /// How a run ended that the controller does not have any more.
     End,
-    /// How a run ended whose job is in a later run already.
+    /// How a run ended whose job is already in a later run.
     EarlierEnd,
-    /// What became of tasks that left their array's record. `record_gone`: the controller does not know the array any more.
+    /// What became of tasks that left their array's record.
     Tasks {
         /// Whether the array has no record of its own any more.
         record_gone: bool,
     },
 }
 
-/// How long is waited, by `[ingest]` of `mesh.toml`.
+/// Time limits, from `[ingest]` of `mesh.toml`.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupLimits {
     /// `missing_record_timeout`: the shortest wait before absence proves anything.
     pub patience: Duration,
     /// `resolution_timeout`: the longest wait at all.
     pub within: Duration,
-    /// Whether accounting is asked.
+    /// Whether accounting is enabled.
     pub accounting: bool,
 }
 
-/// What accounting has said of a question so far.
+/// Answers of accounting to a lookup so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookupAnswers {
-    /// How often it answered.
+    /// Number of answers.
     pub count: u32,
     /// Whether the last answer has the run, or the array, as alive.
     pub alive: bool,
 }
 
-/// What follows.
+/// State of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Nothing yet.
+    /// Not resolved yet.
     Open {
-        /// Whether accounting is to be asked (again).
+        /// Whether to ask accounting (again).
         ask: bool,
     },
     /// There is no record, and there will be none.
     Absent,
-    /// Nobody can say, in time or without contradiction: a gap.
+    /// The answer is missing, late or contradictory: a gap.
     Unknowable,
 }
 
-/// Settles a question that is open for so long.
+/// Resolves a lookup from its age and accounting's answers.
 pub fn settle(
     question: EndLookup,
     waited: Duration,
     answers: LookupAnswers,
     limits: LookupLimits,
 ) -> Resolution {
-    // A record that is gone here and alive there is a contradiction, as from a backup slurmctld with an old state.
+    // A record that the controller lacks and accounting has as alive is a contradiction, for example from a backup slurmctld with an old
+    // state.
     let contradicted = answers.alive
         && matches!(
             question,
@@ -73,7 +74,7 @@ pub fn settle(
         );
     let unanswered = limits.accounting && answers.count == 0;
     if waited >= limits.within {
-        // A run has ended somehow, and without a record nobody knows how.
+        // The run has ended, and without a record it is unknown how.
         return if contradicted || unanswered || question == EndLookup::End {
             Resolution::Unknowable
         } else {
@@ -84,29 +85,29 @@ pub fn settle(
     match question {
         EndLookup::End => Resolution::Open { ask: true },
         _ if asked && !contradicted && waited >= limits.patience => Resolution::Absent,
-        // The answer that has it as alive may be old by now.
+        // An answer that has the run as alive may be outdated by now.
         _ => Resolution::Open {
             ask: !asked || contradicted,
         },
     }
 }
 
-/// A question as it is stored with its run, so that a restart does not begin the wait anew.
+/// A lookup as stored with its run, so that a restart continues the wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLookup {
-    /// How long it is open, in seconds.
+    /// Time it has been open, in seconds.
     #[serde(rename = "w")]
     pub waited: u64,
-    /// Answers of accounting.
+    /// Number of answers from accounting.
     #[serde(rename = "n", default)]
     pub answers: u32,
-    /// Tasks that are waited for, as Slurm writes them.
+    /// Missing tasks, in Slurm's notation.
     #[serde(rename = "t", default, skip_serializing_if = "String::is_empty")]
     pub tasks: String,
-    /// Whose it is.
+    /// Owner of the run.
     #[serde(rename = "o", default)]
     pub owner: Owner,
-    /// What was seen last of an array, of which nothing may be left to be read: `Job` of the events in base64.
+    /// Last snapshot of an array, whose record may be gone: `Job` of the events in base64.
     #[serde(rename = "j", default, skip_serializing_if = "String::is_empty")]
     pub job: String,
 }
@@ -131,8 +132,8 @@ mod tests {
         ]
     }
 
-    /// What happens at one look: seconds since the last one, whether accounting answers if it is asked, whether with the run as alive,
-    /// and whether ingest is killed after it.
+    /// One step: seconds since the last one, whether accounting answers (and if so, whether with the run as alive), and whether ingest is
+    /// killed afterwards.
     type Step = (u64, Option<bool>, bool);
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -152,7 +153,7 @@ mod tests {
             let limits = LookupLimits { accounting, ..LIMITS };
             let (mut waited, mut stored, mut answers) = (0, 0, LookupAnswers::default());
             let mut settled = None;
-            // Then nobody kills it any more.
+            // After this, ingest is not killed any more.
             let quiet = std::iter::repeat_n((60, None, false), 20);
             for (seconds, answer, kill) in steps.into_iter().chain(quiet) {
                 waited += seconds;
@@ -168,7 +169,7 @@ mod tests {
                         break;
                     }
                 }
-                // As the collector stores it: not at every look.
+                // Like the collector, which does not store the wait at every step.
                 if waited - stored >= 30 {
                     stored = waited;
                 }

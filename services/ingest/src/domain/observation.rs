@@ -1,4 +1,4 @@
-//! What one reading says about one run, whichever source it came from.
+//! An observation of one run, from any source.
 
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey};
@@ -10,107 +10,107 @@ use super::batch_step_end::BatchStepEnd;
 use super::run_state::StateWord;
 use super::snapshot;
 
-/// What kind of thing a run belongs to.
+/// Kind of entity to which a run belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntityKind {
-    /// An ordinary job, or a component of a heterogeneous one.
+    /// A plain job, or a component of a heterogeneous job.
     Job,
     /// One task of an array.
     Task,
-    /// The array itself: the tasks that have not become jobs of their own.
+    /// The array itself: its tasks that have not become jobs of their own.
     Array,
 }
 
-/// Where an observation comes from.
+/// Source of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// slurmctld's record.
+    /// Record of slurmctld.
     Controller,
-    /// A row of slurmdbd.
+    /// Row of slurmdbd.
     Accounting,
-    /// What slurmctld handed to `jobcomp/script`.
+    /// Environment that slurmctld passed to `jobcomp/script`.
     JobComp,
 }
 
-/// Whom a job belongs to, as Slurm prints it.
+/// Owner of a job, as printed by Slurm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// User name.
     #[serde(rename = "u")]
     pub user: String,
-    /// Uid, where the source has it.
+    /// Uid, if the source has it.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Account.
+    /// Account name.
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub account: String,
 }
 
-/// One reading of one run.
+/// One observation of one run.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// The run. Its attempt is 0 here; [`super::observe`] finds the attempt.
+    /// Run key. Its attempt is 0 here; [`super::observe`] determines the attempt.
     pub run: RunKey,
-    /// Slurm's id of the record.
+    /// Slurm's job id of the record.
     pub raw_id: u32,
-    /// What it is about.
+    /// Kind of entity.
     pub entity: EntityKind,
-    /// The tasks of an array's own record.
+    /// Tasks of an array's own record.
     pub tasks: Option<TaskSet>,
     /// Source.
     pub record: Record,
-    /// Base state, where the source has it. 22.05 hides it behind `COMPLETING`.
+    /// Base state, if the source has it. 22.05 hides it behind `COMPLETING`.
     pub base: Option<JobBaseState>,
-    /// Epilogs still run; of a pending job: of the run before.
+    /// Whether epilogs still run; for a pending job, those of the previous run.
     pub completing: bool,
-    /// A sibling of the federation runs instead.
+    /// Whether a sibling of the federation runs the job instead.
     pub revoked: bool,
-    /// Accounting's and jobcomp's way to say that the run ended by a requeue.
+    /// Whether the run ended by a requeue, as reported by accounting or jobcomp.
     pub requeued: bool,
     /// Whether nodes were ever allocated: the only proof of a start.
     pub allocated: bool,
-    /// Whether its nodes are those of its end, by jobcomp's word, and not those whose epilogs still run.
+    /// Whether its nodes are those of its end, as reported by jobcomp, rather than those whose epilogs still run.
     pub nodes_at_end: bool,
-    /// Whether how it ended is the word of jobcomp or of its batch step.
+    /// Whether the end is known only from jobcomp or from the batch step.
     pub ended_by_hook: bool,
-    /// Whether its end follows from what is around it, and from no record of it.
+    /// Whether the end is inferred from other facts, without a record of its own.
     pub end_is_inferred: bool,
-    /// The end by its steps, of a row that a requeue has written over.
+    /// End according to the batch step, for a row that a requeue has overwritten.
     pub own_end: Option<BatchStepEnd>,
-    /// Exit code, which the controller's record has also while it hides the state.
+    /// Exit code. The controller's record has it even while it hides the state.
     pub exit_code: Option<ExitCode>,
-    /// Start in Unix seconds; meaningful with `allocated` only.
+    /// Start in Unix seconds; meaningful only with `allocated`.
     pub start: Option<i64>,
-    /// End in Unix seconds; of a running job the latest possible one.
+    /// End in Unix seconds; for a running job, the latest possible end.
     pub end: Option<i64>,
-    /// Last suspend or resume.
+    /// Last suspend or resume, in Unix seconds.
     pub suspend_time: Option<i64>,
-    /// Seconds it ran before the last suspend.
+    /// Seconds that the run was running before the last suspend.
     pub pre_suspend: Option<i64>,
-    /// When its size changed.
+    /// Times of resizes, in Unix seconds.
     pub resizes: Vec<i64>,
-    /// Count of restarts, where the source has it.
+    /// Restart count, if the source has it.
     pub restarts: Option<u32>,
-    /// Priority 0 while pending.
+    /// Whether it has priority 0 while pending.
     pub held: bool,
-    /// Class of the reason.
+    /// Class of the pending reason.
     pub class: ReasonClass,
-    /// Uid of who cancelled it, where the source has it.
+    /// Uid of the canceller, if the source has it.
     pub cancelled_by: Option<u32>,
-    /// Whom it belongs to.
+    /// Owner of the job.
     pub owner: Owner,
-    /// The snapshot for the event.
+    /// Job snapshot for the event.
     pub job: Job,
 }
 
 impl Observation {
-    /// From the controller's record; `None` if it lacks an id or its submit time, which no record of Slurm does.
+    /// Reads the controller's record; `None` if it lacks an id or a submit time, which no record of Slurm does.
     pub fn from_controller(cluster: &str, record: &JobRecord) -> Option<Self> {
         let raw_id = record.job_id?.get();
         let submit_time = record.submit?.as_secs();
         let allocated = record.was_allocated();
         let pending = record.state.is(JobBaseState::Pending);
-        // While the last nodes of a run are cleaned up its record may name none (22.05).
+        // While the last nodes of a run are cleaned up, its record may name none (22.05).
         let completing = record.state.has(JobFlag::Completing);
         let never_ran = !allocated && !completing && record.restarts == 0;
         let tasks = record.array_tasks.as_ref();
@@ -141,7 +141,7 @@ impl Observation {
             pre_suspend: record
                 .pre_suspend_secs
                 .and_then(|secs| i64::try_from(secs).ok()),
-            // One from before the start would be of an earlier run.
+            // A resize before the start belongs to an earlier run.
             resizes: record
                 .resize_time
                 .filter(|at| allocated && !pending && Some(*at) >= record.start)
@@ -149,7 +149,7 @@ impl Observation {
                 .into_iter()
                 .collect(),
             restarts: Some(record.restarts),
-            // A suspended job has priority 0 too (seen on 22.05), so it counts while pending only.
+            // A suspended job has priority 0, too (seen on 22.05), so this counts only while pending.
             held: pending && record.priority == Some(0),
             class: reason.class(),
             cancelled_by: None,
@@ -162,7 +162,7 @@ impl Observation {
         })
     }
 
-    /// From a row of accounting; `None` if it lacks an id or its submit time.
+    /// Reads a row of accounting; `None` if it lacks an id or a submit time.
     pub fn from_accounting(cluster: &str, row: &AccountingRecord) -> Option<Self> {
         let raw_id = row.job_id?.get();
         let submit_time = row.submit?.as_secs();
@@ -174,7 +174,7 @@ impl Observation {
         let identity = RunIdentity::of(raw_id, position, !allocated);
         let run = identity.run_key(cluster, submit_time);
         let job = snapshot::from_accounting(row, &run, &identity.tasks);
-        // A finished state without its time is not the end yet.
+        // A finished state without an end time is not the end yet.
         let ended = row.ended();
         Some(Self {
             run,
@@ -213,7 +213,7 @@ impl Observation {
         })
     }
 
-    /// The event of the run's end, if this reading proves it.
+    /// Returns the event type of the run's end, if this observation proves it.
     pub fn end_kind(&self) -> Option<EventType> {
         if self.revoked {
             return Some(EventType::JobRevoked);
@@ -224,7 +224,7 @@ impl Observation {
         }
     }
 
-    /// Whether it waits in the queue: pending, and nothing of an earlier run is left to clean up.
+    /// Whether it waits in the queue: it is pending, and no earlier run is being cleaned up.
     pub fn waiting(&self) -> bool {
         self.base == Some(JobBaseState::Pending) && !self.completing && !self.revoked
     }
@@ -234,18 +234,18 @@ impl Observation {
         self.allocated && self.start.is_some() && !self.waiting()
     }
 
-    /// Whether the state is about to change by itself, and what it changes to is not known yet.
+    /// Whether the state is about to change to one that is not known yet.
     pub fn in_flux(&self) -> bool {
         self.completing && self.end_kind().is_none()
     }
 
-    /// Slurm's word for the state.
+    /// Slurm's keyword for the state.
     pub fn state_word(&self) -> StateWord {
         let base = self.base.filter(|_| !self.in_flux());
         base.map_or(StateWord::COMPLETING, StateWord::from)
     }
 
-    /// Takes the exit code that another source has of the same run's end, where this one has none.
+    /// Takes the exit code of the same end from another source, unless this one has it.
     pub fn take_code(&mut self, other: &Self) {
         if self.job.exit_code.is_none() && self.end_kind() == other.end_kind() {
             self.job.exit_code = other.job.exit_code;
@@ -253,14 +253,14 @@ impl Observation {
         }
     }
 
-    /// This reading of the controller with the end that jobcomp reports of the same run.
+    /// Completes the controller's record with the end that jobcomp reports.
     pub fn completed_by(mut self, evidence: &Self, nodes_agree: bool) -> Self {
         self.base = evidence.base;
         self.requeued = evidence.requeued;
         self.ended_by_hook = true;
         self.end = evidence.end.or(self.end);
         if evidence.allocated {
-            // Of a run whose nodes are all free again the controller's record has none, and of a requeued one a later start.
+            // The controller's record has no nodes once all of them are free, and a later start after a requeue.
             self.allocated = true;
             self.nodes_at_end = nodes_agree;
             self.start = evidence.start.or(self.start);
@@ -270,7 +270,7 @@ impl Observation {
     }
 }
 
-/// The event of an end state.
+/// Returns the event type of an end state.
 fn end_of(base: JobBaseState) -> Option<EventType> {
     match base {
         JobBaseState::Pending | JobBaseState::Running | JobBaseState::Suspended => None,
@@ -286,7 +286,7 @@ fn end_of(base: JobBaseState) -> Option<EventType> {
     }
 }
 
-/// Where a record belongs.
+/// The run to which a record belongs.
 pub(super) struct RunIdentity {
     pub root: u32,
     pub task: Option<u32>,
@@ -295,8 +295,8 @@ pub(super) struct RunIdentity {
 }
 
 impl RunIdentity {
-    /// The last task of an array keeps the array's own id, and Slurm prints a remainder of one task like a task (22.05). As long as it
-    /// never ran, a record with the array's id is the array.
+    /// The last task of an array keeps the array's own id, and Slurm prints a remainder of one task like a task (22.05). A record with the
+    /// array's id that never ran is the array.
     pub(super) fn of(
         raw_id: u32,
         array: Option<(u32, Option<&ArrayTasks>)>,
@@ -326,7 +326,7 @@ impl RunIdentity {
         }
     }
 
-    /// The run that was submitted then, in its first attempt.
+    /// Returns the run with this submit time, in its first attempt.
     pub(super) fn run_key(&self, cluster: &str, submit_time: i64) -> RunKey {
         RunKey {
             cluster: cluster.to_owned(),

@@ -1,4 +1,4 @@
-//! One reading, seen in the light of everything known about its job: which run it belongs to, and what has to be proven first.
+//! Interprets an observation with all stored runs of its job: to which run it belongs, and what has to be looked up first.
 
 use mesh_events::{EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
@@ -9,44 +9,44 @@ use super::observation::{EntityKind, Observation, Record};
 use super::run_state::{End, RunState};
 use super::run_store::RunStore;
 
-/// The circumstances of a reading.
+/// Context of an observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObservationContext {
-    /// Now, in Unix seconds.
+    /// Current time in Unix seconds.
     pub now: i64,
-    /// Number of the sweep it belongs to; `None` for a look that a doorbell or accounting caused.
+    /// Number of the poll; `None` for a read that a doorbell or accounting caused.
     pub poll: Option<u64>,
-    /// True for what was submitted before capture began, while the very first sweep of a cluster is read.
+    /// Whether the job was submitted before capture began, and this is the very first poll of the cluster.
     pub first_start: bool,
-    /// True once the proof of an earlier run was waited for long enough.
+    /// Whether the wait for the end of an earlier run is over.
     pub given_up: bool,
-    /// True if no record of Slurm stands behind the reading.
+    /// Whether no record of Slurm supports the observation.
     pub inferred: bool,
-    /// True if the controller has shown this run as restarted.
+    /// Whether the controller has shown this run as restarted.
     pub restarted: bool,
 }
 
-/// What has to be asked before everything can be published.
+/// A lookup required before everything can be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LookupTarget {
-    /// The controller, again, soon: the state is about to change.
+    /// The controller, again and soon: the state is about to change.
     Again,
     /// Accounting, for every run of the job.
     Accounting,
 }
 
-/// What follows from a reading.
+/// Result of an observation.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
-    /// Memory to keep, in the order of `facts`.
+    /// Run states to store, in the order of `facts`.
     pub changes: Vec<(RunKey, RunState)>,
     /// Facts to publish, in order.
     pub facts: Vec<Fact>,
-    /// What has to be asked.
+    /// Lookups to make.
     pub follow_ups: Vec<LookupTarget>,
     /// Runs whose end will never be known.
     pub lost: Vec<RunKey>,
-    /// Second executions of runs that had ended, by a slurmctld that does not know that.
+    /// Repeated executions of runs that had ended, by a slurmctld that has lost their end.
     pub again: Vec<RunKey>,
 }
 
@@ -83,7 +83,7 @@ pub fn observe(
     let (next, facts) = derive(&run, known, observation, origin, look, look.inferred);
     if observation.in_flux() {
         decision.follow_ups.push(LookupTarget::Again);
-        // Accounting has the end of a run while its epilogs run, and of a run whose job waits again already.
+        // Accounting has the end of a run while its epilogs run, and also after its job has returned to the queue.
         if look.poll.is_some() || observation.base.is_some() {
             decision.follow_ups.push(LookupTarget::Accounting);
         }
@@ -93,8 +93,8 @@ pub fn observe(
     decision
 }
 
-/// The last task of an array has the array's id. Requeued and cancelled while waiting, only the controller's restart count tells it from
-/// the array; for other sources the run store does.
+/// The last task of an array has the array's id. If it was requeued and cancelled while waiting, only the controller's restart count
+/// distinguishes it from the array. For other sources, the run store does.
 fn requeued_last_task(run_store: &RunStore, observation: &Observation) -> Option<Observation> {
     if observation.entity != EntityKind::Array
         || observation.record == Record::Controller
@@ -119,8 +119,8 @@ fn requeued_last_task(run_store: &RunStore, observation: &Observation) -> Option
     Some(task)
 }
 
-/// A run that is not over is in the controller's memory, and the controller counts restarts: it can tell the next run of a scrontab job,
-/// whose last one ended like any other, from a job that got a used id. Accounting cannot (22.05).
+/// Whether to leave a live run to the controller, which counts restarts. Only the controller can distinguish the next run of a scrontab
+/// job, whose last one ended like any other, from a job with a reused id. Accounting cannot (22.05).
 fn leaves_it_to_the_controller(
     run_store: &RunStore,
     run: &RunKey,
@@ -130,8 +130,8 @@ fn leaves_it_to_the_controller(
     observation.record == Record::Accounting && observation.end_kind().is_none() && has_earlier()
 }
 
-/// Nobody is submitted while he runs: such a row of accounting is a part that a resize made of a run, of which slurmdbd, killed then, has
-/// lost that it was one (seen on 22.05).
+/// Whether a row of accounting is only a part of a resized run. A job is not submitted while it runs, so slurmdbd, which was killed at that
+/// time, has lost the link between the rows (seen on 22.05).
 fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> bool {
     let is_within = |(other, tracked): (RunKey, &RunState)| {
         other.submit_time < run.submit_time
@@ -144,13 +144,13 @@ fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> b
     observation.record == Record::Accounting && run_store.runs_of(run).any(is_within)
 }
 
-/// An end as the run that continues it names it.
+/// Name of an end in the run that continues it.
 fn end_word(end: &End) -> String {
     end.event
         .map_or_else(String::new, |kind| kind.event().to_owned())
 }
 
-/// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.
+/// Returns the run that a newly seen run continues: `Some(None)` if it continues none, `None` if that must be looked up first.
 fn continued_run(
     run_store: &RunStore,
     run: &RunKey,
@@ -164,7 +164,7 @@ fn continued_run(
         let missed = observation.restarts.is_some_and(|restarts| restarts > 0)
             && !look.first_start
             && !look.given_up;
-        // Runs before this one were never seen: accounting lists them.
+        // Earlier runs were never seen; accounting lists them.
         return (!missed || observation.record != Record::Controller).then_some(None);
     };
     if run.attempt > 0 {
@@ -175,11 +175,11 @@ fn continued_run(
         }));
     }
     let restarted = match observation.restarts {
-        // Of a component of a heterogeneous job that got nodes and had to give them back none is counted (22.05 and 24.11).
+        // No restart is counted for a component of a heterogeneous job that got nodes and had to return them (22.05 and 24.11).
         Some(restarts) => restarts > 0 || tracked.end_kind() == Some(EventType::JobRequeued),
-        // Accounting does not count restarts on 22.05. A job that ended otherwise runs again only if somebody requeued it.
+        // Accounting of 22.05 does not count restarts. After any other end, a job runs again only if a user requeued it.
         None if look.restarted => true,
-        // Only these ends put a job back into the queue by themselves.
+        // Only these ends return a job to the queue by themselves.
         None => matches!(
             tracked.end_kind(),
             Some(EventType::JobRequeued | EventType::JobPreempted | EventType::JobNodeFail)
@@ -194,7 +194,7 @@ fn continued_run(
     if !look.given_up {
         return None;
     }
-    // Slurm gave the job a new submit time, so the earlier run is over; how, nobody could say in time.
+    // Slurm gave the job a new submit time, so the earlier run is over. How it ended could not be determined in time.
     let mut closed = tracked.clone();
     let kind = EventType::JobRequeued;
     closed.end = Some(End {
@@ -221,7 +221,8 @@ fn continued_run(
     }))
 }
 
-/// Whether the array's own `submitted` covers this first sight of a task. If the array was not seen yet, it is told from the task.
+/// Whether the array's own `submitted` covers this task, which is seen for the first time. An array that was not seen yet is derived from
+/// the task.
 fn array_of(
     run_store: &RunStore,
     run: &RunKey,
@@ -244,7 +245,7 @@ fn array_of(
         (None, Some((array, _))) => array.submit_time == run.submit_time,
         (None, None) => origin.continues.is_none(),
     };
-    // What is inferred says nothing about the array.
+    // An inferred observation says nothing about the array.
     if first_run
         && !look.inferred
         && known.is_none_or(|(array, _)| array.submit_time != run.submit_time)

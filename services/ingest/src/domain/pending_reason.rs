@@ -1,8 +1,8 @@
-//! Facts of a waiting run that Slurm does not time: held, released, the class of the reason.
+//! Facts of a waiting run that Slurm does not time: held, released, and the class of the pending reason.
 //!
-//! The reason is what the scheduler that looked last has written, so a change counts once a second sweep has seen it. A hold seen at
-//! the very first sight counts at once, and a start is proof of a release. A class that goes to and fro is published [`MAX_BURST`] times, then
-//! once in [`MIN_INTERVAL_SECS`] seconds, with what it is by then: on a cluster where fifty thousand jobs flap, nothing else would be heard.
+//! The last scheduler that evaluated the job has written the reason, so a change counts once a second poll confirms it. A hold in the very
+//! first observation counts at once, and a start proves a release. A class that flaps is published [`MAX_BURST`] times, then once every
+//! [`MIN_INTERVAL_SECS`] seconds with its current value. Otherwise fifty thousand flapping jobs would drown all other events.
 
 use mesh_events::EventType;
 use slurm_types::ReasonClass;
@@ -12,16 +12,16 @@ use super::observation::Observation;
 use super::observe::ObservationContext;
 use super::run_state::{Candidate, RunState};
 
-/// Changes of the class that a run publishes at once.
+/// Number of changes of class that a run publishes without delay.
 pub(super) const MAX_BURST: i64 = 3;
-/// Seconds from one further change to the next; a run at rest for so long may publish one more at once.
+/// Minimum seconds between further changes. After such an interval without a change, one more is published without delay.
 pub(super) const MIN_INTERVAL_SECS: i64 = 600;
 
 const HELD: usize = 0;
 const RELEASED: usize = 1;
 const PENDING: usize = 2;
 
-/// Publishes what two sweeps agree on, and stores what the next one must confirm.
+/// Publishes what two polls agree on, and stores what the next poll must confirm.
 pub(super) fn emit(
     emitter: &mut Emitter<'_>,
     observation: &Observation,
@@ -62,7 +62,7 @@ pub(super) fn emit(
         }
         return;
     }
-    // It stays a candidate: what it is when its time has come is published.
+    // Remains a candidate, and is published with the value it has when the interval is over.
     if change.held.is_none() && emitter.next.is_quiet(look.now) {
         return;
     }
@@ -70,7 +70,7 @@ pub(super) fn emit(
     match change.held {
         Some(held) => {
             hold(emitter, held);
-            // Released into a reason that two sweeps have not agreed on yet.
+            // Released, with a reason that two polls have not confirmed yet.
             if !held {
                 emitter.next.candidate = waits_for(observation).map(|class| {
                     Box::new(Candidate {
@@ -89,16 +89,16 @@ pub(super) fn emit(
     }
 }
 
-/// Counts a change of the class that is published (as the generic cell rate algorithm keeps it).
+/// Counts a published change of class (generic cell rate algorithm).
 fn spend(next: &mut RunState, now: i64) {
-    // A clock that was ahead must not keep a run quiet for longer.
+    // A clock that was ahead must not suppress events for longer.
     let spent = next
         .quiet_from
         .clamp(now, now + (MAX_BURST - 1) * MIN_INTERVAL_SECS);
     next.quiet_from = spent + MIN_INTERVAL_SECS;
 }
 
-/// Takes over how it waits without telling it.
+/// Stores the pending state without publishing it.
 pub(super) fn accept(next: &mut RunState, observation: &Observation) {
     if observation.waiting() {
         next.held = observation.held;
@@ -110,7 +110,7 @@ pub(super) fn accept(next: &mut RunState, observation: &Observation) {
     }
 }
 
-/// What differs from what was published last.
+/// Returns what differs from the last published state.
 fn change(previous: &RunState, observation: &Observation, poll: u64) -> Option<Candidate> {
     if observation.held != previous.held {
         return Some(Candidate {
@@ -130,11 +130,11 @@ fn change(previous: &RunState, observation: &Observation, poll: u64) -> Option<C
     })
 }
 
-/// The class it waits for; `None` as long as no scheduler has looked at it.
+/// Returns the class of the pending reason; `None` as long as no scheduler has evaluated the job.
 fn waits_for(observation: &Observation) -> Option<ReasonClass> {
     match observation.class {
         ReasonClass::NotEvaluated => None,
-        // Priority is not 0 any more, the reason is what the scheduler wrote before.
+        // The priority is no longer 0, but the scheduler has not updated the reason.
         ReasonClass::Held if !observation.held => None,
         class => Some(class),
     }

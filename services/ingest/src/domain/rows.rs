@@ -1,7 +1,7 @@
-//! Accounting's rows, put together to runs.
+//! Folds accounting's rows into runs.
 //!
-//! A resize ends a row with state `RESIZING` and opens another whose submit and start are the time of the resize (job_mgr.c, and
-//! sacct -D on 22.05): several rows, one run. The run keeps its first submit time.
+//! A resize ends a row with state `RESIZING` and opens another one whose submit and start are the time of the resize (job_mgr.c, and `sacct
+//! -D` on 22.05): several rows, one run. The run keeps its first submit time.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,14 @@ use slurm_types::JobFlag;
 
 use super::observation::Observation;
 
-/// Jobs that have a stand-in row: slurmdbd knows too little of them yet, so nothing of it is accepted and accounting is asked again.
+/// Returns the jobs with a stand-in row. slurmdbd does not know enough of them yet, so none of their rows count, and they are looked up
+/// again.
 pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
     let rows = rows.iter().filter(|row| row.provisional);
     rows.filter_map(|row| Some(row.job_id?.get())).collect()
 }
 
-/// Rows that are sorted by job, in parts of so many or a few more: no job is in two of them.
+/// Splits rows that are sorted by job into batches of at least `at_once`, without splitting a job.
 pub fn parts_of_jobs(
     mut rows: &[AccountingRecord],
     at_once: usize,
@@ -29,7 +30,7 @@ pub fn parts_of_jobs(
     })
 }
 
-/// The runs of some jobs from their rows (`sacct -D`), oldest run first per job. Stand-ins are left out.
+/// Returns the runs of these rows (`sacct -D`), oldest run first per job. Stand-in rows are left out.
 pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Observation> {
     let rows: Vec<&AccountingRecord> = rows.iter().collect();
     let runs = fold_parts(cluster, &rows);
@@ -38,7 +39,7 @@ pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Observation> {
         .collect()
 }
 
-/// Like [`fold`], with the positions of the rows that each run is made of.
+/// Like [`fold`], with the positions of each run's rows.
 pub(super) fn fold_parts(
     cluster: &str,
     rows: &[&AccountingRecord],
@@ -73,7 +74,7 @@ pub(super) fn fold_parts(
             let at = end.as_secs();
             open_resize = Some((run.raw_id, at));
             run.resizes.push(at);
-            // The run goes on: what `RESIZING` implies is a running job.
+            // The run continues: `RESIZING` implies a running job.
             run.end = None;
         }
     }

@@ -1,4 +1,4 @@
-//! The stored state of a run: what was published, and what two polls must agree on before it is published.
+//! Stored state of a run: what was published, and what a second poll must confirm before it is published.
 
 mod rare;
 mod words;
@@ -15,120 +15,120 @@ use super::lookup::StoredLookup;
 use super::observation::{EntityKind, Observation};
 use super::pending_reason;
 
-/// A run's end.
+/// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// The event; `None` if the end cannot be known and was settled as a gap.
+    /// Event type; `None` if the end is unknown and was resolved as a gap.
     #[serde(with = "words::end")]
     pub event: Option<EventType>,
-    /// When, in Unix seconds.
+    /// Unix seconds.
     pub at: i64,
-    /// True if no record of Slurm stands behind it. A record that comes later corrects it.
+    /// Whether no record of Slurm supports it. A later record corrects it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub inferred: bool,
 }
 
-/// Something sampled that the next sweep must confirm.
+/// A sampled change that the next poll must confirm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Number of the sweep that saw it first.
+    /// Number of the poll that saw it first.
     #[serde(rename = "sweep")]
     pub poll: u64,
-    /// `Some` for a hold or a release, that is the new value.
+    /// New value of a hold or release; else `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<bool>,
-    /// Class of the reason it waits for.
+    /// New class of the pending reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ReasonClass>,
 }
 
-/// The memory of one run. Names are short because there is one per job in a key-value shard, and what few runs have is apart because all of
-/// them are in memory.
+/// Stored state of one run. Serialized names are short because a shard has one state per job. Rare fields are kept apart because all states
+/// are in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunState {
-    /// Slurm's id of the record.
+    /// Slurm's job id of the record.
     #[serde(rename = "i")]
     pub raw_id: u32,
-    /// True for the array itself.
+    /// Whether this is the array itself.
     #[serde(rename = "a", default, skip_serializing_if = "is_false")]
     pub is_array: bool,
-    /// True for an array's task.
+    /// Whether this is a task of an array.
     #[serde(rename = "t", default, skip_serializing_if = "is_false")]
     pub is_task: bool,
     /// Number of events of this run.
     #[serde(rename = "q")]
     pub seq: u64,
-    /// `submitted` was published, or must not be (baseline; first run of an array's task).
+    /// Whether `submitted` was published, or must not be (baseline; first run of an array's task).
     #[serde(rename = "s", default, skip_serializing_if = "is_false")]
     pub submitted: bool,
-    /// Whether this run is published as one of its own while it waits: not so for the first run of an array's task.
+    /// Whether pending events are published for this run. Not so for the first run of an array's task.
     #[serde(rename = "w", default, skip_serializing_if = "is_false")]
     pub waits: bool,
-    /// When it started, once that was published.
+    /// Published start, in Unix seconds.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub started: Option<i64>,
-    /// Its end, once that was published.
+    /// Published end.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// How it ended is the word of jobcomp, or of its batch step, about a run that a record knows. A record that says otherwise corrects it,
-    /// but not one that a requeue has written over.
+    /// Whether the end of a run that a record knows comes from jobcomp or from the batch step. A contradicting record corrects it, unless a
+    /// requeue has overwritten that record.
     #[serde(rename = "eh", default, skip_serializing_if = "is_false")]
     pub ended_by_hook: bool,
-    /// No record of Slurm has shown this run: it is published as inferred, and says nothing about other runs.
+    /// Whether no record of Slurm has shown this run. It is published as inferred, and says nothing about other runs.
     #[serde(rename = "ho", default, skip_serializing_if = "is_false")]
     pub hook_only: bool,
-    /// It ran and is over, and accounting has not reported yet what it used.
+    /// Whether it ran and has ended, and accounting has not reported its usage yet.
     #[serde(rename = "u", default, skip_serializing_if = "is_false")]
     pub owes_usage: bool,
-    /// It was published as cancelled, and not by whom: the controller does not say it, accounting does.
+    /// Whether its cancellation was published without an actor. Accounting has the actor, the controller does not.
     #[serde(rename = "ca", default, skip_serializing_if = "is_false")]
     pub owes_canceller: bool,
-    /// Exit code and signal of the end, as long as what it used is due: accounting of 22.05 has no codes over REST.
+    /// Exit code and signal of the end, until the usage is published: accounting of 22.05 has no exit codes over REST.
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<(u32, u32)>,
-    /// Last base state, in Slurm's words.
+    /// Last base state, as Slurm's keyword.
     #[serde(rename = "st")]
     pub state: StateWord,
-    /// How often the job was put back into the queue before this run, as every event of it says.
+    /// Number of requeues before this run, as in its events.
     #[serde(rename = "rc", default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<u32>,
-    /// Slurm's count of restarts as it was read last: while an old run is cleaned up that is the next run's.
+    /// Slurm's restart count as last read. While an old run is cleaned up, it is that of the next run.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u32>,
-    /// Told as held.
+    /// Whether it is held according to the published events.
     #[serde(rename = "h", default, skip_serializing_if = "is_false")]
     pub held: bool,
-    /// Class of the reason that was published last.
+    /// Last published class of the pending reason.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ReasonClass>,
-    /// What the next sweep must confirm.
+    /// Change that the next poll must confirm.
     #[serde(rename = "cd", default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Box<Candidate>>,
-    /// How far the allowance of events of this class is used, in Unix seconds: the further ahead, the fewer events.
+    /// Used allowance of pending events, in Unix seconds: the further ahead, the fewer events.
     #[serde(rename = "y", default, skip_serializing_if = "is_zero")]
     pub quiet_from: i64,
-    /// How many `held`, `released`, `pending` were published.
+    /// Number of published `held`, `released` and `pending` events.
     #[serde(rename = "n", default)]
     pub counts: [u32; 3],
-    /// Accounting is still to be asked which tasks the array was submitted with.
+    /// Whether accounting must still be asked which tasks the array was submitted with.
     #[serde(rename = "as", default, skip_serializing_if = "is_false")]
     pub ask_submitted: bool,
-    /// What is open about it, if no record shows it any more.
+    /// Open lookup, if no record shows the run any more.
     #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
     pub question: Option<Box<StoredLookup>>,
-    /// Digest of the sweep's row that was last read in full.
+    /// Digest of the poll's row whose record was last read in full.
     #[serde(rename = "d", default)]
     pub digest: u64,
-    /// When a source last knew it, in Unix seconds.
+    /// When a source last had the run, in Unix seconds.
     #[serde(rename = "l", default)]
     pub last_seen: i64,
-    /// What few runs have.
+    /// Fields that few runs have.
     #[serde(flatten)]
     pub rare: Rare,
 }
 
 impl RunState {
-    /// Memory of a run at its first sight.
+    /// State of a run that is seen for the first time.
     pub fn new(observation: &Observation) -> Self {
         Self {
             raw_id: observation.raw_id,
@@ -138,12 +138,12 @@ impl RunState {
         }
     }
 
-    /// Whether its end is known, or known to be unknowable.
+    /// Whether its end is known, or resolved as unknowable.
     pub const fn over(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether what became of it is published in full: what it used, and of an array the tasks that left it before its end.
+    /// Whether everything about it is published, including its usage and, for an array, the tasks that left it before its end.
     pub fn closed(&self) -> bool {
         self.over() && !self.owes_accounting() && self.rare.left.is_none() && !self.ask_submitted
     }
@@ -153,12 +153,12 @@ impl RunState {
         self.owes_usage || self.owes_canceller
     }
 
-    /// The event type of its end.
+    /// Returns the event type of its end.
     pub fn end_kind(&self) -> Option<EventType> {
         self.end.as_ref()?.event
     }
 
-    /// Whether the next sweep must read it in full even if its row is unchanged.
+    /// Whether the next poll must read it in full even if its row is unchanged.
     pub fn unsettled(&self, now: i64) -> bool {
         let awaited = |candidate: &Candidate| candidate.held.is_some() || !self.is_quiet(now);
         let is_awaited = self.candidate.as_deref().is_some_and(awaited);
@@ -166,7 +166,7 @@ impl RunState {
             || !self.over() && (is_awaited || self.state == StateWord::COMPLETING)
     }
 
-    /// Whether the class has changed so often lately that a further change is not published yet.
+    /// Whether the class has changed so often lately that further changes are delayed.
     pub fn is_quiet(&self, now: i64) -> bool {
         let ahead = self.quiet_from.saturating_sub(now);
         ahead > (pending_reason::MAX_BURST - 1) * pending_reason::MIN_INTERVAL_SECS
@@ -174,12 +174,12 @@ impl RunState {
             && ahead <= pending_reason::MAX_BURST * pending_reason::MIN_INTERVAL_SECS
     }
 
-    /// The tasks an array's own record still had.
+    /// Returns the tasks that an array's own record still has.
     pub fn remaining_tasks(&self) -> Option<TaskSet> {
         self.rare.remaining.as_deref()?.parse().ok()
     }
 
-    /// Tasks that were published as cancelled before accounting was asked about the submission.
+    /// Returns tasks whose cancellation was published before accounting was asked about the submission.
     pub fn cancelled_tasks(&self) -> TaskSet {
         let tasks = self
             .rare
@@ -189,7 +189,7 @@ impl RunState {
         tasks.unwrap_or_default()
     }
 
-    /// Tasks that left the array's record and were not seen since.
+    /// Returns tasks that left the array's record and were not seen since.
     pub fn left_tasks(&self) -> Option<TaskSet> {
         self.rare.left.as_deref()?.parse().ok()
     }
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// As version 0.1.0 stored them before fields were held more compactly: a run with every field, and one with none.
+    /// Stored by version 0.1.0, before fields were held more compactly: a run with every field, and one with none.
     const STORED: [&str; 2] = [
         r#"{"i":7,"a":true,"t":true,"q":12,"s":true,"w":true,"b":160,"e":{"event":"cancelled","at":200,"inferred":true},"eh":true,"ho":true,
             "u":true,"ca":true,"uw":30,"x":[1,9],"sp":170,"rs":180,"ps":10,"rz":[165,190],"st":"COMPLETING","rc":2,"r":3,"h":true,
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// There is one per job in memory, in a chunk of malloc's: every 16 bytes more are 1.6 MB of 100,000 jobs.
+    /// Memory holds one state per job, each in its own malloc chunk: every further 16 bytes cost 1.6 MB for 100,000 jobs.
     #[test]
     fn a_state_is_small() {
         assert!(size_of::<RunState>() <= 168, "{}", size_of::<RunState>());

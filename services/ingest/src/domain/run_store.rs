@@ -1,4 +1,4 @@
-//! Every run that is stored.
+//! In-memory store of all runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use mesh_events::RunKey;
 
 use super::run_state::RunState;
 
-/// A run's key without its cluster, which is the same for all: for 100,000 runs the name would take as much memory as their state.
+/// Run key without the cluster, which is the same for all. For 100,000 runs the name would take as much memory as their state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalRunKey {
     job_id: u32,
@@ -41,7 +41,7 @@ impl LocalRunKey {
         attempt: u32::MAX,
     };
 
-    /// Whether the key has Slurm's id of the record.
+    /// Whether the key contains this job id of Slurm.
     const fn is_named(&self, raw_id: u32) -> bool {
         self.task_id.is_none() && self.job_id == raw_id
     }
@@ -57,31 +57,31 @@ impl LocalRunKey {
     }
 }
 
-/// The runs, in the order of their keys: the runs of one job are neighbours, oldest first.
+/// Runs in the order of their keys: the runs of one job are adjacent, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct RunStore {
-    /// Whose runs they are, once there is one.
+    /// Cluster of the runs, once there is one.
     cluster: String,
-    /// Boxed: the nodes of a map that grows at its end are half empty.
+    /// Boxed, because the nodes of a map that grows at its end are half empty.
     runs: BTreeMap<LocalRunKey, Box<RunState>>,
-    /// By Slurm's id of the record, where that is not the key's: the tasks of arrays.
+    /// Index by Slurm's job id, for ids that differ from the key's: tasks of arrays.
     by_raw_id: BTreeSet<(u32, LocalRunKey)>,
 }
 
 impl RunStore {
-    /// A run's memory.
+    /// Returns the state of a run.
     pub fn get(&self, run: &RunKey) -> Option<&RunState> {
         self.runs.get(&run.into()).map(|tracked| &**tracked)
     }
 
-    /// A run by its key without the cluster.
+    /// Returns a run by its key without the cluster.
     pub fn entry(&self, run: LocalRunKey) -> Option<(RunKey, &RunState)> {
         self.runs
             .get_key_value(&run)
             .map(|(key, tracked)| self.named(key, tracked))
     }
 
-    /// Records a run.
+    /// Inserts or replaces a run.
     pub fn put(&mut self, run: RunKey, mut tracked: RunState) {
         tracked.rare.shrink();
         let key = LocalRunKey::from(&run);
@@ -92,7 +92,7 @@ impl RunStore {
         self.runs.insert(key, Box::new(tracked));
     }
 
-    /// Drops a run.
+    /// Removes a run.
     pub fn remove(&mut self, run: &RunKey) -> Option<RunState> {
         let key = LocalRunKey::from(run);
         let tracked = self.runs.remove(&key)?;
@@ -100,12 +100,12 @@ impl RunStore {
         Some(*tracked)
     }
 
-    /// Changes a run's memory in place.
+    /// Returns the state of a run for changes in place.
     pub fn get_mut(&mut self, run: &RunKey) -> Option<&mut RunState> {
         self.runs.get_mut(&run.into()).map(|tracked| &mut **tracked)
     }
 
-    /// Notes that these records were seen.
+    /// Records that these jobs were seen.
     pub fn touch(&mut self, raw_ids: &BTreeSet<u32>, now: i64) {
         for raw_id in raw_ids {
             let tasks = self.by_raw_id.range(known_as(*raw_id)).map(|(_, key)| *key);
@@ -120,7 +120,8 @@ impl RunStore {
         }
     }
 
-    /// Has runs that were seen after `newest`, by a clock that was ahead, as seen at another time. Returns Slurm's ids of their records.
+    /// Sets the time of the last sighting to `to` for runs whose sighting is later than `newest`, due to a clock that was ahead. Returns
+    /// Slurm's ids of their jobs.
     pub fn bring_back(&mut self, newest: i64, to: i64) -> Vec<u32> {
         let ahead = self
             .runs
@@ -134,7 +135,7 @@ impl RunStore {
             .collect()
     }
 
-    /// The runs Slurm knows by this id of a record: those that are named by it, then tasks.
+    /// Returns the runs with this job id of Slurm: first those whose key contains it, then tasks.
     fn known_as(&self, raw_id: u32) -> impl DoubleEndedIterator<Item = (&LocalRunKey, &RunState)> {
         let own = self.runs.range(named(raw_id));
         let own = own.filter(move |(_, tracked)| tracked.raw_id == raw_id);
@@ -143,7 +144,7 @@ impl RunStore {
         own.chain(tasks).map(|(key, tracked)| (key, &**tracked))
     }
 
-    /// Every run.
+    /// Returns all runs.
     pub fn iter(&self) -> impl Iterator<Item = (RunKey, &RunState)> {
         self.runs
             .iter()
@@ -154,7 +155,7 @@ impl RunStore {
         (key.of_cluster(&self.cluster), tracked)
     }
 
-    /// The runs whose ids of a record are wanted.
+    /// Returns the runs whose job id of Slurm is accepted by `wanted`.
     pub fn of_records(
         &self,
         wanted: impl Fn(u32) -> bool,
@@ -164,7 +165,7 @@ impl RunStore {
             .map(|(key, tracked)| self.named(key, tracked))
     }
 
-    /// The runs Slurm knows by this id of a record that were submitted then, an earlier attempt before a later one.
+    /// Returns the runs with this job id of Slurm and this submit time, an earlier attempt before a later one.
     pub fn submitted_as(
         &self,
         raw_id: u32,
@@ -175,7 +176,7 @@ impl RunStore {
             .map(|(key, tracked)| self.named(key, tracked))
     }
 
-    /// The newest time that Slurm has of a run and that is not after this one.
+    /// Returns the newest of Slurm's times that is not after `now`.
     pub fn newest_time(&self, now: i64) -> Option<i64> {
         let times = self.runs.iter().flat_map(|(key, tracked)| {
             let end = tracked.end.as_ref().map(|end| end.at);
@@ -184,17 +185,17 @@ impl RunStore {
         times.flatten().filter(|at| *at <= now).max()
     }
 
-    /// How many runs are stored.
+    /// Returns the number of runs.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether none is.
+    /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// The runs of one job, task or array, oldest first.
+    /// Returns the runs of one job, task or array, oldest first.
     pub fn runs_of(&self, like: &RunKey) -> impl DoubleEndedIterator<Item = (RunKey, &RunState)> {
         let (job_id, task_id) = (like.job_id, like.task_id);
         let first = LocalRunKey {
@@ -211,7 +212,7 @@ impl RunStore {
         runs.map(|(key, tracked)| self.named(key, tracked))
     }
 
-    /// The runs of the tasks of an array.
+    /// Returns the runs of an array's tasks.
     pub fn tasks_of(&self, array: &RunKey) -> impl Iterator<Item = (RunKey, &RunState)> {
         let job_id = array.job_id;
         let first = LocalRunKey {
@@ -227,12 +228,12 @@ impl RunStore {
         runs.map(|(key, tracked)| self.named(key, tracked))
     }
 
-    /// Whether Slurm knew a run by this id of a record.
+    /// Whether any run has this job id of Slurm.
     pub fn knows(&self, raw_id: u32) -> bool {
         self.known_as(raw_id).next().is_some()
     }
 
-    /// The runs Slurm knows by this id of a record, oldest first.
+    /// Returns the keys of the runs with this job id of Slurm, oldest first.
     pub fn by_raw_id(&self, raw_id: u32) -> Vec<RunKey> {
         let runs = self.known_as(raw_id);
         let mut runs: Vec<RunKey> = runs.map(|(key, _)| key.of_cluster(&self.cluster)).collect();
@@ -241,7 +242,7 @@ impl RunStore {
     }
 }
 
-/// The keys of a job or array.
+/// Key range of a job or array.
 const fn named(job_id: u32) -> RangeInclusive<LocalRunKey> {
     let first = LocalRunKey {
         job_id,

@@ -1,4 +1,4 @@
-//! What happens to a run from its start on: suspensions and resizes.
+//! Changes of a running job: start, suspensions and resizes.
 
 use mesh_events::{EventType, Slot};
 use slurm_types::JobBaseState;
@@ -14,16 +14,16 @@ pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
     }
 }
 
-/// How far the record goes as a proof.
+/// How certain a change is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangeEvidence {
-    /// It says so.
+    /// The record shows it.
     Observed,
-    /// It could also be otherwise.
+    /// The record allows another explanation.
     Inferred,
 }
 
-/// What happened in the second of a run's `SuspendTime`.
+/// Changes in the second of a run's `SuspendTime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SuspendChange {
     suspended: Option<ChangeEvidence>,
@@ -46,8 +46,11 @@ impl SuspendChange {
     }
 }
 
-/// Slurm keeps one `SuspendTime`: of the suspend while suspended, of the resume afterwards, and the seconds it ran before the
-/// last suspend (job_mgr.c and `suspend_job`, 22.05). A suspension that nobody looked at is computed from them and marked as inferred.
+/// Publishes suspends and resumes.
+///
+/// Slurm keeps one `SuspendTime`: that of the suspend while suspended, that of the resume afterwards. It also keeps the seconds that the
+/// run was running before the last suspend (job_mgr.c and `suspend_job`, 22.05). A suspension that no read has shown is computed from them,
+/// and marked as inferred.
 pub(super) fn suspensions(emitter: &mut Emitter<'_>, observation: &Observation) {
     let (Some(at), Some(started)) = (observation.suspend_time, emitter.next.started) else {
         return;
@@ -85,8 +88,8 @@ fn suspended(emitter: &mut Emitter<'_>, at: i64, proof: ChangeEvidence) {
     fact.inferred |= proof == ChangeEvidence::Inferred;
 }
 
-/// What happened at `SuspendTime`; `None` if a later reading says more. A run that ends while suspended ends at its suspend (22.05), so
-/// the record of one that was over in that second does not say whether it was suspended or resumed then.
+/// Determines what happened at `SuspendTime`; `None` if a later observation will show more. A run that ends while suspended ends at its
+/// suspend (22.05). Thus the record of a run that ended in that second does not show whether it was suspended or resumed then.
 fn change_at(
     previous: &RunState,
     started: i64,
@@ -127,8 +130,8 @@ fn change_at(
     })
 }
 
-/// How many seconds of those since the last change that was published, or since its start, the run was stopped before its last suspend and
-/// up to `at`, if the record says so. `ran` are the seconds it ran before its last suspend, all stopped ones left out.
+/// Returns how many seconds the run was stopped between its last published change, or its start, and `at`; `None` if the record does not
+/// show it. `ran` are the seconds it was running before its last suspend.
 fn stopped_before(previous: &RunState, started: i64, ran: Option<i64>, at: i64) -> Option<i64> {
     let ran = ran?;
     let known = previous.rare.suspended.max(previous.rare.resumed);
@@ -139,7 +142,7 @@ fn stopped_before(previous: &RunState, started: i64, ran: Option<i64>, at: i64) 
     Some(at - since - (ran - before))
 }
 
-/// Whether it is over by what its own program did, or did not do in time: a stopped one does nothing, and its time does not run.
+/// Whether its own program ended it, or exceeded its time. A suspended program does nothing, and its time does not run.
 const fn ended_by_itself(base: Option<JobBaseState>) -> bool {
     matches!(
         base,

@@ -1,7 +1,7 @@
-//! The job as an event carries it, from each source.
+//! Job snapshots for events, from each source.
 //!
-//! The controller's record has everything; accounting and jobcomp have less, so what was last seen of the run fills what they leave
-//! open. Never the script, never the environment.
+//! The controller's record is complete. Accounting and jobcomp have less, so the last snapshot of the run fills the rest. Never contains
+//! the script or the environment.
 
 mod before;
 
@@ -14,7 +14,7 @@ use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, U
 pub(super) use self::before::complete;
 pub use self::before::{fill, keep_allocation};
 
-/// From slurmctld's record.
+/// Builds a snapshot from slurmctld's record.
 pub(super) fn from_controller(
     record: &JobRecord,
     run: &RunKey,
@@ -28,7 +28,7 @@ pub(super) fn from_controller(
     Job {
         job_id: record.job_id.map_or(0, |id| id.get()),
         run: run.entity_key(),
-        // Of the record, not of the run: see `Tracked::restart_count`.
+        // The record's count is not the run's: see `RunState::restart_count`.
         restarts: None,
         array: array_info(
             record.array_job_id.map(|id| id.get()),
@@ -57,7 +57,7 @@ pub(super) fn from_controller(
         priority: record.priority.unwrap_or_default(),
         submit_time: time(record.submit),
         eligible_time: time(record.eligible),
-        // Of a pending job these are plans, and a job that ended while waiting has its end in both.
+        // For a pending job these are plans. A job that ended while waiting has its end in both.
         start_time: time(record.start.filter(|_| allocated && !pending)),
         end_time: time(record.end.filter(|_| over)),
         expected_start_time: time(record.start.filter(|_| pending)),
@@ -105,7 +105,7 @@ pub(super) fn from_controller(
     }
 }
 
-/// From a row of accounting.
+/// Builds a snapshot from a row of accounting.
 pub(super) fn from_accounting(
     row: &AccountingRecord,
     run: &RunKey,
@@ -159,7 +159,7 @@ pub(super) fn from_accounting(
     }
 }
 
-/// Slurm's id form for people.
+/// Returns Slurm's job id in its printed form.
 pub(super) fn display_id(job: &Job) -> String {
     match (&job.array, &job.het) {
         (Some(array), _) => match array.task_id {
@@ -173,10 +173,10 @@ pub(super) fn display_id(job: &Job) -> String {
     }
 }
 
-/// Longest text of users that an event carries; a message on the bus has at most 1 MiB, and Slurm takes longer comments.
+/// Longest text of a user in an event. A message on the bus has at most 1 MiB, and Slurm accepts longer comments.
 const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// Cuts what users may make as long as they like, so that every event fits on the bus.
+/// Truncates texts that users may make as long as they like, so that every event fits on the bus.
 pub fn limit(job: &mut Job) {
     let texts = [
         &mut job.name,
@@ -203,7 +203,7 @@ pub fn limit(job: &mut Job) {
     }
 }
 
-/// The array itself, as one of its tasks shows it.
+/// Builds the snapshot of an array from that of one of its tasks.
 pub fn array_of_task(task: &Job, array: &RunKey) -> Job {
     let mut job = task.clone();
     job.job_id = array.job_id;
@@ -235,12 +235,12 @@ pub fn array_of_task(task: &Job, array: &RunKey) -> Job {
     job
 }
 
-/// A protobuf timestamp of Slurm's seconds.
+/// Converts Slurm's time to a protobuf timestamp.
 pub fn time(time: Option<UnixTime>) -> Option<Timestamp> {
     time.map(|time| seconds(time.as_secs()))
 }
 
-/// A protobuf timestamp of Unix seconds.
+/// Converts Unix seconds to a protobuf timestamp.
 pub const fn seconds(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
 }
@@ -266,7 +266,7 @@ fn state_flags(state: &JobState) -> Vec<String> {
     known.chain(state.unknown.iter().cloned()).collect()
 }
 
-/// Wall time since the start minus the time it ran; Slurm prints no such number for a live job.
+/// Wall time since the start minus the running time. Slurm prints no such number for a live job.
 fn suspended_seconds(record: &JobRecord) -> u64 {
     let (Some(start), Some(suspended)) = (record.start, record.suspend_time) else {
         return 0;

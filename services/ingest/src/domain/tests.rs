@@ -1,4 +1,4 @@
-//! The normative table as a test, and the laws.
+//! The normative table as a test, and property tests.
 
 mod laws;
 pub(super) mod observation;

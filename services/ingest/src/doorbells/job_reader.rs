@@ -28,13 +28,13 @@ const MAX_READS: u32 = 8;
 
 /// Reads jobs from the controller on demand.
 pub struct JobReader {
-    /// Slurm.
+    /// Slurm client.
     pub slurm: Slurm,
     /// The run store.
     pub collector: Collector,
-    /// The controller's health.
+    /// Availability of slurmctld.
     pub slurmctld: Arc<SlurmSource>,
-    /// Questions for accounting.
+    /// Queue of accounting lookups.
     pub questions: LookupQueue,
     /// Bounds the jobs that no poll has shown.
     pub unknown_jobs: UnknownJobLimiter,
@@ -42,7 +42,7 @@ pub struct JobReader {
     pub hooks: Arc<HookHealth>,
     /// Asks for a sweep, soon.
     pub nudge: Arc<Notify>,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
@@ -50,7 +50,7 @@ impl JobReader {
     /// Answers rings until shutdown.
     ///
     /// # Errors
-    /// If another ingest took over.
+    /// If another ingest has taken over.
     pub async fn run(mut self, mut rings: mpsc::Receiver<JobReadRequest>) -> Result<(), Error> {
         let mut waiting: HashMap<u32, PendingRead> = HashMap::new();
         let mut not_before = Instant::now();

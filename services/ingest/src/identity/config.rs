@@ -38,7 +38,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every fault, by key.
+    /// Returns every invalid setting, prefixed with its key.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |wrong: bool, fault: &str| {

@@ -17,7 +17,7 @@ use crate::identity::{IdentityResolver, UserIdentity};
 
 /// What all events of one look share.
 pub struct AccessEventContext<'a> {
-    /// The cluster.
+    /// Cluster name.
     pub cluster: &'a str,
     /// Now.
     pub now: DateTime<Utc>,

@@ -126,7 +126,7 @@ impl AccessStore {
     /// Writes the shards of some, with events that are on their way.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if somebody else wrote one of them.
+    /// [`Error::Fenced`] if another ingest wrote one of them.
     pub async fn write<'a>(
         &mut self,
         some: impl IntoIterator<Item = &'a Entity>,
@@ -165,7 +165,7 @@ impl AccessStore {
     /// Writes what is stored about the cluster.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if somebody else wrote it.
+    /// [`Error::Fenced`] if another ingest wrote it.
     pub async fn write_meta(&mut self) -> Result<(), Error> {
         self.meta.version = VERSION;
         let key = self.meta_key();

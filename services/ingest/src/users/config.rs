@@ -30,7 +30,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every fault, by key.
+    /// Returns every invalid setting, prefixed with its key.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.interval < Duration::from_secs(1) {

@@ -47,15 +47,15 @@ pub struct AccessWatcher {
     pub turns: Arc<AccountingRateLimit>,
     /// The bus.
     pub bus: Bus,
-    /// The cluster.
+    /// Cluster name.
     pub cluster: String,
-    /// Settings.
+    /// Configuration of ingest.
     pub config: Arc<Config>,
     /// Who people are.
     pub identities: Arc<IdentityResolver>,
     /// Whether what is stored can be read and written.
     pub state_health: Condition,
-    /// Stop.
+    /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
@@ -79,7 +79,7 @@ impl AccessWatcher {
     /// Watches until shutdown.
     ///
     /// # Errors
-    /// If another ingest took over, or if what is stored cannot be read.
+    /// If another ingest has taken over, or if what is stored cannot be read.
     pub async fn run(self) -> Result<(), Error> {
         match Box::pin(self.watch()).await {
             Err(error) if error.is_shutdown() => Ok(()),

@@ -1,8 +1,8 @@
-//! Jobs that no sweep has shown: their ids are missing between two that were seen.
+//! Jobs that no poll has shown: their ids are missing between two ids that were seen.
 //!
-//! A job that is held, or waits for another job, never becomes eligible, and accounting does not list what never became eligible by time
-//! (`sacct -S`, 22.05 to 26.05). Looked up by its id it is shown, once it has ended. An id without any record is no fault: a
-//! submission that is only tested (`sbatch --test-only`) uses one up (22.05).
+//! A job that is held, or waits for another job, never becomes eligible. Accounting does not list such jobs by time (`sacct -S`, 22.05 to
+//! 26.05), but finds them by id once they have ended. An id without any record is no error: a submission that is only tested (`sbatch
+//! --test-only`) uses one up (22.05).
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use crate::envelope::Cause;
 use crate::sources::{RequestCost, backoff, unless_stopped};
 use crate::{Error, metrics};
 
-/// Ids in one question.
+/// Maximum number of ids per request.
 pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
-/// How often it is asked about an id that no sweep has shown and that by accounting is not over: its end may be on its way.
+/// Maximum number of lookups of an id that no poll has shown and that has not ended according to accounting. Its end may still arrive.
 const MAX_LOOKUPS_PER_ID: u32 = 4;
 
 impl CatchUp {
-    /// Asks accounting about every id of the range that is still not known.
+    /// Looks up every id of the range that is still unknown.
     pub(super) async fn look_up(&self, range: Unseen) -> Result<(), Error> {
         let ids: Vec<u32> = self.collector.unknown_of(range).await;
         let (mut found, mut open) = self.look_up_once(&ids).await?;
@@ -49,7 +49,7 @@ impl CatchUp {
         self.collector.flush().await
     }
 
-    /// Returns how many ends were found, and the ids that by accounting are not over.
+    /// Looks up ids once. Returns the number of ends found, and the ids that have not ended according to accounting.
     async fn look_up_once(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
         let (mut found, mut open) = (0, BTreeSet::new());
         let capture_since = self.collector.core().await.meta.capture_since;
@@ -83,7 +83,7 @@ impl CatchUp {
         self.answered(|| self.slurm.usage(jobs)).await
     }
 
-    /// Asks accounting until it answers.
+    /// Retries a request until accounting answers.
     async fn answered<T, PendingArrayLookup>(
         &self,
         ask: impl Fn() -> PendingArrayLookup,

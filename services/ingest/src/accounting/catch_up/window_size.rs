@@ -1,15 +1,15 @@
-//! How much time one question is about: short enough to be answered in time and to be held in memory, as long as possible else.
+//! Length of the time window per request: as long as possible, but short enough to be answered in time and to fit into memory.
 
-/// Most seconds: a site may have a million rows a day.
+/// Longest window in seconds. A site may have a million rows a day.
 const MAX_WINDOW_SECS: i64 = 3_600;
-/// A question about this many seconds that is not answered means that accounting is away, not that the answer is long.
+/// Shortest window in seconds. If this one times out, accounting is unavailable rather than slow.
 const MIN_WINDOW_SECS: i64 = 60;
-/// The first question, before it is known how many runs end here.
+/// First window in seconds, before the rate of ended runs is known.
 const INITIAL_WINDOW_SECS: i64 = 120;
-/// Ended runs in an answer that are enough: about 15 MB. Those that live are in every answer, however short its time.
+/// Maximum number of ended runs per answer: about 15 MB. Live runs are in every answer, however short the window.
 const MAX_ENDED_RUNS: usize = 5_000;
 
-/// Seconds of the next question.
+/// Length of the next window.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WindowSize {
     secs: i64,
@@ -17,7 +17,6 @@ pub(super) struct WindowSize {
 }
 
 impl WindowSize {
-    /// Before the first question.
     pub(super) const fn new() -> Self {
         Self {
             secs: INITIAL_WINDOW_SECS,
@@ -25,12 +24,11 @@ impl WindowSize {
         }
     }
 
-    /// As many seconds.
     pub(super) const fn secs(&self) -> i64 {
         self.secs
     }
 
-    /// There was an answer, with so many runs that ended.
+    /// Adapts the window to an answer with this many ended runs.
     pub(super) fn answered(&mut self, ended: usize) {
         if ended > MAX_ENDED_RUNS {
             self.secs = (self.secs / 2).max(MIN_WINDOW_SECS);
@@ -39,7 +37,7 @@ impl WindowSize {
         }
     }
 
-    /// There was none that could be used. Returns whether to ask about less time, which is then never more again.
+    /// Shortens the window after an unusable answer, and never exceeds the shorter length again. Returns whether a retry makes sense.
     pub(super) fn shorten(&mut self) -> bool {
         let shorter = (self.secs / 4).max(MIN_WINDOW_SECS);
         let worth_it = shorter < self.secs;

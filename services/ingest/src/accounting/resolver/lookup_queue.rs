@@ -1,4 +1,4 @@
-//! What accounting is to be asked: which lookups wait for an answer, and which doorbells are redelivered.
+//! Queue of accounting lookups: which requests are open, and which doorbells wait for an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,32 +10,31 @@ use tokio::time::Instant;
 use crate::domain::{Observation, contradict};
 use crate::doorbells::{JobReadRequest, postpone};
 
-/// Room for questions; who finds it full waits.
+/// Capacity of the channel. Senders wait while it is full.
 const CHANNEL_CAPACITY: usize = 4_096;
 
-/// Jobs whose doorbells may wait for answers at the same time. What others report is retained, but they come again: who waits keeps all those
-/// from being handled that ring after it.
+/// Maximum number of jobs whose doorbells wait for an answer. Further doorbells are redelivered, as waiting ones block those behind them.
+/// The evidence of both is stored.
 const MAX_WAITING_DOORBELLS: usize = 128;
 
-/// What became of doorbells that found too many others waiting.
+/// Outcome of doorbells that exceed [`MAX_WAITING_DOORBELLS`].
 const BUSY_DELAY: &str = "accounting_busy";
 
-/// A question for accounting.
+/// A lookup in accounting.
 pub struct LookupRequest {
-    /// Slurm's id of the record.
     pub(super) job_id: u32,
-    /// What jobcomp reported of the job.
+    /// Ends that jobcomp reported of the job.
     pub(super) evidence: Vec<Observation>,
     /// Doorbells that wait for the answer.
     pub(super) rings: Vec<JobReadRequest>,
-    /// Asked for what the controller's record left open: that is looked at again after the answer. Who rings for a job that the
-    /// controller does not have would ask the same again and again.
+    /// Whether to read the controller's record again after the answer. Set for lookups that this record caused, but not for doorbells of
+    /// jobs that the controller does not have: those would repeat the same lookup for ever.
     pub(super) look: bool,
-    /// A place among those who wait.
+    /// Permit counted against [`MAX_WAITING_DOORBELLS`].
     place: Option<OwnedSemaphorePermit>,
 }
 
-/// Takes questions. Cheap to clone.
+/// Sender of accounting lookups. Cheap to clone.
 #[derive(Clone)]
 pub struct LookupQueue {
     sender: mpsc::Sender<LookupRequest>,
@@ -43,14 +42,14 @@ pub struct LookupQueue {
 }
 
 impl LookupQueue {
-    /// What takes questions, and where they come out.
+    /// Returns the queue and its receiver.
     pub fn new() -> (Self, mpsc::Receiver<LookupRequest>) {
         let (sender, receiver) = mpsc::channel(CHANNEL_CAPACITY);
         let places = Arc::new(Semaphore::new(MAX_WAITING_DOORBELLS));
         (Self { sender, places }, receiver)
     }
 
-    /// Asks for a job that the controller's record leaves open.
+    /// Looks up a job whose run the controller's record leaves open.
     pub async fn ask(&self, job_id: u32) {
         let question = LookupRequest {
             job_id,
@@ -64,8 +63,8 @@ impl LookupQueue {
         }
     }
 
-    /// Asks for a job that the controller does not have. Its doorbells wait for the answer if there is room. They are not waited with: a
-    /// question takes accounting seconds, and those that ring for others come behind them.
+    /// Looks up a job that the controller does not have. Its doorbells wait for the answer if there is room, without blocking the caller: a
+    /// lookup takes seconds, and other doorbells queue behind it.
     pub fn ask_for(&self, job_id: u32, mut rings: Vec<JobReadRequest>) {
         let evidence = rings.iter_mut().filter_map(|ring| ring.end.take());
         let evidence = evidence.map(|end| *end).collect();
@@ -81,28 +80,28 @@ impl LookupQueue {
             place,
         };
         if let Err(error) = self.sender.try_send(question) {
-            // Who comes again brings the same along.
+            // The redelivered doorbell brings the same evidence.
             postpone(error.into_inner().rings, BUSY_DELAY);
         }
     }
 }
 
-/// What is known of a job that is asked for.
+/// An open lookup of one job.
 #[derive(Default)]
 pub(super) struct OpenRequest {
     pub(super) evidence: Vec<Observation>,
-    /// Runs of which doorbells reported different ends.
+    /// Runs whose doorbells reported different ends.
     disputed: BTreeSet<RunKey>,
     pub(super) rings: Vec<JobReadRequest>,
     pub(super) asked: u32,
     pub(super) look: bool,
-    /// Since when an end is known, but not all of it.
+    /// When an incomplete end was first found.
     pub(super) incomplete: Option<Instant>,
     places: Vec<OwnedSemaphorePermit>,
 }
 
 impl OpenRequest {
-    /// The doorbells that wait for what becomes of a run's end, which do so no longer.
+    /// Removes and returns the doorbells that wait for the end of a run.
     pub(super) fn take_rings_of(&mut self, run: &RunKey) -> Vec<JobReadRequest> {
         let rings = std::mem::take(&mut self.rings);
         let (taken, left) = rings
@@ -115,18 +114,17 @@ impl OpenRequest {
         taken
     }
 
-    /// Whether doorbells reported different ends of a run.
     pub(super) fn is_disputed(&self, run: &RunKey) -> bool {
         self.disputed.contains(run)
     }
 }
 
-/// Puts a question to those that are open.
+/// Merges a lookup into the open ones.
 pub(super) fn note(open: &mut BTreeMap<u32, OpenRequest>, question: LookupRequest) {
     let entry = open.entry(question.job_id).or_default();
     entry.look |= question.look;
     for end in question.evidence {
-        // Who comes again brings the same along.
+        // A redelivered doorbell brings the same evidence.
         match entry.evidence.iter().find(|known| known.run == end.run) {
             Some(known) if contradict(known, &end) => {
                 entry.disputed.insert(end.run);
@@ -180,7 +178,7 @@ mod tests {
                 .all(|answer| answer.is_err())
         );
         assert!(sent_away.all(|answer| answer == Ok(DoorbellOutcome::Later)));
-        // What they report is retained, and an answer makes room.
+        // Their evidence is stored, and an answer makes room.
         let mut open = BTreeMap::new();
         while let Ok(question) = receiver.try_recv() {
             note(&mut open, question);

@@ -1,44 +1,42 @@
-//! What becomes of an end that only a doorbell reports, once accounting has answered.
+//! Decides what becomes of an end that only a doorbell reports, once accounting has answered.
 
 use crate::domain::{Observation, snapshot, without_names};
 
-/// Answers of accounting without a record before it is certain that it has none: slurmctld reports slurmdbd within a second or two.
+/// Answers without a record that prove its absence. slurmctld reports to slurmdbd within a second or two.
 pub(super) const MAX_ANSWERS: u32 = 4;
 
-/// How far the clock of slurmctld's host may be ahead of ours.
+/// Maximum lead of the clock of slurmctld's host over the local clock, in seconds.
 const CLOCK_SKEW_SECONDS: i64 = 60;
 
-/// What the records say of it.
+/// Verdict on a reported end.
 #[derive(Debug)]
 pub(super) enum EndVerdict {
-    /// Accounting has an end of this run: that one is published.
+    /// Accounting has an end of this run, and that one is published.
     Recorded,
-    /// Accounting may have it soon.
+    /// Accounting may have an end soon.
     Open,
-    /// A record knows the run, and none has its end; or there is no accounting to ask. To be published as inferred.
+    /// A record knows the run, but none has its end; or accounting is disabled. Published as inferred.
     Inferred(Box<Observation>),
-    /// No record knows the run.
     Refused,
 }
 
-/// What is known of a run beside what its doorbell reports.
+/// What is known of a run apart from its doorbell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Records<'a> {
-    /// Accounting's rows; `None` if there is no accounting.
+    /// Accounting's rows; `None` if accounting is disabled.
     pub(super) rows: Option<&'a [Observation]>,
-    /// Whether accounting has a stand-in for the job.
+    /// Whether accounting has a stand-in row of the job.
     pub(super) has_stand_in: bool,
     /// Whether a record has shown the run.
     pub(super) was_shown: bool,
-    /// Whether other doorbells report another end of it.
+    /// Whether doorbells report different ends of it.
     pub(super) is_disputed: bool,
-    /// Answers of accounting so far.
+    /// Number of answers from accounting so far.
     pub(super) answers: u32,
-    /// Now, in Unix seconds.
+    /// Unix seconds.
     pub(super) now: i64,
 }
 
-/// Decides about an end.
 pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
     let row = records.rows.and_then(|rows| {
         let mut same = rows.iter().filter(|row| is_same_run(row, end));
@@ -59,7 +57,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
             snapshot::fill(&mut end.job, &row.job);
             EndVerdict::Inferred(Box::new(end))
         }
-        // A run that no record has shown must not be mistaken for one that follows.
+        // An end in the future must not cover a later run that no record has shown yet.
         None if end
             .end
             .is_some_and(|at| at > records.now + CLOCK_SKEW_SECONDS) =>
@@ -74,7 +72,6 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
     }
 }
 
-/// Whether a row is of the run that a doorbell reports.
 pub(super) fn is_same_run(row: &Observation, end: &Observation) -> bool {
     let key = |run: &Observation| (run.run.job_id, run.run.task_id, run.run.submit_time);
     key(row) == key(end)
@@ -127,7 +124,7 @@ mod tests {
         *Evidence::read("c", &doorbell).unwrap().end.unwrap()
     }
 
-    /// The verdict, and whom an inferred end names.
+    /// Returns the verdict, and the user that an inferred end names.
     fn check(records: Records<'_>) -> String {
         match judge(&reported(), records) {
             EndVerdict::Inferred(end) => format!("inferred {}", end.owner.user),

@@ -1,4 +1,4 @@
-//! What few runs have, in an allocation of its own that the others do without.
+//! Fields that few runs have, in a separate allocation that other runs do without.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,34 +6,34 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::is_zero;
 
-/// What most runs lack.
+/// Fields that most runs lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RareState {
-    /// Time of the last suspend that was published.
+    /// Time of the last published suspend, in Unix seconds.
     #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<i64>,
-    /// Time of the last resume that was published.
+    /// Time of the last published resume, in Unix seconds.
     #[serde(rename = "rs", default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<i64>,
-    /// Seconds it had run when it was suspended last, as far as that was seen.
+    /// Seconds that it was running before the last suspend, as far as that was seen.
     #[serde(rename = "ps", default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<i64>,
-    /// Times of resizes that were published.
+    /// Times of published resizes, in Unix seconds.
     #[serde(rename = "rz", default, skip_serializing_if = "Vec::is_empty")]
     pub resized: Vec<i64>,
-    /// Corrections published.
+    /// Number of published corrections.
     #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
     pub corrections: u64,
-    /// How many seconds what it used, or who cancelled it, was waited for since accounting answered first.
+    /// Seconds waited for its usage or its canceller since accounting's first answer.
     #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
     pub waited_for_accounting: u64,
-    /// Tasks that an array's own record still has, as Slurm writes them.
+    /// Tasks that an array's own record still has, in Slurm's notation.
     #[serde(rename = "tk", default, skip_serializing_if = "Option::is_none")]
     pub remaining: Option<String>,
     /// Tasks that left the array's record and were not seen since.
     #[serde(rename = "lf", default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
-    /// Tasks that were published as cancelled while accounting is still to be asked about the submission, which lists them again.
+    /// Tasks whose cancellation was published before accounting was asked about the submission, which lists them again.
     #[serde(rename = "cx", default, skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<String>,
 }
@@ -50,7 +50,7 @@ static NONE: RareState = RareState {
     cancelled: None,
 };
 
-/// A [`RareState`] that takes a pointer as long as there is nothing in it.
+/// A [`RareState`] that takes only a pointer while it is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Rare(Option<Box<RareState>>);
 
@@ -61,7 +61,7 @@ impl Rare {
         self.0.is_none()
     }
 
-    /// Frees what holds nothing any more.
+    /// Frees an empty allocation.
     pub fn shrink(&mut self) {
         if **self == NONE {
             self.0 = None;

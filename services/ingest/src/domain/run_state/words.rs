@@ -1,19 +1,19 @@
-//! Words of Slurm and of events that are stored as text and held as what they mean.
+//! Keywords of Slurm and of events: stored as text, held as constants.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use slurm_types::JobBaseState;
 
-/// Slurm's word for a state; empty before a record was read, and for one that this version does not know.
+/// Slurm's keyword for a state. Empty before a record was read, and for a state that this version does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateWord(&'static str);
 
 impl StateWord {
-    /// Nodes of an earlier run are still cleaned up.
+    /// Nodes of an earlier run are still being cleaned up.
     pub const COMPLETING: Self = Self("COMPLETING");
 
-    /// The word.
+    /// Returns the keyword.
     pub const fn as_str(self) -> &'static str {
         self.0
     }
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for StateWord {
     }
 }
 
-/// The event of a run's end, as its last word; empty if there is none.
+/// Serializes the event type of a run's end as its last word; empty if there is none.
 pub(super) mod end {
     use std::borrow::Cow;
 

@@ -1,10 +1,10 @@
-//! What one source leaves open, from another one or from what was seen of the same run before.
+//! Completes a snapshot from another source, or from an earlier snapshot of the same run.
 
 use mesh_events::proto::mesh::job::v1::Job;
 
 use crate::domain::observation::Observation;
 
-/// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp reports.
+/// Completes the controller's snapshot of a run whose epilogs run with the end and the allocation from jobcomp.
 pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_agree: bool) {
     let end = &evidence.job;
     job.state.clone_from(&end.state);
@@ -20,9 +20,10 @@ pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_a
     }
 }
 
-/// Keeps what was last seen of the allocation of a run that is COMPLETING: the controller's record has only the nodes whose epilogs still
-/// run then, in the end none, and, where the state hides whether it was requeued (`in_flux`), the start may be the next run's
-/// (seen on 22.05). Nodes that are known to be those of its end count, though: it was resized since it was last seen if they are others.
+/// Preserves the last seen allocation of a COMPLETING run. The controller's record then has only the nodes whose epilogs still run, and
+/// finally none. While the state hides a possible requeue (`in_flux`), the start may be that of the next run (seen on 22.05).
+///
+/// Other nodes that are known to be those of its end take precedence: the run was resized since the last snapshot.
 pub fn keep_allocation(observation: &mut Observation, last: &Job) {
     let in_flux = observation.in_flux();
     let job = &mut observation.job;
@@ -38,7 +39,7 @@ pub fn keep_allocation(observation: &mut Observation, last: &Job) {
     }
 }
 
-/// Fills what a source leaves open with what was last seen of the same run.
+/// Fills what a source leaves open from the last snapshot of the same run.
 pub fn fill(job: &mut Job, last: &Job) {
     macro_rules! texts { ($($field:ident),*) => { $(if job.$field.is_empty() { job.$field.clone_from(&last.$field); })* } }
     texts!(
@@ -67,7 +68,7 @@ pub fn fill(job: &mut Job, last: &Job) {
         allocations
     );
     if job.state == last.state {
-        // What was seen at the end itself is better: sacct of 22.05 prints exit codes above 127 without 128, and the reason it waited for.
+        // The snapshot of the end itself is better: sacct of 22.05 subtracts 128 from exit codes above 127, and loses the pending reason.
         job.exit_code = last.exit_code.or(job.exit_code);
         job.derived_exit_code = last.derived_exit_code.or(job.derived_exit_code);
         if !last.reason.is_empty() {

@@ -1,4 +1,4 @@
-//! Laws: whoever looks, however often and in whatever order, the same recorded facts come out.
+//! Property tests: any number and order of observations yields the same recorded facts.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use super::observation::{EPOCH, apply, step};
 use crate::domain::{Fact, FactId, RunState, RunStore};
 
-/// One attempt of a job.
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
     /// Ends in this state.
@@ -17,14 +16,14 @@ enum Attempt {
     NeverStarts,
 }
 
-/// How a run that is followed by another one ended: accounting's word, jobcomp's word.
+/// How a run that is followed by another one ended: state in accounting, state in jobcomp.
 const REQUEUES: [(&str, &str); 3] = [
     ("REQUEUED", "PENDING"),
     ("PREEMPTED", "PREEMPTED"),
     ("NODE_FAIL", "NODE_FAIL"),
 ];
 
-/// A job's life: the ends of its earlier runs, and its last run.
+/// History of a job: the ends of its earlier runs, and its last run.
 #[derive(Clone, Debug)]
 struct History {
     requeues: Vec<(&'static str, &'static str)>,
@@ -51,7 +50,7 @@ fn histories() -> impl Strategy<Value = History> {
 }
 
 impl History {
-    /// Every state the controller goes through, in the table's language.
+    /// Every state of the controller's record, in the table's notation.
     fn controller(&self) -> Vec<String> {
         let mut texts = Vec::new();
         for run in 0..=self.requeues.len() {
@@ -123,7 +122,7 @@ impl History {
         requeued.chain([end]).map(text).collect()
     }
 
-    /// The recorded facts of this life, by their definition.
+    /// Recorded facts of this history, by their definition.
     fn facts(&self) -> BTreeSet<EventId> {
         let mut ids = BTreeSet::new();
         for run in 0..=self.requeues.len() {
@@ -148,8 +147,8 @@ impl History {
     }
 }
 
-/// What is published when these readings are made in this order; panics if anything recorded is published twice, if a run ends twice, or if its
-/// events are not counted upwards.
+/// Returns what is published for these observations in this order. Panics if a recorded fact is published twice, if a run ends twice, or if
+/// its sequence numbers do not grow.
 fn previous(readings: &[String]) -> BTreeSet<EventId> {
     let mut run_store = RunStore::default();
     let mut ids = BTreeSet::new();
@@ -166,7 +165,7 @@ fn previous(readings: &[String]) -> BTreeSet<EventId> {
                     .is_none_or(|restarts| restarts == runs_before),
                 "{fact:?} in {readings:?}"
             );
-            // What was said once is said of every later event of the run.
+            // A restart count, once published, is in every later event of the run.
             let counted = restarts.entry(fact.run.clone()).or_default();
             assert!(*counted <= fact.restart_count, "{fact:?} in {readings:?}");
             *counted = fact.restart_count;
@@ -186,8 +185,8 @@ fn previous(readings: &[String]) -> BTreeSet<EventId> {
     ids
 }
 
-/// What a process tells that ends after each of these readings, or goes on: what it published is on the bus, what it stores is stored
-/// only now and then.
+/// Returns what a process publishes that may crash after each observation. Published facts are on the bus; the state is stored only
+/// sometimes.
 fn published_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> {
     let mut run_store = RunStore::default();
     let mut disk = Vec::new();
@@ -204,7 +203,7 @@ fn published_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<Even
                 .map(|(run, tracked)| (run.entity_key(), tracked));
             disk = serde_json::to_vec(&runs.collect::<Vec<_>>()).unwrap();
         }
-        // Every process begins with what the one before has stored.
+        // Every process starts with the state that the previous one has stored.
         run_store = RunStore::default();
         let runs: Vec<(String, RunState)> = match &disk[..] {
             [] => Vec::new(),
@@ -228,7 +227,7 @@ proptest! {
         all.extend(history.jobcomp());
         all.extend([history.accounting(), history.settled()]);
         let mut readings: Vec<String> = order.into_iter().filter_map(|index| all.get(index % 24).cloned()).collect();
-        // After the last crash nothing ends any more.
+        // No crash after this point.
         let crashes = readings.len();
         readings.extend([history.settled(), history.controller().pop().unwrap(), history.settled()]);
         let mut stored: Vec<bool> = stored.into_iter().cycle().take(crashes).collect();
@@ -240,7 +239,7 @@ proptest! {
     fn any_part_of_the_looks_tells_the_same_facts(history in histories(), seen in prop::collection::vec(any::<bool>(), 32)) {
         let all = history.controller();
         let mut readings: Vec<String> = all.iter().zip(seen).filter(|(_, seen)| *seen).map(|(text, _)| text.clone()).collect();
-        // In the end accounting is asked, and the controller once more.
+        // Finally accounting is read, and the controller once more.
         readings.push(history.accounting());
         readings.push(all[all.len() - 1].clone());
         readings.push(history.settled());
@@ -252,7 +251,7 @@ proptest! {
         let mut readings = history.controller();
         let mut runs = history.jobcomp().into_iter();
         if hooks {
-            // Each end is rung for right after the old run's last look.
+            // Each end rings right after the last read of the old run.
             readings = readings.into_iter().flat_map(|text| {
                 let ends = text.starts_with("COMPLETING");
                 std::iter::once(text).chain(ends.then(|| runs.next()).flatten())

@@ -1,4 +1,4 @@
-//! The little language of `docs/reference/job-events.md`: a reading as text.
+//! The notation of `docs/reference/job-events.md`: an observation as text.
 
 use mesh_events::RunKey;
 use slurm_client::{
@@ -13,9 +13,9 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 
 /// One step of a row.
 pub enum Step {
-    /// Readings to observe, in order.
+    /// Observations, in order.
     See(Vec<Observation>, ObservationContext),
-    /// Settle the tasks that left the array.
+    /// Resolves the tasks that left the array.
     Settle {
         gone: bool,
         given_up: Option<TaskSet>,
@@ -52,7 +52,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Times count from here, so that none is 0, which Slurm uses for "not set".
+/// Times are relative to this, so that none is 0, which Slurm uses for "not set".
 pub const EPOCH: i64 = 1_000_000;
 
 pub fn step(text: &str, poll: u64) -> Step {
@@ -87,7 +87,7 @@ pub fn step(text: &str, poll: u64) -> Step {
     Step::See(observations, look)
 }
 
-/// Accounting's answer: with the steps of every row, if one says so.
+/// Accounting's answer, with the steps of every row if one row has them.
 fn accounted(body: &str) -> Vec<Observation> {
     let rows: Vec<Words<'_>> = body
         .split('&')
@@ -118,7 +118,7 @@ fn accounted(body: &str) -> Vec<Observation> {
     if !has_batch {
         return runs.collect();
     }
-    // Asked for how it ended, not for what it used, and nobody else has it in time.
+    // A lookup of the end rather than of usage, without another source in time.
     runs.map(|mut run| {
         run.job.usage = None;
         match run.own_end {
@@ -230,7 +230,7 @@ fn doorbell(words: &Words<'_>) -> Doorbell {
     }
 }
 
-/// A fact in the table's words.
+/// A fact in the table's notation.
 pub fn word(fact: &Fact) -> String {
     let RunKey {
         task_id,

@@ -1,4 +1,4 @@
-//! Reasons that change back and forth: few events, and the last one is true.
+//! Flapping reasons: few events, and the last one is true.
 
 use mesh_events::EventType;
 use proptest::prelude::*;
@@ -15,10 +15,10 @@ const REASONS: [&str; 4] = [
     "BeginTime",
     "QOSMaxJobsPerUserLimit",
 ];
-/// Seconds from one sweep to the next.
+/// Poll interval in seconds.
 const EVERY: i64 = 5;
 
-/// The times at which a change of class is published, in seconds, if sweeps show these reasons; and the run store after them.
+/// Returns the times, in seconds, at which changes of class are published if polls show these reasons. Updates `run_store`.
 fn previous(
     run_store: &mut RunStore,
     began: i64,
@@ -27,7 +27,7 @@ fn previous(
     let mut times = Vec::new();
     for (poll, reason) in (began..).zip(reasons) {
         let at = poll * EVERY;
-        // What the sweep's number counts already is taken off.
+        // The number of the poll already counts as seconds, so subtract it.
         let text = format!("PENDING reason={reason} later={}", at - poll);
         let facts = apply(run_store, step(&text, u64::try_from(poll).unwrap()));
         let pending = facts
@@ -48,7 +48,7 @@ proptest! {
         let reasons = lengths.iter().flat_map(|(reason, polls)| std::iter::repeat_n(REASONS[*reason], *polls));
         let reasons: Vec<&str> = reasons.collect();
         let mut times = previous(&mut run_store, 1, reasons.iter().copied());
-        // It comes to rest.
+        // The reason stops changing.
         let began = i64::try_from(reasons.len()).unwrap() + 1;
         let polls = usize::try_from(MIN_INTERVAL_SECS / EVERY).unwrap() + 3;
         times.extend(previous(&mut run_store, began, std::iter::repeat_n(REASONS[last], polls)));
@@ -65,12 +65,12 @@ proptest! {
 
 #[test]
 fn fifty_thousand_flapping_jobs_are_bounded() {
-    // Each class for two sweeps: what would be published every ten seconds.
+    // Each class for two polls: without a limit, an event every ten seconds.
     let flaps = (0..4 * 3_600 / EVERY).map(|poll| REASONS[usize::from(poll % 4 < 2)]);
     let times = previous(&mut RunStore::default(), 1, flaps);
     let at_once = usize::try_from(MAX_BURST).unwrap();
     assert!(times[at_once - 1] <= 6 * EVERY, "{times:?}");
-    // Of each job one in ten minutes, so of all of them five thousand a minute.
+    // One event per job in ten minutes, so five thousand a minute for all of them.
     let later = &times[at_once..];
     let apart = later.windows(2).map(|pair| pair[1] - pair[0]);
     assert!(

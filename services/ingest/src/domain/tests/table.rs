@@ -5,7 +5,7 @@ use crate::domain::{RunStore, run_of};
 
 const PAGE: &str = include_str!("../../../../../docs/reference/job-events.md");
 
-/// The rows: what happens, readings, events.
+/// Rows of the table: description, observations, events.
 fn rows() -> Vec<[String; 3]> {
     let table = PAGE
         .split("<!-- table: tested -->")
@@ -85,7 +85,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
     }
 }
 
-/// What was seen of one attempt must not fill the record of another: exit codes would be another's.
+/// The snapshot of one attempt must not fill the record of another, which would get wrong exit codes.
 #[test]
 fn accounting_tells_of_the_attempt_that_began_then() {
     let mut run_store = RunStore::default();

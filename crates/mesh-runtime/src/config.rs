@@ -23,7 +23,7 @@ use secrets::{mask, secret_keys};
 /// Defaults of `[mesh]`, every key with its comment.
 pub(crate) const DEFAULTS: &str = include_str!("../config/default.toml");
 
-/// Longer ones are none.
+/// Longest allowed timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The `[mesh]` section.
@@ -49,7 +49,7 @@ pub struct MeshConfig {
 }
 
 impl MeshConfig {
-    /// Every path that is set. An empty one says that there is none.
+    /// Every path that is set; an empty one counts as absent.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [
             Some(&mut self.data_dir),
@@ -196,7 +196,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D:
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file is not there.
+    /// The file does not exist.
     #[error("no configuration at {path}; `smesh init` writes one, or name it with --config", path = path.display())]
     NotFound {
         /// The file.
@@ -205,7 +205,7 @@ pub enum ConfigError {
     /// A key is unknown, missing or wrong.
     #[error("configuration {file}: {faults}")]
     Invalid {
-        /// The file, or where else the value came from.
+        /// The file, or another source of the value.
         file: String,
         /// Every fault with its key.
         faults: String,
@@ -225,7 +225,7 @@ impl ConfigError {
 /// The section of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceSection {
-    /// Its name.
+    /// Name of the section.
     pub name: &'static str,
     /// [`Service::DEFAULTS`].
     pub defaults: &'static str,
@@ -234,7 +234,7 @@ pub struct ServiceSection {
 }
 
 impl ServiceSection {
-    /// That of a service.
+    /// The section of a service type.
     pub const fn of<S: Service>() -> Self {
         Self {
             name: S::NAME,
@@ -258,7 +258,7 @@ impl ConfigFile {
     /// `MESH_COST_ENGINE__PRICE_BOOK` is key `price_book` of `[cost-engine]`, `MESH_MESH__NATS__URL` is `[mesh.nats] url`.
     ///
     /// # Errors
-    /// If the file is not there or is not TOML.
+    /// If the file does not exist or is not TOML.
     pub fn load(services: &[ServiceSection], path: Option<&Path>) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Toml::string(DEFAULTS));
         for service in services {
@@ -292,7 +292,7 @@ impl ConfigFile {
             figment,
             path: path.map(Path::to_owned),
         };
-        // A file that is not TOML fails at the first look, whatever is looked for.
+        // Any lookup fails if the file is not TOML.
         match config.figment.find_value("mesh") {
             Ok(_) => Ok(config),
             Err(error) => Err(config.invalid(error)),
@@ -317,7 +317,7 @@ impl ConfigFile {
         })
     }
 
-    /// A section as it is after merging, with secrets masked; for `--print-config`.
+    /// Renders a section after merging, with secrets masked; for `--print-config`.
     ///
     /// # Errors
     /// If the section cannot be read.
@@ -334,9 +334,9 @@ impl ConfigFile {
         self.path.as_deref()
     }
 
-    /// A path as it is meant: relative ones count from the folder of the file, whatever the working directory is.
+    /// Resolves a relative path against the folder of the file, whatever the working directory is.
     pub(crate) fn relative(&self, path: &Path) -> PathBuf {
-        // Absolute, so that it may be done again.
+        // Absolute, so that resolving twice changes nothing.
         let file = self.path().and_then(|file| std::path::absolute(file).ok());
         match file.as_deref().and_then(Path::parent) {
             Some(folder) => folder.join(path),
@@ -344,7 +344,7 @@ impl ConfigFile {
         }
     }
 
-    /// A fault if others may read the file and it has a secret in it.
+    /// A fault if others may read the file and it contains a secret.
     pub(crate) fn exposed_secrets(&self) -> Option<String> {
         let path = self.path()?;
         let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
@@ -371,7 +371,7 @@ impl ConfigFile {
     }
 }
 
-/// A fault of a section, with its key as one writes it: `[ledger] db.url`.
+/// Describes a fault of a section, with its key as in the file: `[ledger] db.url`.
 fn describe_fault(fault: figment::Error, section: &str) -> String {
     let mut path = fault.path;
     // figment names the section last.
@@ -388,8 +388,8 @@ fn describe_fault(fault: figment::Error, section: &str) -> String {
     format!("{}: {}", place.trim_end(), fault.kind)
 }
 
-/// The bit of a file's mode that lets everybody read it. Which group may is left to the operator: root reads it, too, who is in no group of the
-/// service.
+/// The mode bit that lets everybody read a file. Group access is the operator's choice: it is not compared with the groups of this process,
+/// since root, which is in none of the service's groups, reads the file too.
 const OTHERS_READ: u32 = 0o004;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What a service gets from its process.
+//! The context that a process hands to its services.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Coordinators, audited, metrics};
 use crate::{ConfigError, ConfigFile, Health, MeshConfig};
 
-/// How often it is looked whether streams and buckets are there.
+/// Interval of checks for missing streams and buckets.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Configuration, the signal to stop, and a place to say how one is. Cheap to clone.
+/// Configuration, shutdown signal and health of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
     /// The `[mesh]` section.
     pub mesh: MeshConfig,
-    /// Cancelled when the service shall finish what it holds and leave.
+    /// Cancelled when the service shall finish its work in progress and end.
     pub shutdown: CancellationToken,
-    /// Readiness.
+    /// Conditions of readiness, and health notes.
     pub health: Health,
     pub(crate) coordinators: Coordinators,
     config: ConfigFile,
@@ -46,7 +46,7 @@ impl Context {
         if !faults.is_empty() {
             return Err(ConfigError::faults(config.name(), &faults));
         }
-        // Once and here, so that every service means the same file, wherever it was started.
+        // Resolved once and here, so that every service uses the same file, wherever it was started.
         for path in mesh.paths() {
             *path = config.relative(path);
         }
@@ -66,16 +66,16 @@ impl Context {
         context
     }
 
-    /// The routes of a service, as they may be given to others: whoever is shown data of other people is written into the audit first.
-    /// From now on the process knows who coordinates which accounts.
+    /// Adds the audit of reads to a service's routes. From now on the process also follows the account coordinators.
     pub fn audited(&self, bus: &mesh_bus::Bus, routes: Router) -> Router {
         metrics::describe();
         self.coordinators.watch(bus, &self.shutdown);
         audited(routes, bus, &self.mesh.cluster, &self.shutdown)
     }
 
-    /// Keeps the condition `<service>.nats` true to the bus: a service whose NATS is gone or stores nothing is not ready. The note
-    /// `<service>.repairs` says what somebody else changed or deleted within the last hour. Who provisions declares again what is missing.
+    /// Keeps the condition `<service>.nats` up to date: a service is not ready while NATS is unavailable or does not store. The note
+    /// `<service>.repairs` lists what was found changed or deleted within the last hour. If the bus may provision, missing streams and
+    /// buckets are declared again.
     pub fn watch_nats(&self, service: &str, bus: &mesh_bus::Bus) {
         let condition = self.health.condition(&format!("{service}.nats"));
         let repairs = self.health.note(&format!("{service}.repairs"));
@@ -136,8 +136,8 @@ impl Context {
         self.config.name()
     }
 
-    /// A path of a service's section: relative ones count from the folder of the file. Those of `[mesh]` are resolved already; doing
-    /// it again changes nothing.
+    /// Resolves a path of a service's section: relative paths start at the folder of the file. Paths of `[mesh]` are resolved already;
+    /// resolving again changes nothing.
     pub fn relative(&self, path: &Path) -> PathBuf {
         self.config.relative(path)
     }

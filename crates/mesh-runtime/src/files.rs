@@ -1,27 +1,27 @@
-//! The files of SQLite that services keep things in: read whole at the start and once a day, so that damage is known before it is met.
+//! Integrity checks of the services' SQLite files: read whole at start and once a day, so that damage is found before a query meets it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{Condition, Context, Service};
 
-/// Between two checks. A check reads all of a file.
+/// Interval of checks. A check reads all of a file.
 const CHECK_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Before the next check where a file could not be read for now: it may be damaged all the same.
+/// Pause before the next check if a file could not be read: it may still be damaged.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// All can be read.
+    /// The whole file was read without an error.
     Nothing,
     /// What is damaged, what is lost, and what to do.
     Damage(String),
-    /// It cannot be read now.
+    /// The file cannot be read now.
     Unread,
 }
 
-/// Checks the file of a service, now and once a day. Never ends before the process does.
+/// Checks a service's file now and once a day, until shutdown. Returns the condition that the checks keep up to date.
 pub(crate) fn keep_checking<S: Service>(context: &Context, file: PathBuf) -> Condition {
     let condition = context.health.condition(&format!("{}.file", S::NAME));
     condition.ok();

@@ -1,4 +1,5 @@
-//! Readiness: a service is ready while every condition it named holds. Beside that, notes: what somebody should look at while it works.
+//! Readiness: a process is ready while all conditions of its services hold. Health notes report what an operator should check although the
+//! service works.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,14 +13,14 @@ pub struct Health {
     notes: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
-/// Something that somebody should look at, and that takes no service out of service.
+/// A hint for the operator that does not affect readiness.
 #[derive(Clone)]
 pub struct HealthNote {
     health: Health,
     name: String,
 }
 
-/// One condition, e.g. `nats`; not fulfilled at first.
+/// One condition of readiness, e.g. `nats`; false at first.
 #[derive(Clone)]
 pub struct Condition {
     health: Health,
@@ -27,7 +28,7 @@ pub struct Condition {
 }
 
 impl Health {
-    /// Adds a condition. Name it `<service>.<what>`, e.g. `ledger.nats`.
+    /// Adds a condition. Name it `<service>.<subject>`, e.g. `ledger.nats`.
     pub fn condition(&self, name: &str) -> Condition {
         let condition = Condition {
             health: self.clone(),
@@ -37,7 +38,7 @@ impl Health {
         condition
     }
 
-    /// What is not fulfilled, with the reason; empty when ready.
+    /// Conditions that do not hold, by name, with the reason; empty when ready.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let conditions = self
             .conditions
@@ -49,7 +50,7 @@ impl Health {
             .collect()
     }
 
-    /// What the services are that one replica of leads: `leader`, `standby`, … A standby is ready.
+    /// Leadership states of the services that elect a leader: `leader`, `standby`, … A standby is ready.
     pub fn roles(&self) -> BTreeMap<String, &'static str> {
         self.roles
             .lock()
@@ -57,7 +58,7 @@ impl Health {
             .clone()
     }
 
-    /// A note, of which nothing is said at first. Name it as a condition.
+    /// Adds a note, empty at first. Name it like a condition.
     pub fn note(&self, name: &str) -> HealthNote {
         HealthNote {
             health: self.clone(),
@@ -65,7 +66,7 @@ impl Health {
         }
     }
 
-    /// What somebody should look at, ready or not.
+    /// The texts of all notes, by name, ready or not.
     pub fn notes(&self) -> BTreeMap<String, String> {
         self.notes
             .lock()
@@ -101,13 +102,13 @@ impl Condition {
 }
 
 impl HealthNote {
-    /// Says it, until [`Self::clear`].
+    /// Sets the note's text, until [`Self::clear`].
     pub fn say(&self, text: impl Display) {
         let mut notes = self.lock();
         notes.insert(self.name.clone(), text.to_string());
     }
 
-    /// There is nothing to look at any more.
+    /// Removes the note's text.
     pub fn clear(&self) {
         self.lock().remove(&self.name);
     }

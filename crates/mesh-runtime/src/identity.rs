@@ -1,4 +1,4 @@
-//! Who the people behind Unix users are, as the operator wrote it into a file: TOML, read again when it changes.
+//! Identities of Unix users, from the operator's map: a TOML file, reloaded when it changes.
 //!
 //! ```toml
 //! [users.alice]
@@ -17,10 +17,10 @@ use std::time::SystemTime;
 use mesh_events::proto::mesh::event::v1::Identity;
 use serde::{Deserialize, Serialize};
 
-/// How events say that they know it from the file.
+/// `provenance` of identities from the map, as events carry it.
 const PROVENANCE: &str = "map-file";
 
-/// A person as an OIDC provider knows them, and how we know.
+/// A person as an OIDC provider knows them, and the source of the mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserIdentity {
     /// OIDC `iss`.
@@ -38,7 +38,7 @@ pub struct UserIdentity {
 }
 
 impl UserIdentity {
-    /// As events have it.
+    /// Converts to the message that events carry.
     pub fn to_identity(&self) -> Identity {
         let Self {
             issuer,
@@ -85,7 +85,6 @@ struct Entry {
     name: String,
 }
 
-/// Reads the text of a map.
 fn parse(text: &str) -> Result<BTreeMap<String, UserIdentity>, toml::de::Error> {
     let file: File = toml::from_str(text)?;
     let person = |entry: Entry| UserIdentity {
@@ -102,7 +101,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, UserIdentity>, toml::de::Error> 
         .collect())
 }
 
-/// The map. A file that cannot be read or is wrong changes nothing: the last good one stays.
+/// The identity map. An unreadable or invalid file changes nothing: the last good one stays in use.
 #[derive(Debug)]
 pub struct IdentityMap {
     path: Option<PathBuf>,
@@ -113,12 +112,12 @@ pub struct IdentityMap {
 struct State {
     users: BTreeMap<String, UserIdentity>,
     was_read: bool,
-    /// Size and change time of what was read last, good or bad, so that a bad file is warned about once.
+    /// Size and change time of the file last read, good or bad, so that a bad file is warned about once.
     seen: Option<Option<(u64, SystemTime)>>,
 }
 
 impl IdentityMap {
-    /// A map from a file; without one it knows nobody.
+    /// A map from a file; without a file it is empty.
     pub fn new(path: Option<PathBuf>) -> Self {
         let map = Self {
             path,
@@ -128,17 +127,17 @@ impl IdentityMap {
         map
     }
 
-    /// The person behind a user.
+    /// The identity of a Unix user.
     pub fn get(&self, user: &str) -> Option<UserIdentity> {
         self.lock().users.get(user).cloned()
     }
 
-    /// Whether there is none, or it was usable once.
+    /// True if no file is configured, or it was valid once.
     pub fn was_read(&self) -> bool {
         self.path.is_none() || self.lock().was_read
     }
 
-    /// The users whom the map calls somebody of an issuer, as `is` knows them.
+    /// The users that the map assigns to an issuer and for which `is` returns true.
     pub fn users_of(&self, issuer: &str, is: impl Fn(&UserIdentity) -> bool) -> BTreeSet<String> {
         self.lock()
             .users
@@ -148,7 +147,7 @@ impl IdentityMap {
             .collect()
     }
 
-    /// Everybody in it.
+    /// All users of the map.
     pub fn users(&self) -> Vec<String> {
         self.lock().users.keys().cloned().collect()
     }

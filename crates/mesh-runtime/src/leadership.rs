@@ -1,4 +1,4 @@
-//! Services of which one replica works per cluster: they lead in terms, and stand by between them.
+//! Services of which one replica works per cluster: a replica leads for a term and is on standby otherwise.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::Context;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Context {
-    /// Calls `term` whenever this replica begins to lead, until the process is told to stop. A term ends when its token is cancelled:
-    /// the process stops, or another replica leads. It may also end by itself, having met the writes of another one. `standby` is called
-    /// when it is certain that another one leads: what a leader needs is no condition of being ready then.
+    /// Calls `term` whenever this replica begins to lead, until shutdown. A term ends when its token is cancelled: the process stops, or
+    /// another replica leads. It may also end by itself, after a write conflict with another writer. `standby` is called when another
+    /// replica certainly leads, so that the conditions of a leader no longer affect readiness.
     ///
     /// # Errors
-    /// What a term fails with.
+    /// The error of a term.
     pub async fn lead<E>(
         &self,
         bus: &Bus,
@@ -83,7 +83,7 @@ impl Context {
                         None => work.await,
                     }
                 };
-                // Only now: a standby must not begin while something is still being written.
+                // Released last: a standby must not begin while this replica still writes.
                 lease.give_up().await;
                 ended?;
                 standby();

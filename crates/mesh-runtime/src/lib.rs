@@ -1,4 +1,4 @@
-//! The process of a service: configuration, telemetry, health, signals, drain, and who may call its API.
+//! The process of a service: configuration, telemetry, health, signals, drain, and API authentication.
 //!
 //! Knows nothing of Slurm. A service implements [`Service`]; its `main.rs` hands it to [`main`]; `smesh up` starts several in one process.
 
@@ -28,7 +28,7 @@ pub use time_bound::{ParseTimeError, TimeBound};
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error and what caused it, on one line: `append events: disk full`.
+/// An error and its causes on one line: `append events: disk full`.
 pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! `--probe`: a service asks the process of its name how it is, for health checks in images that have no shell and no curl.
+//! `--probe`: asks a running service for its health, for images that have no shell and no curl.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use crate::BoxError;
 
-/// The process answers from memory; one that does not in so long is stuck.
+/// The process answers from memory; a slower one is stuck.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is asked.
@@ -27,10 +27,10 @@ impl Probe {
         }
     }
 
-    /// Asks over the Unix socket of the service.
+    /// Sends the request over the service's Unix socket.
     ///
     /// # Errors
-    /// What is wrong, in the words of the service.
+    /// The problems that the service reports.
     pub(crate) async fn ask(self, socket: &Path) -> Result<(), BoxError> {
         let client = reqwest::Client::builder()
             .unix_socket(socket)
@@ -50,7 +50,7 @@ impl Probe {
     }
 }
 
-/// The problems of an answer of `/readyz`, or all of another answer.
+/// The problems in a response of `/readyz`, or the whole text of another response.
 fn problems(text: &str) -> String {
     let answer: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let problems = answer["problems"].as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! From `main` to the last flush.
+//! The life of a service process, from `main` to the last flush.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use crate::{
 
 /// A service: a library that any process can run.
 pub trait Service: 'static {
-    /// Its one name: crate, section, durable consumer, NATS user, `service.name`.
+    /// Its name: crate, section, durable consumer, NATS user, `service.name`.
     const NAME: &'static str;
     /// Its sections of `mesh.toml` with every default and a comment for each key.
     const DEFAULTS: &'static str;
-    /// Keys of its section that were renamed, old and new: the old ones are refused with the new name.
+    /// Old and new names of renamed keys of its section. Old keys are refused with an error that names the new one.
     const RENAMED_KEYS: RenamedKeys = &[];
     /// One sentence for `--help`.
     const ABOUT: &'static str;
@@ -34,7 +34,7 @@ pub trait Service: 'static {
     /// Every fault, naming its key.
     fn check(context: &Context) -> Result<(), BoxError>;
 
-    /// The file of SQLite that it keeps things in, if it has one.
+    /// Path of its SQLite file, if it has one.
     ///
     /// # Errors
     /// If the configuration cannot be used.
@@ -42,10 +42,10 @@ pub trait Service: 'static {
         Ok(None)
     }
 
-    /// What is lost with damaged pages of that file, and which command brings it back.
+    /// What is lost with damaged pages of that file, and the command that restores it.
     const REMEDY: &'static str = "";
 
-    /// What is damaged in that file, read as a whole; `None` if nothing is.
+    /// Reads the whole file and describes its damage; `None` if it is intact.
     ///
     /// # Errors
     /// If it cannot be read for another reason.
@@ -59,9 +59,9 @@ pub trait Service: 'static {
 
 /// A service that has started.
 pub struct RunningService {
-    /// Its API.
+    /// Routes of its API.
     pub router: Router,
-    /// Its work, until the context's `shutdown` is cancelled and everything held is finished.
+    /// Its work. Ends when the context's `shutdown` is cancelled and work in progress is finished.
     pub run: BoxFuture<'static, Result<(), BoxError>>,
 }
 
@@ -81,7 +81,7 @@ struct Arguments {
     print_config: bool,
 }
 
-/// How long threads that wait for a disk may hold up the end of a process.
+/// How long threads blocked on a disk may delay the end of the process.
 const LAST_THREADS: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Runs a service as a process of its own.
@@ -106,7 +106,7 @@ pub fn main<S: Service>() -> ExitCode {
         Err(error) => return fail(S::NAME, &error),
     };
     let ended = runtime.block_on(run::<S>(&arguments));
-    // A thread that waits for a disk would be waited for without end.
+    // Without a timeout, a thread blocked on a disk would delay the exit without end.
     runtime.shutdown_timeout(LAST_THREADS);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -150,7 +150,7 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     result
 }
 
-/// Starts a service, and checks its file. One that cannot start as its file is damaged says what to do about that.
+/// Starts a service and the checks of its SQLite file. If a damaged file prevents the start, the error says how to repair it.
 ///
 /// # Errors
 /// If it cannot start.
@@ -180,7 +180,7 @@ fn socket(context: &Context, name: &str) -> PathBuf {
     }
 }
 
-/// Runs work and the API beside it. Ends when the work ends; the work has `drain_deadline` after the shutdown signal.
+/// Runs a service's work and the API beside it. Ends when the work ends; after the shutdown signal the work has `drain_deadline`.
 ///
 /// # Errors
 /// If an address cannot be bound, the token file cannot be read, or the work fails.
@@ -209,7 +209,8 @@ pub async fn run_api(
     let result = tokio::select! {
         result = work => result,
         () = deadline => {
-            // No failure: whatever was begun is either durable or done again. A database or a peer that hangs is no reason to be taken for crashed.
+            // Not a failure: unfinished work is either durable or will be repeated. A database or peer that hangs must not look like a
+            // crash.
             tracing::warn!(
                 after = ?context.mesh.drain_deadline,
                 "not finished in time after the signal, given up; what was held is done again at the next start"
@@ -217,7 +218,7 @@ pub async fn run_api(
             Ok(())
         }
     };
-    // Whoever still follows a stream of events is cut off: they resume where they were.
+    // Closes open event streams; their clients resume where they were.
     context.shutdown.cancel();
     closing.cancel();
     if tokio::time::timeout(std::time::Duration::from_secs(1), api)
@@ -229,7 +230,7 @@ pub async fn run_api(
     result
 }
 
-/// Cancels a token at SIGTERM or SIGINT; the second signal ends the process at once, after `at_once` has ended what must not outlive it.
+/// Cancels a token at SIGTERM or SIGINT. The second signal ends the process at once, after `at_once` has ended what must not outlive it.
 ///
 /// # Errors
 /// If signal handlers cannot be installed.
@@ -256,8 +257,8 @@ pub fn shutdown_on_signals(
     Ok(())
 }
 
-/// What a process that keeps other people's data does first: files are for it alone unless it says otherwise, and it may open as many as
-/// the system allows, since each caller, receiver and database takes some.
+/// Sets the process's umask and file limit; call it first. New files are private unless created otherwise. The file limit is raised to the
+/// system's maximum, since each caller, receiver and database takes descriptors.
 pub fn apply_process_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -273,8 +274,8 @@ pub fn apply_process_limits() {
     }
 }
 
-/// Chooses ring for TLS; call it once, first thing.
+/// Installs ring as the TLS provider; call it once, before any TLS.
 pub fn install_crypto_provider() {
-    // A second call finds the provider installed, which is what it wanted.
+    // A second call finds the provider installed, which is as good.
     drop(rustls::crypto::ring::default_provider().install_default());
 }

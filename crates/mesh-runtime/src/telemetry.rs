@@ -19,10 +19,10 @@ const DURATION_BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
 
-/// What runs: so that a service which has not done anything yet shows up in Prometheus, too.
+/// Version metric, so that a service without any activity also shows up in Prometheus.
 const BUILD_INFO: &str = "mesh_build_info";
 
-/// Keeps telemetry going; what is buffered is sent by [`Telemetry::flush`].
+/// Telemetry of a process; [`Telemetry::flush`] sends what is buffered.
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
     /// Renders the process's metrics in Prometheus' text format.
@@ -50,7 +50,7 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
     let provider = (!config.otlp_endpoint.is_empty())
         .then(|| provider(service, config))
         .transpose()?;
-    // The filter of logs must not decide which spans are exported: each layer has its own.
+    // The log filter must not decide which spans are exported: each layer has its own filter.
     let traces = provider.as_ref().map(|provider| {
         tracing_opentelemetry::layer()
             .with_tracer(provider.tracer("slurm-mesh"))

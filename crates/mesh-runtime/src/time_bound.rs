@@ -1,12 +1,12 @@
-//! The one parser of times that people write: in queries, on the command line, in configuration and price books.
+//! The parser of all times that people write: in queries, on the command line, in configuration and price books.
 //!
 //! | form | meaning |
 //! | --- | --- |
 //! | `2026-11-22T10:00:00Z`, `2026-11-22T10:00:00+01:00` | RFC 3339 |
 //! | `2026-11-22T10:00:00`, `2026-11-22T10:00`, `2026-11-22 10:00` | that time in the caller's time zone |
 //! | `2026-11-22` | the first moment of that day in the caller's time zone |
-//! | `today`, `yesterday`, `now` | the first moment of that day; this moment |
-//! | `30m`, `2h`, `7days`, `now-2hours` | so long ago (the last form as in `sacct --starttime`) |
+//! | `today`, `yesterday`, `now` | the first moment of that day; the present moment |
+//! | `30m`, `2h`, `7days`, `now-2hours` | that long ago (the last form as in `sacct --starttime`) |
 //!
 //! The caller's time zone is that of the `now` it passes: local time in `smesh`, UTC in services and files. Pure.
 
@@ -15,17 +15,17 @@ use std::time::Duration;
 use chrono::{DateTime, Days, NaiveDate, NaiveDateTime, SecondsFormat, TimeDelta, TimeZone, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A bound of time: a moment, or a distance from now.
+/// A bound of time: a moment, or a duration before now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TimeBound {
     /// This moment.
     At(DateTime<Utc>),
-    /// So long ago.
+    /// This long ago.
     Ago(Duration),
 }
 
-/// A text that is no time; says what would be one.
+/// Why a text is not a time; lists the allowed forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseTimeError {
     /// It has none of the known forms.
@@ -53,10 +53,10 @@ pub enum ParseTimeError {
 }
 
 impl TimeBound {
-    /// Reads any of the forms above.
+    /// Parses any of the forms above.
     ///
     /// # Errors
-    /// If the text is no time, or one that the time zone of `now` skipped.
+    /// If the text is not a time, or one that the time zone of `now` skipped.
     pub fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Result<Self, ParseTimeError> {
         let today = now.date_naive();
         match text {
@@ -74,7 +74,7 @@ impl TimeBound {
         }
     }
 
-    /// The moment it means.
+    /// The moment, given the present time.
     pub fn resolve<Z: TimeZone>(self, now: &DateTime<Z>) -> DateTime<Utc> {
         match self {
             Self::At(time) => time,
@@ -86,7 +86,7 @@ impl TimeBound {
     }
 }
 
-/// Reads a time with its offset, or a date, which is its first moment in `zone`: for files, where nothing may depend on who reads.
+/// Parses a time with its offset, or a date, meaning its first moment in `zone`. For files, whose meaning must not depend on the reader.
 ///
 /// # Errors
 /// If it is neither.
@@ -128,7 +128,7 @@ fn midnight<Z: TimeZone>(
     in_zone(text, begin, zone).or_else(|_| in_zone(text, begin + TimeDelta::hours(1), zone))
 }
 
-/// Of a time that comes twice, as clocks are set back, the first.
+/// A time that occurs twice, as clocks are set back, means the first occurrence.
 fn in_zone<Z: TimeZone>(
     text: &str,
     local: NaiveDateTime,
@@ -141,10 +141,10 @@ fn in_zone<Z: TimeZone>(
         })
 }
 
-/// Reads an optional bound of a request and resolves it against the clock; dates are days in UTC.
+/// Deserializes an optional bound of a request and resolves it against the clock; dates are days in UTC.
 ///
 /// # Errors
-/// If what is there is no time.
+/// If a value is present that is not a time.
 pub fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<DateTime<Utc>>, D::Error> {

@@ -1,4 +1,4 @@
-//! What decides about callers: the configuration, and the files and buckets it names, as they are now.
+//! The data that authentication uses: the configuration, and the current contents of the files and buckets it names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,9 @@ use super::{AuthMethod, Caller};
 use crate::identity::IdentityMap;
 use crate::{BoxError, MeshConfig};
 
-/// Changes of the identity map and of token files count after this time at the latest.
+/// Longest delay until a changed identity map or token file takes effect.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What decides about callers.
 pub(crate) struct Access {
     pub(super) admins: Vec<String>,
     pub(super) auditors: Vec<String>,
@@ -30,7 +29,7 @@ impl Access {
     /// Reads the files of tokens and the identity map.
     ///
     /// # Errors
-    /// If the file of a token cannot be used.
+    /// If a token's file cannot be used.
     pub(crate) fn new(mesh: &MeshConfig, coordinators: Coordinators) -> Result<Self, BoxError> {
         let api = &mesh.api;
         let tokens = Tokens::new(&api.token_file, &api.tokens)
@@ -45,7 +44,7 @@ impl Access {
         })
     }
 
-    /// Keeps files and keys up to date until told to stop.
+    /// Keeps files and keys up to date until shutdown.
     pub(super) fn keep(self: Arc<Self>, shutdown: CancellationToken) {
         self.oidc.prefetch();
         tokio::spawn(async move {
@@ -74,7 +73,7 @@ impl Access {
         caller
     }
 
-    /// Who somebody is here, for themselves.
+    /// The caller's identity, role and rights, for the caller.
     pub(super) fn describe(&self, caller: &Caller) -> Value {
         let identity = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => Some((issuer.clone(), subject.clone())),

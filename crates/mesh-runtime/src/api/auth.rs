@@ -1,4 +1,4 @@
-//! Finds out who calls: by the uid of a Unix socket's peer, or by a bearer token (RFC 6750).
+//! Authenticates callers: by the uid of a Unix socket's peer, or by a bearer token (RFC 6750).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::oidc::Refusal;
 use super::server::Peer;
 use super::{Caller, Problem, Role, metrics};
 
-/// The system's user database may be far away, and hang.
+/// Timeout of a user name lookup: the system's user database may be remote, and hang.
 const FOR_A_NAME: Duration = Duration::from_secs(5);
-/// Of what is asked, the audit keeps no more characters.
+/// Audit entries hold no more characters of a request.
 const MAX_LOGGED_REQUEST_CHARS: usize = 2_000;
-/// Health checks wait for nobody's user database or OIDC provider.
+/// Health checks must not wait for a user database or OIDC provider.
 const FOR_A_HEALTH_CHECK: Duration = Duration::from_secs(1);
 
-/// Nobody said who they are.
+/// 401 for a request without credentials.
 pub(super) fn unauthorized() -> Problem {
     challenge(
         "Bearer realm=\"slurm-mesh\"",
@@ -29,7 +29,7 @@ pub(super) fn unauthorized() -> Problem {
     )
 }
 
-/// They showed something that is no good.
+/// 401 for invalid credentials.
 fn invalid(reason: &str) -> Problem {
     challenge(
         &format!(
@@ -47,7 +47,7 @@ fn challenge(challenge: &str, detail: &str) -> Problem {
     }
 }
 
-/// Middleware that finds out who calls, or answers 401.
+/// Middleware that authenticates the caller, or answers 401.
 pub(super) async fn authenticate(
     State(access): State<Arc<Access>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -65,7 +65,7 @@ pub(super) async fn authenticate(
     }
 }
 
-/// Who shows a token is whom the token names, also over the Unix socket, where a proxy may be at the other end.
+/// A token takes precedence, also over the Unix socket, where a proxy may be at the other end.
 async fn find(access: &Access, peer: Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
     match (bearer(headers)?, peer) {
         (Some(token), _) => authenticate_token(access, token).await,
@@ -74,8 +74,8 @@ async fn find(access: &Access, peer: Peer, headers: &HeaderMap) -> Result<Caller
     }
 }
 
-/// Whether who asks without having to say who they are may see everything: root, the user of this process, administrators and auditors. In
-/// doubt they may not.
+/// True if the caller of a route without authentication may see everything: root, the user of this process, administrators and auditors.
+/// False in doubt.
 pub(super) async fn sees_everything(access: &Access, peer: Peer, headers: &HeaderMap) -> bool {
     if let Peer::Unix { uid } = peer
         && uid == rustix::process::geteuid().as_raw()
@@ -157,7 +157,7 @@ async fn unix(access: &Access, uid: u32) -> Result<Caller, Problem> {
     Ok(access.with_accounts(Caller::peer(user, uid, role)))
 }
 
-/// What is asked, for the audit.
+/// The request as the audit records it.
 fn asked(request: &Request) -> String {
     let path = request.uri().path_and_query();
     let asked = format!(

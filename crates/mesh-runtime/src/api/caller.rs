@@ -1,4 +1,4 @@
-//! Who calls, and what they may see and do. Every service decides by these functions and by nothing else.
+//! The caller of an API and their permissions. Every service decides by these functions only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::Problem;
 use super::auth::unauthorized;
 
-/// What a caller may do.
+/// Role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -23,20 +23,20 @@ pub enum Role {
     Admin,
 }
 
-/// Accounts by Slurm's ClusterName; `None` for the accounts of these names on every cluster.
+/// Accounts by Slurm's ClusterName; key `None` holds accounts that count on every cluster.
 pub type AccountsByCluster = BTreeMap<Option<String>, BTreeSet<String>>;
 
-/// How we know who calls.
+/// How a caller was authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthMethod {
-    /// The kernel says who is at the other end of the Unix socket.
+    /// By the kernel's peer credentials of the Unix socket.
     Peer {
         /// Their uid.
         uid: u32,
     },
-    /// They showed a service token of the configuration.
+    /// By a service token of the configuration.
     Token,
-    /// They showed a token of an OIDC provider.
+    /// By a token of an OIDC provider.
     Oidc {
         /// `iss`.
         issuer: String,
@@ -56,29 +56,29 @@ impl AuthMethod {
     }
 }
 
-/// Who calls.
+/// An authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Who they are, for people: a Unix user, `token:<name>`, or the name or subject of an OIDC identity.
+    /// Display name: a Unix user, `token:<name>`, or the name or subject of an OIDC identity.
     pub name: String,
-    /// What they may do.
+    /// Their role.
     pub role: Role,
-    /// The Unix users they are: one over the Unix socket, any number otherwise.
+    /// Their Unix users: one over the Unix socket, any number otherwise.
     pub users: BTreeSet<String>,
-    /// Accounts whose jobs they may see: as coordinators, or because a token says so.
+    /// Accounts whose jobs they may see: as coordinators, or granted by a token.
     pub accounts: AccountsByCluster,
-    /// How we know.
+    /// How they were authenticated.
     pub auth_method: AuthMethod,
-    /// What they ask, as `GET /v1/events?user=alice`.
+    /// Their request, as `GET /v1/events?user=alice`.
     pub request: String,
 }
 
-/// What somebody may see.
+/// The data that a caller may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Visibility {
-    /// Everything, also what belongs to nobody.
+    /// Everything, including data without an owner.
     All,
-    /// What belongs to one of these users or accounts. Nothing, if there is none.
+    /// Data of these users or accounts; nothing if both are empty.
     Restricted {
         /// Unix users.
         users: BTreeSet<String>,
@@ -88,7 +88,7 @@ pub enum Visibility {
 }
 
 impl Caller {
-    /// A Unix user, as the Unix socket knows them.
+    /// A caller authenticated by the Unix socket.
     pub fn peer(user: impl Into<String>, uid: u32, role: Role) -> Self {
         let user = user.into();
         Self {
@@ -101,7 +101,7 @@ impl Caller {
         }
     }
 
-    /// The same caller, who coordinates an account of a cluster.
+    /// The same caller, who also coordinates an account of a cluster.
     #[must_use]
     pub fn coordinating(mut self, cluster: &str, account: &str) -> Self {
         self.accounts
@@ -111,11 +111,11 @@ impl Caller {
         self
     }
 
-    /// What the caller may see.
+    /// The data that the caller may see.
     pub fn visibility(&self) -> Visibility {
         match self.role {
             Role::Admin | Role::Auditor => Visibility::All,
-            // Nobody's jobs: it has no users and no accounts.
+            // Metrics callers see no jobs: they have no users and no accounts.
             Role::User | Role::Metrics => Visibility::Restricted {
                 users: self.users.clone(),
                 accounts: self.accounts.clone(),
@@ -123,22 +123,22 @@ impl Caller {
         }
     }
 
-    /// True if the caller may see everything, also what belongs to nobody.
+    /// True if the caller may see everything, including data without an owner.
     pub const fn sees_everything(&self) -> bool {
         matches!(self.role, Role::Admin | Role::Auditor)
     }
 
-    /// True if the caller may see what belongs to a user and an account of a cluster; an empty one is nobody's.
+    /// True if the caller may see data of a user and an account of a cluster. An empty user or account has no owner.
     pub fn may_see(&self, cluster: &str, user: &str, account: &str) -> bool {
         self.sees_everything() || self.is(user) || self.coordinates(cluster, account)
     }
 
-    /// True if the caller may ask what belongs to a user: it may be that only some of it is shown.
+    /// True if the caller may query a user's data. The answer may contain only part of it.
     pub fn may_ask_about(&self, user: &str) -> bool {
         self.sees_everything() || self.is(user) || !self.accounts.is_empty()
     }
 
-    /// True if the caller is this user: what is theirs may be read without an entry in the audit.
+    /// True if the caller is this user, whose own data may be read without an audit entry.
     pub fn is(&self, user: &str) -> bool {
         !user.is_empty() && self.users.contains(user)
     }

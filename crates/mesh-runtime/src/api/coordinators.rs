@@ -1,4 +1,4 @@
-//! Who coordinates which accounts, as ingest read it from Slurm and left it in a bucket.
+//! Account coordinators, as ingest reads them from Slurm and stores them in a bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::AccountsByCluster;
 
-/// Before the next try to watch the bucket.
+/// Pause before the bucket is watched again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A value of the bucket.
@@ -25,11 +25,11 @@ pub struct Coordinator {
     pub cluster: String,
     /// Unix user.
     pub user: String,
-    /// Accounts they coordinate, those below others included.
+    /// Accounts they coordinate, including subaccounts.
     pub accounts: BTreeSet<String>,
 }
 
-/// The coordinators of every cluster. Cheap to clone; the clones of a process know the same.
+/// The coordinators of every cluster. Cheap to clone; clones share their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Coordinators(Arc<Shared>);
 
@@ -41,7 +41,7 @@ struct Shared {
 }
 
 impl Coordinators {
-    /// The accounts that one of these users coordinates. None of somebody else's, whatever NATS or Slurm do not say.
+    /// The accounts that any of these users coordinates. Missing data never grants an account.
     pub(super) fn of(&self, users: &BTreeSet<String>) -> AccountsByCluster {
         let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut accounts = AccountsByCluster::new();
@@ -55,7 +55,7 @@ impl Coordinators {
         accounts
     }
 
-    /// Follows the bucket until told to stop, unless another service of this process does.
+    /// Follows the bucket until shutdown, unless another service of this process already does.
     pub(crate) fn watch(&self, bus: &Bus, shutdown: &CancellationToken) {
         if self.0.watched.swap(true, Ordering::Relaxed) {
             return;
@@ -80,7 +80,7 @@ impl Coordinators {
 
     async fn follow(&self, bus: &Bus) -> Result<(), mesh_bus::Error> {
         let bucket = bus.bucket(BUCKET_COORDINATORS).await?;
-        // Of every cluster.
+        // Users of every cluster.
         let mut entries = pin!(bucket.watch("*.user").await?);
         while let Some(entry) = entries.try_next().await? {
             self.take(entry.key, &entry.value);
@@ -90,7 +90,7 @@ impl Coordinators {
 
     fn take(&self, key: String, value: &Bytes) {
         let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
-        // Empty after a delete. What cannot be read gives nobody a right.
+        // Empty after a delete. An unreadable value grants nothing.
         match serde_json::from_slice(value) {
             Ok(coordinator) => {
                 known.insert(key, coordinator);

@@ -1,20 +1,20 @@
-//! What every gRPC adapter needs: who calls, an answer that says what it shows, and what is said when something is broken here.
+//! Shared by all gRPC adapters: the caller, audited responses, and internal errors.
 
 use tonic::{Request, Response, Status};
 
 use super::problem::{BROKEN, log_broken};
 use super::{AuditedRead, Caller};
 
-/// Who calls; the middleware has found that out before any service is reached.
+/// The caller, as the authentication middleware found it.
 ///
 /// # Errors
-/// `UNAUTHENTICATED`, if it has not.
+/// `UNAUTHENTICATED` if there is none.
 pub fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get().cloned();
     caller.ok_or_else(|| Status::unauthenticated("show a token, or call over the Unix socket"))
 }
 
-/// An answer that says what it shows of others.
+/// A response with a record of the data of others that it shows.
 pub fn audited_response<T>(answer: T, read: AuditedRead) -> Response<T> {
     let mut response = Response::new(answer);
     response.extensions_mut().insert(read);

@@ -1,4 +1,4 @@
-//! Connections have limits: how many there are, how many of one client, and how long one may be without a request.
+//! Connection limits: in total, per client, and by time without a request.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,11 +15,10 @@ use tokio::time::{Instant, Sleep};
 use super::proxy::TrustedProxies;
 use super::server::Peer;
 
-/// Of the descriptors that the process may have, one in this many is for connections of one listener; the rest is for the other listener,
-/// commands of Slurm, databases, NATS and receivers.
+/// A listener may use one in this many of the process's file descriptors. The rest is for the other listener, Slurm commands, databases,
+/// NATS and receivers.
 const DESCRIPTORS_PER_CONNECTION: u64 = 4;
 
-/// The limits of a listener.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     pub(super) max_connections: usize,
@@ -30,7 +29,7 @@ pub(super) struct Limits {
     pub(super) trusted_proxies: TrustedProxies,
 }
 
-/// As many connections as are configured, and no more than this process has descriptors for.
+/// The configured number of connections, limited by the process's file descriptors.
 pub(super) fn within_descriptors(configured: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = limit.map_or(u64::MAX, |limit| limit / DESCRIPTORS_PER_CONNECTION);
@@ -39,7 +38,7 @@ pub(super) fn within_descriptors(configured: usize) -> usize {
         .max(1)
 }
 
-/// What counts as one client. Who has an IPv6 network has all addresses of its /64.
+/// The key by which clients are counted. An IPv6 client is a /64 network.
 pub(super) fn client(peer: Peer) -> Peer {
     match peer {
         Peer::Tcp { ip } => Peer::Tcp {
@@ -52,7 +51,7 @@ pub(super) fn client(peer: Peer) -> Peer {
     }
 }
 
-/// How many connections, or requests through a proxy, each client has.
+/// Number of connections, or of requests through a proxy, by client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clients(Arc<Mutex<Counts>>);
 
@@ -63,9 +62,9 @@ struct Counts {
 }
 
 impl Clients {
-    /// Counts one more, or `None` if there are too many.
+    /// Counts one more, or returns `None` at a limit.
     pub(super) fn take(&self, peer: Peer, limits: &Limits) -> Option<Slot> {
-        // The connections of a proxy are those of many; its clients are counted by request.
+        // A proxy's connections carry many clients, which are counted by request.
         let max_of_client = match limits.trusted_proxies.trusts(peer) {
             true => limits.max_connections,
             false => limits.max_per_client,
@@ -86,7 +85,7 @@ impl Clients {
     }
 }
 
-/// One that is counted until it is dropped.
+/// One counted connection or request, until dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     client: Peer,
@@ -110,7 +109,7 @@ impl Drop for Slot {
     }
 }
 
-/// The requests of a connection: until when it may be without one, and since when its peer holds one up.
+/// Activity of a connection: its deadline while it has no request, and since when its peer stalls one.
 #[derive(Debug)]
 pub(super) struct Activity(Mutex<State>);
 
@@ -118,12 +117,12 @@ pub(super) struct Activity(Mutex<State>);
 struct State {
     requests: usize,
     deadline: Instant,
-    /// A head is being read, so that `deadline` is that of the head.
+    /// A request head is being read, so `deadline` is that of the head.
     in_head: bool,
     header_timeout: Duration,
     idle_timeout: Duration,
     stall_timeout: Duration,
-    /// Since when the peer is waited for, by number of the [`PeerWait`].
+    /// Start of each stall, by number of the [`PeerWait`].
     stalls: HashMap<u64, Instant>,
     next_wait: u64,
 }
@@ -142,7 +141,7 @@ impl Activity {
         }))
     }
 
-    /// A request, until its answer has been taken or dropped.
+    /// Begins a request; it ends when its response has been sent or dropped.
     pub(super) fn request(self: &Arc<Self>) -> ActiveRequest {
         self.state().requests += 1;
         ActiveRequest(Arc::clone(self))
@@ -156,7 +155,7 @@ impl Activity {
         }
     }
 
-    /// Bytes of an answer were taken: what was answered as a whole may still be on its way.
+    /// Bytes of a response were sent: a response that is complete here may still be in flight.
     fn sent(&self) {
         let mut state = self.state();
         if state.requests == 0 && !state.in_head {
@@ -164,7 +163,7 @@ impl Activity {
         }
     }
 
-    /// Something of a request that its peer may hold up.
+    /// A part of a request that its peer may stall.
     pub(super) fn peer_wait(self: &Arc<Self>) -> PeerWait {
         let mut state = self.state();
         state.next_wait += 1;
@@ -174,7 +173,7 @@ impl Activity {
         }
     }
 
-    /// Until when to wait, if there is no request or the peer holds one up.
+    /// Deadline of the connection, if it has no request or the peer stalls one.
     fn deadline(&self) -> Option<Instant> {
         let state = self.state();
         match state.requests {
@@ -206,7 +205,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// What of a request its peer may hold up: the rest of its body, or the answer.
+/// A part of a request that its peer may stall: the rest of its body, or the response.
 #[derive(Debug)]
 pub(super) struct PeerWait {
     activity: Arc<Activity>,
@@ -214,14 +213,14 @@ pub(super) struct PeerWait {
 }
 
 impl PeerWait {
-    /// The peer is waited for from now on, unless it is already.
+    /// Starts the stall timer, unless it already runs.
     pub(super) fn begin(&self) {
         let mut state = self.activity.state();
         let now = Instant::now();
         state.stalls.entry(self.number).or_insert(now);
     }
 
-    /// It is not.
+    /// Stops the stall timer.
     pub(super) fn end(&self) {
         self.activity.state().stalls.remove(&self.number);
     }
@@ -233,7 +232,7 @@ impl Drop for PeerWait {
     }
 }
 
-/// A listener that closes at once what is opened beyond the limits.
+/// A listener that closes connections beyond the limits at once.
 pub(super) struct Limited<L: Listener> {
     inner: L,
     peer: fn(&L::Io) -> Peer,
@@ -281,7 +280,7 @@ impl<L: Listener> Listener for Limited<L> {
     }
 }
 
-/// A connection that fails when it was without a request for too long or its peer holds one up, and is counted until it is closed.
+/// A counted connection. It fails after too long a time without a request, or when its peer stalls one.
 pub(super) struct Connection<I> {
     io: I,
     peer: Peer,
@@ -299,7 +298,7 @@ impl<I> Connection<I> {
         Arc::clone(&self.activity)
     }
 
-    /// Called where the connection would wait: fails if it has waited for too long, else wakes the task when it is time to look.
+    /// Called before reads and writes: fails after the deadline, else arranges to wake the task at the deadline.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let idle_timeout = self.activity.state().idle_timeout;
         loop {
@@ -308,7 +307,7 @@ impl<I> Connection<I> {
                 Some(deadline) if deadline <= Instant::now() => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                // Later is not enough: the timer must not fire after the deadline.
+                // The deadline has moved forward: the timer must not fire after it.
                 Some(deadline) if deadline < self.timer.deadline() => {
                     self.timer.as_mut().reset(deadline);
                 }
@@ -329,7 +328,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Connection<I> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Also where bytes came: a head may come a byte at a time.
+        // Also when bytes arrive: a head may come a byte at a time.
         self.check(context)?;
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.io).poll_read(context, buffer);

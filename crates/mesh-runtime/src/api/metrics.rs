@@ -4,10 +4,10 @@
 const CALLERS: &str = "mesh_api_callers_total";
 /// Fetches of an issuer's keys by `outcome`: done, failed.
 const KEYS_FETCHED: &str = "mesh_api_oidc_key_fetches_total";
-/// Answers with other people's data by `outcome`: audited, covered, refused.
+/// Responses with other people's data by `outcome`: audited, covered, refused.
 const READS: &str = "mesh_api_audited_reads_total";
 
-/// Tells the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub(crate) fn describe() {
     metrics::describe_counter!(
         CALLERS,

@@ -1,9 +1,9 @@
-//! Who may call a service's API, what they may see, and how it answers when something is wrong. One module for every API, REST and gRPC.
+//! The API of a service: authentication, permissions, audit of reads, and error responses, for REST and gRPC.
 //!
-//! - [`Caller`] is who calls; every service decides by its functions what may be seen and done.
-//! - [`AuditedRead`] is what an answer shows of others; it is written into the audit before it is shown.
-//! - [`openapi`] and [`grpc`] are what descriptions and adapters of every service share.
-//! - `auth` finds out who calls: `tokens` of services, tokens of `oidc` issuers, peers of the Unix socket.
+//! - [`Caller`] is an authenticated caller; its functions decide what may be seen and done.
+//! - [`AuditedRead`] records the data of others in a response; it is audited before the response is sent.
+//! - [`openapi`] and [`grpc`] hold what the services' descriptions and adapters share.
+//! - `auth` authenticates: `tokens` of services, tokens of `oidc` issuers, peers of the Unix socket.
 
 mod access;
 mod auth;

@@ -1,10 +1,10 @@
-//! What every OpenAPI description has: how callers say who they are, and how an answer looks that says what was wrong.
+//! Shared by all OpenAPI descriptions: the security scheme and the problem responses.
 
 use utoipa::Modify;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
-/// Adds the security scheme `token`: over TCP a bearer token is needed; over the Unix socket the kernel says who calls.
+/// Adds the security scheme `token`: TCP requires a bearer token; over the Unix socket the kernel identifies the caller.
 pub struct BearerAuth;
 
 impl Modify for BearerAuth {
@@ -17,7 +17,7 @@ impl Modify for BearerAuth {
     }
 }
 
-/// Declares responses that are a [`Problem`](crate::api::Problem), by name and description. Needs `utoipa` where it is used.
+/// Declares responses with a [`Problem`](crate::api::Problem), by name and description. Needs `utoipa` where it is used.
 #[macro_export]
 macro_rules! problem_responses {
     ($($name:ident: $description:literal),+ $(,)?) => {$(

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What is said of our own faults.
+/// Text of every internal error.
 pub(super) const BROKEN: &str = "the service could not answer; its log says why";
 
 /// What was wrong with a request (RFC 9457).
@@ -23,7 +23,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of a status.
+    /// A problem with a status.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Problem").to_owned();
         Self {
@@ -34,13 +34,13 @@ impl Problem {
         }
     }
 
-    /// 503: something that is needed is away; the caller may come again after some seconds.
+    /// 503: a dependency is unavailable; the caller may retry after this many seconds.
     pub fn unavailable(detail: impl Into<String>, retry_after: u64) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             .with(header::RETRY_AFTER, retry_after.into())
     }
 
-    /// 429: there is too much of it now; the caller may come again after some seconds.
+    /// 429: too many requests; the caller may retry after this many seconds.
     pub fn too_many(detail: impl Into<String>, retry_after: u64) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
             .with(header::RETRY_AFTER, retry_after.into())
@@ -75,7 +75,7 @@ impl Problem {
     }
 }
 
-/// Says what is broken to who can mend it.
+/// Logs an internal error for the operator.
 pub(super) fn log_broken(error: &(dyn std::error::Error + 'static)) {
     tracing::error!(error = crate::error_chain(error), "answer request");
 }

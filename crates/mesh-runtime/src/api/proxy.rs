@@ -1,4 +1,4 @@
-//! Proxies that say for whom they ask. `X-Forwarded-For` of anybody else says nothing.
+//! Trusted proxies, whose `X-Forwarded-For` names the client. From other peers the header is ignored.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&ip))
     }
 
-    /// For whom a proxy asks: the last address that is not a proxy's, as whoever is behind it may have written those before.
+    /// The client of a proxy's request: the last address that is no trusted proxy's. The client may have forged those before it.
     fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let values: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         for value in values.into_iter().rev() {
@@ -53,14 +53,13 @@ impl TrustedProxies {
     }
 }
 
-/// What counts requests.
 #[derive(Clone)]
 pub(super) struct Requests {
     pub(super) limits: Limits,
     pub(super) clients: Clients,
 }
 
-/// Middleware that keeps the connection open until the answer is sent, and counts the requests of a proxy's clients.
+/// Middleware that keeps the connection alive until the response is sent, and limits the requests of a proxy's clients.
 pub(super) async fn count(
     State(requests): State<Requests>,
     ConnectInfo(info): ConnectInfo<ConnectionInfo>,
@@ -99,7 +98,7 @@ pub(super) async fn count(
     })
 }
 
-/// The body of a request, which has to be there as a whole within the time of a stall: bodies are short.
+/// A request body, which must arrive as a whole within the stall timeout: bodies are short.
 struct Received {
     body: Body,
     wait: PeerWait,
@@ -130,7 +129,7 @@ impl HttpBody for Received {
     }
 }
 
-/// The body of an answer, whose request is under way until it is sent.
+/// A response body; its request counts as active until the body is sent.
 struct Counted {
     body: Body,
     wait: PeerWait,
@@ -146,7 +145,7 @@ impl HttpBody for Counted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // Asked for more: the peer has taken what there was.
+        // A poll for more means that the peer has taken everything so far.
         self.wait.end();
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(Some(Ok(_)))) {

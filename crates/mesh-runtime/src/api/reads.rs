@@ -1,14 +1,14 @@
-//! Whoever is shown data of other people is written into the audit, before it is shown.
+//! Audit of reads: every access to other people's data is recorded before the data is sent.
 //!
-//! A route says in its answer what it shows: it puts a [`AuditedRead`] into the extensions. The layer of [`audited`] makes an entry of it on
-//! MESH_AUDIT and waits until JetStream has it. If that takes too long the answer is refused, and with it nothing but the data of
-//! others: who is shown only what is theirs never waits. A route that says nothing is taken for one that shows something.
+//! A route puts an [`AuditedRead`] into the extensions of its response. The layer of [`audited`] publishes an entry on MESH_AUDIT and waits
+//! until JetStream has stored it. If that takes too long, the response is refused. Callers that see only their own data never wait. A
+//! response without an [`AuditedRead`] counts as one with data of others.
 //!
-//! A query that is asked again by the same caller within a minute, or page by page, has one entry before its first answer, which covers the others;
-//! if there were others, one with their counts follows at the end of the minute.
+//! A query repeated by the same caller within a minute, or page by page, has one entry before its first response, which covers the later
+//! ones. If there were any, a second entry with their counts follows at the end of the minute.
 //!
-//! A stream of events has an entry when it begins, and one with the counts when it ends. Nothing is written in between: an auditor who
-//! follows the audit would otherwise be shown that they were shown it, for ever.
+//! An event stream has an entry when it begins, and one with the counts when it ends. There are none in between: an auditor who follows the
+//! audit would receive entries about their own reading without end.
 
 mod windows;
 
@@ -39,18 +39,18 @@ use super::{AuthMethod, Caller, Problem, metrics};
 
 /// Kind of these entries.
 const KIND: &str = "read";
-/// An answer waits no longer for its entry: as long as a disk that is busy with other things may keep JetStream from syncing.
+/// Longest wait of a response for its entry: a disk that is busy with other work may keep JetStream from syncing this long.
 const AUDIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The entry of a stream's end is tried so long; nobody waits for it.
+/// Deadline of the entry at the end of a stream, for which no response waits.
 const STREAM_END_AUDIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Entries on their way; more than that wait within the deadline.
+/// Limit of entries in flight; others wait within the deadline.
 const MAX_CONCURRENT_AUDITS: usize = 64;
 /// Users in one entry.
 const MAX_LISTED_USERS: usize = 100;
-/// Users that are told apart.
+/// Limit of distinct users that are counted.
 const MAX_COUNTED_USERS: usize = 10_000;
 
-/// What an answer shows that is not the caller's own. A route hands it over beside its answer: `(shown.extension(), Json(…))`.
+/// The data of others in a response. A route returns it beside its body: `(shown.extension(), Json(…))`.
 #[derive(Clone, Debug)]
 pub struct AuditedRead {
     own: BTreeSet<String>,
@@ -59,7 +59,7 @@ pub struct AuditedRead {
     stream: Option<AuditedStream>,
 }
 
-/// Counts what a stream shows while it goes on. Cheap to clone.
+/// Counts the rows of a stream while it runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AuditedStream {
     own: Arc<BTreeSet<String>>,
@@ -73,7 +73,7 @@ struct Others {
 }
 
 impl Others {
-    /// Takes in what another answer showed.
+    /// Adds the counts of another response.
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
         for user in &other.users {
@@ -96,7 +96,7 @@ impl Others {
 }
 
 impl AuditedRead {
-    /// Nothing yet.
+    /// An empty record for a caller.
     pub fn to(caller: &Caller) -> Self {
         Self {
             own: caller.users.clone(),
@@ -106,7 +106,7 @@ impl AuditedRead {
         }
     }
 
-    /// What is not of any person.
+    /// For a response without personal data.
     pub fn nothing() -> Self {
         Self {
             own: BTreeSet::new(),
@@ -116,24 +116,24 @@ impl AuditedRead {
         }
     }
 
-    /// One more row (event, job, sum) with its owner's Unix user; of an empty one, it is nobody's.
+    /// Counts a row (event, job, sum) by its owner's Unix user. A row without an owner is not counted.
     pub fn row(&mut self, owner: &str) {
         self.others.row(&self.own, owner);
     }
 
-    /// One more row that is about people, and nobody's: an entry of the audit, a sum over everybody.
+    /// Counts a row about people that has no single owner: an audit entry, a sum over all users.
     pub fn row_about_people(&mut self) {
         self.others.rows += 1;
     }
 
-    /// What was asked for, where the path does not say it.
+    /// Adds the filter of the query, where the path does not contain it.
     #[must_use]
     pub fn asked(mut self, filter: impl Into<String>) -> Self {
         self.filter = filter.into();
         self
     }
 
-    /// The answer is a stream: it begins with nothing, and what it shows is counted as it goes on.
+    /// Marks the response as a stream, whose rows are counted while it runs.
     #[must_use]
     pub fn stream(mut self) -> (Self, AuditedStream) {
         let showing = AuditedStream {
@@ -144,19 +144,19 @@ impl AuditedRead {
         (self, showing)
     }
 
-    /// As an answer carries it.
+    /// Wraps it for the extensions of a response.
     pub fn extension(self) -> Extension<Self> {
         Extension(self)
     }
 }
 
 impl AuditedStream {
-    /// One more row, as [`AuditedRead::row`].
+    /// Counts a row, as [`AuditedRead::row`].
     pub fn row(&self, owner: &str) {
         self.lock().row(&self.own, owner);
     }
 
-    /// One more row, as [`AuditedRead::row_about_people`].
+    /// Counts a row, as [`AuditedRead::row_about_people`].
     pub fn row_about_people(&self) {
         self.lock().rows += 1;
     }
@@ -166,7 +166,7 @@ impl AuditedStream {
     }
 }
 
-/// Writes entries for one service.
+/// Publishes entries for one service.
 #[derive(Clone)]
 struct Reads {
     bus: Bus,
@@ -176,7 +176,7 @@ struct Reads {
     shutdown: CancellationToken,
 }
 
-/// Routes whose answers are audited before they are given.
+/// Adds the audit to routes.
 pub(crate) fn audited(
     routes: Router,
     bus: &Bus,
@@ -197,7 +197,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
     let caller: Option<Caller> = request.extensions().get().cloned();
     let asked = windows::without_cursor(request.method(), request.uri());
     let mut response = next.run(request).await;
-    // Who is nobody was refused; who sees only their own was shown their own.
+    // Without a caller the request was refused; a caller limited to their own data needs no audit.
     let Some(caller) = caller.filter(|caller| !sees_only_their_own(caller)) else {
         return response;
     };
@@ -255,14 +255,14 @@ fn sees_only_their_own(caller: &Caller) -> bool {
     !caller.sees_everything() && caller.accounts.is_empty()
 }
 
-/// Errors show nothing. Those of gRPC have the status 200 and another one beside it.
+/// Errors show no data. gRPC errors have status 200 and their own status in a header.
 fn shows(response: &Response) -> bool {
     let grpc = response.headers().get("grpc-status");
     response.status().is_success() && grpc.is_none_or(|status| status == "0")
 }
 
 impl Reads {
-    /// From now on the entry covers what the caller asks with the same query. What that was is told at the end.
+    /// Lets the entry cover repetitions of the query. Their counts are published at the end.
     fn cover(&self, query: Query, caller: Caller, begun: String) {
         if !self.windows.open(&query) {
             return;
@@ -310,7 +310,7 @@ impl Reads {
         (uuid::Uuid::new_v4().to_string(), read)
     }
 
-    /// Nobody waits for it any more.
+    /// Publishes an entry for which no response waits.
     async fn publish_end(&self, entry: (String, Read)) {
         match timeout(STREAM_END_AUDIT_TIMEOUT, self.publish(entry)).await {
             Ok(Ok(())) => {}
@@ -333,7 +333,7 @@ impl Reads {
             service: self.bus.role().to_owned(),
             act: Some(Act::Read(read)),
         };
-        // Never closed.
+        // The semaphore is never closed.
         let _permit = self.permits.acquire().await;
         self.bus
             .publish_raw(
@@ -346,7 +346,7 @@ impl Reads {
     }
 }
 
-/// The body of a stream, which tells when it ends, however that comes about.
+/// The body of a stream; publishes the final entry when dropped.
 struct Counted {
     body: Body,
     _end: End,
@@ -385,7 +385,7 @@ impl Drop for End {
         let mut entry = self.reads.entry(&self.caller, "end", others);
         entry.1.begun = std::mem::take(&mut self.begun);
         let reads = self.reads.clone();
-        // Outside of a runtime nothing is served any more; the entry of the beginning is there.
+        // Outside of a runtime the server is gone; the entry of the beginning exists.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { reads.publish_end(entry).await });
         }

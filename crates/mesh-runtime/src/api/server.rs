@@ -1,4 +1,4 @@
-//! The API server: a Unix socket, and TCP for those who have a token.
+//! The API server: a Unix socket, and TCP for callers with a token.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,17 +23,17 @@ use super::proxy::{Requests, TrustedProxies, count};
 use super::{Caller, Problem};
 use crate::{ApiConfig, BoxError, Health};
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     /// A process of this host, known by its uid.
     Unix { uid: u32 },
-    /// Somebody who has to show a token.
+    /// A client that has to show a token.
     Tcp { ip: IpAddr },
 }
 
 fn unix_peer(stream: &UnixStream) -> Peer {
-    // The kernel knows who connected; if it does not say, they have to show a token.
+    // The kernel knows the peer's uid; if it does not report it, the client needs a token.
     stream
         .peer_cred()
         .map_or(UNKNOWN_PEER, |credentials| Peer::Unix {
@@ -51,7 +51,7 @@ const UNKNOWN_PEER: Peer = Peer::Tcp {
     ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
 };
 
-/// What a request knows of its connection.
+/// Connection data that each request carries.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionInfo {
     pub(super) peer: Peer,
@@ -76,7 +76,7 @@ impl Connected<IncomingStream<'_, Limited<TcpListener>>> for ConnectionInfo {
     }
 }
 
-/// Where to listen.
+/// The bound listeners.
 pub(crate) struct Endpoints {
     unix: UnixListener,
     path: PathBuf,
@@ -84,7 +84,7 @@ pub(crate) struct Endpoints {
     limits: Limits,
 }
 
-/// The limits of each listener. One client has no more than half of the connections.
+/// The limits of each listener. One client gets at most half of the connections.
 fn limits(config: &ApiConfig) -> Limits {
     let max_connections = within_descriptors(config.max_connections);
     if max_connections < config.max_connections {
@@ -146,7 +146,7 @@ impl Endpoints {
     }
 }
 
-/// Serves until told to stop.
+/// Serves until shutdown.
 pub(crate) async fn serve(
     endpoints: Endpoints,
     access: Access,
@@ -213,7 +213,7 @@ fn render(caller: &Caller, metrics: &PrometheusHandle) -> Result<String, Problem
     }
 }
 
-/// Anybody is told what is not well; why, and what to look at, names hosts, files and consumers, and is not for everybody.
+/// Every caller sees which conditions fail. Reasons and notes name hosts, files and consumers, so only privileged callers see them.
 fn ready(health: &Health, everything: bool) -> axum::response::Response {
     let (mut problems, mut notes) = (health.problems(), health.notes());
     if !everything {

@@ -1,4 +1,4 @@
-//! Service tokens: named secrets for programs, as files that are read again when they change, or as hashes.
+//! Service tokens: named secrets for programs, from files that are reloaded when they change, or as hashes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::{AccountsByCluster, AuthMethod, Caller, Role};
 
-/// Shorter ones can be guessed.
+/// Shorter tokens can be guessed.
 const MIN_TOKEN_CHARS: usize = 16;
 /// Name of the token of `mesh.api.token_file`.
 const UNNAMED: &str = "token_file";
@@ -86,7 +86,6 @@ fn digest(hex_text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// The tokens of a process.
 #[derive(Debug)]
 pub(crate) struct Tokens(Vec<Token>);
 
@@ -101,7 +100,7 @@ struct Token {
 struct State {
     /// SHA-256 of the token; `None` while its file cannot be used.
     digest: Option<[u8; 32]>,
-    /// What the file looked like when it was read last.
+    /// Stamp of the file when it was last read.
     seen: Option<FileStamp>,
 }
 
@@ -109,7 +108,7 @@ impl Tokens {
     /// Reads every token.
     ///
     /// # Errors
-    /// If a file cannot be used; it names the key.
+    /// If a file cannot be used; the error names the key.
     pub(crate) fn new(token_file: &Path, configured: &[TokenConfig]) -> Result<Self, String> {
         let caller = |name: &str, role, users, accounts: &BTreeSet<String>| Caller {
             name: format!("token:{name}"),
@@ -149,7 +148,7 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
-    /// Who shows this token. Takes as long for a wrong one as for a right one.
+    /// The caller of a token. Takes as long for a wrong token as for a right one.
     pub(crate) fn caller(&self, presented: &str) -> Option<Caller> {
         let presented: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = None;
@@ -165,7 +164,7 @@ impl Tokens {
         found.cloned()
     }
 
-    /// Reads again the files that have changed. What cannot be used any more is no token any more.
+    /// Reads changed files again. A token whose file has become unusable is no longer accepted.
     pub(crate) fn reload(&self) {
         for token in &self.0 {
             token.reload();

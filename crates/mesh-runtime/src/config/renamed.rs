@@ -1,4 +1,4 @@
-//! Keys that were renamed: an old one is refused with its new name.
+//! Renamed keys: an old key is refused with an error that names the new one.
 
 use figment::value::Value;
 use figment::{Figment, Metadata};
@@ -7,7 +7,7 @@ use figment::{Figment, Metadata};
 /// `endpoints[].first_wait`.
 pub type RenamedKeys = &'static [(&'static str, &'static str)];
 
-/// Those of `[mesh]`.
+/// Renamed keys of `[mesh]`.
 pub(super) const MESH: RenamedKeys = &[];
 
 /// True if a value is from the environment, not from a file.
@@ -15,7 +15,7 @@ pub(super) fn is_from_environment(metadata: &Metadata) -> bool {
     metadata.source.is_none() && metadata.name.contains("environment")
 }
 
-/// The old keys that are set in a section: each with where it is set and its new name.
+/// A fault for each old key that is set in a section: where it is set, and its new name.
 pub(super) fn faults(figment: &Figment, section: &str, renamed: RenamedKeys) -> Vec<String> {
     let Ok(values) = figment.find_value(section) else {
         return Vec::new();
@@ -46,7 +46,7 @@ pub(super) fn faults(figment: &Figment, section: &str, renamed: RenamedKeys) -> 
     faults
 }
 
-/// The values that a path names, those in a list with their index.
+/// The values that a path names; those in a list with their index.
 fn find<'a>(values: &'a Value, path: &str) -> Vec<(Option<usize>, &'a Value)> {
     let Some((list, key)) = path.split_once("[].") else {
         let value = values.find_ref(path);
@@ -59,7 +59,6 @@ fn find<'a>(values: &'a Value, path: &str) -> Vec<(Option<usize>, &'a Value)> {
         .collect()
 }
 
-/// The environment variable of a key.
 fn variable(section: &str, path: &str) -> String {
     let (section, path) = (section.replace('-', "_"), path.replace('.', "__"));
     format!("MESH_{section}__{path}").to_ascii_uppercase()

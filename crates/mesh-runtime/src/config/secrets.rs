@@ -1,9 +1,9 @@
-//! Which texts of a configuration are secret.
+//! Finds secrets in a configuration, to mask them and to check file modes.
 
-/// What stands for a secret.
+/// Replacement of a secret.
 const MASK: &str = "********";
 
-/// Keys whose texts are secrets, beside `…_secret`.
+/// Keys whose values are secrets, in addition to `…_secret`.
 const SECRETS: [&str; 7] = [
     "secret",
     "password",
@@ -13,18 +13,18 @@ const SECRETS: [&str; 7] = [
     "routing_key",
     "credentials",
 ];
-/// Formats of webhooks whose address is the secret.
+/// Webhook formats whose URL is the secret.
 const CHATS: [&str; 3] = ["slack", "teams", "discord"];
 
-/// What a text has of secrets.
+/// The sensitive part of a value.
 enum Sensitive<'a> {
-    /// It is one.
+    /// The whole value.
     Secret(&'a mut String),
-    /// `user:password@` of a URL in it.
+    /// A value with a URL that contains `user:password@`.
     Login(&'a mut String),
 }
 
-/// Every text that is a secret or may have one in it, with its key.
+/// Calls a function for every value that is or may contain a secret, with its key.
 fn visit_sensitive(
     value: &mut toml::Value,
     key: &str,
@@ -32,7 +32,7 @@ fn visit_sensitive(
 ) {
     match value {
         toml::Value::Table(table) => {
-            // Who has the address of a chat's webhook may write to the channel.
+            // Whoever has the URL of a chat's webhook can write to the channel.
             let chat = table.get("format").is_some_and(|format| {
                 let named = format.get("type").unwrap_or(format).as_str();
                 named.is_some_and(|name| CHATS.contains(&name))
@@ -72,12 +72,12 @@ pub(super) fn mask(section: &mut toml::Value) {
 /// Keys of a file's text that hold a secret.
 pub(super) fn secret_keys(text: &str) -> Vec<String> {
     let mut keys = Vec::new();
-    // What is no TOML has been told by now.
+    // Invalid TOML was reported earlier.
     let table = toml::from_str::<toml::Table>(text).unwrap_or_default();
     for (name, mut section) in table {
         visit_sensitive(&mut section, &name, &mut |key, sensitive| {
             let secret = match sensitive {
-                // The hash of a token lets nobody in.
+                // A token's hash grants no access.
                 Sensitive::Secret(_) => !key.ends_with(".sha256"),
                 Sensitive::Login(text) => has_password(text),
             };
@@ -89,7 +89,8 @@ pub(super) fn secret_keys(text: &str) -> Vec<String> {
     keys
 }
 
-/// Whether a URL in the text has a password or, as NATS and webhooks take it in place of a user, a token. PostgreSQL's user alone is none.
+/// True if a URL in the text contains a password or, as NATS and webhooks accept in place of a user, a token. A PostgreSQL user alone is no
+/// secret.
 fn has_password(text: &str) -> bool {
     let database = text.starts_with("postgres");
     text.split("://").skip(1).any(|part| {
@@ -99,14 +100,15 @@ fn has_password(text: &str) -> bool {
     })
 }
 
-/// The text with `user:password@` of every URL in it masked. By hand, as a list of servers is no URL, and what is no URL may be half of one.
+/// The text with `user:password@` of every URL in it masked. Parsed by hand: a list of servers is not a URL, and an invalid URL may contain
+/// a password.
 fn without_userinfo(text: &str) -> String {
     let mut parts = text.split("://");
     let mut masked = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         masked.push_str("://");
         let end = part.find(['/', '?', '#', ' ']).unwrap_or(part.len());
-        // In a list the scheme of the next URL is behind the host; a comma may be in a password, too.
+        // In a list, the scheme of the next URL follows the host. A comma may also be part of a password.
         match part[..end].rfind('@') {
             Some(at) => {
                 masked.push_str(MASK);

@@ -69,7 +69,7 @@ fn old_keys_of_all_sections_are_refused_with_their_new_names() {
         let error = config.section::<toml::Table>(section).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
-    // Whoever does not need these sections is not held up by them.
+    // Other sections can still be read.
     config.section::<MeshConfig>("mesh").unwrap();
 }
 

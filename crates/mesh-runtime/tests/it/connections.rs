@@ -20,10 +20,10 @@ use crate::support::{DEADLINE, Server};
 
 const TOKEN: &str = "a token of enough characters";
 const CONFIG: &str = "MESH_TEST_CONNECTIONS_API";
-/// More than the system takes in for a client that reads nothing.
+/// More than the system buffers for a client that reads nothing.
 const LARGE: usize = 32 << 20;
 
-/// A server in a process of its own, which may open 512 files.
+/// A server in a process of its own, limited to 512 open files.
 struct Limited {
     child: Child,
     address: SocketAddr,
@@ -54,7 +54,7 @@ impl Limited {
         }
     }
 
-    /// What the Unix socket answers, and how it spawned a process.
+    /// The response over the Unix socket, and the output of a command that the server spawned.
     fn run_over_unix(&self) -> String {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -75,7 +75,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Its standard input ends with it, so it also ends by itself.
+        // Its standard input closes as well, which also ends it.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -108,7 +108,7 @@ async fn serves() {
         .unwrap();
 }
 
-/// An answer that never ends, as fast as it is taken.
+/// An endless response, as fast as it is read.
 async fn endless() -> Body {
     let chunk = Bytes::from(vec![b'x'; 65_536]);
     Body::from_stream(stream::repeat_with(move || {
@@ -116,7 +116,7 @@ async fn endless() -> Body {
     }))
 }
 
-/// Runs a command as the collectors of Slurm's do, with pipes.
+/// Runs a command with pipes, as the Slurm collectors do.
 async fn run() -> String {
     let output = tokio::process::Command::new("echo")
         .arg("ran")
@@ -129,7 +129,7 @@ async fn run() -> String {
     }
 }
 
-/// Waits until the server has closed it; how long that took.
+/// Waits until the server has closed the connection; returns the elapsed time.
 async fn closed(mut stream: TcpStream) -> Duration {
     let start = Instant::now();
     let mut bytes = Vec::new();
@@ -193,7 +193,7 @@ async fn idle_connections_and_slow_headers_are_closed_in_their_time() {
         .await
         .expect("slow header");
     closed(silent).await;
-    // An answer, then nothing.
+    // One response, then nothing.
     let mut idle = server.connect([127, 0, 0, 1]).await;
     idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         .await
@@ -221,7 +221,7 @@ async fn a_proxy_that_is_trusted_is_not_one_client_and_its_clients_are_counted()
         assert_eq!(&first, b"HTTP/1.1 200");
         proxied.push(stream);
     }
-    // Who is not trusted stays one client, whatever they say.
+    // An untrusted peer stays one client, whatever its header claims.
     let mut others = Vec::new();
     for client in 0..4 {
         let mut stream = server.connect([127, 0, 0, 8]).await;
@@ -236,13 +236,13 @@ async fn a_proxy_that_is_trusted_is_not_one_client_and_its_clients_are_counted()
     drop((proxied, others));
 }
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// How a connection of HTTP/2 begins, with room for so many bytes of each answer.
+/// Opening of an HTTP/2 connection with a flow-control window of this size.
 fn preface(window: u32) -> Vec<u8> {
     let settings = [&4_u16.to_be_bytes()[..], &window.to_be_bytes()].concat();
     [
@@ -258,7 +258,7 @@ fn get_headers(path: &str) -> Vec<u8> {
     [&[0x82, 0x86, 0x01, 1, b'x', 0x04, length], path.as_bytes()].concat()
 }
 
-/// What a client sends at first, and what every 200 ms; whether it reads.
+/// Holds a connection open: sends `first`, then `more` every 200 ms, and reads responses or not.
 async fn held(
     server: &Limited,
     first: Vec<u8>,

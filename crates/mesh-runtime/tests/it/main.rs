@@ -1,4 +1,4 @@
-//! Who may call an API, over real sockets, with a real OIDC provider.
+//! Authentication and limits of an API, over real sockets, with a real OIDC provider.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 

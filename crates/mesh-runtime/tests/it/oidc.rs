@@ -1,4 +1,4 @@
-//! Tokens of a real provider: who they are, which are refused, keys that change, and a provider that is away.
+//! Tokens of a real provider: identification, refusals, key rotation, and an unavailable provider.
 
 use mesh_testkit::{OidcProvider, wait_until};
 use serde_json::{Value, json};
@@ -42,14 +42,14 @@ async fn people_are_who_the_map_says_and_groups_give_roles() {
         ("admins-1", "admin", json!(["admins-1"])),
         ("audit-1", "auditor", json!(["audit-1"])),
         ("dave", "user", json!(["dave"])),
-        // The map knows carol as somebody else.
+        // The map assigns this name to another person.
         ("carol", "user", json!([])),
     ] {
         let token = provider.token(client, "mesh", "ES256").await;
         let (_, _, answer) = server.whoami(Some(&token)).await;
         assert_eq!((&answer["role"], &answer["users"]), (&json!(role), &users));
     }
-    // The map as it is now.
+    // The map after a change.
     let map = "[users.alicia]\nissuer = 'ISSUER'\nsubject = 'alice'\n";
     let map = map.replace("ISSUER", &provider.issuer());
     std::fs::write(server.path("identity.toml"), map).unwrap();
@@ -60,7 +60,7 @@ async fn people_are_who_the_map_says_and_groups_give_roles() {
     .await;
 }
 
-/// A good token's claims with some replaced; `null` takes one away.
+/// A valid token's claims with some replaced; `null` removes one.
 fn with(mut claims: Value, changes: Value) -> Value {
     let all = claims.as_object_mut().unwrap();
     for (name, value) in changes.as_object().unwrap() {
@@ -79,7 +79,7 @@ async fn a_token_that_is_not_good_is_refused_and_told_why() {
     let server = server(&provider).await;
     let claims = provider.claims();
     let now = claims["iat"].as_i64().unwrap();
-    // What is within the allowed skew is good, and so is a list of audiences.
+    // Times within the allowed skew are valid, and so is a list of audiences.
     for good in [
         json!({}),
         json!({ "exp": now - 5 }),
@@ -120,7 +120,7 @@ async fn a_token_that_is_not_good_is_refused_and_told_why() {
     }
     for (key, header, why) in [
         ("RS256", json!({ "alg": "none" }), "algorithm"),
-        // The public key as if it were a shared secret.
+        // The public key used as a shared secret.
         ("RS256", json!({ "alg": "HS256" }), "algorithm"),
         ("RS256", json!({ "typ": "logout+jwt" }), "typ"),
         (
@@ -140,7 +140,7 @@ async fn a_token_that_is_not_good_is_refused_and_told_why() {
         .forge("ES256", json!({ "kid": kid }), claims.clone())
         .await;
     refused(&server, &token, "kid of RSA", "no such key").await;
-    // Another's claims under a good signature, and no token at all.
+    // Another token's claims under a valid signature, and texts that are no token.
     let parts: Vec<&str> = other.split('.').collect();
     let admin = provider.token("admins-1", "mesh", "RS256").await;
     let payload = admin.split('.').nth(1).unwrap();
@@ -163,7 +163,7 @@ async fn a_token_that_is_not_good_is_refused_and_told_why() {
         "too long",
     )
     .await;
-    // An issuer that does not answer is no reason to believe or refuse its tokens.
+    // An issuer that does not answer is no reason to accept or refuse its tokens.
     let nobody = with(claims, json!({ "iss": "http://127.0.0.1:1/nobody/there" }));
     let token = provider.forge("RS256", json!({}), nobody).await;
     let (status, _, problem) = server.whoami(Some(&token)).await;
@@ -201,7 +201,7 @@ async fn keys_are_changed_and_the_provider_may_be_away() {
     let old = provider.token("alice", "mesh", "RS256").await;
     provider.down();
     let server = server(&provider).await;
-    // Nobody has ever said which keys are good.
+    // The keys were never fetched.
     assert_eq!(server.whoami(Some(&old)).await.0, 503);
     provider.up();
     wait_until("the keys are there", DEADLINE, async || {

@@ -27,12 +27,12 @@ pub struct Server {
 pub type Answer = (u16, String, Value);
 
 impl Server {
-    /// Serves with this in `[mesh.api]` and after it, and this identity map.
+    /// Serves with these lines in and after `[mesh.api]`, and this identity map.
     pub async fn start(api: &str, map: &str) -> Self {
         Self::start_with(api, map, Router::new()).await
     }
 
-    /// Serves these routes too.
+    /// Also serves these routes.
     pub async fn start_with(api: &str, map: &str, routes: Router) -> Self {
         install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
@@ -90,12 +90,12 @@ impl Server {
         self.folder.path().join(name)
     }
 
-    /// The answer over TCP to somebody who shows nothing.
+    /// The response over TCP to a client without credentials.
     pub async fn get(&self, path: &str) -> Answer {
         read(self.http.get(format!("http://{}{path}", self.address))).await
     }
 
-    /// Who the server takes somebody for.
+    /// `/v1/whoami` for a token.
     pub async fn whoami(&self, token: Option<&str>) -> Answer {
         let mut request = self.http.get(format!("http://{}/v1/whoami", self.address));
         if let Some(token) = token {
@@ -105,7 +105,7 @@ impl Server {
     }
 }
 
-/// Asks.
+/// Sends a request and reads the response.
 pub async fn read(request: reqwest::RequestBuilder) -> Answer {
     let answer = request.send().await.unwrap();
     let header = answer.headers().get("www-authenticate");

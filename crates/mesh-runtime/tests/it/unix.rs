@@ -1,4 +1,4 @@
-//! The Unix socket knows who calls; TCP does not.
+//! The Unix socket identifies the caller; TCP does not.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -32,7 +32,7 @@ async fn a_peer_is_known_by_uid_and_somebody_over_tcp_by_a_token() {
         (&answer["authentication"], &answer["users"]),
         (&json!("unix"), &json!([me.to_string_lossy()]))
     );
-    // A proxy at the other end of the socket shows whose request it is.
+    // A proxy at the other end of the socket passes on the caller's token.
     let request = unix.get("http://mesh/v1/whoami").bearer_auth(TOKEN);
     assert_eq!(read(request).await.2["name"], "token:token_file");
     let request = unix
@@ -59,7 +59,7 @@ async fn a_peer_is_known_by_uid_and_somebody_over_tcp_by_a_token() {
         (&answer["role"], &answer["may_write"]),
         (&json!("admin"), &json!(true))
     );
-    // Whoever changes the file changes who is let in, without a restart.
+    // A changed token file takes effect without a restart.
     write(&file, "a token that came later");
     wait_until("the new token counts", DEADLINE, async || {
         server.whoami(Some("a token that came later")).await.0 == 200

@@ -1,4 +1,4 @@
-//! A table `[[mesh.api.oidc]]`: an issuer whose tokens are believed, and who its people are here.
+//! A table `[[mesh.api.oidc]]`: a trusted issuer, and the mapping of its subjects to users and roles.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl OidcConfig {
         faults
     }
 
-    /// Whether keys may be fetched from an address: with https, or from this machine, or if the operator wants it so.
+    /// Checks that keys may be fetched from an address: https, this machine, or `allow_http`.
     pub(super) fn allows(&self, address: &str) -> Result<Url, String> {
         let url = Url::parse(address).map_err(|error| format!("not a URL: {error}"))?;
         let loopback = match url.host() {

@@ -1,8 +1,7 @@
-//! One issuer: where its keys are, and the keys as they were fetched last.
+//! One issuer: its key set URL and its cached keys.
 //!
-//! Keys are fetched when a token needs one that is not known, and anew every ten minutes of use. At most once in ten seconds, whatever is
-//! shown to us: whoever makes up key ids makes us ask the issuer no more often than that. While it does not answer, the keys that are
-//! known are believed for `keys_max_age`.
+//! Keys are fetched when a token needs an unknown one, and refreshed after ten minutes when used. Fetches are at least ten seconds apart,
+//! so invented key ids cannot flood the issuer. While the issuer does not answer, cached keys are trusted for `keys_max_age`.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -19,20 +18,19 @@ use crate::api::metrics;
 
 /// Shortest time between two fetches.
 const REFETCH_INTERVAL: Duration = Duration::from_secs(10);
-/// Keys that are older are fetched again, while the old ones are used.
+/// Older keys are fetched again, while the old ones stay in use.
 const KEYS_TTL: Duration = Duration::from_secs(600);
-/// A fetch (two answers) takes no longer.
+/// Deadline of a fetch: two requests.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of an answer no more is read.
+/// Limit of a response's length.
 const MAX_RESPONSE_BYTES: usize = 512 * 1024;
 
 /// An issuer of the configuration.
 pub(super) struct Issuer {
-    /// What the operator says about it.
     pub(super) config: OidcConfig,
     http: reqwest::Client,
     known: RwLock<Option<Arc<Known>>>,
-    /// Held while keys are fetched: everybody who needs them waits for the same fetch.
+    /// Held while fetching: concurrent callers share one fetch.
     fetching: Mutex<Option<Fetch>>,
 }
 
@@ -41,7 +39,6 @@ struct Known {
     fetched: Instant,
 }
 
-/// The last fetch.
 struct Fetch {
     began: Instant,
     failed: bool,
@@ -52,7 +49,7 @@ struct Fetch {
 pub(super) enum NoKey {
     /// The issuer has no such key, as far as we know.
     Unknown,
-    /// The issuer could not be asked.
+    /// The issuer could not be reached.
     Unreachable,
 }
 
@@ -66,7 +63,7 @@ impl Issuer {
         }
     }
 
-    /// The key of an id.
+    /// The key with an id, for an algorithm.
     pub(super) async fn key(
         self: &Arc<Self>,
         id: Option<&str>,
@@ -91,7 +88,7 @@ impl Issuer {
         }
     }
 
-    /// The keys, if they are young enough to be believed.
+    /// The cached keys, if they are younger than `keys_max_age`.
     fn known(&self) -> Option<Arc<Known>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known
@@ -100,8 +97,8 @@ impl Issuer {
             .map(Arc::clone)
     }
 
-    /// Fetches the keys, unless somebody has just done it. Says whether the last fetch failed. A task of its own: a caller who goes
-    /// away does not end it, and so cannot make the next one begin again.
+    /// Fetches the keys, unless that was just done. Returns true if the last fetch failed. Runs as a task: a caller that disconnects must
+    /// neither cancel it nor cause another fetch.
     pub(super) fn refresh(self: &Arc<Self>) -> JoinHandle<bool> {
         let issuer = Arc::clone(self);
         tokio::spawn(async move { issuer.fetch_once().await })
@@ -148,7 +145,7 @@ impl Issuer {
             issuer.trim_end_matches('/')
         );
         let discovered = self.get(&address).await?;
-        // §4.3: what says otherwise is another issuer's.
+        // §4.3: a different `issuer` means a document of another issuer.
         if discovered["issuer"] != issuer {
             return Err(format!("{address} is of another issuer"));
         }

@@ -1,7 +1,7 @@
-//! The keys of an issuer, and signatures checked with them by ring.
+//! The keys of an issuer, and signature verification by ring.
 //!
-//! A key is bound to one algorithm when it is read. RS256, ES256 and EdDSA (Ed25519) are all there is: a token that says `none`, or that is
-//! "signed" with a public key as an HMAC secret, finds no key.
+//! A key is bound to one algorithm when it is parsed. Only RS256, ES256 and EdDSA (Ed25519) are supported. A token with `none`, or "signed"
+//! with a public key as an HMAC secret, matches no key.
 
 use std::sync::Once;
 
@@ -13,7 +13,7 @@ use ring::signature as ring_signature;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Algorithms in the order in which they are named to people.
+/// Algorithms in the order in which messages list them.
 pub(super) const ALGORITHMS: [(&str, Algorithm); 3] = [
     ("RS256", Algorithm::RS256),
     ("ES256", Algorithm::ES256),
@@ -22,7 +22,6 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 3] = [
 /// More keys than any issuer has.
 const MAX_KEYS: usize = 100;
 
-/// The keys of an issuer at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys(Vec<Key>);
 
@@ -33,7 +32,7 @@ struct Key {
     key: DecodingKey,
 }
 
-/// RFC 7517, as far as we read it. Names are borrowed from nothing: a key that is none is left out, not an error.
+/// The fields of RFC 7517 that are used. All are optional: an unusable key is skipped, not an error.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -49,10 +48,10 @@ struct Jwk {
 }
 
 impl Keys {
-    /// Reads a JWK set (RFC 7517 §5). Keys that are not for signatures of ours are left out.
+    /// Parses a JWK set (RFC 7517 §5). Skips keys that are not for a supported signature.
     ///
     /// # Errors
-    /// If it is none, or has no key that could be used.
+    /// If it is not a JWK set, or has no usable key.
     pub(super) fn read(set: &Value) -> Result<Self, String> {
         let listed = set["keys"].as_array().ok_or("no list of keys")?;
         let keys: Vec<Key> = listed.iter().take(MAX_KEYS).filter_map(key).collect();
@@ -107,14 +106,14 @@ fn key(jwk: &Value) -> Option<Key> {
     })
 }
 
-/// Checks signatures with ring, which TLS brings along anyway; signs nothing.
+/// Verifies signatures with ring, which TLS requires anyway; cannot sign.
 static RING: CryptoProvider = CryptoProvider {
     signer_factory: no_signer,
     verifier_factory: verifier,
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes ring the one that checks signatures; call it before the first one is checked.
+/// Installs ring for verification; call it before the first token is checked.
 pub(super) fn install_ring() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -217,7 +216,7 @@ mod tests {
         assert!(keys.find(None, Algorithm::RS256).is_some());
         assert!(keys.find(Some("r"), Algorithm::ES256).is_none());
         assert!(keys.find(Some("s"), Algorithm::RS256).is_none());
-        // Which of two is meant cannot be known.
+        // Two keys match: ambiguous.
         let two = set(json!([rsa, with(json!({ "kid": "s" }))])).unwrap();
         assert!(two.find(None, Algorithm::RS256).is_none());
     }

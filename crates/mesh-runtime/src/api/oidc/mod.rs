@@ -1,7 +1,7 @@
-//! Bearer tokens of OIDC issuers: JWTs (RFC 7519) as RFC 8725 says to check them.
+//! Bearer tokens of OIDC issuers: JWTs (RFC 7519), verified as RFC 8725 requires.
 //!
-//! Before the signature is checked, nothing of a token is believed, and nothing in it makes us ask anybody but the issuers of the
-//! configuration. Opaque tokens are not asked about anywhere.
+//! Nothing in a token is trusted before its signature is verified. A token can only cause requests to configured issuers. Opaque tokens are
+//! not supported: there is no introspection.
 
 mod config;
 mod issuer;
@@ -26,18 +26,17 @@ use crate::identity::IdentityMap;
 
 pub use self::config::{OidcConfig, UserClaim};
 
-/// A token that is longer is no token.
+/// Longer tokens are refused.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
-/// `typ` of access tokens (RFC 9068) and of what was before them. Others, such as `logout+jwt`, are for something else.
+/// `typ` of access tokens (RFC 9068) and of older ones. Others, such as `logout+jwt`, have another purpose.
 const TOKEN_TYPES: [&str; 4] = ["JWT", "at+jwt", "application/jwt", "application/at+jwt"];
 
-/// The issuers.
 pub(crate) struct Oidc(Vec<Arc<Issuer>>);
 
-/// Why a token is not believed. The texts are for whoever shows it: they say what is wrong, and nothing of what is right.
+/// Why a token is refused. The caller sees the text: it names the fault and does not reveal what would be valid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The token is not good.
+    /// The token is not valid.
     Invalid(&'static str),
     /// The issuer's keys are not known, and it does not answer.
     Unavailable,
@@ -59,10 +58,10 @@ struct Unverified {
 }
 
 impl Oidc {
-    /// The issuers of the configuration.
+    /// Creates the configured issuers.
     ///
     /// # Errors
-    /// If no HTTP client can be made.
+    /// If no HTTP client can be created.
     pub(super) fn new(configured: &[OidcConfig]) -> Result<Self, BoxError> {
         if configured.is_empty() {
             return Ok(Self(Vec::new()));
@@ -84,12 +83,12 @@ impl Oidc {
         }
     }
 
-    /// Whether a token looks like one of an issuer's.
+    /// True if a token looks like a JWT of a configured issuer.
     pub(super) fn looks_like(&self, token: &str) -> bool {
         !self.0.is_empty() && token.split('.').count() == 3
     }
 
-    /// Who shows a token.
+    /// Verifies a token and identifies its caller.
     pub(super) async fn caller(&self, token: &str, map: &IdentityMap) -> Result<Caller, Refusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Invalid("it is too long"));
@@ -114,7 +113,7 @@ impl Oidc {
         if header.typ.as_deref().is_some_and(|typ| !typed(typ)) {
             return Err(Invalid("its typ is not that of an access token"));
         }
-        // RFC 7515 §4.1.11: who does not understand what is critical must refuse.
+        // RFC 7515 §4.1.11: unknown critical parameters must be refused.
         if header.crit.is_some() {
             return Err(Invalid("it has critical extensions, which are not known"));
         }
@@ -146,7 +145,7 @@ impl Oidc {
             .claims;
         let now = jsonwebtoken::get_current_timestamp() + config.clock_skew.as_secs();
         match claims.get("iat").and_then(Value::as_f64) {
-            // As far as a number of seconds goes.
+            // Precise enough for seconds.
             #[expect(
                 clippy::cast_precision_loss,
                 reason = "exact for the next 285 million years"
@@ -155,7 +154,7 @@ impl Oidc {
             Some(_) => return Err(Invalid("it is of the future (iat)")),
             None => return Err(Invalid("it does not say since when it is (iat)")),
         }
-        // RFC 7800: a token that is bound to a key is no bearer token, and whether the caller has that key is not asked here.
+        // RFC 7800: a token that is bound to a key is no bearer token, and possession of the key is not verified here.
         if claims.contains_key("cnf") {
             return Err(Invalid("it is bound to a key (cnf); show one that is not"));
         }
@@ -163,7 +162,7 @@ impl Oidc {
     }
 }
 
-/// Who it is, by claims that are verified.
+/// Identifies the caller from verified claims.
 fn identify(
     config: &OidcConfig,
     claims: &Map<String, Value>,
@@ -200,7 +199,7 @@ fn identify(
     })
 }
 
-/// The Unix users somebody is: as the map says; if it does not know them, as the claim says that the operator believes.
+/// The caller's Unix users: from the map; if the map has no entry, from the configured user claim.
 fn users(
     config: &OidcConfig,
     claims: &Map<String, Value>,
@@ -229,7 +228,7 @@ fn users(
         return mapped;
     }
     let named = lookup(claims, &config.user_claim).and_then(Value::as_str);
-    // Nobody becomes a user by a claim of whom the map says that it is somebody else.
+    // The claim must not name a user that the map assigns to another person.
     named
         .filter(|user| !user.is_empty() && map.get(user).is_none())
         .map(str::to_owned)
@@ -237,7 +236,7 @@ fn users(
         .collect()
 }
 
-/// A claim by its name, or by the names on the way to it: `realm_access.roles`.
+/// A claim by its name, or by a path to it: `realm_access.roles`.
 fn lookup<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     if let Some(value) = claims.get(name) {
         return Some(value);
@@ -311,7 +310,7 @@ mod tests {
         assert_eq!(users("", &claims), [""; 0]);
         let doubtful = json!({ "sub": "x", "email": "alice@example.org" });
         assert_eq!(users("users_by = 'email'", &doubtful), [""; 0]);
-        // Nobody is those whose address the map does not have.
+        // An empty address matches no entry of the map.
         let none = json!({ "sub": "x", "email": "", "email_verified": true });
         assert_eq!(users("users_by = 'email'", &none), [""; 0]);
         assert_eq!(
@@ -361,7 +360,7 @@ mod tests {
         let nested = "group_claim = 'realm_access.roles'\nadmin_groups = ['a']";
         let claims = json!({ "sub": "x", "realm_access": { "roles": ["a"] } });
         assert_eq!(caller(nested, &claims).unwrap().role, Role::Admin);
-        // A namespace of a name with dots is no path.
+        // A claim whose name is a URL with dots is not a path.
         let named = "group_claim = 'https://example.org/groups'\nadmin_groups = ['a']";
         let claims = json!({ "sub": "x", "https://example.org/groups": ["a"] });
         assert_eq!(caller(named, &claims).unwrap().role, Role::Admin);

@@ -1,4 +1,4 @@
-//! Queries that are covered by an entry of the audit for a while, and what was shown by them since.
+//! Queries that an audit entry covers for a while, and counts of what they have shown since.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,12 +10,12 @@ use axum::http::{Method, Uri};
 use super::Others;
 use crate::api::Caller;
 
-/// How long an entry covers what is asked again.
+/// How long an entry covers repetitions of its query.
 pub(super) const LENGTH: Duration = Duration::from_secs(60);
-/// Queries that are covered at a time. More have an entry for each answer.
+/// Limit of queries that are covered at a time. Beyond it every response has its own entry.
 const MAX_WINDOWS: usize = 10_000;
 
-/// Who asks what, wherever in the answer they are.
+/// A caller and their query, without the position in its pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Query {
     caller: String,
@@ -24,7 +24,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// The filter is what the body of the request asked, without its cursor.
+    /// `filter` is the query in the request's body, without its cursor.
     pub fn of(caller: &Caller, request: String, filter: &str) -> Self {
         let Caller {
             name,
@@ -35,7 +35,7 @@ impl Query {
             request: _,
         } = caller;
         Self {
-            // What somebody may see is a part of the question.
+            // The caller's permissions are part of the key.
             caller: format!("{name:?} {role:?} {users:?} {accounts:?} {auth_method:?}"),
             request,
             filter: filter.to_owned(),
@@ -47,7 +47,7 @@ impl Query {
     }
 }
 
-/// A request without the place where its page begins.
+/// A request without its cursor.
 pub(super) fn without_cursor(method: &Method, uri: &Uri) -> String {
     let pairs = uri.query().unwrap_or_default().split('&');
     let others: Vec<&str> = pairs
@@ -56,19 +56,19 @@ pub(super) fn without_cursor(method: &Method, uri: &Uri) -> String {
     format!("{method} {}?{}", uri.path(), others.join("&"))
 }
 
-/// What was shown by a query since the entry that covers it.
+/// Counts of a query since the entry that covers it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct More {
     pub answers: u64,
     pub others: Others,
 }
 
-/// Cheap to clone.
+/// The covered queries. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows(Arc<Mutex<HashMap<Query, More>>>);
 
 impl Windows {
-    /// Counts an answer to a query that an entry covers. False if none does.
+    /// Counts a response to a query if an entry covers it; false if none does.
     pub fn covers(&self, query: &Query, others: &Others) -> bool {
         match self.lock().get_mut(query) {
             Some(more) => {
@@ -80,7 +80,7 @@ impl Windows {
         }
     }
 
-    /// An entry of the query is durable. False if another one covers it already, or too many are covered.
+    /// Begins the window of a query whose entry is stored. False if another entry covers it already, or too many queries are covered.
     pub fn open(&self, query: &Query) -> bool {
         let mut windows = self.lock();
         let full = windows.len() >= MAX_WINDOWS;
@@ -93,7 +93,7 @@ impl Windows {
         }
     }
 
-    /// The query is covered no longer. What was shown meanwhile, if anything.
+    /// Ends the window of a query. Returns the counts since its entry, if there were further responses.
     pub fn close(&self, query: &Query) -> Option<More> {
         self.lock().remove(query).filter(|more| more.answers > 0)
     }
@@ -134,7 +134,7 @@ mod tests {
         ] {
             assert!(windows.covers(&query(&root, uri), &others("bob")), "{uri}");
         }
-        // Other questions, and other people with the same.
+        // Other queries, and the same query of other callers.
         let auditor = Caller::peer("root", 0, Role::Auditor);
         for other in [
             query(&root, "/v1/events?user=alice"),
@@ -148,7 +148,7 @@ mod tests {
         let more = windows.close(&first).unwrap();
         assert_eq!((more.answers, more.others.rows), (3, 300));
         assert!(!windows.covers(&first, &others("bob")));
-        // What was asked once is told by its entry alone.
+        // A query that was not repeated needs no second entry.
         assert!(windows.open(&first) && windows.close(&first).is_none());
     }
 

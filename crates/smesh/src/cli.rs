@@ -1,4 +1,4 @@
-//! The command line as data. Flags and id forms are the same everywhere.
+//! The command line as data. Flags and id formats are the same in every command.
 
 mod history;
 mod hooks;
@@ -25,7 +25,7 @@ pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,
 };
 
-/// A time as people write it, in the time zone of who calls.
+/// Parses a time as typed by a user, in the caller's time zone.
 fn time_bound(text: &str) -> Result<TimeBound, ParseTimeError> {
     TimeBound::parse(text, &chrono::Local::now())
 }
@@ -270,7 +270,7 @@ pub enum CostBy {
 }
 
 impl CostBy {
-    /// The word of the API.
+    /// Name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::User => "user",

@@ -1,4 +1,4 @@
-//! The API over a Unix socket (who calls is known by uid) or TCP (with a token).
+//! Client of the API over a Unix socket (the caller is identified by uid) or TCP (with a token).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::Error;
 
-/// Where the API is.
+/// Address of the API.
 #[derive(Clone, Debug)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
     /// TCP, with a token.
     Tcp {
-        /// `host:port`
+        /// `host:port`.
         authority: String,
         /// Bearer token.
         token: SecretString,
@@ -32,10 +32,10 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads an `http://` address.
+    /// Parses an `http://` address.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not one.
     pub fn tcp(url: &str, token: &str) -> Result<Self, Error> {
         let wrong = || {
             Error::Usage(format!(
@@ -68,25 +68,25 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// A client of the API. One connection per request: commands make few.
+/// Client of the API. Opens one connection per request, because commands make few.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: Address,
 }
 
-/// A query: names and values, encoded when it is sent.
+/// Query parameters: names and values, encoded when the request is sent.
 pub type Query = Vec<(&'static str, String)>;
 
-/// What the services say of themselves, by name.
+/// Readiness of the services, by name.
 #[derive(Clone, Debug)]
 pub struct Readiness {
-    /// What keeps them from being ready; empty when they are.
+    /// Conditions that keep services from being ready. Empty if all are ready.
     pub problems: BTreeMap<String, String>,
-    /// What somebody should look at.
+    /// Notes for the operator.
     pub notes: BTreeMap<String, String>,
 }
 
-/// A document that is received part by part.
+/// A document received in parts.
 #[derive(Debug)]
 pub struct Download {
     client: Client,
@@ -94,10 +94,10 @@ pub struct Download {
 }
 
 impl Download {
-    /// The next part; `None` at the proper end.
+    /// Receives the next part. `None` at the proper end.
     ///
     /// # Errors
-    /// If the connection ends before.
+    /// If the connection ends early.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             match self.body.frame().await {
@@ -113,14 +113,14 @@ impl Download {
     }
 }
 
-/// Events as they are appended.
+/// Stream of ledger entries as they are appended.
 pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
 
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Io for T {}
 
 impl Client {
-    /// A client of an address. Connects at the first request.
+    /// Creates a client for an address. Connects with the first request.
     ///
     /// # Errors
     /// None at present.
@@ -128,20 +128,20 @@ impl Client {
         Ok(Self { address })
     }
 
-    /// Where it asks.
+    /// Address of the API.
     pub const fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Asks for a JSON document.
+    /// Gets a JSON document.
     ///
     /// # Errors
-    /// If the API cannot be reached, refuses, or answers something else.
+    /// If the API is unreachable, refuses, or its answer is not JSON.
     pub async fn get(&self, path: &str, query: &Query) -> Result<Value, Error> {
         self.ask(Method::GET, path, query).await
     }
 
-    /// Tells the API to do something.
+    /// Sends a POST without a body.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -149,7 +149,7 @@ impl Client {
         self.ask(Method::POST, path, &Query::new()).await
     }
 
-    /// Sends a JSON document, if there is one, with more headers.
+    /// Sends an optional JSON document with additional headers.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -166,12 +166,12 @@ impl Client {
         self.document(response).await
     }
 
-    /// Whether the services are ready.
+    /// Gets the readiness of the services.
     ///
     /// # Errors
-    /// If the API cannot be reached or answers something else.
+    /// If the API is unreachable or its answer has another form.
     pub async fn readiness(&self) -> Result<Readiness, Error> {
-        // 503 with the list is an answer, too.
+        // A 503 with the list is also a valid answer.
         let response = self.send(Method::GET, "/readyz", &Query::new()).await?;
         let body = response
             .into_body()
@@ -217,7 +217,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
     }
 
-    /// Asks for a document of any kind, which may be long.
+    /// Gets a document of any type, which may be long.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -240,7 +240,7 @@ impl Client {
     /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
     ///
     /// # Errors
-    /// As [`Client::get`]; the stream itself ends when the connection does.
+    /// As [`Client::get`]. The stream ends when the connection does.
     pub async fn follow(&self, query: &Query) -> Result<Entries, Error> {
         let download = self.download("/v1/events/stream", query).await?;
         let state = (download, Vec::new());
@@ -299,7 +299,7 @@ impl Client {
         let (mut sender, connection) = http1::handshake(TokioIo::new(io))
             .await
             .map_err(|error| self.unreachable(&error))?;
-        // Ends with the response; its error is the request's.
+        // Ends with the response. An error of the connection shows up in the request.
         tokio::spawn(connection);
         let mut uri = path.to_owned();
         if !query.is_empty() {
@@ -341,7 +341,7 @@ impl Client {
     }
 }
 
-/// A path segment that may hold any byte, such as the `+` of `123+1`.
+/// Encodes a path segment that may hold any byte, such as the `+` of `123+1`.
 pub fn segment(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -370,10 +370,10 @@ fn refusal(status: u16, body: &[u8]) -> Error {
     }
 }
 
-/// Takes the next event off a text/event-stream; `None` if there is no whole one yet. Comments keep the connection alive and say nothing.
+/// Takes the next event from a text/event-stream. `None` if no complete event has arrived. Comments only keep the connection alive.
 fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
     while let Some(end) = received.windows(2).position(|pair| pair == b"\n\n") {
-        // Whole blocks only: a character may be cut by the network, never by a blank line.
+        // Complete blocks only: the network may split a character, but never in a blank line.
         let block: Vec<u8> = received.drain(..end + 2).collect();
         let block = String::from_utf8_lossy(&block);
         let data: String = block

@@ -1,4 +1,4 @@
-//! One module per command; this file hands the command line to them.
+//! One module per command. This file dispatches the command line.
 
 mod checkpoints;
 mod cost;
@@ -30,10 +30,10 @@ use crate::cli::{Cli, Command, Ledger, LedgerKey};
 use crate::error::Error;
 use crate::{known, settings, up};
 
-/// Runs a command; returns its exit status.
+/// Runs a command and returns its exit status.
 ///
 /// # Errors
-/// What is to be said on standard error.
+/// The error to print on standard error.
 pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     let global = &cli.global;
     if reads_ledger(&cli.command) {
@@ -41,7 +41,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     }
     match cli.command {
         Command::Init(args) => init::run(global, &args),
-        // Boxed: it is far larger than the others together.
+        // Boxed: it is far larger than all others together.
         Command::Up(args) => Box::pin(up::run(global, args)).await,
         Command::Events(args) => events::run(global, args).await,
         Command::Export(args) => export::run(global, args).await,
@@ -65,7 +65,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     }
 }
 
-/// Whether a command shows what the ledger of the API says.
+/// True if the command shows data from the API's ledger.
 const fn reads_ledger(command: &Command) -> bool {
     match command {
         Command::Events(_)

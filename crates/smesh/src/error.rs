@@ -1,27 +1,27 @@
-//! What can go wrong, and the exit status of each. Statuses above 63 are those of sysexits.h.
+//! Errors and their exit statuses. Statuses above 63 are those of sysexits.h.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use mesh_runtime::{BoxError, ConfigError};
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line cannot be meant.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The API does not answer.
+    /// The API is unreachable.
     #[error(
         "reach slurm-mesh at {address}: {reason}; is `smesh up` running? --socket and --url name another one"
     )]
     Unreachable {
-        /// Socket or address.
+        /// Path of the socket, or URL.
         address: String,
-        /// Why.
+        /// Cause, as text.
         reason: String,
     },
     /// The API refused.
@@ -29,35 +29,35 @@ pub enum Error {
     Refused {
         /// HTTP status.
         status: u16,
-        /// What the API says.
+        /// Text of the API's error.
         detail: String,
     },
-    /// The API gave an answer of another form.
+    /// The API's answer has an unexpected form.
     #[error(
         "understand the answer of slurm-mesh: {0}; are smesh and the services of the same version?"
     )]
     Answer(String),
-    /// A file or stream.
+    /// A file or stream operation failed.
     #[error("{action} {path}")]
     Io {
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// To what.
+        /// Its file.
         path: PathBuf,
         /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Something is not as it has to be.
+    /// Any other failure, with its full text.
     #[error("{0}")]
     Failed(String),
-    /// There is no usable hook.toml.
+    /// hook.toml is missing or invalid.
     #[error("{0}{hint}", hint = hint(.0))]
     Hooks(mesh_hook::config::Error),
-    /// A service could not start or ended.
+    /// A service could not start, or ended.
     #[error("{service}")]
     Service {
-        /// Its name.
+        /// Name of the service.
         service: &'static str,
         /// Cause.
         #[source]
@@ -71,7 +71,7 @@ pub enum Error {
     Bus(#[from] mesh_bus::Error),
 }
 
-/// What to do about a hook.toml that cannot be used.
+/// What to do about an invalid hook.toml.
 fn hint(error: &mesh_hook::config::Error) -> &'static str {
     match error {
         mesh_hook::config::Error::Read { source, .. }
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// The exit status, as `smesh --help` documents it.
+    /// Exit status, as documented in `smesh --help`.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Usage(_) => Self::USAGE,
@@ -122,7 +122,7 @@ impl Error {
         }
     }
 
-    /// True if nobody reads our output any more, as in `smesh events | head`.
+    /// True if the reader of standard output is gone, as in `smesh events | head`.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,8 +1,7 @@
-//! The newest checkpoint that was seen of each ledger, as `known_hosts` has keys: a ledger that contradicts what it showed before is not
-//! read any more.
+//! The newest checkpoint seen of each ledger, comparable to `known_hosts`. A ledger that contradicts its earlier state is refused.
 //!
-//! Kept for each address of the API: the keys that are trusted, and the note. The first contact is trusted. A later checkpoint has to be
-//! signed by one of the keys, or by one that those handed over to, and proven to continue the one before.
+//! Stored for each API address: the trusted keys and the checkpoint's note. The first contact is trusted. A later checkpoint must be
+//! signed by a trusted key, or by a key that those handed over to. It must be proven to continue the stored one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,33 +18,33 @@ use serde_json::Value;
 use crate::client::{Client, Query};
 use crate::error::Error;
 
-/// Names the file, if not the one in the user's state directory.
+/// Environment variable with the path of the file, instead of the user's state directory.
 pub const FILE_VARIABLE: &str = "SMESH_KNOWN_LEDGERS";
 const CHECKPOINTS: &str = "/v1/ledger/checkpoints";
 
-/// What is known of the ledger at an address.
+/// Stored state of the ledger at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KnownLedger {
-    /// Its public keys, the first one first.
+    /// Its public keys, oldest first.
     pub keys: Vec<String>,
-    /// The newest checkpoint that was seen.
+    /// Newest checkpoint seen.
     pub checkpoint: String,
 }
 
-/// What a ledger shows, compared with what is known.
+/// Present state of a ledger, compared with the stored one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// There is no checkpoint yet, and never was.
+    /// The ledger has no checkpoint and never had one.
     Nothing,
-    /// It continues what was known, if anything was.
+    /// It continues the stored state, if there is one.
     Known(KnownLedger),
-    /// It contradicts it.
+    /// It contradicts the stored state.
     Contradiction {
-        /// What does not fit.
+        /// The contradiction, as text.
         reason: String,
-        /// What was known.
+        /// Stored state.
         known: KnownLedger,
-        /// The note it shows now; empty if it has none.
+        /// The ledger's present note. Empty if it has none.
         latest: String,
     },
 }
@@ -55,7 +54,7 @@ pub enum Seen {
 pub struct KnownLedgers(PathBuf);
 
 impl KnownLedgers {
-    /// The user's file; `None` for who has no home.
+    /// The user's file. `None` without a home directory.
     pub fn of_user() -> Option<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         if let Some(path) = variable(FILE_VARIABLE) {
@@ -68,12 +67,12 @@ impl KnownLedgers {
         Some(Self(folder.join("slurm-mesh/known_ledgers.json")))
     }
 
-    /// Its path.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// What is known of the ledger at an address.
+    /// Stored state of the ledger at an address.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -81,7 +80,7 @@ impl KnownLedgers {
         Ok(self.read()?.remove(address))
     }
 
-    /// Keeps what was seen, unless another process has seen more of the same history meanwhile.
+    /// Stores the state seen. Unless `instead` is set, a longer history stored by another process is kept.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -144,13 +143,13 @@ fn size_of(note: &str) -> u64 {
     Checkpoint::unverified(note).map_or(0, |checkpoint| checkpoint.size)
 }
 
-/// Compares what a ledger shows with what is known of it, and keeps it if it continues that.
+/// Compares a ledger with its stored state, and stores the new state if it is a continuation.
 ///
 /// # Errors
 /// If the ledger or the file cannot be read.
 pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
     let address = client.address().to_string();
-    // Before the ledger is asked: another process may see more meanwhile.
+    // Read before the ledger is queried, because another process may store a newer state meanwhile.
     let known = file.get(&address)?;
     let latest = newest(client).await?;
     let seen = match (known, latest) {
@@ -169,10 +168,10 @@ pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, 
     Ok(seen)
 }
 
-/// What the ledger shows now, whatever is known of it.
+/// Present state of the ledger, without a comparison.
 ///
 /// # Errors
-/// If it cannot be read, or does not fit its own keys.
+/// If it cannot be read, or does not match its own keys.
 pub async fn latest_unchecked(client: &Client) -> Result<Seen, Error> {
     match newest(client).await? {
         None => Ok(Seen::Nothing),
@@ -244,7 +243,7 @@ async fn compare(client: &Client, mut known: KnownLedger, latest: String) -> Res
     }
 }
 
-/// Reads a checkpoint with the known keys, and those they handed over to.
+/// Opens a checkpoint with the known keys, and with the keys they handed over to.
 async fn open(
     client: &Client,
     known: &mut KnownLedger,
@@ -278,7 +277,7 @@ async fn open(
         .map_err(|error| format!("{error}, and no known key handed over to another")))
 }
 
-/// A key counts that signed a checkpoint together with one that counts already.
+/// Trusts a new key if it signed a checkpoint together with a trusted key.
 fn adopt(known: &mut KnownLedger, offered: &[String], note: &str) {
     let trusted = parsed(&known.keys);
     let Ok((checkpoint, _)) = Checkpoint::open(note, &trusted) else {
@@ -296,7 +295,7 @@ fn adopt(known: &mut KnownLedger, offered: &[String], note: &str) {
     }
 }
 
-/// Whether one checkpoint is proven to continue another; what does not fit otherwise.
+/// Checks the proof that one checkpoint continues another. Returns the contradiction if not.
 async fn continues(
     client: &Client,
     before: &Checkpoint,
@@ -338,11 +337,11 @@ async fn continues(
     Ok(proven.then_some(()).ok_or(unproven))
 }
 
-/// Refuses a ledger that contradicts what it showed before. One that cannot be compared now is not refused: what is asked of it next says why.
-/// Nor is one of which nothing can be kept, by an account without a home.
+/// Refuses a ledger that contradicts its earlier state. A ledger that cannot be compared now is not refused: the following request
+/// reports why. Without a home directory nothing is stored or refused.
 ///
 /// # Errors
-/// [`Error::Failed`] if it contradicts that.
+/// [`Error::Failed`] in case of a contradiction.
 pub async fn guard(client: &Client) -> Result<(), Error> {
     let Some(file) = KnownLedgers::of_user() else {
         return Ok(());
@@ -357,7 +356,7 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// What is said of a contradiction.
+/// The error text for a contradiction.
 pub fn refusal(client: &Client, file: &KnownLedgers, reason: &str, known: &KnownLedger) -> Error {
     let address = client.address();
     let origin = Checkpoint::unverified(&known.checkpoint).map(|one| one.origin);

@@ -1,12 +1,12 @@
-//! `smesh`: asks slurm-mesh questions, checks and sets it up, and runs it (`smesh up`).
+//! `smesh`: queries slurm-mesh, checks it, sets it up, and runs it (`smesh up`).
 //!
-//! - [`cli`]: the command line as data; [`error`]: what can go wrong, and the exit status of each.
-//! - [`settings`]: which mesh is meant; [`client`]: its API over a Unix socket or TCP; [`show`]: events as lines for people.
-//! - [`commands`]: one module per command; [`up`]: all services and a nats-server in one process.
+//! - [`cli`]: the command line as data. [`error`]: errors and their exit statuses.
+//! - [`settings`]: configuration and API address. [`client`]: the API over a Unix socket or TCP. [`show`]: events as text.
+//! - [`commands`]: one module per command. [`up`]: all services and a nats-server in one process.
 //! - [`secret_input`]: secrets from files, standard input or a prompt instead of the command line.
-//! - [`slurm_conf`]: slurm.conf as a file, for what must work while Slurm is down.
+//! - [`slurm_conf`]: slurm.conf as a file, for commands that must work while Slurm is down.
 //!
-//! Deliberately absent: asking Slurm. Commands ask the mesh; only `doctor` and `hooks` look at Slurm itself.
+//! Deliberately absent: queries to Slurm. Commands query the mesh; only `doctor` and `hooks` call Slurm itself.
 
 pub mod cli;
 pub mod client;

@@ -8,14 +8,14 @@ use clap::Parser as _;
 use smesh::cli::Cli;
 use smesh::{Error, commands};
 
-/// How long threads that wait for a disk may hold up the end of the process.
+/// How long threads that wait for a disk may delay the end of the process.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors. Statuses 2 and 3 belong to `wait`, so usage is sysexits.h's.
+            // Help and version are not errors. Statuses 2 and 3 belong to `wait`, so usage errors take their status from sysexits.h.
             let code = if error.use_stderr() { Error::USAGE } else { 0 };
             return error
                 .print()
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Err(error) => return say(&Error::io("start", "the runtime", error)),
     };
     let ended = runtime.block_on(commands::run(cli));
-    // A thread that waits for a disk would be waited for without end.
+    // Without a timeout, a thread blocked on a disk would delay the end forever.
     runtime.shutdown_timeout(LAST_THREADS);
     match ended {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! Secrets that do not stand on the command line, where everybody on the machine sees them: in files, on standard input, by a prompt.
+//! Reads secrets from files, standard input or a prompt. On the command line, every user of the machine could see them.
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
@@ -7,14 +7,14 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use crate::error::Error;
 
-/// Reads secrets of one command line. Standard input is there once.
+/// Reads the secrets of one command line. Standard input can be read only once.
 #[derive(Debug, Default)]
 pub struct SecretInput {
     is_stdin_read: bool,
 }
 
 impl SecretInput {
-    /// A value as it was written: `@FILE` is what is in the file, `-` what is on standard input or what a prompt is answered.
+    /// Resolves a value: `@FILE` is the content of a file, `-` is standard input or the answer to a prompt.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -26,7 +26,7 @@ impl SecretInput {
         }
     }
 
-    /// What is in a file; `-` is standard input or a prompt.
+    /// Content of a file. `-` is standard input or a prompt.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -38,7 +38,7 @@ impl SecretInput {
         }
     }
 
-    /// Asks for a value where somebody can answer; `None` elsewhere.
+    /// Prompts for a value if there is a terminal. `None` otherwise.
     ///
     /// # Errors
     /// If there is no answer.
@@ -67,23 +67,23 @@ impl SecretInput {
     }
 }
 
-/// Asks on the terminal, which does not show the answer.
+/// Prompts on the terminal, which does not echo the answer.
 fn ask(name: &str) -> Result<String, Error> {
     let failed = |source| Error::io("read", "the terminal", source);
-    // Before the prompt: an answer may be pasted the moment it is there.
+    // Before the prompt, because the answer may be pasted at once.
     let hidden = HiddenInput::begin().map_err(failed)?;
     let mut terminal = std::io::stderr();
     write!(terminal, "{name} (is not shown): ").map_err(failed)?;
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     drop(hidden);
-    // The terminal did not show the end of the line either.
+    // The terminal did not echo the line end either.
     writeln!(terminal).map_err(failed)?;
     read.map_err(failed)?;
     given(name, &answer)
 }
 
-/// The terminal on standard input shows nothing of what is typed, until this is dropped.
+/// Disables echo on the terminal of standard input until dropped.
 struct HiddenInput(Termios);
 
 impl HiddenInput {
@@ -98,7 +98,7 @@ impl HiddenInput {
 
 impl Drop for HiddenInput {
     fn drop(&mut self) {
-        // A terminal that is gone shows nothing.
+        // If the terminal is gone, there is no echo to restore.
         tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0).unwrap_or_default();
     }
 }
@@ -108,7 +108,7 @@ fn read_file(file: &Path) -> Result<String, Error> {
     given(&file.display().to_string(), &text)
 }
 
-/// Blanks around a secret do not count.
+/// Trims blanks around a secret.
 fn given(name: &str, text: &str) -> Result<String, Error> {
     match text.trim() {
         "" => Err(Error::Usage(format!("{name}: empty"))),

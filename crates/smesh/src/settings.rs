@@ -1,4 +1,4 @@
-//! Which mesh is meant: configuration, API address, cluster.
+//! Selects the mesh: configuration, API address, cluster.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::cli::Global;
 use crate::client::{Address, Client};
 use crate::error::Error;
 
-/// Where the configuration is when nothing else is said and there is none in the current folder.
+/// Default configuration, if none is named and the current folder has none.
 pub const SYSTEM_CONFIG: &str = "/etc/slurm-mesh/mesh.toml";
 /// Name of the API's socket in the data directory of `smesh up`.
 pub const API_SOCKET: &str = "api.sock";
@@ -27,10 +27,10 @@ pub const SECTIONS: &[ServiceSection] = &[
     ServiceSection::of::<pending_explainer::PendingExplainerService>(),
 ];
 
-/// The configuration file that is meant: the one that was named, else one that is there, else the system's.
+/// Path of the configuration: the one named, else one in the current folder, else the system's.
 ///
 /// # Errors
-/// If the one that is there may be somebody else's: it says which programs run, and root is led into many folders.
+/// If another user may have written the file in the current folder. The file says which programs to run, and root visits many folders.
 pub fn config_path(global: &Global) -> Result<PathBuf, Error> {
     let here = Path::new("mesh.toml");
     match &global.config {
@@ -40,12 +40,12 @@ pub fn config_path(global: &Global) -> Result<PathBuf, Error> {
     }
 }
 
-/// Makes sure that only root and we could have written a file.
+/// Checks that only root and the present user can write to a file.
 fn trusted(path: &Path) -> Result<(), Error> {
     let file = path
         .canonicalize()
         .map_err(|source| Error::io("find", path, source))?;
-    // The folder, too: who may write there may exchange the file.
+    // Also its folder: write access there is enough to replace the file.
     for path in file.ancestors().take(2) {
         let meta = path
             .metadata()
@@ -67,13 +67,13 @@ fn trusted(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the configuration.
+/// Loads the configuration.
 ///
 /// # Errors
-/// If it is not there, or `[mesh]` has a fault.
+/// If it does not exist, or `[mesh]` is invalid.
 pub fn load(global: &Global, shutdown: CancellationToken) -> Result<Context, Error> {
     let path = config_path(global)?;
-    // Absolute, since a service may resolve paths of the file after the working directory has changed.
+    // Absolute, because a service may resolve the file's paths after the working directory has changed.
     let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
     Ok(Context::new(
         ConfigFile::load(SECTIONS, Some(&path))?,
@@ -91,7 +91,7 @@ pub fn socket(context: &Context) -> PathBuf {
     }
 }
 
-/// A client of the API that is meant.
+/// A client of the selected API.
 ///
 /// # Errors
 /// If no address is known, or the token cannot be read.
@@ -117,10 +117,10 @@ pub fn client(global: &Global) -> Result<Client, Error> {
     Client::new(Address::Unix(socket(&context)))
 }
 
-/// The cluster that is meant.
+/// Name of the selected cluster.
 ///
 /// # Errors
-/// If it was not named and there is no configuration that names it.
+/// If neither the command line nor a configuration names it.
 pub fn cluster(global: &Global) -> Result<String, Error> {
     match &global.cluster {
         Some(cluster) => Ok(cluster.clone()),
@@ -142,7 +142,7 @@ mod tests {
     fn every_renamed_key_leads_to_one_that_there_is() {
         for section in SECTIONS {
             let defaults: toml::Table = section.defaults.parse().unwrap();
-            // What an endpoint may set has its default in the section.
+            // The section holds the defaults of the endpoint's settings.
             let find = |path: &str| {
                 let keys = path.trim_start_matches("endpoints[].").split('.');
                 let value = keys.fold(defaults.get(section.name), |table, key| table?.get(key));

@@ -1,4 +1,4 @@
-//! Events and tables for people. Colours are stripped where the output is no terminal.
+//! Formats events and tables for display. Colours are removed unless the output is a terminal.
 
 use std::io::Write as _;
 
@@ -15,23 +15,23 @@ use crate::error::Error;
 /// Prints a line on standard output.
 ///
 /// # Errors
-/// If nobody reads it.
+/// If the reader of standard output is gone.
 pub fn line(text: impl std::fmt::Display) -> Result<(), Error> {
     writeln!(anstream::stdout(), "{text}")
         .map_err(|source| Error::io("write", "standard output", source))
 }
 
-/// Prints a heading or a word in bold.
+/// Formats a heading or word in bold.
 pub fn bold(text: &str) -> String {
     styled(text, Style::new().bold())
 }
 
-/// Text in a style.
+/// Applies a style to a text.
 pub fn styled(text: &str, style: Style) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// A value of an answer; of null nothing.
+/// Text of a JSON value. Empty for null.
 pub fn value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -85,7 +85,7 @@ fn event_line(event: &Event) -> String {
     )
 }
 
-/// Green for what went well, red for what did not, yellow for money, blue for nodes.
+/// Green for success, red for failure, yellow for costs, blue for nodes.
 fn style(kind: EventType) -> Style {
     let colour = match kind {
         EventType::JobCompleted | EventType::JobStarted => AnsiColor::Green,
@@ -106,7 +106,7 @@ fn style(kind: EventType) -> Style {
     Style::new().fg_color(Some(colour.into()))
 }
 
-/// What an event says beside its type, job and user.
+/// Details of an event beside its type, job and user.
 pub fn detail(event: &Event) -> String {
     match &event.payload {
         Some(Payload::Job(payload)) => payload
@@ -149,7 +149,7 @@ fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
     let exit = job
         .exit_code
         .as_ref()
-        // Only these two ends say something by their exit code; of the others 0 would look like success.
+        // Only these two ends have a meaningful exit code. For the others, 0 would look like success.
         .filter(|exit| {
             matches!(kind, Some(EventType::JobCompleted | EventType::JobFailed))
                 || (ended && exit.signal != 0)
@@ -176,7 +176,7 @@ fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
         .continues
         .as_ref()
         .map_or_else(String::new, |run| format!("after {}", run.cause));
-    // The snapshot may be newer than the fact: what was submitted has perhaps nodes and an end by now.
+    // The snapshot may be newer than the event: by now the submitted job may have nodes and an end.
     let submitted = kind == Some(EventType::JobSubmitted);
     let reason = if reason == "None" || (submitted && job.state != "PENDING") {
         String::new()
@@ -200,7 +200,7 @@ fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
     ])
 }
 
-/// What a run used, and how much that is of what it had.
+/// Resources used by a run, and their share of the allocation.
 fn used(usage: &Usage) -> String {
     let percent = |permille: Option<u32>| {
         permille.map_or_else(String::new, |permille| format!(" ({}%)", permille / 10))
@@ -247,12 +247,12 @@ fn cost_detail(cost: &CostEvent) -> String {
     ])
 }
 
-/// `12.34 EUR`, exact to the last digit that is not zero, at least two.
+/// `12.34 EUR`, exact, with at least two decimals and without further trailing zeros.
 pub fn money(amount: &Money) -> String {
     micros(amount.micros.into(), &amount.currency)
 }
 
-/// Millionths of a currency unit.
+/// Formats millionths of a currency unit.
 pub fn micros(micros: i128, currency: &str) -> String {
     let (sign, size) = (if micros < 0 { "-" } else { "" }, micros.unsigned_abs());
     let fraction = format!("{:06}", size % 1_000_000);
@@ -272,7 +272,7 @@ pub fn duration(seconds: i64) -> String {
     }
 }
 
-/// Local time: with the date if it is not today's.
+/// Local time, with the date unless it is today.
 pub fn clock(time: Option<DateTime<Utc>>) -> String {
     let Some(time) = time else {
         return "--:--:--".to_owned();
@@ -294,7 +294,7 @@ fn joined(parts: impl IntoIterator<Item = String>) -> String {
         .join(" · ")
 }
 
-/// Names come from users: no control characters reach the terminal.
+/// Removes control characters, because names come from users and reach the terminal.
 pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })

@@ -1,48 +1,49 @@
-//! slurm.conf as a file, for what must work while Slurm is down: single parameters, with includes. Not nodes and partitions.
+//! Parses slurm.conf, for commands that must work while Slurm is down: single parameters with includes, and NodeName lines. Not
+//! partitions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Where Slurm's packages put it.
+/// Paths used by Slurm's packages.
 const PLACES: &[&str] = &[
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
     "/usr/local/etc/slurm.conf",
 ];
-/// Programs of which newer versions run several, one a line.
+/// Parameters of which newer versions accept several, one per line.
 const SEVERAL: &[&str] = &["prolog", "epilog", "prologslurmctld", "epilogslurmctld"];
-/// Includes within includes; a file that includes itself must end.
+/// Limit of nested includes, so that a file that includes itself ends.
 const MAX_DEPTH: u32 = 8;
 
-/// Parameters of a slurm.conf. Slurm does not distinguish upper and lower case in their names.
+/// Parameters of a slurm.conf. Their names are case-insensitive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmConf {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     values: BTreeMap<String, String>,
-    /// What its NodeName lines say.
+    /// The NodeName lines.
     pub nodes: Vec<NodeLine>,
 }
 
-/// A NodeName line: alike nodes.
+/// A NodeName line: nodes of the same kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLine {
     /// Host list.
     pub names: String,
-    /// CPUs of each.
+    /// CPUs per node.
     pub cpus: u64,
-    /// Memory of each in MiB.
+    /// Memory per node, in MiB.
     pub memory_mib: u64,
-    /// GPUs of each.
+    /// GPUs per node.
     pub gpus: u64,
-    /// Their types as Gres names them, e.g. `gpu:a100:4`: what they cost depends on it.
+    /// GPU types as Gres names them, e.g. `gpu:a100:4`. Their cost depends on the type.
     pub gpu_types: String,
 }
 
 impl NodeLine {
-    /// True if the nodes have the same to offer, whatever they are called.
+    /// True if the nodes have the same resources, whatever their names.
     pub fn is_like(&self, other: &Self) -> bool {
         let offer = |line: &Self| (line.cpus, line.memory_mib, line.gpus);
         offer(self) == offer(other) && self.gpu_types == other.gpu_types
@@ -50,7 +51,7 @@ impl NodeLine {
 }
 
 impl NodeLine {
-    /// Reads a line; parameters it does not have are those of `NodeName=DEFAULT` (slurm.conf(5), 22.05).
+    /// Parses a line. Missing parameters come from `NodeName=DEFAULT` (slurm.conf(5), 22.05).
     fn new(parameters: &BTreeMap<String, String>) -> Self {
         let number = |name: &str| {
             parameters
@@ -61,7 +62,7 @@ impl NodeLine {
         let sockets = number("sockets")
             .or_else(|| Some(number("boards")? * number("socketsperboard")?))
             .unwrap_or(1);
-        // gpu:a100:4(S:0-1), gpu:4, gpu
+        // Examples: gpu:a100:4(S:0-1), gpu:4, gpu
         let gpus: Vec<&str> = parameters
             .get("gres")
             .into_iter()
@@ -84,10 +85,10 @@ impl NodeLine {
 }
 
 impl SlurmConf {
-    /// Finds the file as Slurm's commands do: named, else `SLURM_CONF`, else in the usual places.
+    /// Finds the file as Slurm's commands do: the one named, else `SLURM_CONF`, else the usual paths.
     ///
     /// # Errors
-    /// If there is none, with what to do.
+    /// If there is none. The text says what to do.
     pub fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
         if let Some(path) = named {
             return Ok(path.to_owned());
@@ -107,7 +108,7 @@ impl SlurmConf {
             })
     }
 
-    /// Reads a file and what it includes.
+    /// Reads a file and its includes.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -120,7 +121,7 @@ impl SlurmConf {
         Ok(conf)
     }
 
-    /// What `scontrol show config` printed, as if it were a file. It prints `(null)` for what is not set.
+    /// Parses the output of `scontrol show config` as if it were a file. It prints `(null)` for parameters that are not set.
     pub fn from_controller(path: &Path, printed: &BTreeMap<String, String>) -> Self {
         let mut conf = Self {
             path: path.to_owned(),
@@ -130,7 +131,7 @@ impl SlurmConf {
             if value.is_empty() || value == "(null)" {
                 continue;
             }
-            // Newer versions number what may be there several times: `Prolog[0]` (24.11, 26.05).
+            // Newer versions number parameters that may occur several times: `Prolog[0]` (24.11, 26.05).
             match name.to_lowercase().split_once('[') {
                 Some((name, _)) => conf.add(name.to_owned(), value),
                 None => conf.add(name.to_lowercase(), value),
@@ -139,7 +140,7 @@ impl SlurmConf {
         conf
     }
 
-    /// Sets a parameter, or adds to one that may be there several times.
+    /// Sets a parameter, or appends to one that may occur several times.
     fn add(&mut self, name: String, value: &str) {
         let name = match name.as_str() {
             "slurmctldhost" => format!("slurmctldhost[{}]", self.controllers().len()),
@@ -158,12 +159,12 @@ impl SlurmConf {
         }
     }
 
-    /// A parameter.
+    /// Value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.values.get(&name.to_lowercase()).map(String::as_str)
     }
 
-    /// Hosts of slurmctld, the first one first.
+    /// Hosts of slurmctld, primary first.
     pub fn controllers(&self) -> Vec<String> {
         let hosts = self
             .values
@@ -175,7 +176,7 @@ impl SlurmConf {
             .collect()
     }
 
-    /// The user slurmctld runs as; root if it is not set (slurm.conf(5), 22.05). `scontrol show config` adds the uid: `slurm(64030)`.
+    /// User of slurmctld. Root if not set (slurm.conf(5), 22.05). `scontrol show config` adds the uid: `slurm(64030)`.
     pub fn slurm_user(&self) -> &str {
         let user = self.get("SlurmUser").unwrap_or("root");
         user.split('(').next().unwrap_or(user)
@@ -205,7 +206,7 @@ impl SlurmConf {
             let parameters = pairs(&line)
                 .into_iter()
                 .map(|(name, value)| (name.to_lowercase(), value));
-            // The parameters of a node or partition are no parameters of the cluster.
+            // Parameters of a node or partition are not parameters of the cluster.
             match first
                 .split('=')
                 .next()
@@ -237,7 +238,7 @@ impl SlurmConf {
     }
 }
 
-/// Lines without comments; a line that ends with `\` goes on in the next.
+/// Lines without comments. A line that ends with `\` continues on the next line.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -253,7 +254,7 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The part before `#`, which `\#` is not.
+/// The text before the first `#` that is not escaped as `\#`.
 fn uncommented(line: &str) -> &str {
     let comment = line
         .char_indices()
@@ -261,7 +262,7 @@ fn uncommented(line: &str) -> &str {
     comment.map_or(line, |(at, _)| &line[..at])
 }
 
-/// `Name=value` pairs; a value may be quoted.
+/// `Name=value` pairs. A value may be quoted.
 fn pairs(line: &str) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
     let mut rest = line.trim_start();

@@ -5,8 +5,8 @@
 //!                                                      └ restarted when it dies, stopped last
 //! ```
 //!
-//! Everything secret is in `<data_dir>/private` (0700). A run that was killed leaves a nats-server behind, which the next one
-//! recognises and stops before it starts its own.
+//! All secrets are in `<data_dir>/private` (0700). A killed run leaves its nats-server behind. The next run recognises it and stops it
+//! before starting its own.
 
 mod banner;
 pub mod data_dir;
@@ -32,12 +32,12 @@ use crate::slurm_conf::SlurmConf;
 use data_dir::DataDir;
 use nats_child::NatsChild;
 
-/// Runs until told to stop.
+/// Runs until the shutdown signal.
 ///
 /// # Errors
-/// If something is missing or wrong at the start, or a service fails for good.
+/// If something is missing or invalid at the start, or a service fails permanently.
 pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
-    // Databases, spools and logs hold everybody's jobs. What others may read gets its mode explicitly.
+    // Databases, spools and logs hold the jobs of all users. Files readable by others get their mode explicitly.
     apply_process_limits();
     let shutdown = CancellationToken::new();
     let mut context = settings::load(global, shutdown.clone())?;
@@ -79,7 +79,7 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     );
     let mut result = Box::pin(serving).await;
     shutdown.cancel();
-    // Last, so that the services could acknowledge what they held.
+    // Stopped last, so that the services can still acknowledge their messages.
     if let Some(child) = child {
         result = result.and(child.stop().await);
     }
@@ -109,7 +109,7 @@ async fn serve(
         })
 }
 
-/// SlurmUser, from slurm.conf, because slurmctld may be down; our own user where there is no Slurm.
+/// SlurmUser, from slurm.conf, because slurmctld may be down. The present user if there is no Slurm.
 fn slurm_user(context: &Context) -> String {
     let own = || {
         uzers::get_current_username().map_or_else(
@@ -132,7 +132,7 @@ fn slurm_user(context: &Context) -> String {
     }
 }
 
-/// Who set the mesh up sees everything: root, SlurmUser, and the user this runs as.
+/// The operators see everything: root, SlurmUser, and the user of this process.
 fn admit(context: &mut Context, slurm_user: &str) {
     let admins = &mut context.mesh.api.admins;
     admins.push(slurm_user.to_owned());

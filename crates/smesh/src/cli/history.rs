@@ -1,4 +1,4 @@
-//! Arguments of the commands that ask the ledger what happened, and of replays.
+//! Arguments of the commands that query the ledger, and of replays.
 
 use std::path::PathBuf;
 
@@ -75,7 +75,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// The word of the API.
+    /// Name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ndjson => "ndjson",

@@ -1,4 +1,4 @@
-//! Arguments of the commands that verify and look after the ledger.
+//! Arguments of the commands that verify and maintain the ledger.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `smesh ledger checkpoint`, `key` and `export`: what proves a ledger, fetched to be kept elsewhere.
+//! `smesh ledger checkpoint`, `key` and `export`: fetch the proofs of a ledger, to store them elsewhere.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -56,7 +56,7 @@ pub(super) async fn export(global: &Global, args: &LedgerExport) -> Result<(), E
     let Some(file) = &args.output else {
         return copy(global, path, &query, std::io::stdout(), "standard output").await;
     };
-    // It holds what belongs to everybody, and an earlier one may be the only witness.
+    // Private and never overwritten: an export holds the data of all users, and an earlier file may be the only witness.
     let output = OpenOptions::new()
         .write(true)
         .create_new(true)

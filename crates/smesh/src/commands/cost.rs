@@ -1,4 +1,4 @@
-//! `smesh cost`: what was spent, and what is being spent.
+//! `smesh cost`: past costs and the current burn rate.
 
 use std::process::ExitCode;
 

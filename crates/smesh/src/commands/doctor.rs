@@ -1,4 +1,4 @@
-//! `smesh doctor`: looks at everything from Slurm's commands to a doorbell that rings, and says what to fix.
+//! `smesh doctor`: checks everything from Slurm's commands to the delivery of a doorbell, and prints what to fix.
 
 mod advice;
 mod checks;
@@ -12,29 +12,26 @@ use crate::cli::Global;
 use crate::error::Error;
 use crate::show;
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
-    /// As it should be.
+    /// No fault.
     Good,
-    /// Works, but somebody should look.
+    /// Works, but needs the operator's attention.
     Warning,
     /// Must be fixed.
     Bad,
-    /// Could not be looked at.
+    /// Could not be checked.
     Unknown,
 }
 
-/// What a check found.
+/// Finding of a check.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was looked at.
     pub what: &'static str,
-    /// How it is.
     pub grade: Grade,
-    /// What was found.
     pub found: String,
-    /// What to do; empty if nothing.
+    /// What to do. Empty if nothing.
     pub fix: String,
 }
 

@@ -1,4 +1,4 @@
-//! `smesh events`: the newest, then what happens.
+//! `smesh events`: lists the newest events, then follows.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub(super) async fn run(global: &Global, args: cli::Events) -> Result<ExitCode, 
             "--follow goes on for ever: leave --until out".into(),
         ));
     }
-    // Noted before the listing, so that nothing falls between the two; what is in both is shown once.
+    // Read before the list, so that no event falls in between. Events in both are shown once.
     let head = if args.follow { head(&client).await? } else { 0 };
     let mut last = 0;
     for entry in newest(&client, &query, args.limit).await? {
@@ -45,7 +45,7 @@ fn print(global: &Global, entry: &Value) -> Result<(), Error> {
     }
 }
 
-/// The filters as the API names them.
+/// The filters as query parameters of the API.
 pub(super) fn query(global: &Global, filter: &Filter) -> Query {
     let mut query = Query::new();
     let mut add =
@@ -100,7 +100,7 @@ async fn newest(client: &Client, query: &Query, limit: u32) -> Result<Vec<Value>
     Ok(entries)
 }
 
-/// Follows the ledger after a sequence until `each` returns something. A connection that breaks is made anew, where it was.
+/// Follows the ledger after a sequence until `each` returns a value. A broken connection is reopened at the last sequence.
 pub(super) async fn follow<T>(
     client: &Client,
     query: Query,

@@ -1,4 +1,4 @@
-//! `smesh export`: what a filter chooses, as a file.
+//! `smesh export`: writes the events that match a filter to a file.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, 
     query.extend(args.fields.map(|fields| ("fields", fields)));
     let mut download = client.download("/v1/events/export", &query).await?;
     let mut target = Target::open(args.output)?;
-    // AuditedRead on a terminal only, on standard error.
+    // Shown on a terminal only, on standard error.
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} {binary_bytes} written in {elapsed}")
             .expect("a valid template"),
@@ -36,7 +36,7 @@ pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, 
 enum Target {
     /// Standard output.
     Stream(io::Stdout),
-    /// A file, which has its name when it is complete: what was cut off is not taken for the whole.
+    /// A file, renamed to its final name once complete, so that a partial export is not taken for a complete one.
     File(PathBuf, NamedTempFile),
 }
 

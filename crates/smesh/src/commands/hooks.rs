@@ -1,4 +1,5 @@
-//! `smesh hooks`: what to write into slurm.conf and elsewhere, keeping the site's own programs; delivering what waits; trying it.
+//! `smesh hooks`: prints what to add to slurm.conf and other files while keeping the site's own programs, delivers the backlog, and
+//! tests the hooks.
 
 mod flush;
 mod kinds;
@@ -26,9 +27,9 @@ use kinds::Place;
 pub use plan::Plan;
 use plan::{Hook, Site};
 
-/// How much of a file is looked at: scripts of ours are short, and programs may be there as well.
+/// Bytes read of a file. Our scripts are short, and the path may also name a large program.
 const SCRIPT_BYTES: u64 = 64 << 10;
-/// How long strigger may take.
+/// Time limit for strigger.
 const STRIGGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(global: &Global, args: cli::Hooks) -> Result<ExitCode, Error> {
@@ -51,7 +52,7 @@ pub(super) async fn run(global: &Global, args: cli::Hooks) -> Result<ExitCode, E
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hooks' configuration that is meant.
+/// Path of the hooks' configuration.
 fn hook_config(global: &Global, named: Option<&Path>) -> PathBuf {
     named.map_or_else(
         || {
@@ -64,10 +65,10 @@ fn hook_config(global: &Global, named: Option<&Path>) -> PathBuf {
     )
 }
 
-/// The plan for this machine.
+/// Makes the plan for this machine.
 ///
 /// # Errors
-/// If neither slurmctld nor a slurm.conf tells what is set now.
+/// If neither slurmctld nor a slurm.conf provides the current settings.
 pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf, Plan), Error> {
     let slurm = slurm_config(global, files.slurm_conf.as_deref());
     let (conf, controller) = current(&slurm).await?;
@@ -100,7 +101,7 @@ pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf,
     Ok((conf, plan))
 }
 
-/// The triggers that are set; nothing if that cannot be known.
+/// The triggers that are set. Empty if they cannot be read.
 async fn triggers(slurm: &slurm_client::Config, slurm_conf: &Path) -> String {
     let bin_dir = slurm.bin_dir.as_deref().unwrap_or(Path::new(""));
     let output = tokio::process::Command::new(bin_dir.join("strigger"))
@@ -114,7 +115,7 @@ async fn triggers(slurm: &slurm_client::Config, slurm_conf: &Path) -> String {
     }
 }
 
-/// How Slurm is asked here.
+/// Configuration of the Slurm client on this host.
 fn slurm_config(global: &Global, slurm_conf: Option<&Path>) -> slurm_client::Config {
     let section: Option<slurm_client::Config> = settings::load(global, CancellationToken::new())
         .ok()
@@ -126,10 +127,10 @@ fn slurm_config(global: &Global, slurm_conf: Option<&Path>) -> slurm_client::Con
     config
 }
 
-/// What is set now, as the controller has it, else as slurm.conf says; and whether the controller answered.
+/// The current settings, from the controller or else from slurm.conf, and whether the controller answered.
 async fn current(slurm: &slurm_client::Config) -> Result<(SlurmConf, bool), Error> {
     let path = SlurmConf::find(slurm.conf.as_deref())?;
-    // slurmrestd does not tell of hooks in most versions: what it leaves out would look as if it were not set.
+    // slurmrestd does not report hooks in most versions. Missing parameters would look as if they were not set.
     if slurm.source == Source::Rest {
         return Ok((SlurmConf::read(&path)?, false));
     }
@@ -146,7 +147,7 @@ async fn current(slurm: &slurm_client::Config) -> Result<(SlurmConf, bool), Erro
     }
 }
 
-/// The mesh-hook beside this program, else where packages put it.
+/// The mesh-hook next to this program, else at the path where packages install it.
 fn hook_program() -> PathBuf {
     let beside = std::env::current_exe()
         .ok()
@@ -190,7 +191,7 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
     )
 }
 
-/// Hosts of slurmctld, in brackets.
+/// Hosts of slurmctld, in parentheses.
 fn of(plan: &Plan) -> String {
     if plan.controllers.is_empty() {
         String::new()
@@ -199,7 +200,7 @@ fn of(plan: &Plan) -> String {
     }
 }
 
-/// An optional hook, in as few lines as it takes.
+/// Lines for an optional hook, as few as possible.
 fn optional(hook: &Hook) -> String {
     let lines: String = hook.lines.iter().map(|line| format!("\n{line}")).collect();
     let runs = hook
@@ -224,7 +225,7 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
     for hook in &plan.hooks {
         write(&hook.script, &hook.text, 0o755)?;
     }
-    // The module is the script of the Lua plugins; beside it the plugins, for a site that has none.
+    // For the Lua plugins the script is the module. The plugins themselves are written next to it, for sites without their own.
     if let Some(module) = plan.hooks.iter().find(|hook| hook.name == "JobSubmit") {
         for file in mesh_hook::lua::FILES {
             let path = files.dir.join(file.name);
@@ -232,7 +233,7 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
                 fs::set_permissions(&path, Permissions::from_mode(0o644))
                     .map_err(|source| Error::io("set the mode of", &path, source))?;
             } else {
-                // Only the module says where the lines go.
+                // Only the module names the folder of the lines.
                 write(&path, &file.text(&files.dir, Path::new("")), 0o644)?;
             }
         }

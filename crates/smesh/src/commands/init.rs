@@ -67,7 +67,7 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         accounting,
         !conf.nodes.is_empty(),
     );
-    // The configuration first: if it may not be replaced, nothing else is written.
+    // The configuration first: if it may not be replaced, no other file is written.
     write(&args.output, &text, args.force)?;
     let mut wrote = vec![args.output.clone()];
     for (name, text) in [
@@ -98,7 +98,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
         .create(true)
         .create_new(!force)
         .truncate(true)
-        // Commands of every user read these; only their owner may write, or smesh does not trust them.
+        // Commands of every user read these files. Only the owner may write, or smesh does not trust them.
         .mode(0o644)
         .open(path);
     match file.and_then(|mut file| file.write_all(text.as_bytes())) {
@@ -112,7 +112,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
     }
 }
 
-/// A starter price book: this cluster's nodes, without prices.
+/// A first price book: this cluster's nodes, without prices.
 fn price_book(conf: &SlurmConf) -> String {
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let mut text = PRICES.to_owned();
@@ -133,14 +133,14 @@ fn price_book(conf: &SlurmConf) -> String {
     text
 }
 
-/// The nodes by what they have to offer: slurm.conf may need a line for each, prices do not.
+/// Groups the nodes by their resources. slurm.conf may need several lines for them, prices do not.
 fn kinds(lines: &[NodeLine]) -> Vec<NodeLine> {
     let mut kinds: Vec<NodeLine> = Vec::new();
     for line in lines {
         match kinds.iter_mut().find(|kind| kind.is_like(line)) {
             Some(kind) => {
                 let names = format!("{},{}", kind.names, line.names);
-                // What cannot be expanded here stays as it is written; the price book says what it thinks of it.
+                // A host list that cannot be expanded here stays as written. Reading the price book reports its faults.
                 kind.names =
                     HostList::expand(&names).map_or(names, |hosts| HostList::compress(&hosts));
             }

@@ -1,4 +1,4 @@
-//! `smesh inspect`: what the collectors make of an output of Slurm.
+//! `smesh inspect`: how the collectors parse an output of Slurm.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `smesh job ID`: its runs and what happened to each.
+//! `smesh job ID`: the runs of a job and their events.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `smesh ledger`: what operators and auditors do with the ledger as a whole.
+//! `smesh ledger`: commands for operators and auditors of the ledger.
 
 use std::process::ExitCode;
 

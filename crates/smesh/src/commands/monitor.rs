@@ -1,4 +1,4 @@
-//! `smesh ledger monitor` and `accept`: whether a ledger continues what it showed before, again and again.
+//! `smesh ledger monitor` and `accept`: check repeatedly that a ledger continues the history it showed before.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -50,7 +50,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
             Ok(Seen::Nothing) if args.once => show::line("there is no checkpoint yet")?,
             Err(error) if args.once => return Err(error),
             Ok(Seen::Nothing) => {}
-            // It may come back; the metric of the last success grows old meanwhile.
+            // The ledger may recover. Meanwhile the metric of the last success grows old.
             Err(error) => show::line(format!("retrying: {}", mesh_runtime::error_chain(&error)))?,
         }
         if args.once {
@@ -76,14 +76,15 @@ fn said(global: &Global, note: &str) -> Result<(), Error> {
     ))
 }
 
-/// The service puts it into the audit, if one of its keys has signed it and it contradicts it.
+/// Reports a contradiction to the service. The service records it in the audit if one of its keys signed it and it is a real
+/// contradiction.
 async fn report(client: &Client, known: &KnownLedger) -> Result<Value, Error> {
     let seen = json!({ "checkpoint": known.checkpoint });
     let path = "/v1/ledger/contradictions";
     client.send_json(Method::POST, path, Some(&seen), &[]).await
 }
 
-/// For the textfile collector of node_exporter.
+/// Writes a file for node_exporter's textfile collector.
 fn write_metrics(
     path: Option<&Path>,
     known: Option<&KnownLedger>,
@@ -124,7 +125,7 @@ fn write_metrics(
         .map_err(|source| Error::io("write", path, source))
 }
 
-/// Trusts what the ledger shows now instead of what was known.
+/// Trusts the present state of the ledger instead of the known one.
 pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
     let client = settings::client(global)?;
     let file = file()?;

@@ -1,4 +1,4 @@
-//! `smesh nats`: users, rights and streams of a nats-server of the site's own.
+//! `smesh nats`: users, permissions and streams for a site's own nats-server.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::up::data_dir::write_private;
 use crate::up::nats_conf::{Login, max_store, quoted, user};
 use crate::{settings, show};
 
-/// The role whose program is too small for NKeys.
+/// Role of the hooks. The hook program has no NKey support.
 const HOOK: &str = "hook";
 
 pub(super) async fn run(global: &Global, args: Nats) -> Result<ExitCode, Error> {
@@ -48,7 +48,7 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
         "# Users of slurm-mesh for cluster {cluster}, by `smesh nats config`: run it again after an upgrade; changes are lost.\n\
          authorization {{\n  users: [\n{users}  ]\n}}\n"
     );
-    // It has the password of the hooks.
+    // Private, because it contains the hooks' password.
     write_private(&folder.join("users.conf"), users.as_bytes(), None)?;
     write_private(&folder.join("nats.conf"), server(args).as_bytes(), None)?;
     if global.json {
@@ -97,17 +97,17 @@ fn server(args: &NatsConfig) -> String {
     text + "include users.conf\n"
 }
 
-/// What a role shows, in a file of its own.
+/// Credentials of a role, in a file of their own.
 struct Secret {
     path: PathBuf,
     /// Seed or password.
     text: String,
-    /// The public key of a seed.
+    /// Public key of the seed.
     public: String,
 }
 
 impl Secret {
-    /// The secret that is there, else a new one.
+    /// Reads the existing secret, or creates one.
     fn find_or_make(folder: &Path, role: &str) -> Result<Self, Error> {
         let path = folder.join(match role {
             HOOK => format!("{role}.password"),
@@ -157,7 +157,7 @@ async fn provision(global: &Global, args: &NatsProvision) -> Result<(), Error> {
     match (ready, bus.problem()) {
         (Ok(ready), _) => ready.map_err(failed)?,
         (Err(_), Some(problem)) => return Err(Error::Failed(problem)),
-        // It answers, and refuses something: the same again says what.
+        // The server answers but refuses a request. Repeating it returns the reason.
         (Err(_), None) => bus.provision().await.map_err(failed)?,
     }
     bus.close().await;

@@ -1,4 +1,4 @@
-//! `smesh node NODE`: how it stands, and what happened to it.
+//! `smesh node NODE`: the state of a node and its events.
 
 use std::process::ExitCode;
 

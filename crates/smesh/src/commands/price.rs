@@ -1,4 +1,4 @@
-//! `smesh price check`: what jobs must cost, against the site's price book.
+//! `smesh price check`: compares expected job costs with the site's price book.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ pub(super) fn run(global: &Global, args: &cli::Price) -> Result<ExitCode, Error>
     })
 }
 
-/// The price book that mesh.toml names.
+/// Path of the price book named in mesh.toml.
 fn configured(global: &Global) -> Result<PathBuf, Error> {
     let context = settings::load(global, CancellationToken::new())?;
     let config: cost_engine::Config = context.section("cost-engine")?;

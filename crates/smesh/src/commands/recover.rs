@@ -1,4 +1,4 @@
-//! `smesh recover`: a damaged file of a service.
+//! `smesh recover`: recovers a damaged file of a service.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `smesh replay`: recorded events told once more.
+//! `smesh replay`: publishes recorded events once more.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::{settings, show};
 
 const PATH: &str = "/v1/replays";
-/// How often it is asked how a replay stands.
+/// Interval between two polls of a replay's progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(global: &Global, args: Replay) -> Result<ExitCode, Error> {
@@ -76,7 +76,7 @@ async fn start(global: &Global, client: &Client, args: ReplayStart) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// The filters as the body of a request has them: those of a query, with a list of types.
+/// The filters as a request body: those of a query, with the types as a list.
 fn filter(global: &Global, filter: &Filter) -> Map<String, Value> {
     let named = |(name, value): (&'static str, String)| {
         let value = match name {
@@ -88,10 +88,10 @@ fn filter(global: &Global, filter: &Filter) -> Map<String, Value> {
     query(global, filter).into_iter().map(named).collect()
 }
 
-/// Shows how far it is until it has ended.
+/// Shows the progress until the replay has ended.
 async fn wait(global: &Global, client: &Client, mut replay: Value) -> Result<ExitCode, Error> {
     let path = path(replay["id"].as_str().unwrap_or_default());
-    // AuditedRead on a terminal only, on standard error.
+    // Shown on a terminal only, on standard error.
     let bar = ProgressBar::new(1000).with_style(
         ProgressStyle::with_template("{bar:40} {percent}% {msg}").expect("a valid template"),
     );
@@ -106,7 +106,7 @@ async fn wait(global: &Global, client: &Client, mut replay: Value) -> Result<Exi
         tokio::time::sleep(POLL_INTERVAL).await;
         match client.get(&path, &Query::new()).await {
             Ok(now) => replay = now,
-            // It goes on without us, and comes back with its services.
+            // The replay continues without this client, and resumes with its services.
             Err(Error::Unreachable { address, .. }) => {
                 bar.set_message(format!("waiting for slurm-mesh at {address}"));
             }

@@ -1,4 +1,4 @@
-//! `smesh ledger retain` and `archives`: what is old leaves the ledger's database.
+//! `smesh ledger retain` and `archives`: moves old entries out of the ledger's database.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
             let RetentionProgress {
                 written, checked, ..
             } = *progress.borrow();
-            // Each is written, read again and taken out.
+            // Every entry is written, verified and then dropped.
             bar.set_message(format!("written to {written}, verified to {checked}"));
             bar.set_position(progress.borrow().dropped);
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -175,7 +175,7 @@ fn failed(error: ledger::Error) -> Error {
     Error::Failed(mesh_runtime::error_chain(&error))
 }
 
-/// AuditedRead on a terminal only; indicatif sees to that.
+/// Shown on a terminal only, as indicatif does by default.
 fn style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:40} {pos}/{len} taken out, {msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())

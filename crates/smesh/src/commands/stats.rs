@@ -1,4 +1,4 @@
-//! `smesh stats`: sums over the history.
+//! `smesh stats`: statistics over the history.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::cli::{self, Global};
 use crate::error::Error;
 use crate::{settings, show};
 
-/// Words of the ends of a job that are no success.
+/// End events that are not a success.
 const FAILURES: [&str; 7] = [
     "failed",
     "timeout",

@@ -1,4 +1,4 @@
-//! `smesh verify`: chain and tree of the ledger, computed again and compared with signed checkpoints.
+//! `smesh verify`: recomputes chain and tree of the ledger, and compares them with signed checkpoints.
 
 mod published;
 
@@ -25,7 +25,7 @@ use crate::client::Query;
 use crate::error::Error;
 use crate::{settings, show};
 
-/// What an export can tell.
+/// The only class that an export can prove.
 const ENTRIES_ONLY: &str = "entries, chain and checkpoint";
 
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
@@ -37,7 +37,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
     if global.json
         && let Some(error) = result.as_ref().err().or(uncosigned.as_ref().err())
     {
-        // Whoever reads JSON is answered in any case; nothing is proved.
+        // A JSON client gets an answer in any case, here with nothing proven.
         show::line(
             serde_json::json!({ "verified": false, "error": mesh_runtime::error_chain(error) }),
         )?;
@@ -53,7 +53,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
     report(global, &args, result)
 }
 
-/// Why the newest checkpoint does not have the required cosignatures; `None` if it has.
+/// Why the newest checkpoint lacks the required cosignatures. `None` if it has them.
 async fn uncosigned(
     global: &Global,
     args: &cli::Verify,
@@ -75,7 +75,7 @@ async fn uncosigned(
     })
 }
 
-/// The keys of the command line.
+/// Witness keys from the command line.
 fn witnesses(args: &cli::Verify) -> Result<Vec<WitnessKey>, Error> {
     let mut witnesses: Vec<WitnessKey> = Vec::new();
     for witness in &args.witness {
@@ -113,7 +113,7 @@ async fn newest_note(global: &Global, args: &cli::Verify) -> Result<Option<Strin
     Ok(newest.map_err(failed)?.map(|newest| newest.note))
 }
 
-/// Where the database is that is verified.
+/// Location of the database to verify.
 fn location(global: &Global, file: Option<&Path>) -> Result<Location, Error> {
     if let Some(path) = file {
         return Ok(Location::Sqlite(path.to_owned()));
@@ -141,17 +141,17 @@ async fn verify(global: &Global, args: &cli::Verify) -> Result<Result<VerifyRepo
     result
 }
 
-/// What does not fit.
+/// A contradiction that verification found.
 struct Lie {
-    /// The class of what was compared.
+    /// Class of the comparison that failed.
     class: &'static str,
-    /// The entry, if it is one, or what stands beside it.
+    /// Sequence of the entry, if the fault is in one.
     seq: Option<i64>,
     reason: String,
 }
 
 impl Lie {
-    /// `None` if it is none: something could not be read.
+    /// `None` if the error is not a contradiction, for example a read error.
     fn of(error: &VerifyError) -> Option<Self> {
         let class = error.class()?;
         Some(match error {
@@ -179,7 +179,7 @@ impl From<FirstFault> for Lie {
     }
 }
 
-/// Of what can be told from entries alone.
+/// The report of an export, which proves only entries, chain and checkpoint.
 fn only_entries(verified: VerifiedLedger) -> VerifyReport {
     VerifyReport {
         verified,
@@ -205,7 +205,7 @@ async fn database(
         None => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
-            // Who may write the database may take checkpoints out of it, but not what was signed last on this host.
+            // Anyone who can write to the database may delete checkpoints from it, but not the last one signed on this host.
             let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
             if let Some(note) = key.last_note().map_err(failed)? {
                 let last = Checkpoint::unverified(&note).map_err(|error| {
@@ -255,7 +255,7 @@ async fn database(
         let store = Store::connect(&location, None, 1).map_err(failed)?;
         let keys = store.checkpoint_keys().await;
         store.close().await;
-        // A ledger that goes on under another origin has not all that the former one published, and says so.
+        // A ledger that continues under another origin lacks some checkpoints of the former one. The report says so.
         let origin = keys::origin(&keys.map_err(failed)?, configured);
         if let Err(error) = published::compare(context, &origin, &ledger, &mut report).await {
             return lie_or(error);
@@ -265,7 +265,7 @@ async fn database(
     Ok(Ok(report))
 }
 
-/// With the rights to write, which verifying does not take.
+/// Needs write access, which verifying does not use.
 async fn repair_subtrees(location: &Location) -> Result<(), Error> {
     let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
     let store = Store::connect(location, None, 1).map_err(failed)?;
@@ -303,7 +303,7 @@ fn export(
     }
 }
 
-/// An export that is none, or that nobody signed who is trusted.
+/// The error for a file that is not an export, or that no trusted key has signed.
 fn unprovable(error: &(dyn std::error::Error + 'static)) -> Error {
     Error::Failed(format!(
         "verify export: {}",
@@ -334,7 +334,7 @@ async fn remote(
     lines.finish()
 }
 
-/// An export, line by line.
+/// Reads an export line by line.
 struct Lines<'a> {
     trust: &'a TrustAnchors,
     bar: &'a ProgressBar,
@@ -371,7 +371,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Keys and checkpoints of the command line.
+/// Keys and checkpoints from the command line.
 fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
     let mut keys: Vec<PublicKey> = Vec::new();
     for key in &args.key {
@@ -389,7 +389,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
     for path in &args.checkpoint {
         let note = std::fs::read_to_string(path)
             .map_err(|source| Error::io("read checkpoint", path, source))?;
-        // Without a key it counts because it was kept.
+        // Without a key, the checkpoint is trusted because the user stored it.
         let checkpoint = match keys.as_slice() {
             [] => Checkpoint::unverified(&note),
             keys => Checkpoint::open(&note, keys).map(|(checkpoint, _)| checkpoint),
@@ -507,7 +507,7 @@ fn report(
     }
 }
 
-/// AuditedRead on a terminal only; indicatif sees to that.
+/// Shown on a terminal only, as indicatif does by default.
 fn bar_style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:40} {percent}% {pos}/{len} entries, {eta} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar())

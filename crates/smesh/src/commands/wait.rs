@@ -1,4 +1,4 @@
-//! `smesh wait ID EVENT`: decides on events alone, never asks Slurm.
+//! `smesh wait ID EVENT`: decides by events alone, and never queries Slurm.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,19 +16,19 @@ use crate::client::{Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
 
-/// Exit status when the job ended otherwise.
+/// Exit status if the job ended without the event.
 const EXIT_OTHER_END: u8 = 2;
-/// Exit status when `--timeout` is over.
+/// Exit status after `--timeout`.
 const EXIT_TIMEOUT: u8 = 3;
-/// How long a preempted or failed-over job may take to show up in the queue again.
+/// How long a preempted or failed-over job may take to return to the queue.
 const END_GRACE_PERIOD: Duration = Duration::from_secs(15);
 
-/// What is waited for.
+/// The awaited event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// The end of the job, whatever it is.
+    /// The end of the job, of any kind.
     End,
-    /// One event.
+    /// An event of this type.
     Event(EventType),
 }
 
@@ -58,27 +58,28 @@ impl FromStr for Goal {
     }
 }
 
-/// How it stands.
+/// State of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitState {
     /// It may still happen.
     Open,
     /// It has happened.
     Happened,
-    /// The job has ended otherwise.
+    /// The job has ended without the event.
     Impossible,
-    /// It ended in a way after which Slurm may put it back into the queue; the next run's `submitted` is a moment away.
+    /// The run ended in a way after which Slurm may requeue the job. Its next `submitted` would follow within moments.
     Unsettled,
 }
 
-/// Follows a job's events until it is decided. Pure.
+/// Follows a job's events until the outcome is decided. Pure.
 ///
 /// A job may have several runs one after the other (requeue, preemption, node failure), and several records at once (array tasks,
-/// components). It has ended when each of its records has ended for good.
+/// components). It has ended when each of its records has ended finally.
 #[derive(Debug)]
 pub struct Waiter {
     goal: Goal,
-    /// Records of the job by job id (of an array: its tasks and its remainder): the newest run's end, `None` while it lives.
+    /// Records of the job by job id (of an array: its tasks and its remainder). The value is the end of the newest run, `None` while
+    /// it is alive.
     records: BTreeMap<u32, Option<EventType>>,
     happened: bool,
     seen: BTreeSet<String>,
@@ -95,7 +96,7 @@ impl Waiter {
         }
     }
 
-    /// Takes an event of the job; repetitions do not matter.
+    /// Applies an event of the job. Duplicates have no effect.
     pub fn apply(&mut self, event: &Event) -> WaitState {
         let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
             return self.state();
@@ -114,7 +115,7 @@ impl Waiter {
                 self.records.insert(job.job_id, Some(kind));
             }
             EventType::JobSubmitted | EventType::JobStarted | EventType::JobBaseline => {
-                // Events of one run come in order, but a run's start may come late, after its end.
+                // Events of a run arrive in order, but its start may arrive late, after its end.
                 let run_is_over = self.seen.contains(&end_marker(&job.run));
                 if !run_is_over {
                     self.records.insert(job.job_id, None);
@@ -128,7 +129,7 @@ impl Waiter {
         self.state()
     }
 
-    /// How it stands.
+    /// Present state of the wait.
     pub fn state(&self) -> WaitState {
         if self.happened {
             return WaitState::Happened;
@@ -140,7 +141,7 @@ impl Waiter {
             return WaitState::Open;
         };
         match self.goal {
-            // What follows the end of a job does not become impossible by it.
+            // Events that follow the end of a job stay possible after it.
             Goal::Event(kind) if !is_decided_by_end(kind) => WaitState::Open,
             _ if ends.iter().any(|end| may_go_on(*end)) => WaitState::Unsettled,
             Goal::End => WaitState::Happened,
@@ -148,7 +149,7 @@ impl Waiter {
         }
     }
 
-    /// How it stands once nobody has put the job back into the queue for a while.
+    /// State after the grace period without a requeue.
     fn settled(&self) -> WaitState {
         match (self.state(), self.goal) {
             (WaitState::Unsettled, Goal::End) => WaitState::Happened,
@@ -158,7 +159,7 @@ impl Waiter {
     }
 }
 
-/// Ends after which Slurm may requeue the job by itself.
+/// True for ends after which Slurm may requeue the job by itself.
 const fn may_go_on(end: EventType) -> bool {
     matches!(
         end,
@@ -200,7 +201,7 @@ async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCod
     let cluster = settings::cluster(global)?;
     let mut waiter = Waiter::new(goal);
     let mut last = None;
-    // Noted before the story is read: what is appended meanwhile comes with the stream.
+    // Read before the history, so that entries appended meanwhile arrive with the stream.
     let after = head(&client).await?;
     let path = format!(
         "/v1/jobs/{}/{}",
@@ -226,13 +227,13 @@ async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCod
                 return finish(global, args, WaitState::Impossible, entry);
             }
         }
-        // Not known yet: it may be submitted this moment.
+        // Not known yet: the job may be in submission.
         Err(Error::Refused { status: 404, .. }) => {}
         Err(error) => return Err(error),
     }
     let query = vec![("cluster", cluster), ("job", args.job.to_string())];
     let waiter = RefCell::new(waiter);
-    // Since when it has been unsettled, and by what.
+    // Time and event since when the state is unsettled.
     let unsettled = RefCell::new(
         last.filter(|_| waiter.borrow().state() == WaitState::Unsettled)
             .map(|entry| (Instant::now(), entry)),

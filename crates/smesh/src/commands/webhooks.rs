@@ -1,4 +1,4 @@
-//! `smesh webhooks`: endpoints, how they fare, and what is done with them.
+//! `smesh webhooks`: endpoints, their state, and actions on them.
 
 mod deliveries;
 mod fields;
@@ -148,7 +148,7 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
     Ok(ExitCode::SUCCESS)
 }
 
-/// An event of the ledger, by its id.
+/// Gets an event of the ledger by its id.
 async fn recorded(client: &Client, id: &str) -> Result<Value, Error> {
     let query = vec![("id", id.to_owned())];
     let proof = client.get("/v1/ledger/proof/inclusion", &query).await?;

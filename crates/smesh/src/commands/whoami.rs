@@ -1,4 +1,4 @@
-//! `smesh whoami`: who the mesh takes one for, and what one may see there.
+//! `smesh whoami`: the caller's identity in the mesh and its permissions.
 
 use std::process::ExitCode;
 

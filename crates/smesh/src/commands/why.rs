@@ -1,4 +1,4 @@
-//! `smesh why ID`: why a job waits.
+//! `smesh why ID`: why a job is pending.
 
 use std::process::ExitCode;
 

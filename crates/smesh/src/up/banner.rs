@@ -1,4 +1,4 @@
-//! Says on standard output when the mesh is ready, or what it waits for.
+//! Prints on standard output when the mesh is ready, or what it is waiting for.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use mesh_runtime::Context;
 
-/// How long to wait in silence for everything to be ready.
+/// How long to wait silently until everything is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Prints once, when ready; says what is missing if that takes long.
+/// Prints once when ready, and lists what is missing if that takes long.
 pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
     let (context, socket) = (context.clone(), socket.display().to_string());
     let nats = own_nats.map_or_else(|| context.mesh.nats.redacted_url(), str::to_owned);

@@ -1,4 +1,4 @@
-//! The data directory: who may look into it, and that only one `smesh up` uses it.
+//! The data directory: its permissions, and a lock so that only one `smesh up` uses it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use crate::error::Error;
 /// A user and a group.
 pub type Owner = (Uid, Gid);
 
-/// The data directory, locked for as long as this lives.
+/// The data directory. Locked while this value lives.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -20,12 +20,12 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Creates what is missing and takes the lock.
+    /// Creates missing directories and takes the lock.
     ///
     /// # Errors
     /// If it cannot be used, or another `smesh up` uses it.
     pub fn prepare(path: &Path) -> Result<Self, Error> {
-        // Others may pass (to the API's socket), not look.
+        // Other users may pass through to the API's socket, but not list the directory.
         create(path, 0o711)?;
         let private = path.join("private");
         create(&private, 0o700)?;
@@ -50,18 +50,18 @@ impl DataDir {
         }
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file or folder that only we may see.
+    /// Path of a file or folder that only the owner can read.
     pub fn private(&self, name: &str) -> PathBuf {
         private(&self.path, name)
     }
 }
 
-/// A file or folder in a data directory that only its owner may see.
+/// Path of a private file or folder in a data directory.
 pub fn private(data_dir: &Path, name: &str) -> PathBuf {
     data_dir.join("private").join(name)
 }
@@ -78,14 +78,14 @@ fn create(path: &Path, mode: u32) -> Result<(), Error> {
         .map_err(|source| Error::io("set the mode of", path, source))
 }
 
-/// Writes a file that only its owner may read, whole or not at all; the owner is we or the one that is named.
+/// Writes a file that only its owner may read, atomically. The owner is the given one or the present user.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn write_private(path: &Path, content: &[u8], owner: Option<Owner>) -> Result<(), Error> {
     let aside = path.with_extension("new");
     let write = || {
-        // A leftover may have another mode or owner.
+        // A leftover file may have another mode or owner.
         match fs::remove_file(&aside) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}

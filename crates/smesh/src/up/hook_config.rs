@@ -1,7 +1,7 @@
-//! What the hooks get: `hook.toml` and their spool, for SlurmUser's eyes only.
+//! Files for the hooks: `hook.toml` and the spool, readable only by SlurmUser.
 //!
-//! SlurmUser owns the spool, so nothing in it is believed: a link there must not lead root to another file. Everything is opened first,
-//! without following links, and changed through the descriptor.
+//! SlurmUser owns the spool, so its content is not trusted: a link there must not lead root to another file. Every file is first
+//! opened without following links, then changed through the descriptor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,15 +16,15 @@ use super::nats_child::NatsChild;
 use crate::error::Error;
 use crate::settings::HOOK_CONFIG;
 
-/// A tmpfs, as systemd and most others have it.
+/// A tmpfs on most systems, among them all with systemd.
 const RUN: &str = "/run/slurm-mesh";
-/// How what may be SlurmUser's is opened.
+/// Flags for opening files that may belong to SlurmUser.
 const CAREFUL: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
 /// Writes the hooks' configuration and prepares their spool.
 ///
 /// # Errors
-/// If SlurmUser does not exist, or a file is not what it should be.
+/// If SlurmUser does not exist, or a file has an unexpected type or owner.
 pub fn write(
     context: &Context,
     child: &NatsChild,
@@ -34,7 +34,7 @@ pub fn write(
     let owner = owner(slurm_user)?;
     let spool = data.path().join("hook-spool");
     prepare_spool(&spool, owner)?;
-    // Where earlier versions had the lines: users could fill this disk.
+    // Earlier versions wrote the lines here, where users could fill this disk.
     match std::fs::remove_dir_all(data.path().join("hook-lines")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             tracing::warn!(error = %error, "former folder of lines not removed");
@@ -69,7 +69,7 @@ pub fn write(
     write_private(&data.path().join(HOOK_CONFIG), text.as_bytes(), owner)
 }
 
-/// Whose the files shall be; `None`: ours, since only root can give files away.
+/// Owner of the files. `None` for the present user, because only root can give files away.
 fn owner(slurm_user: &str) -> Result<Option<Owner>, Error> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -85,7 +85,7 @@ fn owner(slurm_user: &str) -> Result<Option<Owner>, Error> {
     )))
 }
 
-/// Opens a folder that may be SlurmUser's, creating it if need be.
+/// Opens a folder that may belong to SlurmUser, and creates it if missing.
 fn folder(path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
     match mkdirat(CWD, path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -97,8 +97,8 @@ fn folder(path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
     Ok(folder)
 }
 
-/// Creates the folder in which Slurm's Lua plugins write: in memory, so that no disk holds up a submission. Users' lines have a file system
-/// of their own in it, which the site mounts.
+/// Creates the folder in which Slurm's Lua plugins write. It is in memory, so that no disk delays a submission. Users' lines have
+/// their own file system in it, which the site mounts.
 fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     let above = path.parent().unwrap_or(path);
     std::fs::create_dir_all(above).map_err(|source| Error::io("create", above, source))?;
@@ -117,16 +117,16 @@ fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Creates the spool and the file that the hooks lock while they flush: it has to be theirs, whoever flushes first.
+/// Creates the spool and its lock file. The lock file must belong to the hooks, no matter which process flushes first.
 fn prepare_spool(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     let lock_path = path.join(".lock");
     let spool = folder(path, Mode::RWXU)?;
-    // NONBLOCK: a pipe of that name would keep us for ever.
+    // NONBLOCK: a pipe with that name would block forever.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | CAREFUL;
     let lock = openat(&spool, ".lock", flags, Mode::RUSR | Mode::WUSR)
         .map_err(failed("open", &lock_path))?;
     let found = fstat(&lock).map_err(failed("look at", &lock_path))?;
-    // A second name may be that of another file of ours.
+    // A second hard link may be another file of this user.
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
         return Err(Error::Failed(format!(
             "{} is not the hooks' lock but a link or something else; look who made it, and remove it",
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody else, so that a change of the owner shows; as root only.
+    /// Another user, so that a change of owner is visible. Only as root.
     fn other() -> Option<Owner> {
         rustix::process::geteuid()
             .is_root()

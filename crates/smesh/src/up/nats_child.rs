@@ -1,4 +1,4 @@
-//! The own nats-server: found, checked, started, restarted when it dies, stopped at the end.
+//! The built-in nats-server: found, checked, started, restarted when it dies, and stopped at the end.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,18 +22,18 @@ use super::nats_conf::{NatsConf, SYSTEM};
 use super::nats_program;
 use crate::error::Error;
 
-/// How long a server may take to finish before it is killed.
+/// How long the server may take to stop before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a port that somebody else takes is replaced by another one.
+/// How many times another port is chosen if a port is taken by another process.
 const PORT_ATTEMPTS: u32 = 5;
-/// How often the server is asked whether it stores.
+/// Interval of the storage health check.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
-/// Before a server that does not store is started again, this much must fit on its disk.
+/// A server that does not store is restarted only if this many bytes fit on its disk.
 const ROOM: usize = 1 << 20;
-/// How long a server may take to open its streams.
+/// How long the server may take to open its streams.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A nats-server that is kept running until [`NatsChild::stop`].
+/// A nats-server, kept running until [`NatsChild::stop`].
 pub struct NatsChild {
     config: mesh_bus::Config,
     url: String,
@@ -46,7 +46,7 @@ impl NatsChild {
     /// Starts the server: credentials, configuration, process.
     ///
     /// # Errors
-    /// If there is no nats-server that is new enough, its port is taken, or it does not start.
+    /// If no sufficiently new nats-server is installed, its port is taken, or it does not start.
     pub async fn start(
         data: &DataDir,
         cluster: &str,
@@ -81,7 +81,7 @@ impl NatsChild {
             attempts -= 1;
             match wait_until_it_listens(&mut child, port, &files).await {
                 Ok(()) => break (child, port),
-                // Somebody was faster; where no port was asked for, the next choice is another one.
+                // Another process was faster. If no port was configured, the next attempt chooses another one.
                 Err(Failure::Taken(uid)) if attempts > 0 => {
                     tracing::warn!(
                         port,
@@ -122,7 +122,7 @@ impl NatsChild {
         })
     }
 
-    /// Its address.
+    /// URL of the server.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -138,7 +138,7 @@ impl NatsChild {
             .ok_or_else(|| Error::Failed(format!("no NATS user for {role}")))
     }
 
-    /// The configuration with which a role connects.
+    /// Bus configuration of a role.
     ///
     /// # Errors
     /// If the catalogue does not know the role.
@@ -158,7 +158,7 @@ impl NatsChild {
         })
     }
 
-    /// Declares streams, consumers and buckets, as the only role that may, and from now on what of them gets lost.
+    /// Declares streams, consumers and buckets, as the only role that may. From then on, lost ones are reported.
     ///
     /// # Errors
     /// If the server refuses.
@@ -167,17 +167,17 @@ impl NatsChild {
         let ready = tokio::time::timeout(START_PATIENCE, bus.ready(&context.shutdown)).await;
         match ready {
             Ok(ready) => ready?,
-            // Says what it is that the server refuses.
+            // Returns the reason of the refusal.
             Err(_) => bus.provision().await?,
         }
         context.watch_nats("smesh", &bus);
         Ok(())
     }
 
-    /// Stops the server and waits until it is gone.
+    /// Stops the server and waits for its end.
     ///
     /// # Errors
-    /// If it could not be kept running before.
+    /// If the server could not be kept running before.
     pub async fn stop(self) -> Result<(), Error> {
         self.stop.cancel();
         self.supervisor.await.unwrap_or_else(|error| {
@@ -187,10 +187,10 @@ impl NatsChild {
     }
 }
 
-/// How the administrator connects to the server of a `smesh up` that runs.
+/// Bus configuration of the administrator for a running `smesh up`.
 ///
 /// # Errors
-/// If it does not run, or these are another user's files.
+/// If it is not running, or its files belong to another user.
 pub fn administrator(data_dir: &Path) -> Result<mesh_bus::Config, Error> {
     let read = |name: &str| {
         let path = private(data_dir, name);
@@ -203,7 +203,7 @@ pub fn administrator(data_dir: &Path) -> Result<mesh_bus::Config, Error> {
         .map_err(|_| Error::Failed(format!("nats.port holds {port:?}")))?;
     let folder = private(data_dir, "");
     let folder = fs::metadata(&folder).map_err(|source| Error::io("look at", &folder, source))?;
-    // Whoever else listens there gets no password.
+    // The password is not sent to a server of another user.
     let owner = listener::owner((Ipv4Addr::LOCALHOST, port).into());
     if owner.ok().flatten() != Some(folder.uid()) {
         let problem = format!("its nats-server does not listen on port {port}");
@@ -236,8 +236,8 @@ impl Files {
     }
 }
 
-/// A new password for a role. New at every start: while the server is away somebody else may have listened on its port, and what a hook
-/// told them must be worth nothing. The file is for the administrator's own tools.
+/// Creates a password for a role. It is new at every start: while the server was down, another user may have listened on its port, and
+/// a password sent there must be worthless. The file is for the administrator's own tools.
 fn password(data: &DataDir, role: &str) -> Result<String, Error> {
     let folder = data.private("nats-passwords");
     if !folder.is_dir() {
@@ -249,7 +249,7 @@ fn password(data: &DataDir, role: &str) -> Result<String, Error> {
     Ok(password)
 }
 
-/// The port that was asked for; else the one of the last run, else a free one.
+/// The requested port, else the port of the last run, else a free one.
 fn choose_port(data: &DataDir, asked: Option<u16>) -> Result<u16, Error> {
     let free = |port: u16| {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|listener| listener.local_addr())
@@ -284,7 +284,7 @@ fn spawn(program: &Path, files: &Files) -> Result<Child, Error> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        // Ctrl-C is for us: the server goes last.
+        // Ctrl-C is for this process only, because the server stops last.
         .process_group(0)
         .spawn()
         .map_err(|source| Error::io("start", program, source))?;
@@ -293,11 +293,11 @@ fn spawn(program: &Path, files: &Files) -> Result<Child, Error> {
     Ok(child)
 }
 
-/// Why a server that was started does not serve.
+/// Why a started server is not usable.
 enum Failure {
-    /// The user's socket is where ours should be.
+    /// Another user's socket listens on the port. The value is the uid.
     Taken(u32),
-    /// Anything else.
+    /// Any other error.
     Other(Error),
 }
 
@@ -312,7 +312,7 @@ impl Failure {
     }
 }
 
-/// Waits until our server listens: whoever else answers on its port must get none of our passwords.
+/// Waits until the server listens. No other process on its port may receive a password.
 async fn wait_until_it_listens(child: &mut Child, port: u16, files: &Files) -> Result<(), Failure> {
     let started = tokio::time::Instant::now();
     let address = (Ipv4Addr::LOCALHOST, port).into();
@@ -329,7 +329,7 @@ async fn wait_until_it_listens(child: &mut Child, port: u16, files: &Files) -> R
             _ => {}
         }
         if ended.is_some() || started.elapsed() > START_PATIENCE {
-            // It may still try; what is started next needs the store.
+            // The server may still be starting, and the next one needs the store.
             child.kill().await.ok();
             let log = fs::read_to_string(&files.log).unwrap_or_default();
             let last = log.lines().last().unwrap_or("it said nothing");
@@ -342,12 +342,12 @@ async fn wait_until_it_listens(child: &mut Child, port: u16, files: &Files) -> R
     }
 }
 
-/// What is known of the server to start it again.
+/// Data needed to restart the server.
 struct Supervised {
     program: PathBuf,
     files: Files,
     port: u16,
-    /// Asks the server how it is.
+    /// Connection for health checks.
     system: Bus,
     stores: Condition,
     stop: CancellationToken,
@@ -355,8 +355,9 @@ struct Supervised {
 }
 
 impl Supervised {
-    /// Starts the server again whenever it dies, at first at once, then ever slower, until told to stop. If somebody else has taken its
-    /// port meanwhile, everything stops: the services connect there by themselves, and the next start has another port and new passwords.
+    /// Restarts the server whenever it dies, first at once, then with growing pauses, until stopped. If another process has taken its
+    /// port meanwhile, everything stops: the services reconnect to that port by themselves, and the next start has another port and
+    /// new passwords.
     async fn run(self, mut child: Child) -> Result<(), Error> {
         let mut pause = Duration::ZERO;
         loop {
@@ -370,7 +371,7 @@ impl Supervised {
                     Ok(status) => tracing::error!(%status, log = %self.files.log.display(), "nats-server died, starting it again"),
                     Err(error) => tracing::error!(%error, "wait for nats-server"),
                 },
-                // It goes on refusing after its disk has room again.
+                // Without a restart, the server refuses even after its disk has room again.
                 problem = self.stores_nothing() => {
                     tracing::error!(problem, "nats-server does not store any more, starting it again");
                     end(&mut child, &self.files).await;
@@ -400,11 +401,11 @@ impl Supervised {
         }
     }
 
-    /// Returns when the server does not store and would if it were started again.
+    /// Returns when the server does not store but would after a restart.
     async fn stores_nothing(&self) -> String {
         loop {
             tokio::time::sleep(HEALTH_INTERVAL).await;
-            // One that does not answer is told of by everyone who is connected.
+            // An unresponsive server is reported by all connected services.
             let Ok(problem) = self.system.server_problem().await else {
                 continue;
             };
@@ -431,7 +432,7 @@ impl Supervised {
     async fn again(&self) -> Result<Child, Failure> {
         let mut child = spawn(&self.program, &self.files).map_err(Failure::Other)?;
         tokio::select! {
-            // The caller ends it as one that runs.
+            // The caller stops it as it stops a running server.
             () = self.stop.cancelled() => {}
             listens = wait_until_it_listens(&mut child, self.port, &self.files) => listens?,
         }
@@ -439,7 +440,7 @@ impl Supervised {
     }
 }
 
-/// Whether something can be written to a folder, and stays.
+/// Checks that data can be written to a folder and synced.
 async fn has_room(folder: &Path) -> std::io::Result<()> {
     let folder = folder.to_owned();
     let written = tokio::task::spawn_blocking(move || {
@@ -452,7 +453,7 @@ async fn has_room(folder: &Path) -> std::io::Result<()> {
 
 async fn end(child: &mut Child, files: &Files) {
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-        // It may be gone already.
+        // The process may have ended already.
         kill_process(pid, Signal::TERM).ok();
         if tokio::time::timeout(STOP_PATIENCE, child.wait())
             .await
@@ -465,14 +466,14 @@ async fn end(child: &mut Child, files: &Files) {
     fs::remove_file(&files.pid).ok();
 }
 
-/// Kills the server at once; it has on disk what it acknowledged. For a process that is told to end without ado.
+/// Kills the server at once. Acknowledged messages are on disk. Used when this process must end immediately.
 pub fn kill(data: &DataDir) {
     if let Some((_, process)) = noted(&Files::of(data)) {
         kill_process(process, Signal::KILL).ok();
     }
 }
 
-/// The process of the pid file, if it is a nats-server with our configuration: the pid may belong to somebody else by now.
+/// The process of the pid file, if it is a nats-server with our configuration. The pid may belong to another process by now.
 fn noted(files: &Files) -> Option<(i32, Pid)> {
     let text = fs::read_to_string(&files.pid).ok()?;
     let pid = text.trim().parse().ok()?;
@@ -480,7 +481,7 @@ fn noted(files: &Files) -> Option<(i32, Pid)> {
     Some((pid, process))
 }
 
-/// Stops the server of a run that was killed.
+/// Stops the server left behind by a killed run.
 async fn stop_leftover(files: &Files) -> Result<(), Error> {
     let Some((pid, process)) = noted(files) else {
         return Ok(());

@@ -1,17 +1,17 @@
-//! Configuration of the own nats-server: one user per role, with the rights of the catalogue and no others. Pure.
+//! Configuration of the built-in nats-server: one user per role, with exactly the permissions of the catalogue. Pure.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use mesh_events::catalogue::{self, ROLES, STREAMS};
 
-/// The user who may ask the server how it is, and nothing else.
+/// User that may query the server's health, and nothing else.
 pub const SYSTEM: &str = "system";
 
-/// What goes into the configuration.
+/// Inputs of the configuration.
 #[derive(Debug)]
 pub struct NatsConf<'a> {
-    /// The cluster that the services of this mesh serve.
+    /// Cluster of this mesh's services.
     pub cluster: &'a str,
     /// Port on 127.0.0.1.
     pub port: u16,
@@ -21,9 +21,9 @@ pub struct NatsConf<'a> {
     pub log: &'a Path,
     /// Password of each role, in the order of [`ROLES`].
     pub passwords: &'a [String],
-    /// Password of the user who may ask the server how it is.
+    /// Password of the system user.
     pub system_password: &'a str,
-    /// Most bytes of the public bus, if configured.
+    /// Size limit of the public event stream in bytes, if configured.
     pub events_max_bytes: Option<i64>,
 }
 
@@ -59,7 +59,7 @@ impl NatsConf<'_> {
     }
 }
 
-/// Streams reserve their limit, so the server must be allowed all of them, and some room for the buckets. In bytes.
+/// Storage limit of the server, in bytes. Streams reserve their limits, so it must cover all of them, and some room for the buckets.
 pub fn max_store(events_max_bytes: Option<i64>) -> i64 {
     let streams: i64 = STREAMS
         .iter()
@@ -71,16 +71,16 @@ pub fn max_store(events_max_bytes: Option<i64>) -> i64 {
     streams + (4 << 30)
 }
 
-/// How a user shows who they are.
+/// How a user authenticates.
 #[derive(Clone, Copy, Debug)]
 pub enum Login<'a> {
     /// User name and password.
     Password(&'a str),
-    /// The public key of an NKey.
+    /// Public key of an NKey.
     NKey(&'a str),
 }
 
-/// A user of the server with the rights of a role; `None` if the catalogue does not know the role.
+/// A server user with the permissions of a role. `None` if the catalogue does not know the role.
 pub fn user(role: &str, cluster: &str, login: Login<'_>) -> Option<String> {
     let rights = catalogue::permissions(role, cluster)?;
     let list = |subjects: &[String]| {
@@ -108,7 +108,7 @@ pub fn user(role: &str, cluster: &str, login: Login<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Quoted: `$` and digits would mean something else to the server.
+/// Quotes a text: the server interprets `$` and digits in an unquoted value.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

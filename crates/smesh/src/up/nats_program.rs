@@ -1,4 +1,4 @@
-//! Which nats-server is run.
+//! Finds the nats-server program.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,13 +7,13 @@ use tokio::process::Command;
 
 use crate::error::Error;
 
-/// Oldest server that has what the mesh needs (atomic batches, strict API).
+/// Oldest server with the features the mesh needs (atomic batches, strict API).
 const MIN_VERSION: (u32, u32) = (2, 12);
 
-/// `NATS_SERVER_BIN`, else the search path, else the folder of this program.
+/// Tries `NATS_SERVER_BIN`, then the search path, then the folder of this program.
 ///
 /// # Errors
-/// If there is none that is new enough, with what to do.
+/// If none is new enough. The text says what to do.
 pub async fn find() -> Result<PathBuf, Error> {
     const ADVICE: &str = "install it, or name it with NATS_SERVER_BIN (scripts/nats-server fetches it on Debian and prints its path); or set [mesh.nats] url to a server you have";
     let named = std::env::var_os("NATS_SERVER_BIN").map(PathBuf::from);
@@ -39,7 +39,7 @@ pub async fn find() -> Result<PathBuf, Error> {
     }))
 }
 
-/// Never the working directory, nor a folder that is named relative to it: root starts this in folders of others.
+/// Folders to search. Never the working directory or a relative folder, because root runs this in other users' folders.
 fn searched() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = std::env::current_exe().ok();
@@ -55,7 +55,7 @@ fn searched() -> Vec<PathBuf> {
         .collect()
 }
 
-/// `nats-server: v2.15.1` as (2, 15); `None` if it does not run.
+/// Parses `nats-server: v2.15.1` as (2, 15). `None` if the program does not run.
 async fn version(path: &Path) -> Option<(u32, u32)> {
     let output = Command::new(path)
         .arg("--version")

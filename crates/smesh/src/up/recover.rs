@@ -1,4 +1,4 @@
-//! `smesh recover`: a service's damaged file is set aside, and what can be read of it goes on in a new one.
+//! `smesh recover`: sets a service's damaged file aside and copies its readable content into a new one.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::error::Error;
 
 const COST_ENGINE: &str = cost_engine::CostEngineService::NAME;
 
-/// Recovers the file of a service while nothing runs on the data directory.
+/// Recovers the file of a service while no process uses the data directory.
 ///
 /// # Errors
-/// If `smesh up` or the service runs, it has no file that can be recovered, or files cannot be written.
+/// If `smesh up` or the service runs, the service has no recoverable file, or files cannot be written.
 pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovered), Error> {
     let file = match service {
         COST_ENGINE => cost_engine::CostEngineService::database_file(context),
@@ -31,7 +31,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         )));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
-    // Or it runs as a process of its own.
+    // The service may run as its own process.
     let own = context.mesh.data_dir.join(format!("{service}.sock"));
     for socket in [&context.mesh.api.socket, &own] {
         if UnixStream::connect(socket).is_ok() {
@@ -54,10 +54,10 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
     Ok((path, recovered))
 }
 
-/// The services whose files can be recovered, and what to do about another one.
+/// Checks that the file of a service can be recovered.
 ///
 /// # Errors
-/// What to do instead.
+/// If it cannot. The text says what to do instead.
 pub fn is_recoverable(service: &str) -> Result<(), Error> {
     match service {
         COST_ENGINE | webhook_dispatcher::WebhookDispatcherService::NAME => Ok(()),

@@ -9,20 +9,21 @@ use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
 use super::nats_child::NatsChild;
 use crate::error::Error;
 
-/// What runs.
+/// The running services.
 pub struct Running {
-    /// Every service's routes.
+    /// Routes of all services.
     pub router: Router,
-    /// Every service's work: ends when all have ended. One that fails does so alone: the others go on, and readiness says so.
+    /// Completes when all services have ended. A failed service does not stop the others; readiness reports it.
     pub run: BoxFuture<'static, Result<(), BoxError>>,
 }
 
 type Work = BoxFuture<'static, (&'static str, Condition, Result<(), BoxError>)>;
 
-/// Starts the services. The order does not matter to them.
+/// Starts the services. Their order does not matter.
 ///
 /// # Errors
-/// The first service that is configured wrongly, with the reason. One that cannot start otherwise is left out, and readiness says so; if none can, that is an error.
+/// The first service with an invalid configuration. A service that cannot start for another reason is left out, and readiness reports
+/// it. If none starts, that is an error.
 pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Running, Error> {
     let mut starter = Starter {
         context,
@@ -61,7 +62,7 @@ struct Starter<'a> {
     child: Option<&'a NatsChild>,
     router: Router,
     work: FuturesUnordered<Work>,
-    /// Why the first one could not start.
+    /// Error of the first service that could not start.
     failed: Option<Error>,
 }
 
@@ -89,7 +90,7 @@ impl Starter<'_> {
         };
         running.ok();
         self.router = std::mem::take(&mut self.router).merge(router);
-        // A task of its own: a service that computes does not hold up the others.
+        // A separate task, so that a service that computes does not delay the others.
         let task = tokio::spawn(run);
         let work = async move {
             let ended = task.await.unwrap_or_else(|error| Err(error.into()));
@@ -100,7 +101,7 @@ impl Starter<'_> {
     }
 }
 
-/// The others go on without it.
+/// Handles the failure of one service. The others continue.
 fn fails_alone(
     service: &'static str,
     running: &Condition,
@@ -113,7 +114,7 @@ fn fails_alone(
     ));
 }
 
-/// Ends when every service has ended after the signal to stop, or when none is left.
+/// Completes when every service has ended after the shutdown signal, or when none is left.
 async fn all(mut work: FuturesUnordered<Work>, context: Context) -> Result<(), BoxError> {
     let mut failed = Vec::new();
     while let Some((name, running, result)) = work.next().await {

@@ -1,8 +1,8 @@
-//! What to do about what was found.
+//! Advice on how to fix findings.
 
 use slurm_client::Error;
 
-/// What to do when Slurm does not answer, whichever way it is asked.
+/// Advice if Slurm does not answer, for CLI and REST.
 pub(super) const fn slurm(error: &Error) -> &'static str {
     match error {
         Error::NotInstalled { .. } => "install slurm-client, or set [slurm] bin_dir",
@@ -34,7 +34,7 @@ pub(super) const fn slurm(error: &Error) -> &'static str {
     }
 }
 
-/// What to do about what a service is not ready for.
+/// Advice for a condition that keeps a service from being ready.
 pub(super) fn not_ready(condition: &str) -> &'static str {
     match condition {
         "ledger.checkpoints" => {

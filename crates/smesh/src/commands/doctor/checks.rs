@@ -1,4 +1,4 @@
-//! The checks, from the ground up: later ones say less if an earlier one failed.
+//! The checks, from the lowest layer up. Later checks report less after an earlier failure.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use crate::client::{Query, Readiness};
 use crate::commands::hooks::plan_here;
 use crate::settings::{self, HOOK_CONFIG};
 
-/// Clocks further apart than this make times in events misleading: Slurm's own are whole seconds.
+/// A larger clock difference makes times in events misleading. Slurm's times are in whole seconds.
 const MAX_SKEW: TimeDelta = TimeDelta::seconds(2);
-/// Slurm versions whose output the parsers were tested with.
+/// Slurm versions the parsers were tested with.
 const TESTED: &[&str] = &["22.05", "24.11", "26.05"];
-/// Slower than this, a hook is felt.
+/// Users notice a hook that takes longer.
 const SLOW_RING: Duration = Duration::from_millis(20);
 
 pub(super) async fn all(global: &Global) -> Vec<Finding> {
@@ -84,7 +84,7 @@ fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context
     }
 }
 
-/// Commands, munge, slurmctld, slurmdbd, version, clock. Returns the controller's configuration.
+/// Checks commands, munge, slurmctld, slurmdbd, version and clock. Returns the controller's configuration.
 async fn slurm(
     slurm: &Slurm,
     context: Option<&Context>,
@@ -151,7 +151,7 @@ async fn slurm(
     let printed = match slurm.config().await {
         Ok(printed) => printed,
         Err(error) => {
-            // Of a slurmctld that is down enough is said.
+            // A slurmctld that is down has already been reported.
             if !findings.iter().any(|finding| finding.grade == Grade::Bad) {
                 let found = format!("its configuration: {}", mesh_runtime::error_chain(&error));
                 findings.push(Finding::new(
@@ -182,7 +182,8 @@ async fn slurm(
     Some(printed)
 }
 
-/// The controller's clock is the heading of `scontrol show config`, as slurm-client asks for it in Unix seconds.
+/// Compares the clocks. The controller's time is in the heading of `scontrol show config`, which slurm-client requests in Unix
+/// seconds.
 fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mut Vec<Finding>) {
     let reported = printed
         .get("AsOf")
@@ -267,7 +268,7 @@ async fn accounting(
     }
 }
 
-/// The API, and with it every service's own view of NATS, Slurm and databases.
+/// Checks the API, and through it every service's view of NATS, Slurm and its database.
 async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
     let client = match settings::client(global) {
         Ok(client) => client,
@@ -367,7 +368,7 @@ async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Rings as a hook does, with the hooks' own configuration, and looks at what waits in the spool.
+/// Sends a doorbell as a hook does, with the hooks' own configuration, and checks the backlog in the spool.
 async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Finding>) {
     let Some(context) = context else { return };
     let beside = context.mesh.data_dir.join(HOOK_CONFIG);

@@ -1,4 +1,5 @@
-//! Whether the streams and buckets store: what was lost there is lost for everybody, and nobody may have published since.
+//! Checks that streams and buckets store messages. Data lost there is lost for all consumers, and the fault may go unnoticed while
+//! nothing is published.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::{Finding, Grade};
 use crate::up::nats_child;
 
 const WHAT: &str = "streams";
-/// How long a connection may take, on the host of a server that is well.
+/// Time limit for connecting; a healthy server on the same host needs far less.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
@@ -42,7 +43,7 @@ pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
 
 async fn probe(context: &Context, config: &Config) -> Result<Vec<StorageState>, mesh_bus::Error> {
     let bus = Bus::connect(config, "admin").await?;
-    // One that does not answer is found out by the first question.
+    // A server that does not answer is noticed by the first request.
     let ready = bus.ready(&context.shutdown);
     let states = match tokio::time::timeout(CONNECT_TIMEOUT, ready).await {
         Ok(Err(error)) => Err(error),

@@ -1,4 +1,4 @@
-//! `smesh hooks flush`: delivers what waits, once or for ever.
+//! `smesh hooks flush`: delivers the backlog, once or continuously.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::show;
 
 /// How long one flush may take.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest pause while NATS is away.
+/// Longest pause while NATS is unavailable.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, Error> {
@@ -43,7 +43,7 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
     })
 }
 
-/// Reads the configuration anew each time: `smesh up` writes a new password at every start.
+/// Reads the configuration each time, because `smesh up` writes a new password at every start.
 async fn once(path: PathBuf, with_refused: bool) -> Result<Flushed, Error> {
     tokio::task::spawn_blocking(move || {
         let config = mesh_hook::Config::load(&path).map_err(Error::Hooks)?;
@@ -61,10 +61,10 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
         stop(SignalKind::interrupt())?,
     );
     let mut pause = interval;
-    // One line per change of state.
+    // Prints one line per change of state.
     let mut failing = false;
     let mut lines = None;
-    // What NATS refuses is tried again now and then: somebody may have given the right that was missing.
+    // Refused doorbells are retried from time to time, because the missing permission may have been granted.
     let mut tried_again = None;
     loop {
         let with_refused = tried_again.is_none_or(|at: Instant| at.elapsed() >= LONGEST_PAUSE);

@@ -1,4 +1,4 @@
-//! Every hook, where it goes, and what it is good for.
+//! All hooks, where they run, and their purpose.
 
 /// Where a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,12 +7,12 @@ pub enum Place {
     Controllers,
     /// Every node.
     Nodes,
-    /// Every host people log in to or submit from.
+    /// Every login and submit host.
     Logins,
 }
 
 impl Place {
-    /// For people.
+    /// Name for display.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Controllers => "every SlurmctldHost",
@@ -27,7 +27,7 @@ impl Place {
 pub enum How {
     /// A parameter of slurm.conf names the script.
     Parameter,
-    /// A parameter of slurm.conf names the script; ours is of use only where the site has one.
+    /// A parameter of slurm.conf names the script. Useful only if the site already has a program there.
     SitesOwn,
     /// JobCompType and JobCompLoc.
     JobComp,
@@ -35,24 +35,24 @@ pub enum How {
     Trigger(&'static str),
     /// A line in /etc/pam.d.
     Pam,
-    /// A plugin in Lua: this parameter, and this file beside slurm.conf.
+    /// A Lua plugin: this parameter, and this file next to slurm.conf.
     Lua(&'static str, &'static str),
 }
 
 /// A hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Name, as in slurm.conf and on the doorbell.
+    /// Name, as in slurm.conf and in the doorbell.
     pub name: &'static str,
-    /// File of its script.
+    /// File name of the script.
     pub file: &'static str,
     /// Where it runs.
     pub place: Place,
     /// How it is installed.
     pub how: How,
-    /// One of the three that tell everything there is.
+    /// One of the three hooks that together report everything.
     pub recommended: bool,
-    /// What it tells.
+    /// What the hook reports.
     pub about: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Which lines and scripts: pure, from what is set now.
+//! Plans the lines and scripts from the current settings. Pure.
 
 use std::path::{Path, PathBuf};
 
@@ -8,41 +8,41 @@ use super::kinds::{How, KINDS, Kind, Place};
 use super::shell::quoted;
 use crate::slurm_conf::SlurmConf;
 
-/// How a script of ours is recognised.
+/// Marks a script written by this program.
 pub const MARK: &str = "# Written by `smesh hooks`.";
 
-/// Where the PAM hook goes; for other services the same line.
+/// File of the PAM hook. Other PAM services take the same line.
 pub const PAM_FILE: &str = "/etc/pam.d/sshd";
 
 /// A hook and how it is installed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Name, as in slurm.conf and on the doorbell.
+    /// Name, as in slurm.conf and in the doorbell.
     pub name: &'static str,
     /// Where it runs.
     pub place: Place,
-    /// What it tells.
+    /// What the hook reports.
     pub about: &'static str,
-    /// One of the three that tell everything there is.
+    /// One of the three hooks that together report everything.
     pub recommended: bool,
-    /// File to write the lines into, or the command that is to be run.
+    /// File to write the lines into, or the command to run.
     pub into: String,
     /// The lines.
     pub lines: Vec<String>,
-    /// The script they name.
+    /// Path of the script that the lines name.
     pub script: PathBuf,
-    /// Its text.
+    /// Text of the script.
     pub text: String,
-    /// What is installed now, if it is ours: our script, or the file that loads our module.
+    /// The installed file, if it is ours: our script, or the file that loads our module.
     pub installed: Option<PathBuf>,
 }
 
-/// What to do.
+/// Steps for installing the hooks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The hooks.
     pub hooks: Vec<Hook>,
-    /// What a person should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
     /// Hosts of slurmctld.
     pub controllers: Vec<String>,
@@ -59,7 +59,7 @@ impl Plan {
             .join("\n")
     }
 
-    /// For machines.
+    /// The plan as JSON.
     pub fn to_json(&self) -> Value {
         let hooks: Vec<Value> = self
             .hooks
@@ -76,9 +76,9 @@ impl Plan {
     }
 }
 
-/// What a plan is made from.
+/// Inputs of a plan.
 pub struct Site<'a> {
-    /// What is set now.
+    /// Current settings.
     pub conf: &'a SlurmConf,
     /// The mesh-hook program.
     pub program: &'a Path,
@@ -88,9 +88,9 @@ pub struct Site<'a> {
     pub dir: &'a Path,
     /// Folder of the lines of Lua plugins.
     pub lines: &'a Path,
-    /// What `strigger --get` prints.
+    /// Output of `strigger --get`.
     pub triggers: &'a str,
-    /// Text of a file, if it is there; of a program whatever it begins with.
+    /// Reads the text of a file, if it exists. Of a program, the first bytes.
     pub read: &'a dyn Fn(&Path) -> Option<String>,
 }
 
@@ -130,9 +130,9 @@ impl Site<'_> {
     fn parameter(&self, kind: &Kind, plan: &mut Plan) {
         let now = self.conf.get(kind.name).unwrap_or_default();
         let set = match kind.name {
-            // slurm.conf(5): it is for nodes that ResumeProgram did not bring up.
+            // slurm.conf(5): this program handles nodes that ResumeProgram did not bring up.
             "ResumeFailProgram" => self.conf.get("ResumeProgram").is_some(),
-            // Slurm's default where nothing is installed.
+            // MailProg has a default in Slurm, even if that program is not installed.
             "MailProg" => (self.read)(Path::new(now)).is_some(),
             _ => kind.how == How::Parameter || !now.is_empty(),
         };
@@ -143,7 +143,8 @@ impl Site<'_> {
             ));
             return;
         }
-        // Prolog and Epilog may be patterns (slurm.conf(5), 22.05), newer versions take several programs: one script stands in for one.
+        // Prolog and Epilog may be patterns (slurm.conf(5), 22.05), and newer versions accept several programs. One script can replace
+        // only one program.
         if now.contains([',', '*', '?', '[']) {
             let mut hook = self.hook(kind, None);
             hook.installed = now.split(',').find_map(|one| self.site_program(one).1);
@@ -182,7 +183,7 @@ impl Site<'_> {
         let now = match plugin.to_lowercase().as_str() {
             "jobcomp/none" => "",
             "jobcomp/script" => self.conf.get("JobCompLoc").unwrap_or_default(),
-            // slurm.conf(5), 22.05: JobCompType takes one plugin.
+            // slurm.conf(5), 22.05: JobCompType accepts one plugin.
             _ => {
                 plan.notes.push(format!(
                     "JobCompType={plugin} stays: Slurm takes one plugin there. Final states then come from EpilogSlurmctld's doorbell and the sweep"
@@ -204,7 +205,7 @@ impl Site<'_> {
         let mut hook = self.hook(kind, None);
         let script = hook.script.display().to_string();
         hook.into = format!("run once as {}", self.conf.slurm_user());
-        // strigger(1): PERM keeps the trigger after it was pulled.
+        // strigger(1): PERM keeps the trigger after it has fired.
         hook.lines.push(format!(
             "strigger --set --node {option} --flags=PERM --program={}",
             quoted(&script)
@@ -221,7 +222,7 @@ impl Site<'_> {
         let mut hook = self.hook(kind, None);
         let script = hook.script.display().to_string();
         hook.into = PAM_FILE.into();
-        // pam_exec(8): "quiet", since what it prints would be told to who logs in.
+        // pam_exec(8): "quiet", because its output would be shown to the user who logs in.
         hook.lines.push(format!(
             "session optional pam_exec.so quiet type=open_session {script}"
         ));
@@ -236,7 +237,7 @@ impl Site<'_> {
     fn lua(&self, kind: &Kind, parameter: &str, file: &str, plan: &mut Plan) {
         let beside = self.conf.path.with_file_name(file);
         let now = self.conf.get(parameter).unwrap_or_default();
-        // `job_submit/lua` and `lua` are the same to Slurm.
+        // Slurm accepts both `job_submit/lua` and `lua`.
         let plugin_on = now
             .split(',')
             .any(|name| name.rsplit('/').next() == Some("lua"));
@@ -277,10 +278,11 @@ impl Site<'_> {
         plan.hooks.push(hook);
     }
 
-    /// The line for /etc/fstab. Its size is what users can fill, and `nr_inodes` keeps room for the files that take their place.
+    /// The line for /etc/fstab. Its size limits what users can fill. `nr_inodes` leaves room for the files that replace the lines'
+    /// files.
     fn users_mount(&self) -> String {
         let users = self.lines.join(mesh_hook::lines::USERS);
-        // fstab(5): blanks are written as octal.
+        // fstab(5): blanks are written in octal.
         let users = users.to_string_lossy().replace(' ', "\\040");
         let slurm_user = self.conf.slurm_user();
         format!(
@@ -288,7 +290,7 @@ impl Site<'_> {
         )
     }
 
-    /// The site's own program as a word of the shell, if there is one, and what is set now if that is ours.
+    /// The site's own program, quoted for the shell, if there is one. And the current program, if it is ours.
     fn site_program(&self, now: &str) -> (Option<String>, Option<PathBuf>) {
         let path = Path::new(now);
         if now.is_empty() {
@@ -297,7 +299,7 @@ impl Site<'_> {
         if path == self.program || path.file_name() == Some("mesh-hook".as_ref()) {
             return (None, Some(path.to_owned()));
         }
-        // A script of ours may be written anew, here or elsewhere: what it chains to must not be lost, nor chained to twice.
+        // Our script may be rewritten, here or under another path. The program it chains to must be neither lost nor chained twice.
         match (self.read)(path).filter(|text| text.contains(MARK)) {
             Some(text) => (
                 text.split_once(" --chain ")

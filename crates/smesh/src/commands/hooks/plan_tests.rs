@@ -71,7 +71,7 @@ fn the_sites_own_programs_are_kept() {
             "{text}"
         );
     }
-    // Power saving is in use, so its failures may be told.
+    // Power saving is in use, so its failures are worth reporting.
     assert!(hook(&plan, "ResumeFailProgram").text.contains("-- \"$@\""));
 }
 

@@ -1,7 +1,8 @@
-//! `smesh hooks test`: rings as every installed hook would, and sees it arrive.
+//! `smesh hooks test`: sends a doorbell as every installed hook would, and verifies that it arrives.
 //!
-//! Not by running the site's script, which would boot nodes or send mail: by running our part of it, as the same user, with a doorbell that
-//! is marked. It has arrived once the stream does not hold it any more: only the consumer it is for takes it out.
+//! It does not run the site's script, which would boot nodes or send mail. It runs only our part of the script, as the same user, with
+//! a doorbell marked as a probe.
+//! The probe has arrived once the stream no longer holds it, because only the intended consumer removes it.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -24,18 +25,18 @@ use crate::cli::{Global, HookFiles};
 use crate::error::Error;
 use crate::{settings, show};
 
-/// How long a doorbell may take to be taken: a service that was just started finds its place first.
+/// How long the consumer may take. A service that was just started first has to find its position in the stream.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// JetStream: no message found.
+/// JetStream's error code for "no message found".
 const NOT_FOUND: u64 = 404;
 
-/// How a hook fared.
+/// Result of a test.
 #[derive(Debug)]
 enum Outcome {
     NotInstalled,
-    /// Taken, after so long.
+    /// Acknowledged by its consumer, after this time.
     Arrived(Duration),
-    /// On the stream; whether it was taken cannot be seen.
+    /// Stored in the stream. The text says why the acknowledgement could not be observed.
     Rung(String),
     Failed(String),
 }
@@ -156,7 +157,7 @@ impl Probe {
         }
     }
 
-    /// Runs our part of a script. Returns its configuration, and what to ask JetStream for.
+    /// Runs our part of a script. Returns its configuration and the JetStream request that finds the message.
     fn script(&self, hook: &Hook, installed: &Path) -> Result<(Config, Value), String> {
         let words = our_part(installed)?;
         let Some((program, args)) = words.split_first() else {
@@ -177,7 +178,7 @@ impl Probe {
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::null());
-        // As the user Slurm would run it as: whether that one may read the configuration is half of the question.
+        // As the user Slurm runs it as, because this also tests that this user may read the configuration.
         if hook.place == Place::Controllers && rustix::process::geteuid().is_root() {
             let user = uzers::get_user_by_name(&self.slurm_user).ok_or_else(|| {
                 format!("SlurmUser {} is no user of this machine", self.slurm_user)
@@ -235,7 +236,7 @@ impl Probe {
         Ok((config, json!({ "last_by_subj": subject })))
     }
 
-    /// Waits until the stream does not hold a message. Gives the reason if that cannot be seen.
+    /// Waits until the stream no longer holds a message. Returns the reason if that cannot be observed.
     fn wait_until_taken(
         &self,
         config: &Config,
@@ -265,7 +266,7 @@ impl Probe {
         ))
     }
 
-    /// Somebody who may look into the stream: not the hook's user.
+    /// A connection that may read the stream. The hook's user may not.
     fn observer(&self, config: &Config, deadline: Instant) -> Result<Connection, String> {
         let context = self.context.as_ref().ok_or("there is no mesh.toml here")?;
         let mut config = config.clone();
@@ -288,7 +289,7 @@ impl Probe {
     }
 }
 
-/// The words by which an installed script runs mesh-hook, without what it chains to.
+/// The words of an installed script that run mesh-hook, without the program it chains to.
 fn our_part(installed: &Path) -> Result<Vec<String>, String> {
     if installed.file_name() == Some("mesh-hook".as_ref()) {
         return Ok(vec![installed.to_string_lossy().into_owned()]);

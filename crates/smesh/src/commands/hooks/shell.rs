@@ -1,6 +1,6 @@
-//! Words of the shell, as far as our own scripts use them.
+//! Shell quoting, as far as our scripts use it.
 
-/// A word.
+/// Quotes a word.
 pub fn quoted(text: &str) -> String {
     let plain = text
         .bytes()
@@ -12,7 +12,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// The words of a line that [`quoted`] wrote.
+/// Splits a line written by [`quoted`] into words.
 pub fn split_words(line: &str) -> Vec<String> {
     let mut split_words = Vec::new();
     let mut word: Option<String> = None;

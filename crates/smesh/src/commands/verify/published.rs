@@ -1,4 +1,4 @@
-//! What the ledger has published: whoever writes the database cannot take that back.
+//! Compares the ledger with its published checkpoints. Write access to the database is not enough to take those back.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 /// How long NATS may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of a mesh with a nats-server of its own: who reads.
+/// Role for reading from the nats-server of `smesh up`.
 const READER: &str = "reader";
 
-/// Compares every published checkpoint with the ledger. Without NATS it says that it could not.
+/// Compares every published checkpoint with the ledger. If NATS is unavailable, the report marks the class as unchecked.
 pub(super) async fn compare(
     context: &Context,
     origin: &str,
@@ -36,7 +36,7 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Why it could not be done; `None` if all of them are stored.
+/// Why the comparison is incomplete. `None` if the ledger contains all published checkpoints.
 async fn all(
     bus: &Bus,
     origin: &str,
@@ -59,7 +59,7 @@ async fn all(
     }
 }
 
-/// Connects as the configuration says, or as a reader to the nats-server of `smesh up`.
+/// Connects as configured, or as a reader to the nats-server of `smesh up`.
 async fn bus(context: &Context) -> Result<Bus, String> {
     let mut config = context.mesh.nats.clone();
     let mut role = <LedgerService as Service>::NAME;

@@ -1,4 +1,4 @@
-//! Deliveries of an endpoint, and those that are delivered again.
+//! Deliveries of an endpoint, and their redelivery.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::client::{Client, Query, segment};
 use crate::error::Error;
 use crate::show;
 
-/// Deliveries that are asked for at once.
+/// Deliveries per request.
 const PAGE_SIZE: usize = 500;
 
 pub(super) async fn list(
@@ -49,7 +49,7 @@ fn chosen(which: &WhichDeliveries) -> impl Iterator<Item = (&'static str, String
     .filter_map(|(key, value)| Some((key, value?)))
 }
 
-/// What is to be delivered again; `None` if nothing was named.
+/// The request for a redelivery. `None` if the arguments name nothing.
 pub(super) fn again(
     ids: &[String],
     all: bool,
@@ -109,7 +109,7 @@ pub(super) fn rows(answer: &Value) -> Vec<Vec<String>> {
     rows
 }
 
-/// A delivery, its attempts and its event.
+/// Text of a delivery, its attempts and its event.
 pub(super) fn one(answer: &Value) -> String {
     let mut lines = vec![format!(
         "{} {}: {}",
@@ -142,7 +142,7 @@ pub(super) fn one(answer: &Value) -> String {
     lines.join("\n")
 }
 
-/// What was asked to be delivered again.
+/// Text of a redelivery job.
 pub(super) fn job(job: &Value) -> String {
     format!(
         "redelivery {} to {} is {}; `smesh webhooks redeliver {}` shows how far it is",

@@ -1,4 +1,4 @@
-//! What the command line says of an endpoint, as the API takes it.
+//! Converts the command line's settings of an endpoint into the API's form.
 
 use serde_json::{Map, Value, json};
 
@@ -6,12 +6,12 @@ use crate::cli::{WebhookAdd, WebhookEdit, WebhookFields};
 use crate::error::Error;
 use crate::secret_input::SecretInput;
 
-/// Formats whose address is a secret, and is asked for.
+/// Formats whose URL is a secret, so the command prompts for it.
 const CHATS: [&str; 3] = ["slack", "teams", "discord"];
-/// Settings of formats that are secrets.
+/// Secret settings of formats.
 const SECRETS: [&str; 2] = ["token", "routing_key"];
 
-/// An endpoint to be made.
+/// The body that creates an endpoint.
 pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
     let mut input = SecretInput::default();
     let mut spec = fields(&args.fields, &mut input)?;
@@ -38,7 +38,7 @@ pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
     Ok(spec.into())
 }
 
-/// What changes.
+/// The body that changes an endpoint.
 pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
     let mut input = SecretInput::default();
     let mut patch = fields(&args.fields, &mut input)?;
@@ -115,7 +115,7 @@ fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, V
     Ok(spec)
 }
 
-/// Sets a field. Dots lead into tables: `retry.max_interval`.
+/// Sets a field. Dots lead into nested tables: `retry.max_interval`.
 fn insert(spec: &mut Map<String, Value>, path: &str, value: Value) {
     let Some((table, key)) = path.split_once('.') else {
         spec.insert(path.to_owned(), value);
@@ -130,7 +130,8 @@ fn insert(spec: &mut Map<String, Value>, path: &str, value: Value) {
     }
 }
 
-/// A format: its name, or an object with settings. All of it may be in a file or on standard input, or only the secrets among its settings.
+/// Parses a format: its name, or an object with settings. A file or standard input may hold the whole value, or only its secret
+/// settings.
 pub(super) fn format(written: &str, input: &mut SecretInput) -> Result<Value, Error> {
     let text = input.value("format", written)?;
     if !text.starts_with('{') {

@@ -1,4 +1,4 @@
-//! What would be sent.
+//! Shows the requests that would be sent.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::secret_input::SecretInput;
 use crate::show;
 
-/// What is asked for, but for the event.
+/// Body of the preview request, without the event.
 pub(super) fn draft(args: &WebhookPreview) -> Result<Value, Error> {
     let mut draft = json!({});
     if let Some(name) = &args.name {
@@ -41,7 +41,7 @@ fn template(file: &Path) -> Result<String, Error> {
     read.map_err(|source| Error::io("read", file, source))
 }
 
-/// The requests; of one that is all there is the body only, so that it can be piped.
+/// Text of the requests. A single request is printed as its body only, so that it can be piped.
 pub(super) fn text(answer: &Value, name: Option<&str>) -> String {
     let requests = answer["requests"].as_array().map_or(&[][..], Vec::as_slice);
     let mut lines = Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn text(answer: &Value, name: Option<&str>) -> String {
         }
         let body = show::value(&request["body"]);
         if !body.is_empty() {
-            // Lines and tabs are the template's own.
+            // Line breaks and tabs come from the template.
             let pieces = body.split_inclusive(['\n', '\t']).map(|piece| {
                 let text = piece.trim_end_matches(['\n', '\t']);
                 show::clean(text) + &piece[text.len()..]

@@ -1,4 +1,4 @@
-//! Endpoints, as people read them.
+//! Formats endpoints for display.
 
 use serde_json::{Value, json};
 
@@ -19,13 +19,13 @@ fn types(endpoint: &Value) -> String {
     }
 }
 
-/// Numbers of deliveries, and their names.
+/// Delivery counts with their labels.
 fn counts(endpoint: &Value) -> [(&'static str, String); 4] {
     ["waiting", "delivered", "dead", "expired"]
         .map(|name| (name, show::value(&endpoint["counts"][name])))
 }
 
-/// Why little or nothing is sent; empty where everything is as it should be.
+/// Why few or no deliveries are sent. Empty if there is no fault.
 fn trouble(endpoint: &Value) -> String {
     let clean = |value: &Value| show::clean(&show::value(value));
     let (circuit, held) = (&endpoint["circuit"], &endpoint["held"]);
@@ -59,7 +59,7 @@ fn trouble(endpoint: &Value) -> String {
     }
 }
 
-/// Endpoints, one a line.
+/// Endpoints, one per line.
 pub(super) fn list(answer: &Value) -> String {
     let endpoints: Vec<&Value> = answer["webhooks"]
         .as_array()
@@ -99,7 +99,7 @@ pub(super) fn list(answer: &Value) -> String {
     show::table(&rows)
 }
 
-/// An endpoint, and its deliveries if they are there.
+/// An endpoint, with its deliveries if present.
 pub(super) fn endpoint(answer: &Value) -> String {
     let mut lines = vec![
         show::bold(&show::value(&answer["full_name"])),
@@ -147,7 +147,7 @@ fn state(answer: &Value) -> String {
     }
 }
 
-/// How it is sent to, as far as that is not the default.
+/// Delivery settings that differ from the defaults.
 fn settings(answer: &Value) -> String {
     let keys = [
         "rate_limit",
@@ -175,7 +175,7 @@ fn settings(answer: &Value) -> String {
     settings.join(", ")
 }
 
-/// A time of an answer.
+/// Formats a time from an answer.
 pub(super) fn clock(time: &Value) -> String {
     show::clock(time.as_str().and_then(|time| time.parse().ok()))
 }

@@ -1,7 +1,7 @@
 //! The one mapping between events and CloudEvents 1.0.
 //!
-//! On NATS an event is in binary mode: attributes as `ce-` headers, the protobuf message as body. As JSON (webhooks, REST, command line)
-//! it is in structured mode: `data` is the whole event in proto3 JSON, so 64-bit integers are strings.
+//! On NATS an event is in binary mode: attributes as `ce-` headers, the protobuf message as body. As JSON (webhooks, REST, command line) it
+//! is in structured mode: `data` is the whole event in proto3 JSON, so 64-bit integers are strings.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub const CONTENT_TYPE_JSON: &str = "application/cloudevents+json";
 /// The `dataschema` of every event: names the message of this contract.
 pub const DATA_SCHEMA: &str = "urn:slurm-mesh:mesh.event.v1.Event";
 
-/// Header of events that are told once more: the extension attribute `replayid`, id of the replay.
+/// Header of replayed events: the extension attribute `replayid`, id of the replay.
 pub const HEADER_REPLAY: &str = "ce-replayid";
 
 /// CloudEvents attributes of an event.
@@ -54,7 +54,7 @@ impl Attributes {
         })
     }
 
-    /// Header names and values of binary mode on NATS, values percent-encoded as the NATS protocol binding demands.
+    /// Header names and values of binary mode on NATS, values percent-encoded as the NATS protocol binding requires.
     pub fn headers(&self) -> [(&'static str, String); 8] {
         [
             ("ce-specversion", "1.0".to_owned()),
@@ -102,7 +102,7 @@ fn structured<T>(
     Ok(written.expect("generated messages have string keys and finite numbers only"))
 }
 
-/// Structured JSON of an event.
+/// An event as structured JSON.
 ///
 /// # Errors
 /// If the event's type is not in the catalogue.
@@ -110,7 +110,7 @@ pub fn to_json(event: &Event) -> Result<Value, UnknownEventType> {
     structured(event, |structured| serde_json::to_value(structured))
 }
 
-/// The same as text, which takes a fraction of the time.
+/// An event as the text of structured JSON, several times faster than by [`to_json`].
 ///
 /// # Errors
 /// If the event's type is not in the catalogue.
@@ -129,7 +129,7 @@ pub enum FromJsonError {
     NoData,
 }
 
-/// The event in structured JSON.
+/// Reads the event from structured JSON.
 ///
 /// # Errors
 /// If `data` is missing or is not an event.

@@ -1,10 +1,10 @@
-//! Names of hooks, and who takes their doorbells.
+//! Names of hooks, and the service that consumes each hook's doorbells.
 //!
-//! A doorbell's subject ends with the hook's name, so the two consumers of MESH_HOOKS are told apart by it. A work queue takes no
-//! message for two consumers and keeps what none of them asks for, and NATS has no "all but these": so every name is here, and a name a
-//! site made up rings as [`OTHER_HOOK`].
+//! A doorbell's subject ends with the hook's name, which selects one of the two consumers of MESH_HOOKS. Consumers of a work queue must not
+//! overlap, and a message that matches none is never removed. NATS filters cannot exclude subjects. So every name is listed here, and a
+//! doorbell with a name of the site's own is published as [`OTHER_HOOK`].
 
-/// Names in the subject of hooks that site programs made up; ingest takes them.
+/// Name in the subject for hooks with names of a site's own; consumed by ingest.
 pub const OTHER_HOOK: &str = "Other";
 
 /// Name of the hook that `smesh doctor` rings as.
@@ -20,24 +20,24 @@ macro_rules! taken_by {
 }
 
 taken_by! {
-    /// Hooks of jobs and logins, for ingest. As slurm.conf(5) calls them; those that are no parameter there have names of ours.
+    /// Hooks of jobs and logins, consumed by ingest. Named as in slurm.conf(5); names that are no parameter there are ours.
     JOB_HOOKS,
-    /// What ingest's consumer of MESH_HOOKS asks for.
+    /// Filter subjects of ingest's consumer of MESH_HOOKS.
     JOB_HOOK_SUBJECTS:
     "PrologSlurmctld", "EpilogSlurmctld", "JobComp", "Prolog", "Epilog", "SrunProlog", "SrunEpilog", "TaskProlog", "TaskEpilog",
     "MailProg", "JobSubmit", "CliFilter", "Pam", "strigger-fini", "strigger-time", "Doctor", "Other",
 }
 
 taken_by! {
-    /// Hooks of nodes, for node-watcher. A strigger is called by its option, strigger(1).
+    /// Hooks of nodes, consumed by node-watcher. A strigger is named by its option, strigger(1).
     NODE_HOOKS,
-    /// What node-watcher's consumer of MESH_HOOKS asks for.
+    /// Filter subjects of node-watcher's consumer of MESH_HOOKS.
     NODE_HOOK_SUBJECTS:
     "ResumeProgram", "SuspendProgram", "ResumeFailProgram", "HealthCheckProgram", "strigger-down", "strigger-drained",
     "strigger-draining", "strigger-fail", "strigger-idle", "strigger-resume", "strigger-up",
 }
 
-/// The hook's name as it is in the lists above, however a site spells it; `None` if it is none of them.
+/// A hook's name as in the lists above, whatever spelling a site uses; `None` if it is unknown.
 pub fn canonical_name(name: &str) -> Option<&'static str> {
     let name = match name.to_ascii_lowercase().as_str() {
         "jobcompscript" => "jobcomp".to_owned(),

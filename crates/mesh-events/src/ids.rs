@@ -1,7 +1,7 @@
-//! The identity of facts.
+//! Deterministic ids of facts.
 //!
-//! Every id is a UUIDv8 (RFC 9562 §5.8) made of the first 128 bits of a SHA-256 over *fields*. A field is its length as four
-//! bytes, big endian, followed by its UTF-8 bytes; numbers are written in decimal. So no two lists of fields have the same bytes.
+//! Every id is a UUIDv8 (RFC 9562 §5.8) made of the first 128 bits of a SHA-256 over *fields*. A field is its length as four bytes, big
+//! endian, followed by its UTF-8 bytes; numbers are written in decimal. So no two lists of fields have the same bytes.
 //!
 //! | fact | fields |
 //! | --- | --- |
@@ -9,8 +9,8 @@
 //! | sampled | `slurm-mesh/sampled/1`, cluster, entity key, event type, n |
 //! | derived | `slurm-mesh/derived/1`, id of the cause (an event, or the doorbell of a login), event type, n |
 //!
-//! Recorded facts need no state: any observer, in any order, after any restart, computes the same id. Sampled facts count with n, which
-//! the leader keeps. `docs/reference/events.md` specifies this for strangers and `docs/reference/vectors.json` proves it.
+//! Recorded facts need no state: any observer, in any order, after any restart, computes the same id. Sampled facts are numbered by a
+//! counter n, which the leader stores. `docs/reference/events.md` is the specification and `docs/reference/vectors.json` has test vectors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ use crate::{Event, EventType};
 pub struct EventId(Uuid);
 
 impl EventId {
-    /// Id of a fact that Slurm's record of a run times.
+    /// Id of a fact that has a time in Slurm's record of a run.
     pub fn recorded(run: &RunKey, slot: Slot) -> Self {
         Self::of_run(run, &slot.to_string())
     }
@@ -44,7 +44,7 @@ impl EventId {
         ])
     }
 
-    /// Id of the `n`th fact of a kind about an entity that Slurm does not time.
+    /// Id of the `n`th fact of a type about an entity, for facts without a time of Slurm.
     pub fn sampled(cluster: &str, entity: &str, kind: EventType, n: u64) -> Self {
         Self::of(&[
             "slurm-mesh/sampled/1",
@@ -55,7 +55,7 @@ impl EventId {
         ])
     }
 
-    /// Id of the `n`th fact of a kind computed from another fact.
+    /// Id of the `n`th fact of a type computed from another fact.
     pub fn derived(cause: Self, kind: EventType, n: u64) -> Self {
         Self::of(&[
             "slurm-mesh/derived/1",
@@ -65,15 +65,15 @@ impl EventId {
         ])
     }
 
-    /// Id of the fact that a doorbell itself is: there is no record of Slurm behind it. A doorbell that comes twice is one fact.
-    /// `None` if the doorbell's id is no UUID.
+    /// Id of a fact that is known from a doorbell alone, without a record of Slurm. A doorbell that arrives twice is one fact. `None` if
+    /// the doorbell's id is not a UUID.
     pub fn rung(doorbell: &str, kind: EventType) -> Option<Self> {
         let cause = doorbell_id(doorbell)?;
         let fields = ["slurm-mesh/derived/1", &cause, &kind.to_string(), "0"];
         Some(Self::of(&fields))
     }
 
-    /// Computes the id of an event again, from nothing but the event. `None` if it does not say enough.
+    /// Recomputes the id of an event from its contents. `None` if they do not suffice.
     pub fn again(event: &Event) -> Option<Self> {
         let kind = event.kind().ok()?;
         let nothing = IdSource::default();
@@ -113,7 +113,7 @@ impl EventId {
     }
 }
 
-/// The id of a doorbell in the one form that counts; `None` if it is no UUID.
+/// Canonical form of a doorbell's id; `None` if it is not a UUID.
 fn doorbell_id(text: &str) -> Option<String> {
     let id = Uuid::try_parse(text).ok()?;
     Some(id.as_hyphenated().to_string())
@@ -138,7 +138,7 @@ impl fmt::Debug for EventId {
     }
 }
 
-/// A text that is no event id.
+/// A text that is not an event id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is no event id (a UUIDv8 in lower case is)")]
 pub struct InvalidEventId(String);
@@ -159,7 +159,7 @@ impl FromStr for EventId {
     }
 }
 
-/// One execution attempt of a job: Slurm's own unique accounting key, and an ordinal for the rare attempts that share it.
+/// One execution attempt of a job: Slurm's unique accounting key, and an ordinal for the rare attempts that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunKey {
     /// Slurm's ClusterName.
@@ -170,7 +170,7 @@ pub struct RunKey {
     pub task_id: Option<u32>,
     /// Submit time in Unix seconds; Slurm resets it at a requeue.
     pub submit_time: i64,
-    /// 0, or counts attempts that share a submit time (seen on Slurm 22.05 when a job is requeued in its first second).
+    /// Counts attempts that share a submit time, from 0 (seen on Slurm 22.05 when a job is requeued in its first second).
     pub attempt: u32,
 }
 
@@ -195,16 +195,16 @@ impl fmt::Display for RunKey {
     }
 }
 
-/// A fact about a run that happens once, or once per time.
+/// A fact about a run that occurs at most once, or at most once per time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
-    /// The run lived when capture started.
+    /// The run existed when capture started.
     Baseline,
     /// Entered the queue.
     Submitted,
     /// Got its allocation.
     Started,
-    /// Ended: one slot for all ends, whatever the type.
+    /// Ended: one slot for all ends, whatever the event type.
     End,
     /// Suspended at this time (Unix seconds).
     Suspended(i64),
@@ -212,9 +212,9 @@ pub enum Slot {
     Resumed(i64),
     /// Resized at this time (Unix seconds).
     Resized(i64),
-    /// Cancelled part of an array's remainder at this time (Unix seconds).
+    /// Part of an array's remainder was cancelled at this time (Unix seconds).
     TasksCancelled(i64),
-    /// Usage settled.
+    /// Accounting's usage became final.
     Updated,
     /// First cost estimate.
     CostEstimated,
@@ -223,7 +223,7 @@ pub enum Slot {
 }
 
 impl Slot {
-    /// The slot that the events of a type have; `None` if it has a time, or the type is of no recorded fact.
+    /// The slot of events of a type; `None` if the slot has a time, or the type is not of a recorded fact.
     pub fn of_type(kind: EventType) -> Option<Self> {
         match kind {
             EventType::JobBaseline => Some(Self::Baseline),
@@ -240,7 +240,7 @@ impl Slot {
 }
 
 impl IdSource {
-    /// Of a recorded fact. Nothing, where the type says it.
+    /// Source of a recorded fact's id. `None` where the event type determines the slot.
     pub fn recorded(kind: EventType, slot: Slot) -> Option<Self> {
         (Slot::of_type(kind) != Some(slot)).then(|| Self {
             slot: slot.to_string(),
@@ -248,7 +248,7 @@ impl IdSource {
         })
     }
 
-    /// Of the `n`th fact about the event's entity.
+    /// Source of the id of the `n`th fact about the event's entity.
     pub fn sampled(n: u64) -> Option<Self> {
         Some(Self {
             n,
@@ -256,7 +256,7 @@ impl IdSource {
         })
     }
 
-    /// Of the `n`th fact that is counted for something else than the event's entity.
+    /// Source of the id of the `n`th fact that is counted for another entity than the event's.
     pub fn sampled_for(entity: &str, n: u64) -> Option<Self> {
         Some(Self {
             n,
@@ -265,12 +265,12 @@ impl IdSource {
         })
     }
 
-    /// Of the fact that a doorbell itself is.
+    /// Source of the id of a fact known from a doorbell alone.
     pub fn rung(doorbell: &str) -> Option<Self> {
         Self::derived(doorbell_id(doorbell)?, 0)
     }
 
-    /// Of the `n`th fact computed from an event or a doorbell.
+    /// Source of the id of the `n`th fact computed from an event or a doorbell.
     pub fn derived(cause: impl fmt::Display, n: u64) -> Option<Self> {
         Some(Self {
             n,
@@ -298,13 +298,13 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A text that is no entity key of a run.
+/// A text that is not the entity key of a run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is no run (job/<job id>[_<task id>]/<submit time>[/<attempt>] is)")]
 pub struct InvalidRunKey(String);
 
 impl RunKey {
-    /// Reads back an entity key.
+    /// Parses an entity key.
     ///
     /// # Errors
     /// If the text is not exactly what [`RunKey::entity_key`] writes.
@@ -446,11 +446,11 @@ mod tests {
         let event = of(kind, IdSource::sampled_for("other", 4), "capture/x".into());
         let other = EventId::sampled("c", "other", kind, 4);
         assert_eq!(EventId::again(&event), Some(other));
-        // The count of a derived fact may be 0.
+        // The number of a derived fact may be 0.
         let kind = EventType::CaptureGapClosed;
         let event = of(kind, IdSource::derived(id, 0), "capture/x".into());
         assert_eq!(EventId::again(&event), Some(EventId::derived(id, kind, 0)));
-        // An early version did not say it.
+        // Events of an early version have no source.
         let event = of(EventType::NodeDown, None, "node/n1".into());
         assert_eq!(EventId::again(&event), None);
     }

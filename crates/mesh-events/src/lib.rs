@@ -2,9 +2,9 @@
 //!
 //! - [`proto`]: the generated protobuf messages of `proto/`.
 //! - [`EventType`]: the closed list of events.
-//! - [`ids`]: the identity of facts; the same fact has the same id whoever observes it.
+//! - [`ids`]: deterministic ids; every observer of a fact computes the same id.
 //! - [`subject`]: reversible subject tokens, and the subject of an event.
-//! - [`hooks`]: names of hooks, and who takes their doorbells.
+//! - [`hooks`]: names of hooks, and the consumers of their doorbells.
 //! - [`catalogue`]: streams, consumers, key-value buckets and roles as data.
 //! - [`cloudevents`]: the one mapping of an event to CloudEvents 1.0 headers and JSON.
 //!
@@ -38,7 +38,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Why bytes are not an event of this contract.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Not the protobuf message.
+    /// They are not the protobuf message.
     #[error("decode event")]
     Protobuf(#[from] prost::DecodeError),
     /// The type is not in the catalogue.
@@ -58,10 +58,10 @@ pub enum DecodeError {
 }
 
 impl Event {
-    /// Reads an event and checks what every consumer relies on: id, type, cluster, times, entity.
+    /// Decodes an event and checks the fields that every consumer relies on: id, type, cluster, times, entity.
     ///
     /// # Errors
-    /// A [`DecodeError`] that names what is wrong.
+    /// A [`DecodeError`] that names the fault.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let event = Self::decode(bytes)?;
         event.kind()?;
@@ -89,7 +89,7 @@ impl Event {
     /// The event's type.
     ///
     /// # Errors
-    /// If the type word is not in the catalogue.
+    /// If the type is not in the catalogue.
     pub fn kind(&self) -> Result<EventType, UnknownEventType> {
         self.r#type.parse()
     }
@@ -99,7 +99,7 @@ impl Event {
         self.entity.as_ref().map_or("", |entity| &entity.key)
     }
 
-    /// The job snapshot the event carries, if it is about a job.
+    /// The job snapshot of the event, if it is about a job.
     pub fn job(&self) -> Option<&proto::mesh::job::v1::Job> {
         use proto::mesh::event::v1::event::Payload;
         match self.payload.as_ref()? {

@@ -1,12 +1,12 @@
 //! Subjects of events and doorbells.
 //!
-//! Names from outside (users, partitions, nodes) become one subject token each, reversibly: bytes outside `[A-Za-z0-9-]` are written
-//! `_XX` (hexadecimal, upper case), an absent name is `_`. Permissions are given per user and partition, so two names never share a token.
+//! External names (users, partitions, nodes) become one subject token each, reversibly: bytes outside `[A-Za-z0-9-]` are written `_XX`
+//! (hexadecimal, upper case), an absent name is `_`. Permissions are granted per user and partition, so two names never share a token.
 
 use crate::proto::mesh::event::v1::{Event, event::Payload};
 use crate::{Category, UnknownEventType, hooks};
 
-/// One subject token for a name; `_` for an empty one.
+/// The subject token of a name; `_` for an empty one.
 pub fn token(name: &str) -> String {
     if name.is_empty() {
         return "_".to_owned();
@@ -22,12 +22,12 @@ pub fn token(name: &str) -> String {
     token
 }
 
-/// A token that [`token`] does not write.
+/// A token that [`token`] never produces.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is no subject token")]
 pub struct InvalidToken(String);
 
-/// The name behind a token.
+/// Decodes a token to the name.
 ///
 /// # Errors
 /// If the token is not exactly what [`token`] writes for some name.
@@ -100,7 +100,7 @@ pub fn of(event: &Event) -> Result<String, UnknownEventType> {
     Ok(subject)
 }
 
-/// Subject of a hook's doorbell. A name that is not known rings as [`hooks::OTHER_HOOK`], so that somebody takes it.
+/// Subject of a hook's doorbell. An unknown name is published as [`hooks::OTHER_HOOK`], so that a consumer receives it.
 pub fn doorbell(cluster: &str, hook: &str) -> String {
     let hook = hooks::canonical_name(hook).unwrap_or(hooks::OTHER_HOOK);
     format!("mesh.{}.hook.{}", token(cluster), token(hook))
@@ -111,12 +111,12 @@ pub fn checkpoint(origin: &str) -> String {
     format!("mesh.checkpoint.{}", token(origin))
 }
 
-/// Subject of the order in which a ledger took in its entries.
+/// Subject of the order in which a ledger appended its entries.
 pub fn order(origin: &str) -> String {
     format!("mesh.order.{}", token(origin))
 }
 
-/// Subject of an event that is told once more: for everybody, or for one webhook endpoint.
+/// Subject of a replayed event: for every reader, or for one webhook endpoint.
 pub fn replay(id: &str, endpoint: Option<&str>, original: &str) -> String {
     let id = token(id);
     match endpoint {
@@ -133,7 +133,7 @@ pub fn replays_for(endpoint: &str) -> String {
     format!("mesh.replay.*.webhook.{}.>", token(endpoint))
 }
 
-/// The parts of a replay's subject: its id, the endpoint it is for, and the subject of the original.
+/// The parts of a replay's subject: the replay's id, its endpoint, and the subject of the original.
 pub fn replayed(subject: &str) -> Option<(String, Option<String>, &str)> {
     let (id, rest) = subject.strip_prefix("mesh.replay.")?.split_once('.')?;
     let id = name(id).ok()?;
@@ -151,7 +151,7 @@ pub fn audit(cluster: &str, kind: &str) -> String {
     format!("mesh.{}.audit.{}", token(cluster), token(kind))
 }
 
-/// Subject of messages a service could not process.
+/// Subject of messages that a service could not process.
 pub fn dead(service: &str) -> String {
     format!("mesh.dead.{}", token(service))
 }

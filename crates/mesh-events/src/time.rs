@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use pbjson_types::Timestamp;
 
-/// A protobuf timestamp of a moment.
+/// Converts a time to a protobuf timestamp.
 pub fn timestamp(time: DateTime<Utc>) -> Timestamp {
     Timestamp {
         seconds: time.timestamp(),
@@ -11,7 +11,7 @@ pub fn timestamp(time: DateTime<Utc>) -> Timestamp {
     }
 }
 
-/// The moment of a protobuf timestamp; `None` if it is out of range.
+/// Converts a protobuf timestamp to a time; `None` if it is out of range.
 pub fn from_timestamp(time: &Timestamp) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp(time.seconds, time.nanos.try_into().ok()?)
 }

@@ -1,9 +1,9 @@
-//! How webhook endpoints are named: each by its owner, so two users may both have a `ci`.
+//! Names of webhook endpoints: scoped by owner, so two users may both have a `ci`.
 //!
-//! Everywhere but in its owner's own words an endpoint has its full name: `alice/ci`, or its name alone if it belongs to no user, as those of
-//! `mesh.toml`. No name has a slash, so a full name has one reading.
+//! Except in input of its owner, an endpoint is named by its full name: `alice/ci`, or the name alone if no user owns it, as for endpoints
+//! of `mesh.toml`. No name contains a slash, so full names are unambiguous.
 
-/// The full name of an endpoint; the owner is empty for one that belongs to no user.
+/// The full name of an endpoint; `owner` is empty for one without an owner.
 pub fn full(owner: &str, name: &str) -> String {
     if owner.is_empty() {
         name.to_owned()
@@ -17,8 +17,8 @@ pub fn short(full: &str) -> &str {
     full.rsplit_once('/').map_or(full, |(_, name)| name)
 }
 
-/// Full names that somebody may mean, who is these Unix users; the first that exists for them is meant. With a slash it is the full one
-/// (`/ci`: of no user), without it is one of their own, and otherwise one of no user.
+/// Full names that a caller with these Unix users may mean; the first that exists applies. A name with a slash is a full name (`/ci`:
+/// without owner). One without a slash is the caller's own, or else one without owner.
 pub fn candidates<'a>(named: &str, users: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     if let Some(unowned) = named.strip_prefix('/') {
         return vec![unowned.to_owned()];

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A cluster that `tests/cluster/up` made. Wiped when dropped, and (`OWNER`) when this process ends.
+/// A cluster started by `tests/cluster/up`. Removed when dropped, and (`OWNER`) when this process ends.
 #[derive(Debug)]
 pub struct SlurmCluster {
     name: String,
@@ -12,8 +12,9 @@ pub struct SlurmCluster {
 }
 
 impl SlurmCluster {
-    /// Starts one on the hundred ports from `base_port` on; `knobs` are those of `tests/cluster/up`. Control groups only if they say so:
-    /// all clusters of a machine share them, and a cluster with the same ports in another network namespace has jobs with the same ids.
+    /// Starts a cluster on the hundred ports from `base_port` on; `knobs` are those of `tests/cluster/up`. Control groups are used only if
+    /// they say so: all clusters of a machine share them, and a cluster with the same ports in another network namespace has jobs with the
+    /// same ids.
     ///
     /// # Panics
     /// If it does not start.
@@ -21,7 +22,7 @@ impl SlurmCluster {
         let owner = std::process::id().to_string();
         let cluster = Self {
             name: name.to_owned(),
-            // Where every user may enter, and short.
+            // A short path that every user may enter.
             dir: format!("/tmp/mesh-{name}-{base_port}-{owner}").into(),
         };
         let mut up = cluster.script("up", &[base_port.to_string()]);
@@ -42,17 +43,17 @@ impl SlurmCluster {
         &self.dir
     }
 
-    /// slurm.conf.
+    /// Path of slurm.conf.
     pub fn conf(&self) -> PathBuf {
         self.dir.join("etc/slurm.conf")
     }
 
-    /// Where its Slurm's commands are.
+    /// Folder of its Slurm commands.
     pub fn commands(&self) -> PathBuf {
         self.dir.join("commands")
     }
 
-    /// A line of its file `facts`.
+    /// A value of its file `facts`.
     ///
     /// # Panics
     /// If there is none.
@@ -65,7 +66,7 @@ impl SlurmCluster {
             .to_owned()
     }
 
-    /// Runs a command as a user and returns what it prints.
+    /// Runs a command as a user and returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -74,10 +75,10 @@ impl SlurmCluster {
             .unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// The same for a command that may fail.
+    /// As [`Self::run_as`], for a command that may fail.
     ///
     /// # Errors
-    /// What it complains about.
+    /// The command's error output.
     pub fn attempt(&self, user: &str, command: &[&str]) -> Result<String, String> {
         printed(&mut self.script("as", &[&[user], command].concat()))
     }
@@ -114,7 +115,7 @@ impl Drop for SlurmCluster {
     }
 }
 
-/// What a command prints, or complains about.
+/// A command's output, or its error output.
 fn printed(command: &mut Command) -> Result<String, String> {
     let Output {
         status,

@@ -1,4 +1,4 @@
-//! A program whose file of SQLite is damaged.
+//! A service program whose SQLite file is damaged.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::{wait_until, write_private};
 
-/// SQLite's.
+/// Size of a SQLite page.
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Checks of a service's own program, with a configuration and the file that it makes by that, that it says what is damaged and what to do:
-/// the first page after the header, and the last.
+/// Runs a service's program with a configuration, damages the file that it creates, and checks that it reports the damage and the remedy.
+/// Damages the first page after the header, then the last.
 ///
 /// # Panics
 /// If it does not.
@@ -37,7 +37,7 @@ pub async fn assert_corruption_reported(program: &str, config: &Path, file: &Pat
         let mut child = start(program, config, &said);
         let name = format!("{} is damaged", file.display());
         wait_until("it says what to do", PATIENCE, async || {
-            // It may have ended by itself: then the log has its last word.
+            // It may have exited: then the log has its message.
             let mut ask = Command::new(program);
             ask.arg("--config").arg(config).args(["--probe", "readyz"]);
             let asked = ask.output().expect("ask how it is");

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A file system of its own, small enough to be filled. It is gone on drop.
+/// A separate file system, small enough to be filled. Unmounted on drop.
 pub struct SmallDisk {
     folder: TempDir,
 }
 
 impl SmallDisk {
-    /// Makes one of a size as mount(8) has it, e.g. `160m`.
+    /// Mounts one with a size as in mount(8), e.g. `160m`.
     ///
     /// # Panics
     /// Without root's rights.
@@ -27,15 +27,15 @@ impl SmallDisk {
         Self { folder }
     }
 
-    /// Where it is.
+    /// Its mount point.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Leaves no byte free.
+    /// Fills it to the last byte.
     ///
     /// # Panics
-    /// If there is no room even for a file of nothing.
+    /// If there is no room even for an empty file.
     pub fn fill(&self) {
         let mut file = std::fs::File::options()
             .create(true)
@@ -45,7 +45,7 @@ impl SmallDisk {
         while file.write_all(&[0; 4096]).is_ok() {}
     }
 
-    /// Has room again.
+    /// Frees the space again.
     ///
     /// # Panics
     /// If it was not filled.
@@ -60,7 +60,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: somebody may still be leaving.
+        // Lazily: a process may still have files open.
         drop(Command::new("umount").arg("-l").arg(self.path()).status());
     }
 }

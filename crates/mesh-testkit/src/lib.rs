@@ -1,5 +1,5 @@
-//! For tests: a real Slurm cluster, a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, a witness of logs, two replicas of a service, ports, programs and small disks,
-//! builders of events, and waiting on conditions.
+//! For tests: a real Slurm cluster, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, two replicas of a service,
+//! ports, programs and small disks, builders of events, and waits on conditions.
 
 #![allow(
     clippy::expect_used,

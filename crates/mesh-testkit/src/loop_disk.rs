@@ -5,19 +5,19 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A real disk, in a file, that can be frozen: then who writes waits in the kernel, and cannot even be killed.
+/// A real file system in a file that can be frozen: writers then block in the kernel and cannot even be killed.
 pub struct LoopDisk {
     path: PathBuf,
     watchdog: Option<Child>,
 }
 
-/// Thaws disk `$2` when process `$1` is gone, or after a minute: nobody else would, and `sync` of the whole machine waits for it.
+/// Thaws disk `$2` when process `$1` is gone, or after a minute. No other process would, and `sync` of the whole machine waits for it.
 const WATCHDOG: &str = "timeout --foreground 60 tail --pid=\"$1\" -f /dev/null; fsfreeze --unfreeze \"$2\"; [ -d \"/proc/$1\" ] || umount -l \"$2\"";
-/// Where programs of the system are.
+/// Search path of system programs.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl LoopDisk {
-    /// Makes one in a file.
+    /// Creates and mounts a file system in a file.
     ///
     /// # Panics
     /// Without root's rights.
@@ -39,7 +39,7 @@ impl LoopDisk {
         disk
     }
 
-    /// Mounts what is in the file once more.
+    /// Mounts the file again.
     ///
     /// # Panics
     /// Without root's rights.
@@ -52,8 +52,8 @@ impl LoopDisk {
         );
     }
 
-    /// What was not synced is gone. EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (Linux, include/uapi/linux/ext4.h): the file
-    /// system stops at once, its journal is not written out.
+    /// Loses everything that was not synced. EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (Linux, include/uapi/linux/ext4.h): the
+    /// file system stops at once, its journal is not written out.
     ///
     /// # Panics
     /// Without root's rights.
@@ -63,7 +63,7 @@ impl LoopDisk {
         must(Command::new("umount").arg(&self.path));
     }
 
-    /// Nobody who writes gets an answer from now on.
+    /// Blocks every writer from now on.
     ///
     /// # Panics
     /// Without root's rights.
@@ -82,14 +82,14 @@ impl LoopDisk {
         must(Command::new("fsfreeze").arg("--freeze").arg(&self.path));
     }
 
-    /// It answers again.
+    /// Lets writers continue.
     ///
     /// # Panics
     /// Without root's rights.
     pub fn thaw(&mut self) {
         if let Some(mut watchdog) = self.watchdog.take() {
             must(Command::new("fsfreeze").arg("--unfreeze").arg(&self.path));
-            // The group: the shell, and what it waits with.
+            // The process group: the shell and its children.
             must(Command::new("kill").args(["-KILL", "--", &format!("-{}", watchdog.id())]));
             watchdog.wait().unwrap();
         }
@@ -107,7 +107,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// Runs a program of the system; as root only.
+/// Runs a system program that requires root.
 fn must(command: &mut Command) {
     let status = command.env("PATH", PATH).status();
     assert!(

@@ -1,4 +1,4 @@
-//! A nats-server of a test's own.
+//! A nats-server for one test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,14 +8,14 @@ use tempfile::TempDir;
 
 use crate::Port;
 
-/// How long it may take to start.
+/// Deadline of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A nats-server with JetStream on a port of its own, durable as in production. Killed on drop.
+/// A nats-server with JetStream on its own port, durable as in production. Killed on drop.
 pub struct NatsServer {
     child: Option<Child>,
     port: Port,
-    /// For the others of its cluster; only to stay its own.
+    /// Port for cluster routes, held so that no other process takes it.
     route: Option<Port>,
     folder: TempDir,
 }
@@ -24,15 +24,15 @@ impl NatsServer {
     /// Starts a server on a free port.
     ///
     /// # Panics
-    /// If there is no nats-server, with the command that gets one.
+    /// If there is no nats-server, with the command that installs one.
     pub async fn start() -> Self {
         Self::start_with("").await
     }
 
-    /// Starts a server with more lines of configuration, e.g. users.
+    /// Starts a server with additional lines of configuration, e.g. users.
     ///
     /// # Panics
-    /// If there is no nats-server, with the command that gets one.
+    /// If there is no nats-server, with the command that installs one.
     pub async fn start_with(configuration: &str) -> Self {
         let mut server = Self::new();
         server.configure(configuration);
@@ -40,10 +40,10 @@ impl NatsServer {
         server
     }
 
-    /// Starts a server that keeps its streams in a folder of somebody else's.
+    /// Starts a server that stores its streams in a folder of the caller's.
     ///
     /// # Panics
-    /// If there is no nats-server, with the command that gets one.
+    /// If there is no nats-server, with the command that installs one.
     pub async fn start_with_streams_at(folder: &Path) -> Self {
         let mut server = Self::new();
         server.write_configuration(folder, "");
@@ -60,7 +60,7 @@ impl NatsServer {
         }
     }
 
-    /// Replaces the lines of configuration; they count from the next start.
+    /// Replaces the additional lines of configuration; they take effect at the next start.
     pub fn configure(&self, configuration: &str) {
         self.write_configuration(self.folder.path(), configuration);
     }
@@ -73,10 +73,10 @@ impl NatsServer {
         std::fs::write(self.folder.path().join("nats.conf"), text).expect("write nats.conf");
     }
 
-    /// Starts so many servers that share their streams; one is as [`NatsServer::start`].
+    /// Starts a cluster of servers that share their streams; with a count of one as [`NatsServer::start`].
     ///
     /// # Panics
-    /// If there is no nats-server, with the command that gets one.
+    /// If there is no nats-server, with the command that installs one.
     pub async fn start_cluster(count: usize) -> Vec<Self> {
         if count == 1 {
             return vec![Self::start().await];
@@ -99,7 +99,7 @@ impl NatsServer {
         servers
     }
 
-    /// Addresses of all of these for clients.
+    /// Client addresses of all of these servers.
     pub fn urls(servers: &[Self]) -> String {
         let urls: Vec<String> = servers.iter().map(Self::url).collect();
         urls.join(",")
@@ -134,7 +134,7 @@ impl NatsServer {
         self.spawn().await;
     }
 
-    /// Returns once it listens, which it does last.
+    /// Returns once it listens, which is the last step of its start.
     async fn spawn(&mut self) {
         let log_path = self.folder.path().join("nats.log");
         let log = std::fs::File::create(&log_path).expect("create log");

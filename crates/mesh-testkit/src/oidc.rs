@@ -1,4 +1,4 @@
-//! A real OIDC provider (oidc-provider, of npm) that can be stopped, started again, and given new keys.
+//! A real OIDC provider (oidc-provider, of npm) that can be stopped, restarted, and given new keys.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What scripts/setup installs, below the root of the project.
+/// Installed by scripts/setup, relative to the root of the project.
 const MODULE: &str = ".tools/oidc/node_modules/oidc-provider/lib/index.js";
 
 /// An OIDC provider on loopback, ended when dropped.
@@ -20,9 +20,9 @@ pub struct OidcProvider {
 }
 
 impl OidcProvider {
-    /// Starts a provider with keys of its own for RS256, ES256 and EdDSA.
+    /// Starts a provider with new keys for RS256, ES256 and EdDSA.
     pub fn start() -> Self {
-        // Free now; a second provider on it would fail to start, and so the test.
+        // Free now; if another process takes it first, the provider fails to start, and so does the test.
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .expect("a port on loopback")
@@ -43,7 +43,7 @@ impl OidcProvider {
         provider
     }
 
-    /// Starts it again, with the keys it had.
+    /// Starts it again, with the same keys.
     pub fn up(&mut self) {
         self.down();
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -78,7 +78,7 @@ impl OidcProvider {
         self.child = Some(child);
     }
 
-    /// Ends it.
+    /// Stops it.
     pub fn down(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("kill the provider");
@@ -102,7 +102,7 @@ impl OidcProvider {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// An access token of a client (`alice`, `carol`, `dave`, `stranger`, `audit-1`, `admins-1`) for an audience, as the provider gives it.
+    /// An access token that the provider issues to a client (`alice`, `carol`, `dave`, `stranger`, `audit-1`, `admins-1`) for an audience.
     pub async fn token(&self, client: &str, audience: &str, algorithm: &str) -> String {
         let form = format!("grant_type=client_credentials&resource=urn:{audience}:{algorithm}");
         let answer = self
@@ -122,7 +122,7 @@ impl OidcProvider {
             .to_owned()
     }
 
-    /// Claims of a good token for the audience `mesh`.
+    /// Claims of a valid token for the audience `mesh`.
     pub fn claims(&self) -> Value {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -131,7 +131,7 @@ impl OidcProvider {
         json!({ "iss": self.issuer(), "sub": "alice", "aud": "mesh", "iat": now, "exp": now + 300 })
     }
 
-    /// A token with any claims, signed with the provider's key for an algorithm; what is in `header` replaces what would be there.
+    /// A token with any claims, signed with the provider's key for an algorithm; fields of `header` replace the usual ones.
     pub async fn forge(&self, key: &str, header: Value, claims: Value) -> String {
         let body = json!({ "key": key, "header": header, "claims": claims });
         let answer = self
@@ -144,7 +144,7 @@ impl OidcProvider {
         answer.text().await.expect("a token")
     }
 
-    /// How often its keys were fetched since it was started.
+    /// Number of fetches of its keys since its start.
     pub async fn fetched(&self) -> u32 {
         let answer = self
             .http

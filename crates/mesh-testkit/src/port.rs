@@ -1,20 +1,20 @@
-//! A port that stays a test's own, also while nobody listens on it.
+//! A port reserved for a test, also while no server listens on it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// A port of 127.0.0.1 that is bound and not listened on: connections are refused, and the kernel gives it to nobody who asks for any
-/// port. Who asks for this one, and for `SO_REUSEADDR` as servers do, gets it.
+/// A port of 127.0.0.1 that is bound without listening: connections are refused, and the kernel assigns it to no process that asks for any
+/// free port. A server that binds this port with `SO_REUSEADDR`, as servers do, gets it.
 #[derive(Debug)]
 pub struct Port {
     address: SocketAddr,
-    // Only to be open.
+    // Held open to reserve the port.
     _socket: TcpSocket,
 }
 
 impl Port {
-    /// Takes a free one.
+    /// Reserves a free port.
     ///
     /// # Panics
     /// If there is none.
@@ -30,7 +30,7 @@ impl Port {
         }
     }
 
-    /// Where a server is to listen.
+    /// Address for a server to listen on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }

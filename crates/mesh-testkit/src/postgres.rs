@@ -1,4 +1,4 @@
-//! A PostgreSQL of a test's own.
+//! A PostgreSQL server for tests.
 
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
@@ -13,20 +13,20 @@ use crate::Port;
 
 /// The superuser of every server.
 const SUPERUSER: &str = "postgres";
-/// Root is refused by the server; Debian's package makes this user.
+/// PostgreSQL refuses to run as root; Debian's package creates this user.
 const UNIX_USER: &str = "postgres";
-/// How long a server may take to start, recovery after a kill included.
+/// Deadline of a start, including recovery after a kill.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Not durable unless a client asks for it: the ledger has to.
+/// Commits are not durable unless a client asks for it: the ledger must ask.
 const CONFIGURATION: &str = "listen_addresses = ''\nmax_wal_size = 256MB\nshared_buffers = 32MB\nsynchronous_commit = off\n";
 
-/// A PostgreSQL server with data and a socket in a folder of its own; it listens on no TCP port unless told to. It is stopped by its id,
-/// on drop or by its guard.
+/// A PostgreSQL server with data and socket in a separate folder. It listens on no TCP port unless started with TLS. Stopped on drop or by
+/// its guard process.
 pub struct Postgres {
     folder: PathBuf,
-    /// False if the folder is the test's own and stays.
+    /// False if the folder belongs to the test and stays.
     temporary: bool,
-    /// On TCP, and then with TLS.
+    /// TCP port of a server with TLS.
     port: Option<Port>,
     server: Option<Server>,
     databases: AtomicU32,
@@ -34,7 +34,7 @@ pub struct Postgres {
 
 struct Server {
     postmaster: Child,
-    /// Waits for its input to end, as it does however this process ends, and then stops the server and removes its folder.
+    /// A process that waits for its input to end, as it does however this process ends. It then stops the server and removes its folder.
     guard: Child,
 }
 
@@ -42,23 +42,23 @@ impl Postgres {
     /// Starts a server.
     ///
     /// # Panics
-    /// If there is no PostgreSQL, with the command that gets one.
+    /// If there is no PostgreSQL, with the command that installs one.
     pub async fn start() -> Self {
         Self::start_with("").await
     }
 
-    /// Starts a server with more lines of configuration.
+    /// Starts a server with additional lines of configuration.
     ///
     /// # Panics
-    /// If there is no PostgreSQL, with the command that gets one.
+    /// If there is no PostgreSQL, with the command that installs one.
     pub async fn start_with(configuration: &str) -> Self {
         Self::start_in(temporary(), true, None, configuration).await
     }
 
-    /// Starts a server that is also at a port of 127.0.0.1, with TLS by this certificate and key (PEM).
+    /// Starts a server that also listens on a port of 127.0.0.1, with TLS by this certificate and key (PEM).
     ///
     /// # Panics
-    /// If there is no PostgreSQL, with the command that gets one.
+    /// If there is no PostgreSQL, with the command that installs one.
     pub async fn start_tls(certificate: &str, key: &str) -> Self {
         let (folder, port) = (temporary(), Port::take());
         let mut configuration = format!(
@@ -80,15 +80,15 @@ impl Postgres {
     /// Starts a server in an empty folder, e.g. of a small file system; the folder stays.
     ///
     /// # Panics
-    /// If there is no PostgreSQL, with the command that gets one.
+    /// If there is no PostgreSQL, with the command that installs one.
     pub async fn start_at(folder: &Path) -> Self {
         Self::start_in(folder.to_owned(), false, None, "").await
     }
 
-    /// One server for all tests of a process: fast, and never killed before they end.
+    /// One server for all tests of a process: fast, and not killed before they end.
     ///
     /// # Panics
-    /// If there is no PostgreSQL, with the command that gets one.
+    /// If there is no PostgreSQL, with the command that installs one.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Postgres> = OnceCell::const_new();
         let start = || Self::start_with("fsync = off\nmax_connections = 200");
@@ -145,21 +145,21 @@ impl Postgres {
         server
     }
 
-    /// Address of a database for a role; over the socket no password is needed.
+    /// Address of a database for a role; the socket needs no password.
     pub fn url(&self, role: &str, database: &str) -> String {
         let folder = self.folder.display();
         let port = self.port();
         format!("postgres://{role}@localhost/{database}?host={folder}&port={port}")
     }
 
-    /// Port on TCP of a server with TLS; for others only a part of their socket's name.
+    /// TCP port of a server with TLS; for others only a part of their socket's name.
     pub fn port(&self) -> u16 {
         self.port
             .as_ref()
             .map_or(5432, |port| port.address().port())
     }
 
-    /// Makes an empty database and gives its address for its owner, who is the superuser.
+    /// Creates an empty database. Returns its address for its owner, the superuser.
     ///
     /// # Panics
     /// If the server refuses.
@@ -182,7 +182,7 @@ impl Postgres {
             mut guard,
         }) = self.server.take()
         {
-            // First, so that it never means a later process of the same id.
+            // The guard first, so that it never kills a later process with the same id.
             guard.kill().expect("kill guard");
             guard.wait().expect("wait for guard");
             postmaster.kill().expect("kill PostgreSQL");
@@ -190,13 +190,13 @@ impl Postgres {
         }
     }
 
-    /// Stops all its processes until the result is dropped: it takes connections and answers nothing, as one whose disk hangs.
+    /// Suspends all its processes until the result is dropped: it accepts connections and never answers, like a server whose disk hangs.
     ///
     /// # Panics
     /// If there is no server.
     pub fn pause(&self) -> PausedPostgres {
         let postmaster = self.server.as_ref().expect("a server").postmaster.id();
-        // First the one that starts others.
+        // The postmaster first, which starts the others.
         signal("-STOP", &[postmaster.to_string()]);
         let children = format!("/proc/{postmaster}/task/{postmaster}/children");
         let children = std::fs::read_to_string(children).expect("read its processes");
@@ -224,7 +224,7 @@ impl Postgres {
                 .success()
         };
         while !ready() {
-            // Those whom a killed server left behind hold its shared memory for a moment, and the new one ends at once.
+            // Remaining processes of a killed server hold its shared memory for a moment; the new one then exits at once.
             if postmaster
                 .try_wait()
                 .expect("wait for PostgreSQL")
@@ -275,7 +275,7 @@ impl Postgres {
     }
 }
 
-/// A server that is stopped; goes on when dropped.
+/// A suspended server; resumes when dropped.
 #[must_use]
 pub struct PausedPostgres(Vec<String>);
 
@@ -285,7 +285,7 @@ impl Drop for PausedPostgres {
     }
 }
 
-/// Those that have ended meanwhile are no fault.
+/// Processes that have ended meanwhile are ignored.
 fn signal(name: &str, processes: &[String]) {
     let mut kill = Command::new("kill");
     kill.arg(name).args(processes).stderr(Stdio::null());
@@ -296,7 +296,7 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.kill();
         if self.temporary {
-            // Those left behind may still write; what they write is in the system's folder for temporary files.
+            // Remaining processes may still write; their files are in the system's temporary folder.
             drop(std::fs::remove_dir_all(&self.folder));
         }
     }
@@ -339,7 +339,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }
 
-/// The program as somebody who may run a server. It keeps its id: setpriv is replaced by it.
+/// Runs a program as a user that may run a server. The process id stays: setpriv replaces itself.
 fn as_unix_user(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -351,7 +351,7 @@ fn as_unix_user(program: &Path) -> Command {
     command
 }
 
-/// A program of the newest PostgreSQL: `POSTGRES_BIN` names the folder of another, and Debian keeps each version in one of its own.
+/// A program of the newest PostgreSQL. `POSTGRES_BIN` names another folder; Debian installs each version in a separate folder.
 fn program(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("POSTGRES_BIN") {
         return PathBuf::from(folder).join(name);

@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes an executable shell script, in place of what was there.
+/// Writes an executable shell script, replacing an existing file.
 ///
-/// Another process writes it. A process that another test starts at that moment would inherit the open file, and until it has called
-/// `exec` nobody could run the script ("text file busy").
+/// A child process writes it. If this process did, a process started by another test at that moment would inherit the open file. Until that
+/// process has called `exec`, the script could not be run ("text file busy").
 ///
 /// # Panics
 /// If it cannot be written.
@@ -24,7 +24,7 @@ pub fn script(path: &Path, text: &str) {
     assert!(install.wait().expect("wait for install").success());
 }
 
-/// Copies a program, likewise.
+/// Copies a program in the same way.
 ///
 /// # Panics
 /// If it cannot be copied.

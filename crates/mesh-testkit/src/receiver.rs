@@ -1,4 +1,4 @@
-//! A real HTTP receiver that keeps what it gets and answers as a test tells it.
+//! A real HTTP receiver that records requests and answers as a test configures it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ impl ReceivedRequest {
     /// A header as text.
     ///
     /// # Panics
-    /// If it is missing or no text.
+    /// If it is missing or not text.
     pub fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)
@@ -42,13 +42,13 @@ impl ReceivedRequest {
     /// The body as JSON.
     ///
     /// # Panics
-    /// If it is no JSON.
+    /// If it is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("a JSON body")
     }
 }
 
-/// An answer.
+/// A prepared response.
 #[derive(Clone, Debug)]
 pub struct CannedResponse {
     /// HTTP status.
@@ -57,12 +57,12 @@ pub struct CannedResponse {
     pub headers: Vec<(String, String)>,
     /// Body.
     pub body: Vec<u8>,
-    /// How long to wait before answering.
+    /// Delay before the response.
     pub delay: Duration,
 }
 
 impl CannedResponse {
-    /// An empty answer of a status.
+    /// An empty response with a status.
     pub fn status(status: u16) -> Self {
         Self {
             status,
@@ -79,7 +79,7 @@ struct Shared {
     otherwise: Mutex<CannedResponse>,
 }
 
-/// An HTTP receiver on a port of its own.
+/// An HTTP receiver on its own port.
 pub struct WebhookReceiver {
     shared: Arc<Shared>,
     port: Port,
@@ -135,7 +135,7 @@ impl WebhookReceiver {
             .clone()
     }
 
-    /// Answers the next requests like this, one each.
+    /// Queues responses for the next requests, one each.
     ///
     /// # Panics
     /// If a handler panicked.
@@ -147,7 +147,7 @@ impl WebhookReceiver {
             .extend(answers);
     }
 
-    /// Answers every request like this unless told otherwise.
+    /// Sets the response of requests without a queued one.
     ///
     /// # Panics
     /// If a handler panicked.
@@ -155,7 +155,7 @@ impl WebhookReceiver {
         *self.shared.otherwise.lock().expect("no panic while locked") = answer;
     }
 
-    /// Goes away: connections are refused.
+    /// Stops listening: connections are refused.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.abort();
@@ -163,7 +163,7 @@ impl WebhookReceiver {
         }
     }
 
-    /// Comes back on the same port.
+    /// Listens again on the same port.
     ///
     /// # Panics
     /// If it does not get it.

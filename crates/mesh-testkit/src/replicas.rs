@@ -1,4 +1,4 @@
-//! Two replicas of a service as real processes, and faults for the one that leads.
+//! Two replicas of a service as real processes, and faults for the leader.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use crate::wait_for;
 
-/// How long a take-over may take in a test; on an idle machine it is less than ten seconds.
+/// Deadline of a take-over in a test; on an idle machine it takes less than ten seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A process of a service. Killed on drop.
@@ -20,7 +20,7 @@ pub struct Replica {
     child: Child,
 }
 
-/// Two of them.
+/// Two replicas of a service.
 pub struct Replicas {
     service: &'static str,
     replicas: [Replica; 2],
@@ -50,7 +50,7 @@ impl Replica {
         }
     }
 
-    /// What `/readyz` says; `None` while nobody answers.
+    /// The response of `/readyz`; `None` while there is none.
     async fn readyz(&self) -> Option<serde_json::Value> {
         let answer = async {
             let mut stream = UnixStream::connect(&self.socket).await.ok()?;
@@ -89,7 +89,7 @@ impl Replicas {
         }
     }
 
-    /// Everything that both have logged.
+    /// The logs of both.
     pub fn logs(&self) -> String {
         let logs = self.replicas.iter().map(|replica| {
             let log = replica.socket.with_extension("log");
@@ -108,7 +108,7 @@ impl Replicas {
         .await;
     }
 
-    /// Waits until one leads and the other stands by; returns who leads.
+    /// Waits until one leads and the other is on standby; returns the leader.
     pub async fn settled(&self) -> usize {
         let what = format!("one of two {} leads", self.service);
         wait_for(&what, PATIENCE, async || {
@@ -140,7 +140,7 @@ impl Replicas {
         );
     }
 
-    /// Kills the leader; returns once the other one leads and the killed one stands by again.
+    /// Kills the leader. Returns once the other one leads and the restarted one is on standby.
     pub async fn kill_leader(&mut self) {
         let leader = self.settled().await;
         let since = Instant::now();
@@ -149,7 +149,7 @@ impl Replicas {
         self.restart(leader).await;
     }
 
-    /// Stops the leader in order, likewise.
+    /// Stops the leader in order, and otherwise as [`Self::kill_leader`].
     pub async fn stop_leader(&mut self) {
         let leader = self.settled().await;
         let since = Instant::now();
@@ -158,7 +158,8 @@ impl Replicas {
         self.restart(leader).await;
     }
 
-    /// Stops the leader's time for at least `pause`, and until the other one leads. It must stand by afterwards, in the same process.
+    /// Suspends the leader's process for at least `pause`, and until the other one leads. Afterwards it must be on standby, in the same
+    /// process.
     pub async fn pause_leader(&mut self, pause: Duration, meanwhile: impl AsyncFnOnce()) {
         let leader = self.settled().await;
         let since = Instant::now();

@@ -1,4 +1,4 @@
-//! A witness that cosigns, over HTTP and as C2SP says.
+//! A witness that cosigns checkpoints over HTTP, by the C2SP specification.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use sha2::{Digest as _, Sha256};
 use signed_note::{Note, StandardVerifier, VerifierList};
 use tlog_tiles::{Hash, check_tree};
 
-/// What a witness has signed of each origin.
+/// The last checkpoint signed for each origin.
 type SignedCheckpoint = HashMap<String, (u64, Hash)>;
 
-/// A witness of logs. It shares no code with the ledger: proofs are verified by `tlog_tiles`, the log's signatures by `signed_note`.
+/// A witness of logs. It shares no code with the ledger: `tlog_tiles` verifies proofs, `signed_note` the log's signatures.
 #[derive(Clone)]
 pub struct WitnessServer {
     name: &'static str,
@@ -27,7 +27,7 @@ pub struct WitnessServer {
 }
 
 impl WitnessServer {
-    /// A witness of that name, with the key of a seed, which knows no log yet; and its address.
+    /// Starts a witness with this name and a key made from the seed. It trusts no log yet. Returns its address as well.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -47,10 +47,10 @@ impl WitnessServer {
         (served, url)
     }
 
-    /// From now on it cosigns what that log signs, and nothing else.
+    /// Makes it cosign this log's checkpoints, and no other's.
     ///
     /// # Panics
-    /// Never: nobody panics while holding the lock.
+    /// Never: no holder of the lock panics.
     pub fn know(&self, log: &str) {
         log.clone_into(&mut self.log.lock().unwrap());
     }

@@ -7,7 +7,7 @@ use mesh_testkit::fixtures::{ended, job, job_event};
 use proptest::prelude::*;
 use prost::Message as _;
 
-/// A failed array task with everything an end may carry.
+/// A failed array task with every field that an end may carry.
 fn failed() -> Event {
     let failed = Job {
         display_id: "41_7".into(),

@@ -28,7 +28,7 @@ fn subjects_name_partition_account_and_user() {
 
 #[test]
 fn no_subject_holds_a_job_id() {
-    // Each distinct subject costs the broker memory; jobs come without end.
+    // Each distinct subject costs the broker memory, and the number of jobs is unlimited.
     for kind in EventType::ALL
         .iter()
         .filter(|kind| kind.category() == Category::Job)

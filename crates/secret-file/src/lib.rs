@@ -1,18 +1,18 @@
-//! Reads files that hold a secret: passwords, tokens, private keys. A file that others may read or change is refused, as OpenSSH refuses
-//! a private key: a warning would be read by nobody, and who changes a token is let in with it.
+//! Reads files that hold a secret: passwords, tokens, private keys. A file that others may read or change is refused, as OpenSSH refuses a
+//! private key. A warning would go unread, and whoever can change a token file can log in.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// A longer file holds no secret.
+/// Limit of a secret's length.
 const LONGEST: u64 = 64 * 1024;
 
-/// Why a file is not used although it can be read: what is inside of the [`io::Error`].
+/// Why a readable file is refused; the inner error of the [`io::Error`].
 #[derive(Debug, thiserror::Error)]
 pub enum UnsafeFile {
-    /// Its mode lets others at it.
+    /// Its mode gives others access.
     #[error(
         "others may read or change it (mode {mode:o}); chmod 600 it, and replace the secret if somebody may have read it"
     )]
@@ -31,12 +31,12 @@ impl From<UnsafeFile> for io::Error {
     }
 }
 
-/// Tells whether a file is still the one that was read: inode, length, and the time at which content or mode were changed.
+/// Identifies the version of a file: inode, length, and the time at which content or mode were changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp(u64, u64, i64, i64);
 
 impl FileStamp {
-    /// What the file at a path is now; `None` if there is none.
+    /// The stamp of the file at a path; `None` if there is none.
     pub fn of(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().as_ref().map(Self::from)
     }
@@ -48,21 +48,21 @@ impl From<&Metadata> for FileStamp {
     }
 }
 
-/// Reads a secret as it is in the file.
+/// Reads a secret, exactly as it is in the file.
 ///
 /// # Errors
-/// If the file cannot be read, or an [`UnsafeFile`] if others may read or change it. The path is not in the text: who reports it knows by which
-/// key it was named.
+/// If the file cannot be read, or an [`UnsafeFile`] if others may read or change it. The text does not contain the path: the caller reports
+/// the key that names the file.
 pub fn read(path: &Path) -> io::Result<String> {
     read_with_stamp(path).map(|(text, _)| text)
 }
 
-/// Reads a secret, and what its file was then.
+/// Reads a secret and the stamp of its file.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_with_stamp(path: &Path) -> io::Result<(String, FileStamp)> {
-    // Opened once: what is checked is what is read.
+    // Opened once: the file that is checked is the one that is read.
     let file = File::open(path)?;
     let about = file.metadata()?;
     if !about.is_file() || about.len() > LONGEST {
@@ -74,8 +74,8 @@ pub fn read_with_stamp(path: &Path) -> io::Result<(String, FileStamp)> {
     Ok((text, FileStamp::from(&about)))
 }
 
-/// Whether a file with a secret is safe from others. A group may read and change it if it is a group of this process: Kubernetes gives
-/// volumes and secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
+/// Checks that a file with a secret is safe from others. A group of this process may read and change it: Kubernetes gives volumes and
+/// secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
 fn check(file: &Metadata) -> Result<(), UnsafeFile> {
     let mode = file.mode() & 0o7777;
     let by_group = mode & 0o070 != 0 && !is_own_group(file.gid());

@@ -1,4 +1,4 @@
-//! Processes that are nobody's child.
+//! Detached processes, which are children of no process of ours.
 
 #![expect(
     unsafe_code,
@@ -13,11 +13,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::Duration;
 
-/// Does some work in a process of its own that is no child of this one, and returns as soon as that exists. What is waited for does nothing
-/// but fork and exit, so no disk and no loader can hold it up.
+/// Does some work in a separate process that is no child of this one, and returns as soon as it exists. The caller waits only for a process
+/// that forks and exits, so neither a disk nor the loader can delay it.
 ///
 /// # Errors
-/// If the system gives no process, or this one has more than one thread.
+/// If the system cannot create a process, or this one has more than one thread.
 pub fn detached(work: impl FnOnce()) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() > 1 {
         let problem = "a process with several threads cannot be copied";
@@ -29,19 +29,19 @@ pub fn detached(work: impl FnOnce()) -> io::Result<()> {
     }
     let status = match fork() {
         Ok(0) => {
-            // Nothing of this copy may go back into the code that was copied.
+            // The copy must never return into the code of the original.
             catch_unwind(AssertUnwindSafe(work)).ok();
             0
         }
         Ok(_) => 0,
         Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN),
     };
-    // SAFETY: ends this copy at once, without what is to be done at the end of the original.
+    // SAFETY: ends this copy at once, without the exit handlers of the original.
     unsafe { libc::_exit(status) }
 }
 
 fn fork() -> io::Result<libc::pid_t> {
-    // SAFETY: there is one thread only, so the copy finds no lock taken and may do anything.
+    // SAFETY: there is only one thread, so the copy finds no lock taken and may do anything.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         child => Ok(child),
@@ -51,7 +51,7 @@ fn fork() -> io::Result<libc::pid_t> {
 fn wait_for(child: libc::pid_t) -> io::Result<()> {
     loop {
         let mut status = 0;
-        // SAFETY: waits for a child that nobody else knows.
+        // SAFETY: waits for a child that no other code knows.
         if unsafe { libc::waitpid(child, &raw mut status, 0) } == child {
             return match libc::WEXITSTATUS(status) {
                 0 => Ok(()),
@@ -61,16 +61,15 @@ fn wait_for(child: libc::pid_t) -> io::Result<()> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            // Who ignores SIGCHLD has no children to wait for: the system has waited.
+            // If SIGCHLD is ignored, there are no children to wait for: the system has reaped it.
             Some(libc::ECHILD) => return Ok(()),
             _ => return Err(error),
         }
     }
 }
 
-/// Becomes a program that has nothing of what this process was given but its environment: no descriptors beside the standard streams, no
-/// signals ignored that end a process or blocked. The system ends it after `within`, whatever it does, unless it calls [`started`] before.
-/// Returns only if it cannot be started.
+/// Replaces this process by a program that inherits only its environment: no descriptors except the standard streams, no ignored or blocked
+/// signals that end a process. The system ends it after `within`, unless it calls [`started`] before. Returns only if it cannot be started.
 pub fn exec_alone(command: &mut Command, within: Duration) -> io::Error {
     if let Err(error) = close_on_exec() {
         return error;
@@ -84,26 +83,26 @@ pub fn exec_alone(command: &mut Command, within: Duration) -> io::Error {
         for signal in [libc::SIGALRM, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             libc::signal(signal, libc::SIG_DFL);
         }
-        // The alarm goes on in the new program.
+        // The alarm persists in the new program.
         libc::alarm(seconds);
     }
     command.exec()
 }
 
-/// The program that was started by [`exec_alone`] is at work and sets its own limits from here on.
+/// Cancels the time limit of [`exec_alone`]: the program is running and sets its own limits from here on.
 pub fn started() {
-    // SAFETY: takes back an alarm, if there is one.
+    // SAFETY: cancels an alarm, if there is one.
     unsafe { libc::alarm(0) };
 }
 
-/// Has every descriptor beside the standard streams closed by exec.
+/// Marks every descriptor except the standard streams as close-on-exec.
 fn close_on_exec() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();
         if let Some(descriptor) = name.to_str().and_then(|name| name.parse::<i32>().ok())
             && descriptor > 2
         {
-            // SAFETY: changes what exec does with it, not what it is.
+            // SAFETY: changes what exec does with it, not the descriptor itself.
             unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }

@@ -1,7 +1,7 @@
-//! What this process was given by who started it.
+//! Signals and standard streams as this process inherited them.
 //!
-//! Before `main` Rust's runtime ignores SIGPIPE and opens `/dev/null` in place of a standard stream that is closed, and std sets SIGPIPE to
-//! its default in every program it starts, and blocks no signal there. So what was there is noted before the runtime begins, as the loader
+//! Before `main`, Rust's runtime ignores SIGPIPE and opens `/dev/null` in place of a closed standard stream. std resets SIGPIPE to its
+//! default and unblocks all signals in every program it starts. So the inherited state is recorded before the runtime begins, as the loader
 //! runs `.init_array`.
 
 #![expect(
@@ -21,11 +21,11 @@ static IGNORES_SIGPIPE: AtomicBool = AtomicBool::new(false);
 static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);
 
 #[used]
-// SAFETY: the section holds pointers to functions of C, which the loader calls once, before `main`.
+// SAFETY: the section holds pointers to C functions, which the loader calls once, before `main`.
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
 
-/// Runs before Rust's runtime: nothing but libc and atomics.
+/// Runs before Rust's runtime: may use only libc and atomics.
 extern "C" fn note() {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: without a new action this only writes the present one.
@@ -36,14 +36,14 @@ extern "C" fn note() {
         IGNORES_SIGPIPE.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
     }
     for stream in 0..3_u8 {
-        // SAFETY: asks for flags only.
+        // SAFETY: only reads flags.
         if unsafe { libc::fcntl(stream.into(), libc::F_GETFD) } == -1 {
             CLOSED_STREAMS.fetch_or(1 << stream, Ordering::Relaxed);
         }
     }
 }
 
-/// Becomes a program, with signals and standard streams as this process was given them. Returns only if that fails.
+/// Replaces this process by a program with the signals and standard streams that this process inherited. Returns only if that fails.
 pub fn exec(command: &mut Command) -> io::Error {
     let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: without a new set this only writes the present one.
@@ -54,17 +54,17 @@ pub fn exec(command: &mut Command) -> io::Error {
     }
     // SAFETY: it was written.
     let blocked = unsafe { blocked.assume_init() };
-    // SAFETY: `restore` calls functions only that may be called between fork and exec; here nothing is forked at all.
+    // SAFETY: `restore` only calls functions that may be called between fork and exec; here nothing is forked at all.
     unsafe { command.pre_exec(move || restore(&blocked)) };
     command.exec()
 }
 
-/// The last act before exec, after what std does.
+/// Runs last before exec, after std's changes.
 fn restore(blocked: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: blocks what was blocked a moment ago.
+    // SAFETY: blocks the signals that were blocked a moment ago.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, blocked, std::ptr::null_mut()) };
     if IGNORES_SIGPIPE.load(Ordering::Relaxed) {
-        // SAFETY: no handler of ours is in place that something could rely on.
+        // SAFETY: no handler of ours is in place that other code could rely on.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     }
     let closed = CLOSED_STREAMS.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The `[webhook-dispatcher]` section: what was written, and what it means.
+//! The `[webhook-dispatcher]` section, as written and as validated.
 
 mod check;
 mod endpoint;
@@ -26,7 +26,7 @@ pub use renamed::RENAMED_KEYS;
 pub(crate) use renamed::{refuse_old_keys, rename_old_keys};
 pub use written::{Arrays, EndpointCircuitBreaker, EndpointConfig, EndpointRetry};
 
-/// What only the operator may say of an endpoint.
+/// Keys of an endpoint that are accepted in `mesh.toml` only.
 const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow_http"];
 
 /// The section with its defaults.
@@ -171,14 +171,14 @@ impl Default for Config {
     }
 }
 
-/// Something wrong in the configuration.
+/// A fault in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Name of the endpoint, or its number; empty for the service's own keys.
+    /// Name or number of the endpoint. Empty for keys of the service.
     pub endpoint: String,
-    /// The key.
+    /// The key at fault.
     pub key: &'static str,
-    /// What is wrong, and what to do.
+    /// The problem and the remedy.
     pub problem: String,
 }
 
@@ -197,10 +197,10 @@ impl fmt::Display for Fault {
 }
 
 impl Config {
-    /// Checks everything and makes the endpoints. `read` reads a secret's file.
+    /// Validates the section and builds the endpoints. `read` reads a secret's file.
     ///
     /// # Errors
-    /// Every fault, not only the first.
+    /// All faults, not only the first.
     pub fn validate(
         &self,
         read: impl Fn(&Path) -> std::io::Result<String>,
@@ -274,10 +274,10 @@ impl Config {
 }
 
 impl Config {
-    /// Checks an endpoint as the API is given it.
+    /// Validates an endpoint given to the API.
     ///
     /// # Errors
-    /// Every fault; what only the operator may set is one.
+    /// All faults, including keys that only the operator may set.
     pub fn endpoint(&self, spec: &Value) -> Result<Endpoint, Vec<Fault>> {
         let fault = |key, problem: String| Fault {
             endpoint: String::new(),
@@ -299,7 +299,7 @@ impl Config {
         let mut check = Check::new(self, &written);
         check.name();
         check.name_in_paths();
-        // Whoever may write files into an address could read those of the server.
+        // Naming a file would let API users read the server's files.
         let nothing = |_: &Path| {
             Err(std::io::Error::other(
                 "files can only be named in mesh.toml",
@@ -313,20 +313,20 @@ impl Config {
     }
 }
 
-/// What cannot be read, and where.
+/// Describes a deserialization error with its path.
 fn unread(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     match error.path().to_string().as_str() {
-        // Of the object itself: an unknown field, which is named.
+        // An error at the root is an unknown field, which the message names.
         "." => error.inner().to_string(),
         path => format!("{path}: {}", error.inner()),
     }
 }
 
 impl Database {
-    /// Where the tables are.
+    /// Location of the tables.
     ///
     /// # Errors
-    /// What is wrong with the address.
+    /// If the address is invalid.
     pub fn location(&self, data_dir: &Path) -> Result<Location, Fault> {
         if self.url.is_empty() {
             return Ok(Location::Sqlite(data_dir.join("webhook-dispatcher.db")));
@@ -339,7 +339,7 @@ impl Database {
     }
 }
 
-/// How long the stream keeps events.
+/// Retention of the event stream.
 fn kept() -> Duration {
     STREAMS
         .iter()

@@ -1,4 +1,4 @@
-//! Checks one endpoint of the configuration.
+//! Validates one endpoint of the configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::domain::retry::RetryPolicy;
 use crate::domain::success::Codes;
 use crate::signature::Signer;
 
-/// Headers that the dispatcher or HTTP itself sets.
+/// Headers set by the dispatcher or by HTTP itself.
 const OURS: [&str; 10] = [
     "connection",
     "content-length",
@@ -36,10 +36,10 @@ const OURS: [&str; 10] = [
 const MOST_BURST: u32 = 10_000;
 const MOST_HEADERS: usize = 20;
 const MOST_VALUE: usize = 4096;
-/// Half as long as the stream keeps events.
+/// Half the retention of the event stream.
 const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Checks one endpoint and gathers what is wrong.
+/// Validates one endpoint and collects its faults.
 pub(super) struct Check<'a> {
     pub config: &'a Config,
     pub written: &'a EndpointConfig,
@@ -63,7 +63,7 @@ impl<'a> Check<'a> {
         });
     }
 
-    /// The name, and what it is for.
+    /// Checks the name and the description.
     pub fn name(&mut self) {
         let EndpointConfig {
             name, description, ..
@@ -92,7 +92,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A name that people write in addresses and on command lines.
+    /// Checks that a name is usable in URLs and on command lines.
     pub fn name_in_paths(&mut self) {
         let name = &self.written.name;
         let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -104,7 +104,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// The endpoint, if nothing is wrong with it.
+    /// Builds the endpoint, if it has no faults.
     pub fn endpoint(
         &mut self,
         allowed: &[Subnet],
@@ -147,7 +147,7 @@ impl<'a> Check<'a> {
                 "above 0 and at most 30s: so long a request keeps its place",
             );
         }
-        // A channel takes about one message a second; one after the other they also keep their order.
+        // A channel accepts about one message per second, and sequential requests keep their order.
         let concurrency = written
             .concurrency
             .unwrap_or(if written.format.is_ordered() {
@@ -217,7 +217,7 @@ impl<'a> Check<'a> {
         written.unwrap_or(self.config.pending_threshold)
     }
 
-    /// Which statuses mean success.
+    /// Statuses that mean success.
     fn success(&mut self) -> Codes {
         let judges = matches!(
             self.written.format,
@@ -235,7 +235,7 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// How fast it may be sent to.
+    /// The rate limit.
     fn limit(&mut self) -> Option<Limit> {
         let EndpointConfig {
             rate_limit, burst, ..
@@ -260,7 +260,7 @@ impl<'a> Check<'a> {
         Some(Limit { rate, burst })
     }
 
-    /// Headers, but for those that are ours to set.
+    /// Extra headers, except those that the dispatcher sets.
     fn headers(
         &mut self,
         read: &impl Fn(&Path) -> std::io::Result<String>,
@@ -299,7 +299,7 @@ impl<'a> Check<'a> {
         headers
     }
 
-    /// The format with its secrets read, and checked.
+    /// Validates the format after reading its secrets.
     fn format(
         &mut self,
         url: Option<&Url>,
@@ -368,7 +368,7 @@ impl<'a> Check<'a> {
             ),
             other => self.fault("url", format!("https is needed, not {other}")),
         }
-        // Names are judged when they are dialled: what they resolve to may change.
+        // Host names are checked when they are resolved for a request, as their addresses may change.
         let literal = match url.host() {
             Some(Host::Ipv4(address)) => Some(address.into()),
             Some(Host::Ipv6(address)) => Some(address.into()),

@@ -1,4 +1,4 @@
-//! An endpoint, checked.
+//! A validated endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,51 +18,51 @@ use crate::domain::retry::RetryPolicy;
 use crate::domain::success::Codes;
 use crate::signature::Signer;
 
-/// An endpoint, checked.
+/// A validated endpoint.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Its full name: with the owner's, if it belongs to a user.
+    /// Full name, including the owner if it belongs to a user.
     pub name: String,
-    /// Unix user it belongs to; empty for those of `mesh.toml`.
+    /// Unix user who owns it. Empty for endpoints of `mesh.toml`.
     pub owner: String,
-    /// Where to send.
+    /// URL to send to.
     pub url: Url,
-    /// Signs what is sent; `None` for formats that know no signatures.
+    /// Signs requests. `None` for formats without signatures.
     pub signer: Option<Signer>,
-    /// What is sent.
+    /// Format of requests.
     pub format: Format,
-    /// Which events.
+    /// Selects events.
     pub filter: Filter,
-    /// Whether arrays are told as digests.
+    /// Whether array events are aggregated into digests.
     pub digest: bool,
     /// Headers of every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// What may be shown of it.
+    /// Definition without secrets, as JSON.
     pub public: Value,
-    /// Older events are not sent.
+    /// Older events are not sent. `None`: no limit.
     pub max_event_age: Option<Duration>,
-    /// A chat is told of a job that waits once it has waited for so long.
+    /// How long a job must be pending before a chat is notified.
     pub pending_threshold: Duration,
-    /// Subnets it may be in although they are private.
+    /// Private subnets that the endpoint may be in.
     pub allowed: Vec<Subnet>,
     /// Deadline of one attempt.
     pub timeout: Duration,
-    /// Requests under way.
+    /// Maximum requests in flight.
     pub concurrency: usize,
-    /// How often and when it is tried.
+    /// Number and intervals of attempts.
     pub policy: RetryPolicy,
     /// Statuses that mean success.
     pub success: Codes,
-    /// So many failures in a row open its circuit; 0: never.
+    /// Consecutive failures that open the circuit. 0: never.
     pub failure_threshold: u32,
-    /// How fast; `None`: as fast as it goes.
+    /// Rate limit. `None`: unlimited.
     pub limit: Option<Limit>,
-    /// Takes its secrets out of what is recorded or shown.
+    /// Removes the endpoint's secrets from recorded or displayed text.
     pub redactor: Arc<Redactor>,
 }
 
 impl Endpoint {
-    /// When it may be sent something. Probes wait as retries do, but never for hours.
+    /// Rules for admission. Probes use the retry intervals, capped at [`circuit::LONGEST`].
     pub fn rules(&self) -> AdmissionRules {
         let policy = self.policy;
         AdmissionRules {
@@ -77,7 +77,7 @@ impl Endpoint {
         }
     }
 
-    /// Everything about it that is secret.
+    /// All secrets of the endpoint.
     pub fn secrets(&self) -> Values {
         let mut values = Values::default();
         values.address(&self.url, self.format.address_is_secret());
@@ -93,7 +93,7 @@ impl Endpoint {
         values
     }
 
-    /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
+    /// The URL without user, password and query. For chats only the host, as the path is the secret.
     pub fn redacted_url(&self) -> String {
         self.format.shown(&self.url)
     }

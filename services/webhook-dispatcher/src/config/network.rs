@@ -1,4 +1,4 @@
-//! How receivers are reached: names, trust, proxy.
+//! How receivers are reached: name resolution, certificates, proxy.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -30,27 +30,27 @@ pub struct ProxyConfig {
     pub no_proxy: Vec<String>,
 }
 
-/// How receivers are reached, checked.
+/// Validated network settings.
 #[derive(Clone, Default)]
 pub struct Network {
-    /// Authorities that are trusted beside the system's.
+    /// Trusted authorities in addition to the system's.
     pub authorities: Vec<Certificate>,
-    /// Who is asked about names; empty to ask as the system does.
+    /// DNS servers. Empty: the system's resolver.
     pub dns_servers: Vec<SocketAddr>,
-    /// What requests go through.
+    /// The egress proxy.
     pub proxy: Option<Proxy>,
 }
 
-/// What requests go through.
+/// An egress proxy for HTTP requests.
 #[derive(Clone)]
 pub struct Proxy {
-    /// Its address, without credentials.
+    /// Its URL without credentials.
     pub url: Url,
     /// User and password.
     pub credentials: Option<(String, SecretString)>,
-    /// Takes them out of its answers.
+    /// Removes the credentials from the proxy's responses.
     pub redactor: Arc<Redactor>,
-    /// Receivers that it is not used for.
+    /// Receivers that are reached without it.
     pub bypass: Bypass,
 }
 
@@ -66,10 +66,10 @@ impl fmt::Display for Proxy {
 }
 
 impl Config {
-    /// Checks how receivers are reached. `read` reads a file, `read_secret` one that nobody else may read.
+    /// Validates the network settings. `read` reads a file, `read_secret` a file that must not be readable by others.
     ///
     /// # Errors
-    /// Every fault, not only the first.
+    /// All faults, not only the first.
     pub fn network(
         &self,
         read: impl Fn(&Path) -> std::io::Result<String>,
@@ -149,7 +149,7 @@ impl ProxyConfig {
         if self.url.is_empty() {
             return None;
         }
-        // The text may hold a password: never in a fault.
+        // The text may contain a password and must not appear in a fault.
         let url = match Url::parse(&self.url) {
             Ok(url) if url.scheme() == "http" && url.has_host() => url,
             _ => {
@@ -201,7 +201,7 @@ impl ProxyConfig {
     }
 }
 
-/// An address with or without a port.
+/// Parses an address with an optional port.
 fn server(text: &str) -> Option<SocketAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some((address, DNS).into());

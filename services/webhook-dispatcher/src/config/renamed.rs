@@ -1,11 +1,11 @@
-//! Keys that were renamed.
+//! Renamed configuration keys.
 
 use mesh_runtime::RenamedKeys;
 use serde_json::Value;
 
 use super::Fault;
 
-/// Old and new names of keys of the section.
+/// Old and new names of the section's keys.
 pub const RENAMED_KEYS: RenamedKeys = &[
     ("first_wait", "retry.initial_interval"),
     ("growth", "retry.multiplier"),
@@ -28,7 +28,7 @@ pub const RENAMED_KEYS: RenamedKeys = &[
     ),
 ];
 
-/// Those of an endpoint.
+/// Renamed keys of an endpoint.
 fn of_endpoint() -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = |path: &'static str| path.strip_prefix("endpoints[].");
     RENAMED_KEYS
@@ -36,7 +36,7 @@ fn of_endpoint() -> impl Iterator<Item = (&'static str, &'static str)> {
         .filter_map(move |(old, new)| Some((own(old)?, own(new)?)))
 }
 
-/// Renames the keys of an endpoint that was stored when they had their old names.
+/// Renames old keys in the definition of a stored endpoint.
 pub(crate) fn rename_old_keys(spec: &mut Value) {
     for (old, new) in of_endpoint() {
         let stored = spec.as_object_mut().and_then(|spec| spec.remove(old));
@@ -47,10 +47,10 @@ pub(crate) fn rename_old_keys(spec: &mut Value) {
     }
 }
 
-/// Refuses old keys in what the API is given.
+/// Rejects old keys in a request to the API.
 ///
 /// # Errors
-/// Each with its new name.
+/// A fault for each old key, naming the new one.
 pub(crate) fn refuse_old_keys(spec: &Value) -> Result<(), Vec<Fault>> {
     let faults: Vec<Fault> = of_endpoint()
         .filter(|(old, _)| spec.get(old).is_some())

@@ -55,7 +55,7 @@ fn the_default_schedule_takes_about_three_days() {
         max_retry_after: config.max_retry_after,
         give_up_after: None,
     };
-    // Full jitter takes half of each bound on average.
+    // Full jitter waits half of each bound on average.
     let hours = (1..policy.max_attempts)
         .map(|attempt| policy.bound(attempt).as_secs())
         .sum::<u64>()
@@ -273,7 +273,7 @@ fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_sa
         ..Actor::default()
     });
     let all = "types = [\"job.*\", \"queue.explained\"]";
-    // The job of the sample waited for a minute.
+    // The sample's job was pending for a minute.
     for (more, kinds) in [
         ("", vec![QueueExplained, JobFailed]),
         (

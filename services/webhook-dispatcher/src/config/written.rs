@@ -1,4 +1,4 @@
-//! An endpoint as it is written.
+//! An endpoint as written in `mesh.toml` or given to the API.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -163,12 +163,12 @@ impl EndpointCircuitBreaker {
     }
 }
 
-/// How the tasks of arrays are told.
+/// How the tasks of arrays are reported.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrays {
     /// As a few messages about the array.
     Digest,
-    /// Each by itself.
+    /// As one message per task.
     Each,
 }

@@ -1,9 +1,10 @@
-//! Which addresses a webhook may reach.
+//! Addresses that a webhook may reach.
 //!
-//! Whoever may add an endpoint must not thereby reach the cluster's inside: metadata services, other tenants, slurmctld, the mesh's own
-//! ports. So only global unicast addresses are dialled, unless the operator allows a subnet. IPv6 forms that carry an IPv4 address are
-//! judged: the mapped and compatible ones as that address, the translated and tunnelled ones (NAT64, 6to4, Teredo, ISATAP-like) are
-//! refused as a whole, since where they end is decided by a gateway we do not know.
+//! Users who may add an endpoint must not thereby reach internal addresses: metadata services, other tenants,
+//! slurmctld, the mesh's own ports. So only global unicast addresses are reached, unless the operator allows a
+//! subnet. IPv6 forms that carry an IPv4 address are covered. Mapped and compatible ones are checked as that address.
+//! Translated and tunnelled ones (NAT64, 6to4, Teredo, ISATAP-like) are always refused, as an unknown gateway decides
+//! where they lead.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +12,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A subnet an operator allows, e.g. `10.1.0.0/16` or `fd00::/8`.
+/// A subnet that an operator allows, e.g. `10.1.0.0/16` or `fd00::/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Subnet {
@@ -19,7 +20,7 @@ pub struct Subnet {
     prefix: u8,
 }
 
-/// A text that is no subnet.
+/// A text that is not a subnet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is no subnet (write an address and a prefix length, e.g. 10.1.0.0/16)")]
 pub struct InvalidSubnet(String);
@@ -80,11 +81,11 @@ impl fmt::Display for Subnet {
 
 fn within(network: u128, address: u128, bits: u32, prefix: u8) -> bool {
     let shift = bits - u32::from(prefix);
-    // A shift by the whole width is the prefix 0, which has everything.
+    // A shift by the whole width is the prefix length 0, which contains every address.
     shift >= 128 || network >> shift == address >> shift
 }
 
-/// Why an address must not be reached; `None` if it may.
+/// Why an address is forbidden. `None` if it is not.
 pub fn is_forbidden(address: IpAddr) -> Option<&'static str> {
     match canonical(address) {
         IpAddr::V4(address) => forbidden_v4(address),
@@ -92,10 +93,10 @@ pub fn is_forbidden(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Whether an address may be dialled, given the subnets the operator allows.
+/// Checks an address against the subnets that the operator allows.
 ///
 /// # Errors
-/// Why not.
+/// Why the address is forbidden.
 pub fn check(address: IpAddr, allowed: &[Subnet]) -> Result<(), &'static str> {
     match is_forbidden(address) {
         Some(why) if !allowed.iter().any(|subnet| subnet.contains(address)) => Err(why),
@@ -103,7 +104,7 @@ pub fn check(address: IpAddr, allowed: &[Subnet]) -> Result<(), &'static str> {
     }
 }
 
-/// The address a packet is really sent to: `::ffff:a.b.c.d` and the deprecated `::a.b.c.d` are IPv4.
+/// The address that packets are sent to: `::ffff:a.b.c.d` and the deprecated `::a.b.c.d` are IPv4.
 fn canonical(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -146,7 +147,7 @@ const V4: &[(Ipv4Addr, u8, &str)] = &[
     (Ipv4Addr::new(198, 18, 0, 0), 15, "benchmarking"),
     (Ipv4Addr::new(198, 51, 100, 0), 24, "documentation"),
     (Ipv4Addr::new(203, 0, 113, 0), 24, "documentation"),
-    // Azure's platform address: a global one that answers inside every virtual network.
+    // Azure's platform address: globally routable in form, but answered inside every virtual network.
     (Ipv4Addr::new(168, 63, 129, 16), 32, "cloud metadata"),
     (Ipv4Addr::new(224, 0, 0, 0), 4, "multicast"),
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved, broadcast"),
@@ -165,7 +166,7 @@ fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
         .map(|(_, _, why)| *why)
 }
 
-/// Ranges inside 2000::/3 that are not ordinary; everything outside it is refused anyway.
+/// Special ranges inside 2000::/3. Everything outside it is refused anyway.
 const V6: &[(Ipv6Addr, u8, &str)] = &[
     // Teredo 2001::/32, ORCHID, benchmarking and others.
     (
@@ -211,11 +212,12 @@ fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
     if let Some((_, _, why)) = known {
         return Some(why);
     }
-    // Only 2000::/3 is global unicast (RFC 4291 §2.4); the rest is unassigned (SRv6 5f00::/16 among it).
+    // Only 2000::/3 is global unicast (RFC 4291 §2.4). The rest is unassigned, including SRv6 5f00::/16.
     if address.to_bits() >> 125 != 0b001 {
         return Some("not global unicast");
     }
-    // ISATAP (RFC 5214 §6.1): interface id 0000:5efe or 0200:5efe, followed by an IPv4 address that a gateway dials.
+    // ISATAP (RFC 5214 §6.1): interface id 0000:5efe or 0200:5efe, followed by an IPv4 address that a gateway
+    // connects to.
     let segments = address.segments();
     (segments[5] == 0x5efe && matches!(segments[4], 0 | 0x200)).then_some("ISATAP")
 }

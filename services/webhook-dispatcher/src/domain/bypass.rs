@@ -1,4 +1,4 @@
-//! Which receivers are reached without the egress proxy.
+//! Receivers that are reached without the egress proxy.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -7,28 +7,28 @@ use url::Host;
 
 use super::address::Subnet;
 
-/// Receivers that the proxy is not used for.
+/// The rules of `no_proxy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bypass(Vec<Rule>);
 
 /// One entry of `no_proxy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Everything.
+    /// Every receiver.
     All,
-    /// Addresses in a subnet, where the receiver is written as an address. What a name resolves to does not count.
+    /// A subnet, for URLs with an IP address. Names are not resolved for it.
     Subnet(Subnet),
-    /// A name and the names below it.
+    /// A name and its subdomains.
     Name(String),
 }
 
-/// A text that is no rule.
+/// A text that is not a rule.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is no host (write a name, which has those below it, an address, a subnet, or *)")]
 pub struct InvalidRule(String);
 
 impl Bypass {
-    /// These rules.
+    /// A set of rules.
     pub const fn new(rules: Vec<Rule>) -> Self {
         Self(rules)
     }
@@ -64,7 +64,7 @@ impl FromStr for Rule {
         if let Ok(subnet) = subnet.parse() {
             return Ok(Self::Subnet(subnet));
         }
-        // As addresses are read: lower case, and IDN as the names that DNS has.
+        // Normalize as URLs are: lower case, IDN in its DNS form.
         match Host::parse(text.strip_prefix('.').unwrap_or(text)) {
             Ok(Host::Domain(name)) => Ok(Self::Name(name.trim_end_matches('.').to_owned())),
             _ => Err(invalid()),

@@ -1,4 +1,4 @@
-//! Why an attempt failed, in one word, and who can mend it.
+//! Categories of failed attempts, and who can fix them.
 
 use super::retry::Outcome;
 
@@ -7,43 +7,43 @@ use super::retry::Outcome;
 pub enum Cause {
     /// The receiver refused it: a 4xx, or a redirect.
     Refused,
-    /// The receiver wants no more events.
+    /// The receiver accepts no more events.
     Gone,
-    /// The address is one that is not known or may not be reached.
+    /// The address is unknown or forbidden.
     Address,
-    /// No trust or no agreement between client and server.
+    /// TLS failed: no trust, or no agreement between client and server.
     Tls,
-    /// The receiver is out of order: a 5xx and the like.
+    /// The receiver fails: a 5xx and the like.
     Failing,
-    /// The receiver wants fewer requests.
+    /// The receiver requires fewer requests.
     Limited,
     /// No connection, or it broke.
     Unreachable,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
-    /// The proxy that the operator set up opened no connection.
+    /// The operator's proxy opened no connection.
     Proxy,
-    /// The format or its template can make no request of the event.
+    /// The format or template cannot render the event.
     Content,
-    /// We could make no request.
+    /// The dispatcher could not make a request.
     Internal,
     /// The endpoint was removed.
     Removed,
 }
 
-/// Who can mend it.
+/// Who can fix the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponsibleParty {
     /// The owner of the endpoint.
     Owner,
-    /// The receiver, or what is between it and us.
+    /// The receiver, or the network in between.
     Receiver,
-    /// We, or what the operator set up for us.
+    /// The dispatcher, or its operator.
     Dispatcher,
 }
 
 impl ResponsibleParty {
-    /// Its word in metrics.
+    /// Label value in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Owner => "owner",
@@ -70,7 +70,7 @@ impl Cause {
         Self::Removed,
     ];
 
-    /// Its word in the database, the API and metrics.
+    /// Value in the database, the API and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -88,12 +88,12 @@ impl Cause {
         }
     }
 
-    /// The cause of this word.
+    /// Parses the value of a cause.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.as_str() == word)
     }
 
-    /// Who can mend it.
+    /// Who can fix it.
     pub const fn side(self) -> ResponsibleParty {
         match self {
             Self::Refused | Self::Gone | Self::Address | Self::Content | Self::Removed => {
@@ -106,14 +106,14 @@ impl Cause {
         }
     }
 
-    /// What an answer means; `None` if it is a good one. Status 0 says that nothing was sent.
+    /// The cause of a response. `None` if it was successful. Status 0: no request was sent.
     pub const fn of_answer(outcome: &Outcome, status: u16) -> Option<Self> {
         match (outcome, status) {
             (Outcome::Delivered, _) => None,
             (Outcome::Gone { .. }, _) => Some(Self::Gone),
             (Outcome::Permanent { .. }, 0) => Some(Self::Content),
             (Outcome::Permanent { .. }, _) => Some(Self::Refused),
-            // GitHub's 403 is one, too, where it says when to come again.
+            // GitHub sends 403 for rate limits, with the time of the reset.
             (Outcome::Retry { .. }, 403 | 429) => Some(Self::Limited),
             (Outcome::Retry { .. }, _) => Some(Self::Failing),
         }

@@ -1,38 +1,39 @@
-//! Whether an endpoint is tried at all.
+//! The circuit breaker of an endpoint.
 //!
 //! - Closed: everything is sent.
-//! - It opens after `failure_threshold` failures in a row that no delivery is to blame for: no connection, no answer in time, a 5xx and the like.
-//!   While it is open nothing is sent.
-//! - After a while it is half-open: one delivery is let through, the probe. Any answer that comes from a receiver at work closes the
-//!   circuit, a failure opens it again for longer.
+//! - Open: nothing is sent. The circuit opens after `failure_threshold` consecutive failures of the receiver: no
+//!   connection, a timeout, a 5xx and the like. Failures caused by a delivery's content do not count.
+//! - Half-open: after a wait, one delivery is sent as a probe. Any response from a working receiver closes the
+//!   circuit. A failure opens it again, for longer.
 //!
-//! The wait before the n-th probe lies between half of initial_interval × multiplier^(n-1) and all of it, at most `max_interval`: long enough to leave a
-//! receiver alone, and not the same for all endpoints of one that went down. Requests that were under way when the circuit opened may
-//! close it, but fail without a consequence.
+//! The wait before the n-th probe is between half and all of `initial_interval` × `multiplier`^(n-1), at most
+//! `max_interval`. The lower bound gives the receiver time to recover; the jitter spreads the probes of endpoints
+//! that share a receiver. Requests that were in flight when the circuit opened may close it, but their failures have
+//! no effect.
 
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-/// No wait before a probe is longer, so that a receiver that is back is found out soon.
+/// Maximum wait before a probe, so that a recovery is noticed soon.
 pub const LONGEST: Duration = Duration::from_secs(5 * 60);
 
 /// When a circuit opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CircuitPolicy {
-    /// So many failures in a row open it; 0: it never opens.
+    /// Consecutive failures that open it. 0: never.
     pub failure_threshold: u32,
     /// Upper bound of the wait before the first probe.
     pub initial_interval: Duration,
-    /// Factor between these bounds.
+    /// Factor between the bounds of consecutive waits.
     pub multiplier: u32,
     /// Upper bound of every wait.
     pub max_interval: Duration,
 }
 
 impl CircuitPolicy {
-    /// How long nothing is sent before a probe.
+    /// The wait before the next probe.
     pub(super) fn wait(&self, openings: u32, jitter: f64) -> TimeDelta {
         let factor = self.multiplier.saturating_pow(openings.saturating_sub(1));
         let bound = self
@@ -44,27 +45,27 @@ impl CircuitPolicy {
     }
 }
 
-/// What an attempt says of its endpoint.
+/// What an attempt reveals about the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitSignal {
-    /// The receiver is at work, whatever it thinks of this delivery.
+    /// The receiver works, even if it rejected this delivery.
     Alive,
-    /// It is not, or cannot be reached.
+    /// The receiver fails or cannot be reached.
     Failing,
     /// Nothing: no request was made.
     Nothing,
 }
 
-/// An open circuit. As JSON it survives restarts and goes to the next dispatcher.
+/// State of an open circuit. Stored as JSON for restarts and other dispatchers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenCircuit {
-    /// Since when.
+    /// When it opened.
     pub since: DateTime<Utc>,
     /// When the next probe may be sent.
     pub until: DateTime<Utc>,
-    /// How often it has opened in a row.
+    /// Times it has opened without closing in between.
     pub openings: u32,
-    /// What the last failure was.
+    /// The last failure.
     pub reason: String,
 }
 
@@ -76,16 +77,16 @@ impl OpenCircuit {
     }
 }
 
-/// The right to make one attempt.
+/// Permission to make one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitPermit {
     /// The circuit was closed.
     Regular,
-    /// The one attempt that an open circuit lets through.
+    /// The probe of an open circuit, with its number.
     Probe(u64),
 }
 
-/// The circuit of one endpoint.
+/// The circuit breaker of one endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Circuit {
     failures: u32,
@@ -95,7 +96,7 @@ pub struct Circuit {
 }
 
 impl Circuit {
-    /// One that was open when it was last heard of.
+    /// Restores a circuit from its stored state.
     pub fn opened(open: Option<OpenCircuit>) -> Self {
         Self {
             open,
@@ -103,12 +104,12 @@ impl Circuit {
         }
     }
 
-    /// What is known of it while it is open.
+    /// The state while the circuit is open.
     pub const fn open(&self) -> Option<&OpenCircuit> {
         self.open.as_ref()
     }
 
-    /// True if [`Circuit::enter`] would let somebody in.
+    /// True if [`Circuit::enter`] would grant a permit.
     pub fn lets_in(&self, policy: &CircuitPolicy, now: DateTime<Utc>) -> bool {
         match &self.open {
             None => true,
@@ -116,12 +117,12 @@ impl Circuit {
         }
     }
 
-    /// True while a probe is under way.
+    /// True while a probe is in flight.
     pub const fn is_probing(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// Asks for the right to make an attempt.
+    /// Requests permission for an attempt.
     pub fn enter(&mut self, policy: &CircuitPolicy, now: DateTime<Utc>) -> Option<CircuitPermit> {
         if !self.lets_in(policy, now) {
             return None;
@@ -132,19 +133,19 @@ impl Circuit {
         }
     }
 
-    /// The right to make an attempt that others wait for, whether the circuit is open or not.
+    /// Starts a probe, whether the circuit is open or not.
     pub(super) fn probe(&mut self) -> CircuitPermit {
         self.probes += 1;
         self.probe = Some(self.probes);
         CircuitPermit::Probe(self.probes)
     }
 
-    /// True for the probe that others wait for.
+    /// True if this is the permit of the current probe.
     pub(super) fn awaits(&self, pass: CircuitPermit) -> bool {
         matches!(pass, CircuitPermit::Probe(number) if self.probe == Some(number))
     }
 
-    /// What came of an attempt; `jitter` is a random number in 0..1.
+    /// Records the result of an attempt. `jitter` is a random number in 0..1.
     pub fn ended(
         &mut self,
         pass: CircuitPermit,
@@ -172,7 +173,7 @@ impl Circuit {
                     reason: reason.to_owned(),
                 });
             }
-            // It was under way when the circuit opened.
+            // The request was in flight when the circuit opened.
             (CircuitSignal::Failing, Some(_)) => {}
             (CircuitSignal::Failing, None) => {
                 self.failures = self.failures.saturating_add(1);
@@ -189,7 +190,7 @@ impl Circuit {
         }
     }
 
-    /// An attempt that nothing came of: another probe may be sent. True if it was the probe.
+    /// Releases a permit without a result, so that another probe may be sent. Returns true if it was the probe.
     pub fn abandon(&mut self, pass: CircuitPermit) -> bool {
         let probed = self.awaits(pass);
         if probed {
@@ -303,7 +304,7 @@ mod tests {
     }
 
     proptest! {
-        /// Attempts that begin and end in any order, against the rules.
+        /// Attempts begin and end in random order. Checks the invariants after each step.
         #[test]
         fn the_rules_hold_for_any_order(steps in prop::collection::vec((0u8..6, 0usize..8, 0i64..400, 0.0f64..1.0), 1..200)) {
             let mut circuit = Circuit::default();

@@ -1,23 +1,27 @@
-//! What a clock of the host is worth that is set ahead and comes back: a wrong NTP server, a virtual machine's first minute.
+//! Limits the effect of a host clock that is temporarily ahead: a wrong NTP server, or a virtual machine's first
+//! minute.
 //!
-//! - [`SteadyClock`]: the time of day, but a step ahead counts only once it has lasted. So a minute of a wrong time plans nothing for next
-//!   week, expires nothing, pauses no endpoint and forgets nothing. A step back counts at once: it ends a wrong time.
-//! - [`is_due`]: what was planned by a clock that ran ahead for longer, or before this process began, is due at once. So nothing waits longer
-//!   than its own policy has it wait and [`MAX_DRIFT`], whatever the clock said when it was planned.
-//! - [`keeps_pace`]: whether a clock went on as time did.
+//! - [`SteadyClock`]: the time of day, except that a step ahead counts only once it has lasted. A minute of wrong
+//!   time thus schedules nothing for next week, expires nothing, pauses no endpoint and deletes nothing. A step back
+//!   counts immediately, as it ends a wrong time.
+//! - [`is_due`]: entries scheduled by a clock that was ahead for longer, or before this process began, are due
+//!   immediately. Nothing waits longer than its policy allows plus [`MAX_DRIFT`], whatever the clock was when it was
+//!   scheduled.
+//! - [`keeps_pace`]: whether a clock advanced as time did.
 //!
-//! A clock that is wrong for longer than [`SETTLE_TIME`] is believed: there is nothing in this process that knows better.
+//! A clock that is wrong for longer than [`SETTLE_TIME`] is trusted: this process has no better source.
 
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// A step is larger than this. What is smaller is how clocks are kept right, the clocks of two hosts, or a time that was read a moment ago.
+/// Larger differences are steps. Smaller ones are ordinary corrections, differences between hosts, or a slightly
+/// older reading.
 pub const MAX_DRIFT: TimeDelta = TimeDelta::minutes(1);
-/// So long a step ahead has to last.
+/// How long a step ahead must last before it counts.
 pub const SETTLE_TIME: Duration = Duration::from_secs(10 * 60);
 
-/// The time of day without steps ahead that do not last.
+/// The time of day, without short steps ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock {
     time: DateTime<Utc>,
@@ -26,7 +30,7 @@ pub struct SteadyClock {
 }
 
 impl SteadyClock {
-    /// Begins with what the host's clock says.
+    /// Starts with a reading of the host's clock.
     pub const fn new(time: DateTime<Utc>, at: Instant) -> Self {
         Self {
             time,
@@ -35,7 +39,7 @@ impl SteadyClock {
         }
     }
 
-    /// The time, now that the host's clock says this.
+    /// The time for this reading of the host's clock.
     pub fn read(&mut self, host: DateTime<Utc>, at: Instant) -> DateTime<Utc> {
         let passed = TimeDelta::from_std(at.saturating_duration_since(self.at));
         let expected = self.time + passed.unwrap_or_default();
@@ -50,13 +54,13 @@ impl SteadyClock {
     }
 }
 
-/// True if it is time for what was planned for `due` when the clock said `planned_at`. A plan of a time that has not come yet was made by
-/// a clock that ran ahead.
+/// True if an entry scheduled at `planned_at` for `due` is due. A `planned_at` in the future comes from a clock that
+/// was ahead.
 pub fn is_due(due: DateTime<Utc>, planned_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
     now >= due || planned_at - now > MAX_DRIFT
 }
 
-/// True if a clock that said the one and now says the other was not set in between.
+/// True if the clock was not set between two readings.
 pub fn keeps_pace(before: (DateTime<Utc>, Instant), after: (DateTime<Utc>, Instant)) -> bool {
     let passed = TimeDelta::from_std(after.1.saturating_duration_since(before.1));
     (after.0 - before.0 - passed.unwrap_or_default()).abs() <= MAX_DRIFT
@@ -80,7 +84,7 @@ mod tests {
         let mut clock = SteadyClock::new(time(0), start);
         let mut read = |host, at: u64| clock.read(time(host), start + Duration::from_secs(at));
         assert_eq!(read(30, 30), time(30));
-        // Twenty days for a minute.
+        // Twenty days ahead for a minute.
         assert_eq!(read(20 * DAY + 60, 60), time(60));
         assert_eq!(read(20 * DAY + 120, 120), time(120));
         assert_eq!(read(125, 125), time(125));
@@ -117,12 +121,12 @@ mod tests {
         fn nothing_waits_longer_than_it_was_planned_to(
             planned in -40 * DAY..40 * DAY, wait in 0..DAY, now in 0..DAY,
         ) {
-            // However wrong the clock was that planned it.
+            // However wrong the scheduling clock was.
             let due = time(planned + wait);
             let is_due = |seconds| is_due(due, time(planned), time(seconds));
             prop_assert!(is_due(now) || due <= time(now + wait) + MAX_DRIFT);
             prop_assert!(is_due(planned + wait));
-            // By a right one nothing is due early, also if the time was read a moment ago.
+            // With a correct clock nothing is due early, even if the reading is slightly old.
             if planned <= now + MAX_DRIFT.num_seconds() {
                 prop_assert_eq!(is_due(now), now >= planned + wait);
             }
@@ -136,7 +140,7 @@ mod tests {
             let (mut clock, mut passed, mut wrong_for) = (SteadyClock::new(time(0), start), 0, 0);
             for (seconds, is_wrong, drift, days) in readings {
                 passed += seconds;
-                // As long as it may have been wrong: since the reading before.
+                // Longest time the clock may have been wrong: since the previous reading.
                 wrong_for = if is_wrong { wrong_for + seconds } else { 0 };
                 let right = i64::try_from(passed).unwrap();
                 let host = time(right + if is_wrong { days * DAY } else { drift });

@@ -1,11 +1,11 @@
-//! An event, read once for all endpoints it goes to.
+//! An event, decoded once for all its endpoints.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
 
 use mesh_events::{Event, UnknownEventType, cloudevents};
 
-/// An event, and its CloudEvents JSON from when it was asked for first.
+/// An event and its CloudEvents JSON, which is built on first use.
 #[derive(Debug)]
 pub struct DecodedEvent {
     event: Event,
@@ -13,7 +13,7 @@ pub struct DecodedEvent {
 }
 
 impl DecodedEvent {
-    /// CloudEvents 1.0 in structured JSON.
+    /// CloudEvents 1.0 as structured JSON.
     ///
     /// # Errors
     /// If the event's type is not in the catalogue.

@@ -1,29 +1,29 @@
-//! Where a list of deliveries, or the work on it, goes on.
+//! Position in a list of deliveries, for pages and redelivery jobs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 const VERSION: &str = "1";
 
-/// The place of a delivery in the list of its endpoint. As text it is a cursor: opaque to callers, and without any rights.
+/// Position of a delivery in its endpoint's list. As text it is a cursor, opaque to clients. It grants no access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryPosition {
-    /// When it was made, in milliseconds since 1970.
+    /// When the delivery was created, in milliseconds since the Unix epoch.
     pub created_at: i64,
-    /// Orders those of one time, as they were published.
+    /// Orders deliveries of the same time as they were published.
     pub stream_sequence: i64,
-    /// Tells apart what no stream has.
+    /// Distinguishes deliveries without a stream sequence.
     pub event_id: String,
 }
 
 impl DeliveryPosition {
-    /// The text that callers get.
+    /// The cursor for clients.
     pub fn cursor(&self) -> String {
         let (at, sequence, id) = (self.created_at, self.stream_sequence, &self.event_id);
         URL_SAFE_NO_PAD.encode(format!("{VERSION}/{at}/{sequence}/{id}"))
     }
 
-    /// Reads a cursor; `None` if the text is none.
+    /// Parses a cursor. `None` if it is invalid.
     pub fn parse(cursor: &str) -> Option<Self> {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
         let mut parts = text.splitn(4, '/');
@@ -33,7 +33,7 @@ impl DeliveryPosition {
             stream_sequence: parts.next()?.parse().ok()?,
             event_id: parts.next()?.to_owned(),
         };
-        // PostgreSQL takes no text with such a character.
+        // PostgreSQL rejects texts with NUL.
         (!place.event_id.contains('\0')).then_some(place)
     }
 }

@@ -1,17 +1,20 @@
-//! An array's tasks as a few messages: the first start, the first failure, now and then how it goes, and a summary at the end.
+//! Aggregates an array's tasks into a few messages: the first start, the first failure, progress from time to time,
+//! and a final summary.
 //!
-//! Ten thousand tasks give twenty thousand events; people want to know that it began, that something fails, and what came of it.
-//! A [`Digest`] takes the events of one array in any order and repeated at will, counts every task once, and says when there is
-//! something to tell. What was counted is always told in the end, so nothing is dropped; how often is bounded: the pauses between
-//! messages double, up to a day.
+//! Ten thousand tasks produce twenty thousand events. Readers want to know that the array started, that something
+//! fails, and how it ended. A [`Digest`] accepts the events of one array in any order, with duplicates. It counts
+//! every task once and decides when to send a message. Every counted task is eventually reported. The frequency is
+//! bounded: the pauses between messages double, up to a day.
 //!
-//! - A task's last run counts. Runs are ordered by their submit time (docs/reference/job-events.md, 1), so what is older than what is known is ignored.
-//! - A run that ended `requeued` is no end of its task; tasks that went back to the queue are counted beside the ends.
-//! - Tasks are kept as bitmaps, and the run of a task only where it differs from the array's first: a digest of 100,000 tasks that ran
-//!   once takes some hundred bytes, and never more than a few MB.
-//! - Whether all tasks have ended is known only if their list came whole: Slurm cuts long ones. Otherwise a quiet while ends it.
+//! - The last run of a task counts. Runs are ordered by submit time (docs/reference/job-events.md, 1), and events of
+//!   older runs are ignored.
+//! - A run that ended `requeued` does not end its task. Requeued tasks are counted separately.
+//! - Tasks are stored as bitmaps, and a task's run only if it differs from the array's first. A digest of 100,000
+//!   tasks that ran once takes some hundred bytes, and never more than a few MB.
+//! - Whether all tasks have ended is known only if the list of tasks was complete: Slurm truncates long ones.
+//!   Otherwise a quiet period ends the digest.
 //!
-//! No clock is in here: `now` is given, and [`Digest::due`] says when [`Digest::tick`] wants to be called.
+//! The digest has no clock: `now` is an argument, and [`Digest::due`] returns when to call [`Digest::tick`].
 
 mod runs;
 mod summary;
@@ -34,30 +37,30 @@ use runs::{RunOrder, TaskRuns};
 pub use summary::{DigestReason, Summary};
 pub use tasks::Tasks;
 
-/// A run that went back to the queue; the task has not ended.
+/// Cause of a run that was requeued. The task has not ended.
 const REQUEUED: &str = "requeued";
-/// Currencies whose sums are kept.
+/// Maximum currencies with sums.
 const MOST_CURRENCIES: usize = 4;
 
 /// When messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DigestSchedule {
-    /// After the last task has ended, so long nothing may follow: costs come a little later, and a task may go back to the queue.
+    /// Quiet period after the last task has ended. Costs arrive a little later, and a task may be requeued.
     pub settle: TimeDelta,
-    /// Between messages about how it goes; doubled after each, up to `longest`.
+    /// Pause between progress messages, doubled after each up to `longest`.
     pub pause: TimeDelta,
-    /// The longest such pause.
+    /// Maximum pause.
     pub longest: TimeDelta,
 }
 
 impl DigestSchedule {
-    /// For messages of their own.
+    /// For separate messages.
     pub const MESSAGES: Self = Self {
         settle: TimeDelta::seconds(10),
         pause: TimeDelta::minutes(10),
         longest: TimeDelta::days(1),
     };
-    /// For one message that is kept current.
+    /// For one message that is updated.
     pub const CURRENT: Self = Self {
         settle: TimeDelta::seconds(10),
         pause: TimeDelta::seconds(15),
@@ -65,10 +68,10 @@ impl DigestSchedule {
     };
 }
 
-/// What is known of one array at one endpoint. As JSON it survives restarts.
+/// State of one array at one endpoint, stored as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Digest {
-    /// The replay that tells it once more.
+    /// Id of the replay that publishes the events.
     #[serde(default)]
     replay: Option<String>,
     array: u32,
@@ -80,19 +83,19 @@ pub struct Digest {
     email: Option<String>,
     #[serde(default)]
     person: Option<String>,
-    /// Tasks that exist, as far as known.
+    /// Known tasks.
     known: Tasks,
-    /// True if a whole list of them was seen.
+    /// True once a complete list of tasks was seen.
     whole: bool,
-    /// The run each task is in.
+    /// The current run of each task.
     runs: TaskRuns,
     started: Tasks,
-    /// By cause.
+    /// Ended tasks by cause.
     ended: BTreeMap<String, Tasks>,
-    /// Tasks of which a run went back to the queue, whatever came of them since.
+    /// Tasks that were requeued at least once.
     #[serde(default)]
     requeued: Tasks,
-    /// The last run of each task whose cost is in the sums.
+    /// The last run of each task whose cost is included in the sums.
     costed: TaskRuns,
     micros: BTreeMap<String, i64>,
     first_failure: Option<String>,
@@ -100,19 +103,19 @@ pub struct Digest {
     sent_first: bool,
     #[serde(rename = "told_failure")]
     sent_failure: bool,
-    /// Messages so far; numbers them.
+    /// Messages sent so far. Numbers them.
     messages: u32,
     /// Pauses so far.
     pauses: u32,
     changed_at: Option<DateTime<Utc>>,
     #[serde(rename = "told_at")]
     sent_at: Option<DateTime<Utc>>,
-    /// Something was counted anew by the event at hand.
+    /// True if the current event changed a count.
     #[serde(skip)]
     touched: bool,
 }
 
-/// The array an event belongs to, as key of its digest. `None` for what is told by itself.
+/// Key of the digest for an event. `None` for events that are sent individually.
 pub fn key(kind: EventType, event: &Event) -> Option<String> {
     let of_digest = matches!(
         kind,
@@ -123,7 +126,7 @@ pub fn key(kind: EventType, event: &Event) -> Option<String> {
 }
 
 impl Digest {
-    /// Of an array that a replay tells once more.
+    /// A digest for the events of a replay.
     pub fn replayed(replay: &str) -> Self {
         Self {
             replay: Some(replay.to_owned()),
@@ -131,7 +134,7 @@ impl Digest {
         }
     }
 
-    /// Takes an event in, and says what is to be told at once to somebody who asks for these types.
+    /// Adds an event. Returns a summary if one must be sent immediately to an endpoint that requests these types.
     pub fn apply(
         &mut self,
         kind: EventType,
@@ -177,7 +180,7 @@ impl Digest {
         sent
     }
 
-    /// When there may be something to tell.
+    /// When the next message may be due.
     pub fn due(&self, pace: &DigestSchedule) -> Option<DateTime<Utc>> {
         let changed = self.changed_at?;
         if self.is_done() {
@@ -188,14 +191,14 @@ impl Digest {
         Some(self.sent_at.unwrap_or(changed) + pause)
     }
 
-    /// True if it is time for that.
+    /// True if a message is due.
     pub fn is_due(&self, pace: &DigestSchedule, now: DateTime<Utc>) -> bool {
         let planned_at = self.changed_at.max(self.sent_at);
         let due = self.due(pace).zip(planned_at);
         due.is_some_and(|(due, planned_at)| is_due(due, planned_at, now))
     }
 
-    /// What is to be told now.
+    /// Returns the summary that is due, if any.
     pub fn tick(&mut self, pace: &DigestSchedule, now: DateTime<Utc>) -> Option<Summary> {
         if !self.is_due(pace, now) {
             return None;
@@ -211,7 +214,8 @@ impl Digest {
         Some(self.summarize(moment))
     }
 
-    /// True if nothing is left to tell and nothing more is expected: it may be forgotten once events of the array can come no more.
+    /// True if nothing is unsent and nothing more is expected. The digest may be removed once no more events of the
+    /// array can arrive.
     pub fn is_over(&self) -> bool {
         self.changed_at.is_none() && self.is_done()
     }
@@ -275,7 +279,7 @@ impl Digest {
         }
     }
 
-    /// The tasks of a list, e.g. `0-9999`.
+    /// Adds a list of tasks, e.g. `0-9999`.
     fn list(&mut self, tasks: &str) {
         if let Ok(set) = tasks.parse::<TaskSet>() {
             set.iter().for_each(|task| self.known.insert(task));
@@ -283,7 +287,7 @@ impl Digest {
         }
     }
 
-    /// A task is in this run; false if it is known to be in a later one.
+    /// Records the run of a task. Returns false if a later run is known.
     fn enter(&mut self, task: u32, job: &Job) -> bool {
         self.known.insert(task);
         match self.runs.enter(task, order(job)) {
@@ -298,7 +302,7 @@ impl Digest {
         true
     }
 
-    /// True if a task failed in a way that is asked for.
+    /// True if a task failed with one of the requested types.
     fn has_failed(&self, asked: impl Fn(EventType) -> bool) -> bool {
         self.ended.iter().any(|(cause, tasks)| {
             is_failure(cause) && !tasks.is_empty() && kind_of(cause).is_some_and(&asked)
@@ -337,7 +341,7 @@ impl Digest {
         self.ended.entry(cause).or_default().insert(task);
     }
 
-    /// An end of the array itself: of the tasks that were not yet jobs of their own.
+    /// Ends the tasks that were not yet jobs of their own, when the array itself ends.
     fn end_listed(&mut self, kind: EventType, event: &Event, job: &Job) {
         let Some(Payload::Job(payload)) = &event.payload else {
             return;
@@ -355,7 +359,8 @@ impl Digest {
         else {
             return;
         };
-        // Runs come in any order; an earlier one that comes after a later one is not added, so a sum is never too high.
+        // Costs may arrive out of order. That of an earlier run is not added after a later one, so a sum is never too
+        // high.
         if self.costed.enter(task, order(job)) != RunOrder::Newer {
             return;
         }
@@ -365,7 +370,7 @@ impl Digest {
         }
     }
 
-    /// Tasks that have ended.
+    /// Number of ended tasks.
     fn counted(&self) -> u64 {
         let ended = self.ended.iter().filter(|(cause, _)| *cause != REQUEUED);
         ended.map(|(_, tasks)| tasks.len()).sum()
@@ -376,15 +381,15 @@ impl Digest {
     }
 }
 
-/// Orders the runs of a task.
+/// A number that orders the runs of a task.
 fn order(job: &Job) -> i64 {
-    // The cluster has no part in the order.
+    // The cluster does not affect the order.
     RunKey::parse("", &job.run).map_or(0, |run| {
         run.submit_time * 64 + i64::from(run.attempt.min(63))
     })
 }
 
-/// One of some hundred words.
+/// Cause of an end. The set of values is limited to a few hundred.
 fn cause(kind: EventType, job: &Job) -> String {
     match (kind, &job.exit_code) {
         (EventType::JobFailed, Some(exit)) if exit.signal != 0 => {
@@ -397,7 +402,7 @@ fn cause(kind: EventType, job: &Job) -> String {
     }
 }
 
-/// The type of the events that have this cause.
+/// The event type that has this cause.
 fn kind_of(cause: &str) -> Option<EventType> {
     if cause.starts_with("signal ") || cause.starts_with("exit code ") {
         return Some(EventType::JobFailed);

@@ -1,9 +1,10 @@
-//! The small language of filters and of inputs for workflows: an expression over an event's fields.
+//! Expressions over an event's fields, for filters and workflow inputs.
 //!
-//! It is MiniJinja's, without its filters and functions: `cost.total > 100 and job.partition == "gpu"`. It is checked when it is saved
-//! (syntax, fields, a try on an event that has all of them), and bounded when it runs: 1,000 steps, no repetition of texts.
+//! The language is MiniJinja's without filters and functions: `cost.total > 100 and job.partition == "gpu"`. An
+//! expression is checked when it is saved: syntax, field names, and a trial on an event with all fields. Evaluation
+//! is limited to 1,000 steps, and texts cannot be multiplied.
 //!
-//! An expression about something that an event does not have (`job.name` of a node) does not hold.
+//! An expression over fields that an event does not have (`job.name` of a node) is false.
 
 use std::sync::Arc;
 
@@ -13,39 +14,39 @@ use serde_json::Value as Json;
 
 use super::fields;
 
-/// Longer ones are programs.
+/// Maximum length of an expression.
 const MAX_EXPRESSION_CHARS: usize = 1_000;
 const MAX_STEPS: u64 = 1_000;
 
-/// An expression, checked.
+/// A checked expression.
 #[derive(Clone)]
 pub struct Expression {
     text: Arc<str>,
     environment: Arc<Environment<'static>>,
 }
 
-/// What is wrong with an expression.
+/// Why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidExpression {
-    /// Too long.
+    /// It is too long.
     #[error("at most {MAX_EXPRESSION_CHARS} characters")]
     TooLong,
-    /// Not of the language.
+    /// Syntax error.
     #[error("character {at}: {problem}")]
     Syntax {
-        /// Where, from 1.
+        /// Position of the error, in characters from 1.
         at: usize,
-        /// What.
+        /// Description of the error.
         problem: String,
     },
-    /// No event has this field.
+    /// Unknown field.
     #[error("character {at}: no field {name:?}; there are {allowed}")]
     Field {
-        /// Where, from 1.
+        /// Position of the error, in characters from 1.
         at: usize,
         /// The field as written.
         name: String,
-        /// The fields of its group, or the groups.
+        /// Valid fields of its group, or the groups.
         allowed: String,
     },
     /// It fails even on an event that has every field.
@@ -57,7 +58,7 @@ impl Expression {
     /// Checks an expression.
     ///
     /// # Errors
-    /// What is wrong, where, and which fields there are.
+    /// The problem, its position, and the valid fields.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
         if text.chars().count() > MAX_EXPRESSION_CHARS {
             return Err(InvalidExpression::TooLong);
@@ -90,7 +91,7 @@ impl Expression {
         Ok(Self::checked(text))
     }
 
-    /// An expression that was checked when it was saved; one that was not and is none has no value.
+    /// Loads an expression that was checked when it was saved. An invalid one has no value.
     pub fn checked(text: &str) -> Self {
         Self {
             text: text.into(),
@@ -103,7 +104,7 @@ impl Expression {
         self.value(fields).is_some_and(|value| value.is_true())
     }
 
-    /// Its value as text; nothing if the event does not have what it is about.
+    /// Its value as text. `None` if the event does not have the fields.
     pub fn text(&self, fields: &Json) -> Option<String> {
         let value = self.value(fields)?;
         match value.kind() {
@@ -120,14 +121,14 @@ impl Expression {
         compiled.eval(Value::from(Serde(fields))).ok()
     }
 
-    /// True if it is about a field or group of this name.
+    /// True if it refers to a field or group of this name.
     pub fn mentions(&self, name: &str) -> bool {
         self.environment
             .compile_expression(&self.text)
             .is_ok_and(|compiled| compiled.undeclared_variables(false).contains(name))
     }
 
-    /// As it was written.
+    /// The source text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -174,7 +175,7 @@ fn check_field(text: &str, name: &str, sample: &Json) -> Result<(), InvalidExpre
                     });
                 }
             },
-            // Methods and parts of lists: the try finds what is wrong with them.
+            // Methods and elements of lists: the trial detects their errors.
             None => return Ok(()),
         }
     }
@@ -188,12 +189,12 @@ fn problem(error: &Error) -> String {
         .map_or(what.clone(), |detail| format!("{what}: {detail}"))
 }
 
-/// Number of the character at a byte, from 1.
+/// Number of the character at a byte offset, from 1.
 fn position(text: &str, byte: usize) -> usize {
     text.char_indices().take_while(|(at, _)| *at < byte).count() + 1
 }
 
-/// The characters outside quotes, with their places.
+/// The characters outside string literals, with their byte offsets.
 pub(super) fn outside_strings(text: &str) -> impl Iterator<Item = (usize, char)> + '_ {
     let mut quote = None;
     let mut escaped = false;

@@ -1,8 +1,8 @@
-//! An event as people's expressions and templates, and GitHub's workflows, see it: flat groups with plain names.
+//! The fields of an event for expressions, templates and GitHub's workflows: flat groups with plain names.
 //!
-//! A group an event has nothing of is null, so an expression about a job never holds for an event without one. A field Slurm does not
-//! tell is null or empty. Money is a number in its currency, times are RFC 3339, spans are seconds. docs/guide/webhook-formats.md lists
-//! all of it.
+//! A group that an event does not have is null, so an expression about a job is false for an event without one. A
+//! field that Slurm does not report is null or empty. Money is a number in its currency, times are RFC 3339,
+//! durations are seconds. docs/guide/webhook-formats.md lists all fields.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::text::cut;
 
-/// The fields of an event. Texts are cut after `most` characters, lists after 100 entries.
+/// The fields of an event. Texts are truncated to `most` characters, lists to 100 entries.
 pub fn of(event: &Event, cost: Option<&CostEvent>, most: usize) -> Value {
     let text = |text: &str| Value::from(cut(text, most));
     let owner = event.owner.as_ref().map(|owner| {
@@ -183,7 +183,7 @@ fn cost(cost: &CostEvent) -> Value {
     })
 }
 
-/// For people and comparisons; exact amounts are in the event's micros.
+/// For display and comparison. The exact amount is in the event's micros.
 fn amount(money: Option<&Money>) -> Value {
     money.map_or(Value::Null, |money| json!(money.micros as f64 / 1e6))
 }
@@ -194,7 +194,7 @@ fn time(time: Option<DateTime<Utc>>) -> Value {
     })
 }
 
-/// An event that has every group and field: what expressions and templates are tried on when they are saved.
+/// An event that has every group and field, to check expressions and templates when they are saved.
 pub fn sample() -> Value {
     let mut event = crate::domain::sample::event(EventType::JobFailed);
     let mut fields = of(&event, Some(&crate::domain::sample::cost()), 200);

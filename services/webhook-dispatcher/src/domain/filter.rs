@@ -1,15 +1,19 @@
-//! Which events an endpoint gets.
+//! Selects the events of an endpoint.
 //!
-//! A filter has several parts, all of which must hold; an empty one always does:
+//! A filter has several parts, all of which must match. An empty part matches everything:
 //!
-//! - types: `job.failed`, `job.*` or `*`. Wildcards leave baselines out: what lived before capture began is no news. Named, they come.
-//! - users: the owner of the job, cost or quota. Nodes and capture have no owner: with `users` they do not match.
-//! - accounts: the one that is charged, or that the change of a user is about. clusters: for who hears several.
-//! - a condition: an expression over the event's fields. It does not hold for events that have not what it is about.
-//! - partitions: any of the job's partitions (a pending job may name several), or of the node's. Users and capture have none.
+//! - types: `job.failed`, `job.*` or `*`. Wildcards exclude baselines, which describe objects from before the capture
+//!   began. Baselines are sent if named.
+//! - users: the owner of the job, cost or quota. Nodes and capture have no owner and do not match if users are given.
+//! - accounts: the account charged, or affected by a change of a user.
+//! - clusters: for endpoints that receive events of several clusters.
+//! - a condition: an expression over the event's fields. It does not match events without those fields.
+//! - partitions: any of the job's partitions (a pending job may name several), or of the node's. Users and capture
+//!   have none.
 //!
-//! As much as possible is said in subjects, so that the server sends less; [`Filter::matches`] decides. Partitions are never in the
-//! subjects: a pending job's subject has the whole list in one token, and a cost's subject has the account in that place.
+//! The consumer's subjects select as much as possible, so that the server sends less; [`Filter::matches`] decides.
+//! Partitions are never selected by subject: a pending job's subject has the whole list in one token, and a cost's
+//! subject has the account in that position.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -22,9 +26,10 @@ use super::expression::Expression;
 use super::fields;
 use super::routine::is_routine;
 
-/// Above this many subjects of a consumer whole categories are asked for: every subject costs the server at each message.
+/// Maximum subjects of a consumer. Beyond it whole categories are requested, as the server compares every subject
+/// with each message.
 const MOST_SUBJECTS: usize = 32;
-/// Of a text, this much is seen by conditions.
+/// Maximum characters of a text that conditions see.
 const LONGEST_FIELD: usize = 4_000;
 
 /// `job.failed`, `job.*` or `*`.
@@ -52,7 +57,7 @@ impl FromStr for TypePattern {
                 .map(Self::Category)
                 .ok_or_else(|| UnknownEventType(text.to_owned())),
             None => match text.parse::<EventType>()? {
-                // It would never fire.
+                // The type is never published.
                 kind if !kind.is_produced() => Err(UnknownEventType(text.to_owned())),
                 kind => Ok(Self::One(kind)),
             },
@@ -74,7 +79,7 @@ fn is_baseline(kind: EventType) -> bool {
     matches!(kind, EventType::JobBaseline | EventType::NodeBaseline)
 }
 
-/// Which events an endpoint gets.
+/// Selects the events of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     types: BTreeSet<EventType>,
@@ -83,7 +88,7 @@ pub struct Filter {
     clusters: BTreeSet<String>,
     accounts: BTreeSet<String>,
     condition: Option<Expression>,
-    /// Leaves out what goes on by itself; a wait is one of at least so long.
+    /// If set, routine events are excluded. Shorter waits than this count as no wait.
     routine_below: Option<Duration>,
 }
 
@@ -95,7 +100,7 @@ pub struct Filter {
 pub struct CostUnknown;
 
 impl Filter {
-    /// A filter of these patterns; no pattern means every type.
+    /// A filter with these patterns. Without patterns it selects every type.
     pub fn new(types: &[TypePattern], users: &[String], partitions: &[String]) -> Self {
         let all = [TypePattern::All];
         let patterns = if types.is_empty() { &all } else { types };
@@ -114,31 +119,31 @@ impl Filter {
         }
     }
 
-    /// The filter without what goes on by itself: for who has not said what they want.
+    /// Excludes routine events. For endpoints that name no types.
     #[must_use]
     pub fn without_routine(mut self, threshold: Duration) -> Self {
         self.routine_below = Some(threshold);
         self
     }
 
-    /// The filter, of these clusters only; none means all.
+    /// Selects these clusters only. Empty: all.
     #[must_use]
     pub fn in_clusters(mut self, clusters: &[String]) -> Self {
         self.clusters = clusters.iter().cloned().collect();
         self
     }
 
-    /// The filter, of these accounts only; none means all.
+    /// Selects these accounts only. Empty: all.
     #[must_use]
     pub fn of_accounts(mut self, accounts: &[String]) -> Self {
         self.accounts = accounts.iter().cloned().collect();
         self
     }
 
-    /// The filter with a condition.
+    /// Adds a condition.
     ///
     /// # Errors
-    /// If it is about cost, and no event with a cost is asked for: a job's own events know nothing of it.
+    /// If it refers to cost and no selected type carries one: a job's own events do not.
     pub fn when(mut self, condition: Expression) -> Result<Self, CostUnknown> {
         let costs = self
             .types
@@ -151,17 +156,17 @@ impl Filter {
         Ok(self)
     }
 
-    /// True if no event can match: users were named, and only types without an owner.
+    /// True if no event can match: users are given, and only types without an owner.
     pub fn is_empty(&self) -> bool {
         self.subjects(&[]).is_empty()
     }
 
-    /// True if the endpoint asked for this type.
+    /// True if the type was requested.
     pub fn selects(&self, kind: EventType) -> bool {
         self.types.contains(&kind)
     }
 
-    /// True if the endpoint gets an event of this type.
+    /// True if the endpoint receives this event.
     pub fn matches(&self, kind: EventType, event: &Event) -> bool {
         let is_routine = |threshold| is_routine(kind, event, threshold);
         self.selects(kind)
@@ -177,7 +182,7 @@ impl Filter {
             .is_none_or(|condition| condition.holds(&fields::of(event, None, LONGEST_FIELD)))
     }
 
-    /// True if cluster, user, account and partition of an event are the endpoint's, whatever its type.
+    /// True if the cluster, user, account and partition match, whatever the type.
     pub fn concerns(&self, kind: EventType, event: &Event) -> bool {
         (self.clusters.is_empty() || self.clusters.contains(&event.cluster))
             && (self.accounts.is_empty()
@@ -190,8 +195,8 @@ impl Filter {
                     .any(|partition| self.partitions.contains(*partition)))
     }
 
-    /// Subjects of a consumer that gets at least what matches, and the given types besides. No two of them overlap, which the
-    /// server refuses.
+    /// Subjects that cover all matching events and the additional types. They do not overlap, as the server rejects
+    /// overlapping filters.
     pub fn subjects(&self, besides: &[EventType]) -> Vec<String> {
         let types: BTreeSet<_> = self.types.iter().chain(besides).copied().collect();
         let exact = self.per_type(&types);
@@ -236,7 +241,7 @@ impl Filter {
                             .iter()
                             .map(|user| format!("{prefix}.{}", subject::token(user))),
                     ),
-                    // Without an owner: never the endpoint's.
+                    // These have no owner and never match.
                     Category::Node | Category::Capture => {}
                 }
             }
@@ -311,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Whether a NATS subject filter matches a subject.
+    /// True if a NATS subject filter matches a subject.
     fn covers(filter: &str, subject: &str) -> bool {
         let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
         loop {

@@ -1,8 +1,10 @@
-//! When an endpoint may be sent something: its circuit lets it in, it did not ask for a pause, and its rate is not used up.
+//! Admission of an endpoint: its circuit is not open, its receiver asked for no pause, and its rate limit is not
+//! exhausted.
 //!
-//! A `Retry-After` of a 429 or 503 speaks of the receiver, not of one delivery, so the whole endpoint waits for it. When that is over one
-//! delivery goes first, as a probe: what has gathered meanwhile would only be refused again. An answer lets the rest follow; if the probe
-//! fails, the endpoint waits for as long as before the first probe of an open circuit, or until its circuit opens.
+//! The `Retry-After` of a 429 or 503 concerns the receiver, so it pauses the whole endpoint. After the pause one
+//! delivery goes first, as a probe: sending the whole backlog would likely be refused again. A response lets the rest
+//! follow. If the probe fails, the endpoint waits as before the first probe of an open circuit, or until its circuit
+//! opens.
 
 use std::time::Duration;
 
@@ -14,46 +16,46 @@ use super::circuit::{Circuit, CircuitPermit, CircuitPolicy, CircuitSignal, OpenC
 use super::rate::{Bucket, Limit};
 use super::retry::{Outcome, RetryAfter};
 
-/// What a gate goes by.
+/// Rules of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionRules {
     /// When the circuit opens.
     pub circuit: CircuitPolicy,
-    /// How fast; `None`: as fast as it goes.
+    /// Rate limit. `None`: unlimited.
     pub limit: Option<Limit>,
-    /// How long it waits at most because its receiver asks for it.
+    /// Maximum pause at the receiver's request.
     pub max_retry_after: Duration,
 }
 
-/// A pause that the receiver asked for.
+/// A pause requested by the receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Since when.
+    /// Beginning of the pause.
     pub since: DateTime<Utc>,
-    /// Until when.
+    /// End of the pause.
     pub until: DateTime<Utc>,
-    /// Its answer.
+    /// The response that requested it.
     pub reason: String,
 }
 
 impl Held {
-    /// True if a probe may be sent. A clock that was set back does not make it longer.
+    /// True if a probe may be sent. A clock that was set back does not extend the pause.
     fn is_over(&self, most: Duration, now: DateTime<Utc>) -> bool {
         let most = TimeDelta::from_std(most).unwrap_or(TimeDelta::MAX);
         now >= self.until || self.until - now > most
     }
 }
 
-/// What is known of a gate beyond a restart.
+/// State of a gate that survives restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The circuit, while it is open.
     pub open: Option<OpenCircuit>,
-    /// The pause that the receiver asked for.
+    /// The pause requested by the receiver.
     pub held: Option<Held>,
 }
 
-/// What an attempt says of its endpoint.
+/// What an attempt reveals about its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptSignal {
     sign: CircuitSignal,
@@ -61,7 +63,7 @@ pub struct AttemptSignal {
 }
 
 impl AttemptSignal {
-    /// The signal of an outcome.
+    /// Derives the signal from an outcome.
     pub fn of(
         outcome: &Outcome,
         cause: Option<Cause>,
@@ -75,7 +77,7 @@ impl AttemptSignal {
         };
         let sign = match (outcome, cause) {
             (_, Some(Cause::Content)) => CircuitSignal::Nothing,
-            // Who says when to come again is at work.
+            // A receiver that sends `Retry-After` works.
             (Outcome::Retry { .. }, Some(Cause::Limited)) if after.is_some() => {
                 CircuitSignal::Alive
             }
@@ -87,12 +89,12 @@ impl AttemptSignal {
     }
 }
 
-/// Why nobody is let in now.
+/// Why no request is admitted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Until then.
+    /// Closed until this time.
     Until(DateTime<Utc>),
-    /// Until the probe has ended.
+    /// Closed until the probe ends.
     Probing,
 }
 
@@ -105,7 +107,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// One that stood so when it was last heard of.
+    /// Restores a gate from its stored state.
     pub fn new(state: State) -> Self {
         Self {
             circuit: Circuit::opened(state.open),
@@ -114,7 +116,7 @@ impl Gate {
         }
     }
 
-    /// What is to be known beyond a restart.
+    /// The state to store.
     pub fn state(&self) -> State {
         State {
             open: self.circuit.open().cloned(),
@@ -122,10 +124,10 @@ impl Gate {
         }
     }
 
-    /// How many would be let in now.
+    /// Number of requests that would be admitted now.
     ///
     /// # Errors
-    /// If nobody is: why.
+    /// The reason, if there are none.
     pub fn room(&self, rules: &AdmissionRules, now: DateTime<Utc>) -> Result<usize, Closed> {
         let most = rules.max_retry_after;
         if let Some(held) = self.held.as_ref().filter(|held| !held.is_over(most, now)) {
@@ -149,7 +151,7 @@ impl Gate {
         }
     }
 
-    /// Asks to be let in.
+    /// Requests permission for an attempt.
     pub fn enter(&mut self, rules: &AdmissionRules, now: DateTime<Utc>) -> Option<CircuitPermit> {
         self.room(rules, now).ok()?;
         let pass = match self.held {
@@ -162,7 +164,8 @@ impl Gate {
         Some(pass)
     }
 
-    /// Counts a request that the gate has no say in. Gives the time when it may come, if the rate is used up.
+    /// Counts a request that is not subject to the gate. Returns the earliest time for it if the rate limit is
+    /// exhausted.
     pub fn spend(
         &mut self,
         rules: &AdmissionRules,
@@ -174,7 +177,7 @@ impl Gate {
         }
     }
 
-    /// What came of an attempt. True if there is something else to be known beyond a restart.
+    /// Records the result of an attempt. Returns true if the stored state changed.
     pub fn ended(
         &mut self,
         pass: CircuitPermit,
@@ -195,7 +198,7 @@ impl Gate {
         } else if probed && self.held.is_some() {
             match signal.sign {
                 CircuitSignal::Alive => self.held = None,
-                // From now on its probes count.
+                // From now on the circuit schedules the probes.
                 CircuitSignal::Failing if self.circuit.open().is_some() => self.held = None,
                 CircuitSignal::Failing => {
                     let wait = rules.circuit.wait(1, jitter);
@@ -216,7 +219,7 @@ impl Gate {
         });
     }
 
-    /// An attempt that nothing came of.
+    /// Releases a permit without a result.
     pub fn abandon(&mut self, pass: CircuitPermit) {
         self.circuit.abandon(pass);
     }
@@ -304,7 +307,7 @@ mod tests {
         assert!(gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0));
         assert_eq!(gate.room(&RULES, at(29)), Err(Closed::Until(at(30))));
         assert_eq!(gate.enter(&RULES, at(29)), None);
-        // One that was under way asks for less: the longer one counts.
+        // A request from before the pause asks for less: the longer pause counts.
         assert!(!gate.ended(
             CircuitPermit::Regular,
             &signal(429, Some(5), 1),
@@ -338,16 +341,16 @@ mod tests {
         let early = gate.enter(&RULES, at(0)).unwrap();
         let pass = gate.enter(&RULES, at(0)).unwrap();
         gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0);
-        // As the next dispatcher has it.
+        // Before and after a restart.
         for mut gate in [gate.clone(), Gate::new(gate.state())] {
             assert_eq!(gate.room(&RULES, at(30)), Ok(1));
             let probe = gate.enter(&RULES, at(30)).unwrap();
             assert!(matches!(probe, CircuitPermit::Probe(_)));
             assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
-            // What was sent before the pause says nothing of what is now.
+            // A request sent before the pause does not end it.
             gate.ended(early, &signal(204, None, 31), "", &RULES, at(31), 1.0);
             assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
-            // Asked to wait again; then a failure that says nothing of a pause.
+            // A second pause, then a failure without `Retry-After`.
             gate.ended(
                 probe,
                 &signal(429, Some(20), 32),
@@ -413,7 +416,7 @@ mod tests {
             let longest = rules.max_retry_after.max(rules.circuit.max_interval);
             let latest = at(0) + TimeDelta::from_std(longest).unwrap();
             for gate in [Gate::new(gate.state()), gate] {
-                // Of a clock that was behind it is over, too.
+                // A pause stored by a clock that was ahead ends as well.
                 prop_assert!(gate.room(&rules, latest.max(at(ahead) + TimeDelta::from_std(longest).unwrap())).is_ok());
                 if let Err(Closed::Until(until)) = gate.room(&rules, at(0)) {
                     prop_assert!(until <= latest);

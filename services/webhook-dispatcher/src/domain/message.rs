@@ -1,7 +1,8 @@
-//! What people read, before it is laid out for a chat.
+//! Messages for people, independent of the chat that displays them.
 //!
-//! A message has a heading, a sentence, facts and links; Slack, Teams, Discord and PagerDuty differ only in how these look, how text is
-//! escaped and where it is cut. Text from outside (names, paths, reasons) is kept as it came: every layout escapes and cuts it.
+//! A message has a heading, a sentence, fields and links. Slack, Teams, Discord and PagerDuty differ in layout,
+//! escaping and limits only. Text from outside (names, paths, reasons) is stored unmodified; every layout escapes and
+//! truncates it.
 
 mod advice;
 mod job;
@@ -20,9 +21,9 @@ pub use job::person;
 pub use link::Link;
 pub use markup::{Dialect, Span, Text, clean, units};
 
-/// What a chat shows if its endpoint names no types: what needs the reader, or what they asked for; but for what
-/// [`is_routine`](super::routine::is_routine). docs/guide/webhooks.md says why for each. A hold comes as its explanation, which says who may
-/// end it; `job.held` beside it would be the same again.
+/// Types sent to chats that name none: events that require the reader's action or that they wait for, except those of
+/// [`is_routine`](super::routine::is_routine). docs/guide/webhooks.md gives the reason for each. A hold is reported
+/// by its explanation, which names who may release it, so `job.held` would be redundant.
 pub const DEFAULT_TYPES: &[EventType] = &[
     EventType::JobStarted,
     EventType::JobCompleted,
@@ -45,53 +46,53 @@ pub const DEFAULT_TYPES: &[EventType] = &[
     EventType::CaptureSchemaDrift,
 ];
 
-/// How bad the news is.
+/// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Something went well.
+    /// Success.
     Good,
-    /// Something happened.
+    /// Neutral information.
     Info,
-    /// Somebody may want to look.
+    /// May require attention.
     Warning,
-    /// Something failed.
+    /// Failure.
     Error,
 }
 
-/// One named value.
+/// A named value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageField {
-    /// Its name.
+    /// Label of the field.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the field.
     pub value: Text,
 }
 
-/// An endpoint that is not sent to any more.
+/// Report that an endpoint was paused or disabled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// Its name.
+    /// Name of the endpoint.
     pub webhook: String,
     /// `paused` or `disabled`.
     pub state: String,
-    /// Why.
+    /// Reason for the change.
     pub reason: String,
 }
 
 /// A message for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// How bad the news is.
+    /// Severity of the news.
     pub severity: Severity,
     /// One emoji.
     pub sign: &'static str,
     /// What happened, in a few words.
     pub heading: Text,
-    /// A sentence about it. Empty if the heading says everything.
+    /// One sentence of detail. Empty if the heading is sufficient.
     pub sentence: Text,
-    /// Named values, the important ones first.
+    /// Named values, most important first.
     pub facts: Vec<MessageField>,
-    /// Where to find more.
+    /// Links to more information.
     pub links: Vec<Link>,
     /// Where it happened.
     pub footer: Text,
@@ -111,7 +112,7 @@ impl Message {
         }
     }
 
-    /// Adds a fact, unless it is empty.
+    /// Adds a field, unless its value is empty.
     #[must_use]
     pub fn fact(mut self, name: &'static str, value: impl Into<Text>) -> Self {
         let value = value.into();
@@ -121,7 +122,7 @@ impl Message {
         self
     }
 
-    /// Says how long the job of an explanation has waited by now.
+    /// Adds how long the job of an explanation has been pending.
     #[must_use]
     pub fn waited(mut self, event: &Event, now: DateTime<Utc>) -> Self {
         if let Some(since) = pending::since(event) {
@@ -136,7 +137,7 @@ impl Message {
         self
     }
 
-    /// "N events while away": what the endpoint missed because it was too old when it could be sent.
+    /// "N events while away": events that were too old to be sent.
     pub fn away(count: u64, cluster: &str) -> Self {
         let (events, were) = if count == 1 {
             ("event", "was")
@@ -151,7 +152,7 @@ impl Message {
         Self::line(Severity::Info, "💤", Text::from("While away"), sentence)
     }
 
-    /// Another endpoint of the same owner is not sent to any more.
+    /// Reports that another endpoint of the same owner was paused or disabled.
     pub fn halted(notice: &Notice) -> Self {
         let Notice {
             webhook,
@@ -167,7 +168,7 @@ impl Message {
         Self::line(Severity::Warning, "🔌", heading, sentence)
     }
 
-    /// What a test of an endpoint sends.
+    /// The message of a test delivery.
     pub fn test(endpoint: &str, cluster: &str) -> Self {
         let sentence = Text::from("Test of webhook ")
             .strong(endpoint)
@@ -178,7 +179,7 @@ impl Message {
     }
 }
 
-/// The message of an event, with its cost if that is known. `None` for events that no chat shows.
+/// The message for an event, with its cost if known. `None` for events that chats do not show.
 pub fn of(event: &Event, cost: Option<&CostEvent>) -> Option<Message> {
     let kind = event.kind().ok()?;
     match kind {

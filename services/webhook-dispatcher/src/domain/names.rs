@@ -1,13 +1,13 @@
-//! Ids and names that must be the same after every restart.
+//! Ids and names that must never change, not even between releases.
 
 use mesh_events::EventId;
 pub use mesh_events::catalogue::endpoint_consumer as consumer;
 use sha2::{Digest, Sha256};
 
-/// What ids of messages about other endpoints begin with.
+/// Prefix of the ids of messages about other endpoints.
 const NOTICE: &str = "notice-";
 
-/// Id of the audit entry and of the dead letter of a delivery: one final outcome, one id, however often it is published.
+/// Id of the audit entry and of the dead letter of a delivery. The same for every publish of one outcome.
 pub fn delivery_id(endpoint: &str, event_id: &str) -> String {
     let mut hash = Sha256::new();
     for field in ["slurm-mesh/delivery/1", endpoint, event_id] {
@@ -22,7 +22,7 @@ pub fn delivery_id(endpoint: &str, event_id: &str) -> String {
         .to_string()
 }
 
-/// The same of a delivery that was begun again so often.
+/// The id of an outcome after this many redeliveries.
 pub fn outcome_id(endpoint: &str, event_id: &str, round: u32) -> String {
     match round {
         0 => delivery_id(endpoint, event_id),
@@ -30,33 +30,33 @@ pub fn outcome_id(endpoint: &str, event_id: &str, round: u32) -> String {
     }
 }
 
-/// Id of the message "N events while away" that begins with this event.
+/// Id of the message "N events while away" that starts with this event.
 pub fn away_id(endpoint: &str, first: &str) -> String {
     format!("away-{}", delivery_id(endpoint, first))
 }
 
-/// Id of the message to an endpoint that another one was halted then.
+/// Id of the notice to an endpoint that another one was halted at this time.
 pub fn notice_id(endpoint: &str, halted: &str, at_millis: i64) -> String {
     let id = delivery_id(endpoint, &format!("{halted}@{at_millis}"));
     format!("{NOTICE}{id}")
 }
 
-/// True for the id of such a message.
+/// True for the id of a notice.
 pub fn is_notice(id: &str) -> bool {
     id.starts_with(NOTICE)
 }
 
-/// What an event that a replay tells is remembered by: once for each replay, beside the event itself.
+/// Id of a replayed event's delivery: unique per replay, and distinct from the event's own.
 pub fn replayed(replay: &str, event_id: &str) -> String {
     format!("{replay}:{event_id}")
 }
 
-/// The replay in what is remembered.
+/// The replay of a delivery id, if any.
 pub fn replay(id: &str) -> Option<&str> {
     id.split_once(':').map(|(replay, _)| replay)
 }
 
-/// Id of the message of an array's digest with this number.
+/// Id of an array digest's message with this number.
 pub fn digest_id(endpoint: &str, key: &str, number: u32) -> String {
     format!(
         "digest-{}",
@@ -69,7 +69,7 @@ pub fn is_digest(id: &str) -> bool {
     id.starts_with("digest-")
 }
 
-/// True for the id of an event, also of one that a replay tells (and not of a message of our own).
+/// True for the id of an event, replayed or not. False for messages of the dispatcher.
 pub fn is_event(id: &str) -> bool {
     let event = id.split_once(':').map_or(id, |(_, event)| event);
     event.parse::<EventId>().is_ok()
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn names_never_change() {
-        // SHA-256("ops-slack"); a change would leave every endpoint's place in the stream behind.
+        // SHA-256("ops-slack"). With another name every endpoint would lose its position in the stream.
         assert_eq!(consumer("ops-slack"), "wh-adbee16fb09b");
         assert_eq!(consumer("").len(), 15);
     }

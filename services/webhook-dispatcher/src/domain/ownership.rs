@@ -1,61 +1,62 @@
-//! Which dispatcher is at work on which endpoint.
+//! Assigns endpoints to dispatchers.
 //!
-//! Every dispatcher computes the same answer from the same facts: each endpoint prefers one of those that are at work, by rendezvous
-//! hashing, so that a dispatcher that comes or goes moves no endpoints but its own. The answer alone is no right to send: that is the lease,
-//! which only one can hold. Who holds a lease of an endpoint that prefers another finishes what is under way and gives it back; who is
-//! preferred takes it when nobody at work holds it.
+//! Every dispatcher computes the same assignment from the same data. Rendezvous hashing makes each endpoint prefer
+//! one of the live dispatchers, so that one that joins or leaves moves only its own endpoints. The assignment alone
+//! does not permit sending: that requires the lease, which only one dispatcher can hold. A holder that is not
+//! preferred finishes the requests in flight and releases the lease. The preferred dispatcher takes a lease that no
+//! live one holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
-/// A dispatcher that is at work.
+/// A live dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Its id, new with every start.
+    /// Id, new with every start.
     pub id: String,
-    /// It finishes what it holds and takes nothing more.
+    /// True while it shuts down and takes no more leases.
     pub leaving: bool,
     /// Endpoints of its `mesh.toml`.
     pub files: BTreeSet<String>,
 }
 
-/// Who may be at work on an endpoint.
+/// The lease of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Id of the dispatcher; empty for nobody.
+    /// Id of the dispatcher. Empty if the lease is free.
     pub holder: String,
-    /// Grows with every new holder.
+    /// Incremented for every new holder.
     pub epoch: i64,
 }
 
-/// An endpoint that somebody has to be at work on.
+/// An endpoint that must be owned by a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its name.
+    /// Name of the endpoint.
     pub name: String,
-    /// Only a dispatcher that has it in its `mesh.toml` knows what it is.
+    /// True if only dispatchers that list it in their `mesh.toml` can own it.
     pub from_file: bool,
 }
 
-/// What a dispatcher does next about a lease.
+/// An action of a dispatcher on a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Take it; nobody at work holds it.
+    /// Take a lease that no live dispatcher holds.
     Take {
-        /// Endpoint.
+        /// Name of the endpoint.
         endpoint: String,
-        /// The epoch that was seen; with another one somebody was faster.
+        /// The epoch that was read. If it has changed, another dispatcher was faster.
         seen: i64,
     },
-    /// Finish what is under way and give it back.
+    /// Finish the requests in flight and release the lease.
     Release {
-        /// Endpoint.
+        /// Name of the endpoint.
         endpoint: String,
     },
 }
 
-/// The dispatcher that an endpoint prefers among these.
+/// The candidate that an endpoint prefers.
 pub fn preferred<'a>(
     endpoint: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -80,7 +81,7 @@ fn weight(endpoint: &str, id: &str) -> u64 {
     u64::from_be_bytes(first)
 }
 
-/// What the dispatcher `me` does about the leases of these endpoints.
+/// The actions of dispatcher `me` on the leases of these endpoints.
 pub fn plan(
     me: &str,
     replicas: &[Replica],
@@ -110,9 +111,9 @@ pub fn plan(
                     endpoint: endpoint.name.clone(),
                 });
             }
-            // It is at work where it should be, or somebody else has the next step.
+            // The lease is where it should be, or another dispatcher acts next.
             (Some(_), Some(_) | None) => {}
-            // Nobody could go on with it: who holds it keeps it.
+            // No other dispatcher could take over: the holder keeps the lease.
             (None, Some(_) | None) => {}
         }
     }
@@ -147,7 +148,8 @@ mod tests {
         preferred(endpoint, ids).unwrap().to_owned()
     }
 
-    /// As the database does it: a lease that is held by somebody at work, or was taken meanwhile, cannot be taken.
+    /// Simulates the database: a lease that a live dispatcher holds, or that was taken in the meantime, cannot be
+    /// taken.
     fn perform(
         me: &str,
         replicas: &[Replica],
@@ -201,7 +203,7 @@ mod tests {
             let steps = plan(&replica.id, &replicas, &wanted, &BTreeMap::new());
             assert_eq!(steps.len(), usize::from(n == 3));
         }
-        // While it leaves it keeps what nobody else could go on with.
+        // A leaving dispatcher keeps endpoints that no other can own.
         replicas[3].leaving = true;
         let held = BTreeMap::from([(
             "pipeline".to_owned(),
@@ -216,7 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// Who comes takes, who goes leaves; between those that stay nothing moves.
+        /// A joining dispatcher takes leases, a leaving one releases them. No lease moves between the others.
         #[test]
         fn only_what_has_to_move_moves(count in 1..8_usize, gone in 0..8_usize, name in ".{0,20}") {
             let replicas: Vec<_> = (0..count).map(replica).collect();
@@ -228,8 +230,8 @@ mod tests {
             }
         }
 
-        /// From any leases, in any order of steps, with replicas that come, leave and die: soon every endpoint has the holder it prefers,
-        /// and at no time two.
+        /// From any leases and any order of actions, with dispatchers that join, leave and die: every endpoint ends
+        /// at its preferred holder, and never has two.
         #[test]
         fn every_endpoint_ends_where_it_prefers(
             holders in prop::collection::vec((0..8_usize, 0..5_i64), 1..20),
@@ -244,7 +246,7 @@ mod tests {
                 .collect();
             let mut epochs = leases.clone();
             let rounds = order.iter().map(|n| &replicas[n % replicas.len()])
-                // In the end everybody had their turn twice.
+                // Finally, every dispatcher acts twice.
                 .chain(&replicas).chain(&replicas);
             for replica in rounds {
                 let steps = plan(&replica.id, &replicas, &wanted, &leases);

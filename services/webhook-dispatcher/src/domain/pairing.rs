@@ -1,14 +1,15 @@
-//! What waits a moment for its cost: messages to people, incidents, and bodies that have it in them.
+//! Which content waits for its cost: messages to people, incidents, and bodies that include it.
 //!
-//! A message about a start wants the burn rate, one about an end the final cost; cost-engine publishes both right after the event they
-//! follow from. So these messages wait a few seconds (`cost_join_timeout`) for `cost.estimated` and `cost.finalized` of their run, and go
-//! without when none came. A run that never had an allocation costs nothing and does not wait.
+//! A message about a start shows the burn rate, one about an end the final cost. cost-engine publishes both right
+//! after the event. So these messages wait a few seconds (`cost_join_timeout`) for the `cost.estimated` or
+//! `cost.finalized` of their run, and are sent without it if none arrives. A run that never had an allocation costs
+//! nothing and does not wait.
 
 use mesh_events::{Event, EventType};
 
 use super::filter::Filter;
 
-/// What is joined.
+/// Which events are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JoinKey {
     /// `job.started` and `cost.estimated`.
@@ -34,7 +35,7 @@ impl JoinKey {
     }
 }
 
-/// The pair an event waits in, and its key: the same for the message and for its cost.
+/// The join key of an event that waits for its cost. The cost event has the same key.
 pub fn awaits(kind: EventType, event: &Event) -> Option<String> {
     let pair = match kind {
         EventType::JobStarted => JoinKey::Start,
@@ -47,7 +48,7 @@ pub fn awaits(kind: EventType, event: &Event) -> Option<String> {
         .then(|| key(pair, &event.cluster, &job.run))
 }
 
-/// The key of the pair a cost event completes.
+/// The join key of a cost event.
 pub fn completes(kind: EventType, event: &Event) -> Option<String> {
     let pair = match kind {
         EventType::CostEstimated => JoinKey::Start,
@@ -61,7 +62,7 @@ fn key(pair: JoinKey, cluster: &str, run: &str) -> String {
     format!("{}/{cluster}/{run}", pair.as_str())
 }
 
-/// Cost types that are needed to complete what is told.
+/// Cost types to consume in addition, to complete messages.
 pub fn companions(filter: &Filter) -> Vec<EventType> {
     let ends = EventType::ALL
         .iter()
@@ -77,8 +78,8 @@ pub fn companions(filter: &Filter) -> Vec<EventType> {
     .collect()
 }
 
-/// Types a digest of an array needs besides those that are asked for: without the ends of all tasks it cannot count. None if nothing about
-/// starts and ends is asked for.
+/// Types that array digests need in addition to those requested: tasks cannot be counted without all their ends.
+/// Empty if neither starts nor ends are requested.
 pub fn array_companions(filter: &Filter) -> Vec<EventType> {
     let needed = |kind: EventType| {
         matches!(kind, EventType::JobSubmitted | EventType::JobStarted) || kind.is_end()

@@ -1,9 +1,10 @@
-//! When a chat is told that a job is pending.
+//! When a chat is notified that a job is pending.
 //!
-//! pending-explainer says why a job waits almost as soon as it does, and most jobs start a moment later: told at once, people would read of
-//! every job that waits a second. So an explanation becomes a notice when the job has waited for the endpoint's `pending_threshold`, or
-//! at once if the job cannot start before somebody acts. Of each run a wait is told once, and once for each reason that needs somebody.
-//! A notice is dropped when the job starts or ends before it is sent, and when a newer explanation takes its place.
+//! pending-explainer publishes the reason almost immediately, but most jobs start a moment later. So an explanation
+//! becomes a notice only when the job has been pending for the endpoint's `pending_threshold`, or immediately if the
+//! job cannot start without someone's action. For each run, a wait is reported once, and so is each reason that
+//! requires action. A notice is dropped if the job starts or ends before it is sent, or if a newer explanation
+//! replaces it.
 
 use std::time::Duration;
 
@@ -14,32 +15,32 @@ use mesh_events::{Event, EventType, RunKey, from_timestamp};
 
 use super::filter::Filter;
 
-/// What the keys of notices begin with.
+/// Prefix of the keys of notices.
 const PREFIX: &str = "pending/";
-/// Topic of a wait that ends by itself.
+/// Topic of a wait that ends without action.
 const WAIT: &str = "wait";
 /// Topic of a hold.
 const HELD: &str = "act:held";
 
-/// What an explanation becomes.
+/// A notice derived from an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingNotice {
     /// The same for all explanations of a run.
     pub key: String,
-    /// What is told once.
+    /// Reported at most once per run.
     pub topic: String,
-    /// When it is to be told; `None`: at once.
+    /// When it is due. `None`: immediately.
     pub due: Option<DateTime<Utc>>,
 }
 
-/// The notice of an explanation; `None` for other events.
+/// The notice for an explanation. `None` for other events.
 pub fn notice(event: &Event, threshold: Duration) -> Option<PendingNotice> {
     let Some(Payload::Queue(queue)) = &event.payload else {
         return None;
     };
     let explanation = queue.explanation.as_ref()?;
     let key = key(&event.cluster, &queue.job.as_ref()?.run);
-    // Of a reason that no table knows nobody can say who has to act.
+    // For an unknown reason nothing is known about who has to act.
     let waits = matches!(explanation.actor.as_str(), "" | "wait");
     if !waits && explanation.reason_class != "unknown" {
         return Some(PendingNotice {
@@ -56,7 +57,7 @@ pub fn notice(event: &Event, threshold: Duration) -> Option<PendingNotice> {
     })
 }
 
-/// Since when the job of an explanation waits: a begin time that was asked for is no wait.
+/// When the job of an explanation became pending. Time before a requested begin time does not count.
 pub fn since(event: &Event) -> Option<DateTime<Utc>> {
     let Some(Payload::Queue(queue)) = &event.payload else {
         return None;
@@ -64,7 +65,7 @@ pub fn since(event: &Event) -> Option<DateTime<Utc>> {
     waits_since(queue.job.as_ref()?)
 }
 
-/// Since when a job waits, or waited.
+/// When a job became pending and eligible.
 pub fn waits_since(job: &Job) -> Option<DateTime<Utc>> {
     let times = [&job.submit_time, &job.eligible_time];
     let times = times.into_iter().flatten().filter_map(from_timestamp);
@@ -76,7 +77,8 @@ pub fn is_key(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// Keys of the notices that are of no use after an event. The first task of an array that starts ends the array's own wait.
+/// Keys of the notices that an event makes obsolete. The first task of an array that starts ends the array's own
+/// wait.
 pub fn ended(kind: EventType, event: &Event) -> Vec<String> {
     let Some(job) = event.job().filter(|_| ends(kind)) else {
         return Vec::new();
@@ -93,13 +95,13 @@ pub fn ended(kind: EventType, event: &Event) -> Vec<String> {
     keys
 }
 
-/// Key of the notices of the run that is no longer held after an event: should it be held again, that is told again.
+/// Key of the run that an event releases from a hold. A later hold is reported again.
 pub fn released(kind: EventType, event: &Event) -> Option<String> {
     let job = event.job().filter(|_| kind == EventType::JobReleased)?;
     Some(key(&event.cluster, &job.run))
 }
 
-/// Types that a chat needs so that it is not told of waits that are over, and of each hold. None if it is told of no waits.
+/// Types that end waits and holds. Empty if the filter selects no explanations.
 pub fn companions(filter: &Filter) -> Vec<EventType> {
     let is_needed = |kind: &EventType| ends(*kind) || *kind == EventType::JobReleased;
     let all = EventType::ALL.iter().copied();
@@ -115,23 +117,23 @@ fn key(cluster: &str, run: &str) -> String {
     format!("{PREFIX}{cluster}/{run}")
 }
 
-/// What was told of a run, as it is kept.
+/// The topics already sent for a run, as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedTopics(Vec<String>);
 
 impl PublishedTopics {
-    /// As they were kept.
+    /// Parses the stored text.
     pub fn read(text: Option<&String>) -> Self {
         let words = text.into_iter().flat_map(|text| text.split(' '));
         Self(words.map(str::to_owned).collect())
     }
 
-    /// True if it was told.
+    /// True if the topic was sent.
     pub fn has(&self, topic: &str) -> bool {
         self.0.iter().any(|sent| sent == topic)
     }
 
-    /// To be kept once the run is released; the outer is `None` if that changes nothing.
+    /// The text to store after a release. The outer `Option` is `None` if nothing changes.
     pub fn released(mut self) -> Option<Option<String>> {
         let before = self.0.len();
         self.0.retain(|topic| topic != HELD);
@@ -139,7 +141,7 @@ impl PublishedTopics {
         changed.then(|| (!self.0.is_empty()).then(|| self.0.join(" ")))
     }
 
-    /// To be kept, with one more.
+    /// The text to store after another topic was sent.
     pub fn and(mut self, topic: String) -> String {
         self.0.push(topic);
         self.0.join(" ")

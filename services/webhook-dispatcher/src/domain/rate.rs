@@ -1,6 +1,7 @@
-//! How many requests an endpoint gets in a time.
+//! Rate limits of endpoints.
 //!
-//! The generic cell rate algorithm (ITU-T I.371): a bucket of `burst` tokens that fills at an even pace, of which one time is remembered.
+//! The generic cell rate algorithm (ITU-T I.371): a bucket of `burst` tokens that fills at a constant rate, stored as
+//! a single time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +9,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// The most requests a second that can be asked for.
+/// Maximum requests per second.
 const MAX_RATE: u32 = 10_000;
 
-/// What a rate may be of, and how many seconds that is.
+/// Units of a rate and their seconds.
 const UNITS: [(&str, u64); 3] = [("s", 1), ("m", 60), ("h", 3_600)];
 
-/// So many in a time, as `10/s`.
+/// A number of requests per unit of time, as in `10/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     count: u32,
@@ -50,24 +51,24 @@ impl fmt::Display for Rate {
 }
 
 impl Rate {
-    /// As many as come in one second, minute or hour.
+    /// Requests per second, minute or hour, as written.
     pub const fn count(self) -> u32 {
         self.count
     }
 
-    /// Between two requests.
+    /// Interval between two requests.
     fn interval(self) -> TimeDelta {
         let interval = Duration::from_secs(self.seconds) / self.count;
         TimeDelta::from_std(interval).unwrap_or(TimeDelta::MAX)
     }
 }
 
-/// A rate, and how many may come at once.
+/// A rate and its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// On and on.
+    /// Sustained rate.
     pub rate: Rate,
-    /// At once, after a pause; at least 1.
+    /// Requests permitted at once after a pause, at least 1.
     pub burst: u32,
 }
 
@@ -77,7 +78,7 @@ impl Limit {
     }
 }
 
-/// How much of a limit is left.
+/// The tokens that are left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// When the bucket will be full.
@@ -85,13 +86,13 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// How long it takes to fill. Never more than an empty one takes, also where the clock was set back.
+    /// Time until the bucket is full. Never longer than for an empty bucket, even if the clock was set back.
     fn missing(&self, limit: &Limit, now: DateTime<Utc>) -> TimeDelta {
         let missing = self.full_at.map_or(TimeDelta::zero(), |at| at - now);
         missing.clamp(TimeDelta::zero(), limit.depth())
     }
 
-    /// How many may come now.
+    /// Requests permitted now.
     pub fn left(&self, limit: &Limit, now: DateTime<Utc>) -> u32 {
         let spare = limit.depth() - self.missing(limit, now);
         let count = spare.num_nanoseconds().unwrap_or(i64::MAX)
@@ -104,13 +105,13 @@ impl Bucket {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// When the next may come.
+    /// When the next request is permitted.
     pub fn next(&self, limit: &Limit, now: DateTime<Utc>) -> DateTime<Utc> {
         let spare = limit.depth() - self.missing(limit, now);
         now + (limit.rate.interval() - spare).max(TimeDelta::zero())
     }
 
-    /// One comes now; false if it may not.
+    /// Takes a token. Returns false if there is none.
     pub fn take(&mut self, limit: &Limit, now: DateTime<Utc>) -> bool {
         if self.left(limit, now) == 0 {
             return false;
@@ -183,7 +184,7 @@ mod tests {
                 let (left, next) = (bucket.left(&limit, at(now)), bucket.next(&limit, at(now)));
                 prop_assert!(left <= burst);
                 prop_assert_eq!(left > 0, next <= at(now), "{} left, next {}", left, next);
-                // Nobody waits in vain: at the time that was named it may come.
+                // At the predicted time a request is indeed permitted.
                 prop_assert!(bucket.left(&limit, next) > 0);
                 if bucket.take(&limit, at(now)) {
                     prop_assert_eq!(bucket.left(&limit, at(now)), left - 1);

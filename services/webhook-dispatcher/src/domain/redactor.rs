@@ -1,8 +1,8 @@
-//! Redaction: no secret of an endpoint stands in a text that is recorded or shown, however a receiver repeats it.
+//! Redaction: no secret of an endpoint appears in recorded or displayed text, in whatever form a receiver echoes it.
 //!
-//! A receiver, or a firewall before it, may repeat what it was sent: as it was, or encoded as its page needs it. So every text of a
-//! receiver and every error goes through here before it reaches log, database, bus or API. A repetition may be cut off; the beginning of a
-//! long secret is therefore enough, and as much is taken out as agrees with it.
+//! A receiver, or a firewall in front of it, may echo the request, verbatim or encoded for its page. So every text
+//! from a receiver and every error is redacted before it reaches log, database, bus or API. An echo may be truncated.
+//! The beginning of a long secret is therefore sufficient, and everything that matches it is removed.
 
 mod forms;
 mod values;
@@ -16,14 +16,14 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, BuildError};
 
 pub use values::Values;
 
-/// What stands in place of a secret.
+/// Replaces a secret.
 pub const REDACTED: &str = "[redacted]";
-/// Shorter values are no secrets: they would be guessed, and are part of many words.
+/// Shorter values are not redacted: they can be guessed, and occur in many words.
 const MIN_BYTES: usize = 4;
-/// So much of the beginning of a longer form is enough.
+/// Bytes of the beginning of a longer form that are sufficient for a match.
 const PREFIX_BYTES: usize = 16;
 
-/// Takes the secrets of one endpoint out of texts. What it looks for is made when there is the first text.
+/// Removes the secrets of one endpoint from texts. The search is built for the first text.
 #[derive(Default)]
 pub struct Redactor {
     values: Vec<Vec<u8>>,
@@ -45,7 +45,7 @@ impl Search {
         Ok(Self { forms, prefixes })
     }
 
-    /// Where secrets are, in order and apart.
+    /// Sorted, disjoint ranges of secrets.
     fn spans(&self, text: &str) -> Vec<Range<usize>> {
         let mut spans: Vec<Range<usize>> = Vec::new();
         for found in self.prefixes.find_overlapping_iter(text) {
@@ -66,7 +66,7 @@ impl Search {
 }
 
 impl Redactor {
-    /// For these secrets.
+    /// A redactor for these secrets.
     pub fn new(values: Values) -> Self {
         Self {
             values: values.into_secrets(MIN_BYTES),
@@ -81,7 +81,7 @@ impl Redactor {
         }
         let search = match self.search.get_or_init(|| Search::new(&self.values)) {
             Ok(search) => search,
-            // Better no text than a secret.
+            // Fail closed.
             Err(_) => return Cow::Borrowed(REDACTED),
         };
         let spans = search.spans(text);
@@ -98,14 +98,14 @@ impl Redactor {
         Cow::Owned(clean)
     }
 
-    /// The same in place.
+    /// Redacts in place.
     pub fn clean(&self, text: &mut String) {
         if let Cow::Owned(clean) = self.redact(text) {
             *text = clean;
         }
     }
 
-    /// True if there is a secret in the text.
+    /// True if the text contains a secret.
     pub fn finds(&self, text: &str) -> bool {
         self.redact(text) != text
     }
@@ -125,7 +125,7 @@ fn prefix(form: &str) -> &str {
     }
 }
 
-/// How many bytes of a text are those that a form begins with. The end is between two characters.
+/// Length in bytes of the common prefix of a form and a text. The end is a character boundary.
 fn common(form: &str, text: &str) -> usize {
     let same = |(a, b): &(u8, u8)| a.eq_ignore_ascii_case(b);
     let length = form.bytes().zip(text.bytes()).take_while(same).count();

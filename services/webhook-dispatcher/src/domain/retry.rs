@@ -1,35 +1,36 @@
-//! What follows from an attempt.
+//! What follows an attempt.
 //!
-//! A format may judge answers by more than their status; for the others:
+//! Some formats also evaluate the response body. For the others:
 //!
 //! - 2xx: delivered.
-//! - 410: the receiver wants no more of it: given up.
-//! - 408, 409, 425, 429 and 5xx: the receiver may recover. Tried again.
-//! - Other statuses, redirects among them: the same request would get the same answer. Given up at once.
-//! - No answer (DNS, connect, TLS, reset, deadline, refused address): tried again.
+//! - 410: the receiver is gone. The delivery is given up.
+//! - 408, 409, 425, 429 and 5xx: the receiver may recover. Retried.
+//! - Other statuses, including redirects: the same request would get the same response. Given up immediately.
+//! - No response (DNS, connect, TLS, reset, deadline, forbidden address): retried.
 //!
-//! The wait before attempt n+1 is anything between nothing and initial_interval × multiplier^(n-1), at most max_interval: full jitter, so that
-//! the deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter, up to
-//! `max_retry_after`. Where a delivery is given up after a while, the last attempt is made when that is over.
+//! The wait before attempt n+1 is random between zero and `initial_interval` × `multiplier`^(n-1), at most
+//! `max_interval`. This full jitter spreads the deliveries to an endpoint that recovers. A `Retry-After` makes the
+//! wait longer, never shorter, up to `max_retry_after`. With `give_up_after`, the last attempt is made at the end of
+//! that time.
 
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-/// How often and when a delivery is tried.
+/// How often and when a delivery is attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts in all; at least 1.
+    /// Maximum attempts, at least 1.
     pub max_attempts: u32,
     /// Upper bound of the wait after the first attempt.
     pub initial_interval: Duration,
-    /// Factor between these bounds.
+    /// Factor between the bounds of consecutive waits.
     pub multiplier: u32,
     /// Upper bound of every wait.
     pub max_interval: Duration,
-    /// Upper bound of a wait that the receiver asks for.
+    /// Upper bound of a wait requested by the receiver.
     pub max_retry_after: Duration,
-    /// No attempt is planned later than so long after the delivery began; `None`: attempts alone end it.
+    /// No attempt is scheduled later than this after the delivery began. `None`: limited by `max_attempts` only.
     pub give_up_after: Option<Duration>,
 }
 
@@ -43,30 +44,30 @@ impl RetryPolicy {
     }
 }
 
-/// What an attempt led to, as the endpoint's format judges it.
+/// Result of an attempt, as evaluated by the endpoint's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has arrived.
+    /// Delivered.
     Delivered,
-    /// The receiver may recover, or did not answer at all.
+    /// The receiver may recover, or did not respond.
     Retry {
-        /// When it wants to be asked again.
+        /// The wait requested by the receiver.
         after: Option<RetryAfter>,
     },
-    /// Sending it again would not help.
+    /// Repeating the request would not help.
     Permanent {
-        /// Why.
+        /// Explanation for users.
         reason: String,
     },
-    /// The receiver wants no more events at all.
+    /// The receiver accepts no more events.
     Gone {
-        /// Why.
+        /// Explanation for users.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// What a status means where the body says nothing else.
+    /// Interprets a status alone.
     pub fn of_status(status: u16, after: Option<RetryAfter>) -> Self {
         match status {
             200..=299 => Self::Delivered,
@@ -84,14 +85,14 @@ impl Outcome {
 /// The two forms of the `Retry-After` header (RFC 9110 §10.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// After this time.
+    /// After this duration.
     Delay(Duration),
     /// At this time.
     At(DateTime<Utc>),
 }
 
 impl RetryAfter {
-    /// Reads the header; `None` if it has neither form.
+    /// Parses the header. `None` if it has neither form.
     pub fn parse(value: &str) -> Option<Self> {
         let value = value.trim();
         let is_number = value
@@ -105,12 +106,12 @@ impl RetryAfter {
             .map(|time| Self::At(time.to_utc()))
     }
 
-    /// After so many seconds. RFC 9110 knows whole ones only; Discord and others send fractions.
+    /// A delay in seconds. RFC 9110 permits whole seconds only, but Discord and others send fractions.
     pub fn fractional(seconds: f64) -> Self {
         Self::Delay(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
     }
 
-    /// When that is: at most so long from now.
+    /// The time of the retry, at most `most` from now.
     pub fn at(self, now: DateTime<Utc>, most: Duration) -> DateTime<Utc> {
         let latest = TimeDelta::from_std(most)
             .ok()
@@ -126,24 +127,25 @@ impl RetryAfter {
     }
 }
 
-/// What to do now.
+/// The next step for a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: it has arrived.
+    /// Nothing: it is delivered.
     Delivered,
-    /// Try again.
+    /// Schedule another attempt.
     Retry {
-        /// When.
+        /// When the attempt is due.
         at: DateTime<Utc>,
     },
-    /// Nothing more: a dead letter.
+    /// Give up: the delivery becomes a dead letter.
     GiveUp {
-        /// Why.
+        /// Explanation for users.
         reason: String,
     },
 }
 
-/// What follows from an attempt, counted from 1, at a delivery that began then. `jitter` is a random number in 0..1.
+/// Decides the next step after an attempt. `attempt` counts from 1, `began` is the start of the delivery, and
+/// `jitter` is a random number in 0..1.
 pub fn next_attempt(
     policy: &RetryPolicy,
     attempt: u32,
@@ -166,7 +168,7 @@ pub fn next_attempt(
             reason: format!("attempt {attempt} of {} failed", policy.max_attempts),
         };
     }
-    // Of a clock that ran ahead: its time runs from now on.
+    // A start in the future was written by a clock that was ahead: count from now.
     let began = began.min(now);
     let end = policy
         .give_up_after
@@ -185,7 +187,7 @@ pub fn next_attempt(
     let wait = policy.bound(attempt).mul_f64(jitter.clamp(0.0, 1.0));
     let at = now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::days(7));
     let at = at.max(asked);
-    // The last one is at the end, not before it.
+    // Make the last attempt at the end of the period, not before.
     Next::Retry {
         at: end.map_or(at, |end| at.min(end)),
     }

@@ -1,10 +1,10 @@
-//! What goes on by itself: of the types that chats get by default, these events are news to nobody.
+//! Routine events: they are of the default types of chats, but are no news to the reader.
 //!
-//! - A start without a wait: who submitted the job a moment ago expects it.
-//! - A cancellation by the job's owner, who has just done it.
-//! - A preemption after which Slurm runs the job again.
+//! - A start without a wait: the user has just submitted the job.
+//! - A cancellation by the job's owner.
+//! - A preemption after which Slurm requeues the job.
 //!
-//! Who names the types gets them all.
+//! Endpoints that name their types receive them all.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use mesh_events::{Event, EventType, from_timestamp};
 
 use super::pending::waits_since;
 
-/// True for what nobody has to be told of. A wait below the threshold is none.
+/// True for a routine event. Waits shorter than the threshold count as no wait.
 pub fn is_routine(kind: EventType, event: &Event, threshold: Duration) -> bool {
     let Some(job) = event.job() else {
         return false;
@@ -73,7 +73,7 @@ mod tests {
             (None, Some(1), false),
             (None, Some(899), false),
             (Some(1), Some(901), true),
-            // It was to begin then.
+            // Started at the requested begin time.
             (Some(7_200), Some(7_205), false),
             (Some(7_200), Some(8_100), true),
             (None, None, true),

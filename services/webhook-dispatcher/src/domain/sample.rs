@@ -1,4 +1,4 @@
-//! Events that never happened: what expressions, templates and endpoints are tried on.
+//! Sample events for checking expressions, templates and endpoints.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
@@ -59,7 +59,7 @@ pub fn job() -> Job {
     }
 }
 
-/// An event of a type as it might have happened: of a job in the state that the type says.
+/// A realistic event of a type, with a job in the matching state.
 pub fn example(kind: EventType) -> Event {
     let mut event = event(kind);
     if let Some(Payload::Job(JobEvent { job: Some(job), .. })) = &mut event.payload {
@@ -89,7 +89,7 @@ pub fn example(kind: EventType) -> Event {
     event
 }
 
-/// What it cost.
+/// The cost of the sample job.
 pub fn cost() -> CostEvent {
     let money = |micros| {
         Some(Money {

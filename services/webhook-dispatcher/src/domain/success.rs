@@ -1,10 +1,10 @@
-//! Which statuses say that something has arrived, where an endpoint has a say in that.
+//! HTTP statuses that count as delivered, if an endpoint configures them.
 
 use std::ops::RangeInclusive;
 
 use super::retry::Outcome;
 
-/// Statuses that mean success; without any it is as [`Outcome::of_status`] says.
+/// Statuses that mean success. If empty, [`Outcome::of_status`] decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Codes(Vec<RangeInclusive<u16>>);
 
@@ -16,18 +16,19 @@ pub struct Codes(Vec<RangeInclusive<u16>>);
 pub struct InvalidCode(String);
 
 impl Codes {
-    /// Reads what was written.
+    /// Parses the configured statuses.
     ///
     /// # Errors
-    /// The first that is no status.
+    /// The first that is invalid.
     pub fn parse(written: &[String]) -> Result<Self, InvalidCode> {
         let read = |text: &String| range(text).ok_or_else(|| InvalidCode(text.clone()));
         written.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What an answer of this status means for the endpoint, if it means `outcome` for others.
+    /// Adjusts an outcome by the configured statuses.
     ///
-    /// A 2xx that is no success may come from something in between, so it is tried again; other statuses mean what they always do.
+    /// A 2xx that is not configured may come from an intermediary, so it is retried. Other statuses keep their
+    /// meaning.
     pub fn judge(&self, outcome: Outcome, status: u16) -> Outcome {
         if self.0.is_empty() {
             return outcome;

@@ -1,8 +1,8 @@
-//! Amounts and spans of time for people.
+//! Formats amounts and durations for people.
 
 use mesh_events::proto::mesh::cost::v1::Money;
 
-/// An amount with its currency: two decimals, four below a tenth of a unit; rounded half to even.
+/// An amount with its currency: two decimals, four below a tenth of a unit, rounded half to even.
 pub fn money(money: &Money) -> String {
     let micros = i128::from(money.micros);
     let decimals: u32 = if micros != 0 && micros.abs() < 100_000 {
@@ -25,7 +25,7 @@ pub fn money(money: &Money) -> String {
     )
 }
 
-/// A span of time in its two largest units: `1 d 3 h`, `2 h 5 min`, `45 s`.
+/// A duration in its two largest units: `1 d 3 h`, `2 h 5 min`, `45 s`.
 pub fn span(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -44,7 +44,7 @@ pub fn span(seconds: i64) -> String {
     shown.join(" ")
 }
 
-/// The beginning of a text: at most `most` characters, and `…` if there were more.
+/// Truncates a text to `most` characters, followed by `…` if there were more.
 pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}…", &text[..at]),

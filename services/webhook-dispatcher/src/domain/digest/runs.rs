@@ -1,4 +1,4 @@
-//! Which run each task of an array is in.
+//! The current run of each task of an array.
 
 use std::collections::BTreeMap;
 
@@ -6,38 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use super::Tasks;
 
-/// Tasks in other runs than most that are told apart.
+/// Maximum tasks whose runs differ from the base run.
 const MOST_RERUNS: usize = 100_000;
 
-/// The last run of each task, by a number that orders runs. Most tasks run once, all submitted with the array: only the others take room.
+/// The last run of each task, as a number that orders runs. Most tasks run once, submitted with the array: only the
+/// others take space.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct TaskRuns {
-    /// The run most tasks are in.
+    /// The run of most tasks.
     base: i64,
-    /// Tasks that are known.
+    /// Known tasks.
     seen: Tasks,
-    /// Tasks in other runs, and which.
+    /// Tasks in other runs, with their run.
     reruns: BTreeMap<u32, i64>,
 }
 
-/// How a run relates to what was known of its task.
+/// How a run compares with the known run of its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunOrder {
-    /// The task is known to be in a later one.
+    /// A later run is known.
     Older,
-    /// It is the run the task is in.
+    /// It is the known run.
     Same,
-    /// It is the first, or a later one.
+    /// It is the first or a later run.
     Newer,
 }
 
 impl TaskRuns {
-    /// A task was seen in a run.
+    /// Records a task's run.
     pub fn enter(&mut self, task: u32, run: i64) -> RunOrder {
         if self.seen.is_empty() {
             self.base = run;
         } else if run < self.base {
-            // What came first was no first run: those seen so far are the exceptions.
+            // The base was not the first run: the tasks seen so far become exceptions.
             for other in self.seen.iter() {
                 self.reruns.entry(other).or_insert(self.base);
             }
@@ -55,7 +56,7 @@ impl TaskRuns {
         } else if rerun.is_some() || self.reruns.len() < MOST_RERUNS {
             self.reruns.insert(task, run);
         } else if current.is_some() {
-            // Too many to tell apart: such a task stays in the run it is known in.
+            // The limit is reached: the task stays in its known run.
             return RunOrder::Older;
         }
         self.seen.insert(task);

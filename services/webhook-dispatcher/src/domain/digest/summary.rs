@@ -1,4 +1,4 @@
-//! What is told of an array.
+//! The content of an array digest's message.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::{is_failure, kind_of};
 use crate::domain::message::{Message, Severity, Text, person};
 use crate::domain::text;
 
-/// Causes that are named; the rest is summed up.
+/// Maximum causes listed by name. The rest is summed.
 const MOST_CAUSES: usize = 8;
 
-/// Why something is told.
+/// Why a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DigestReason {
@@ -21,25 +21,25 @@ pub enum DigestReason {
     First,
     /// The first task failed.
     Failing,
-    /// How it goes.
+    /// Progress report.
     Progress,
     /// All tasks have ended.
     Done,
 }
 
-/// An array at a moment: small enough to wait in the database until it can be sent.
+/// A snapshot of an array, small enough to be stored until it is sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Why it is told.
+    /// Why the message is sent.
     pub moment: DigestReason,
-    /// Counts the messages of the array from 1.
+    /// Number of the message, from 1.
     pub number: u32,
-    /// The replay that tells it once more.
+    /// Id of the replay that publishes the events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<String>,
     /// Id of the array.
     pub array: u32,
-    /// Slurm's ClusterName.
+    /// Slurm's `ClusterName`.
     pub cluster: String,
     /// Job name.
     pub name: String,
@@ -47,26 +47,26 @@ pub struct Summary {
     pub user: String,
     /// Partition.
     pub partition: String,
-    /// E-mail of the person, if known.
+    /// E-mail of the user, if known.
     pub email: Option<String>,
-    /// Name of the person, if known.
+    /// Full name of the user, if known.
     #[serde(default)]
     pub person: Option<String>,
-    /// Tasks that are known.
+    /// Number of known tasks.
     pub known: u64,
-    /// True if these are all.
+    /// True if these are all tasks.
     pub whole: bool,
-    /// Tasks that have ended.
+    /// Number of ended tasks.
     pub ended: u64,
-    /// Tasks that run.
+    /// Number of running tasks.
     pub running: u64,
     /// Ended tasks by cause.
     pub causes: BTreeMap<String, u64>,
-    /// Tasks that failed.
+    /// Number of failed tasks.
     pub failed: u64,
-    /// Which, as `--array` takes them.
+    /// The failed tasks, in the syntax of `--array`.
     pub failed_tasks: String,
-    /// Tasks that went back to the queue.
+    /// Number of requeued tasks.
     #[serde(default)]
     pub requeued: u64,
     /// Task, node and cause of the first failure seen.
@@ -76,8 +76,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// True if it is to be told to somebody who asks for these types: the start if starts are, a failure if such failures are, and how it
-    /// went if a task ended in one of these ways or went back to the queue.
+    /// True if an endpoint with these types receives it. A start is sent if starts are requested, a failure if such
+    /// failures are. Progress is sent if a task ended with a requested type, or was requeued and requeues are
+    /// requested.
     pub fn concerns(&self, asked: impl Fn(EventType) -> bool) -> bool {
         match self.moment {
             DigestReason::First => asked(EventType::JobStarted),
@@ -93,7 +94,7 @@ impl Summary {
         }
     }
 
-    /// The array, as one message about it is kept current.
+    /// Key of the array, for a message that is updated.
     pub fn topic(&self) -> String {
         let array = format!("array/{}/{}", self.cluster, self.array);
         match &self.replay {
@@ -102,7 +103,7 @@ impl Summary {
         }
     }
 
-    /// As people read it.
+    /// The message for people.
     pub fn message(&self) -> Message {
         let array = self.array;
         let of = if self.whole {

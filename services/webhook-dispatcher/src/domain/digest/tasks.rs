@@ -1,4 +1,4 @@
-//! Sets of tasks that take little room.
+//! Compact sets of tasks.
 
 use std::fmt::Write as _;
 
@@ -18,37 +18,37 @@ impl Tasks {
         self.0.insert(task);
     }
 
-    /// Takes a task out.
+    /// Removes a task.
     pub fn remove(&mut self, task: u32) {
         self.0.remove(task);
     }
 
-    /// True if the task is in it.
+    /// True if the set contains the task.
     pub fn contains(&self, task: u32) -> bool {
         self.0.contains(task)
     }
 
-    /// How many.
+    /// Number of tasks.
     pub fn len(&self) -> u64 {
         self.0.len()
     }
 
-    /// True without any.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The tasks, in order.
+    /// The tasks in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter()
     }
 
-    /// Adds all of another set.
+    /// Adds all tasks of another set.
     pub fn add(&mut self, other: &Self) {
         self.0 |= &other.0;
     }
 
-    /// How many are in none of the others.
+    /// Number of tasks that are in none of the others.
     pub fn len_without<'a>(&self, others: impl Iterator<Item = &'a Self>) -> u64 {
         let mut left = self.0.clone();
         for other in others {
@@ -57,7 +57,7 @@ impl Tasks {
         left.len()
     }
 
-    /// As `--array` takes them, `3,17-19`; cut after whole ranges, with `…`.
+    /// Ranges in the syntax of `--array`, such as `3,17-19`. Truncated after a whole range, with `…`.
     pub fn ranges(&self, most: usize) -> String {
         let mut text = String::new();
         let mut tasks = self.0.iter().peekable();

@@ -13,7 +13,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(SUBMITTED + seconds, 0).unwrap()
 }
 
-/// An event of a task, or of the array's remainder; run 0 is the first.
+/// An event of a task, or of the array's remainder. Run 0 is the first.
 fn task(kind: EventType, task: Option<u32>, run: i64, code: u32) -> Event {
     let mut event = sample::event(kind);
     let submitted = SUBMITTED + run * 1_000;
@@ -58,7 +58,7 @@ fn apply(digest: &mut Digest, event: &Event, now: i64) -> Vec<Summary> {
     digest.apply(kind, event, |_| true, at(now))
 }
 
-/// Everything an array tells, if ticks come when they are due.
+/// All summaries of an array, if ticks come when they are due.
 fn run(digest: &mut Digest, events: &[(i64, Event)], until: i64) -> Vec<Summary> {
     let mut sent = Vec::new();
     let tick = |digest: &mut Digest, until: DateTime<Utc>| {
@@ -74,7 +74,7 @@ fn run(digest: &mut Digest, events: &[(i64, Event)], until: i64) -> Vec<Summary>
     for (now, event) in events {
         sent.extend(tick(digest, at(*now)));
         sent.extend(apply(digest, event, *now));
-        // It was written, the dispatcher was killed, another went on.
+        // Simulates a restart after every event.
         *digest = serde_json::from_str(&serde_json::to_string(digest).unwrap()).unwrap();
     }
     sent.extend(tick(digest, at(until)));
@@ -110,7 +110,7 @@ fn ten_thousand_tasks_are_a_few_messages() {
     }
     events.sort_by_key(|(second, _)| *second);
     let mut digest = Digest::default();
-    // Without a restart after each, which is tried with fewer tasks.
+    // Without restarts, which are tested with fewer tasks.
     let mut sent = Vec::new();
     for (now, event) in &events {
         sent.extend(digest.tick(&DigestSchedule::MESSAGES, at(*now)));
@@ -258,7 +258,7 @@ fn costs_are_summed_once_per_run() {
 #[test]
 fn a_slow_array_is_told_of_ever_more_rarely() {
     let mut digest = Digest::default();
-    // A task every 20 minutes for 138 days.
+    // One task every 20 minutes for 138 days.
     let mut sent = 0;
     apply(&mut digest, &submitted("0-9999%1"), 0);
     for n in 0..10_000_u32 {
@@ -305,7 +305,7 @@ proptest! {
         let count = events.len();
         events.rotate_left(order.index(count));
         events.extend(repeats.iter().map(|index| events[index.index(count)].clone()).collect::<Vec<_>>());
-        // Swaps by the same numbers give other orders, too.
+        // Swaps by the same indexes produce further orders.
         for (i, index) in repeats.iter().enumerate() {
             let other = index.index(events.len());
             let one = i % events.len();
@@ -337,10 +337,10 @@ proptest! {
     }
 }
 
-/// Types that are asked for, ends with their exit codes, and what is told.
+/// Requested types, ends with their exit codes, and the expected messages.
 type Case<'a> = (&'a [&'a str], &'a [(EventType, u32)], &'a [DigestReason]);
 
-/// What an array of three tells somebody who asks for these types.
+/// Messages about an array of three to an endpoint with these types.
 fn sent_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<DigestReason> {
     let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
     let filter = Filter::new(&types, &[], &[]);
@@ -408,7 +408,7 @@ fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
     }
 }
 
-/// A digest that waits in the database is read by the next version: these words are stored.
+/// A stored digest is read by the next version, so these values must not change.
 #[test]
 fn the_stored_words_of_a_reason_never_change() {
     for (reason, stored) in [

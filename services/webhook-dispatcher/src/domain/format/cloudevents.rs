@@ -1,4 +1,4 @@
-//! CloudEvents 1.0 in structured JSON, signed by the shell as Standard Webhooks say.
+//! CloudEvents 1.0 as structured JSON. The HTTP adapter signs it according to Standard Webhooks.
 
 use mesh_events::cloudevents::{CONTENT_TYPE_JSON, to_json};
 use url::Url;
@@ -14,7 +14,7 @@ pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsend
         None => event.json()?.to_owned(),
         Some(replay) => {
             let mut json = to_json(event)?;
-            // An extension attribute, beside those of the event.
+            // An extension attribute, in addition to those of the event.
             json["replayid"] = (*replay).into();
             json.to_string()
         }

@@ -1,7 +1,8 @@
 //! Discord: an embed for a webhook.
 //!
-//! Limits: ten embeds, of each title 256 characters, description 4,096, 25 fields with names of 256 and values of 1,024, footer 2,048,
-//! and 6,000 over all of them. Nobody is mentioned. 404 means that the webhook is gone: asking again and again gets the sender blocked.
+//! Limits: ten embeds, each with a title of 256 characters, a description of 4,096, 25 fields with names of 256 and
+//! values of 1,024, a footer of 2,048, and 6,000 in total. Mentions are disabled. 404 means that the webhook was
+//! deleted: repeated requests would get the sender blocked.
 
 use serde_json::{Value, json};
 use url::Url;
@@ -11,7 +12,7 @@ use super::{Content, fit};
 use crate::domain::message::{Dialect, Message, Severity, Text, units};
 use crate::domain::retry::{Outcome, RetryAfter};
 
-/// Of 6,000 in all.
+/// Below the limit of 6,000 in total.
 const MOST_TEXT: usize = 5_800;
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
@@ -38,7 +39,7 @@ fn judge(response: &Response) -> Outcome {
             reason: "status 404: the webhook was deleted".to_owned(),
         },
         429 => {
-            // The body has fractions of a second, the header may be missing or rounded down.
+            // The body has fractions of a second. The header may be missing or rounded down.
             let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
             let seconds = body["retry_after"].as_f64().filter(|s| s.is_finite());
             let seconds = seconds.map(RetryAfter::fractional);
@@ -83,7 +84,7 @@ fn at_scale(message: &Message, scale: usize) -> Value {
         .collect();
     for link in message.links.iter().take(3) {
         let label = Text::from(link.label.as_str()).write(Dialect::Discord, 150);
-        // Too long a link is left out rather than cut.
+        // Omit a long link rather than truncate it.
         if units(&link.url) + units(&label) < 1_000 / scale {
             fields.push(json!({"name": "Link", "value": format!("[{label}]({})", link.url), "inline": false}));
         }
@@ -98,7 +99,7 @@ fn at_scale(message: &Message, scale: usize) -> Value {
     json!({"embeds": [embed], "allowed_mentions": {"parse": []}})
 }
 
-/// Title, description, names and values of fields, and footer.
+/// Total length of title, description, fields and footer.
 fn size(embed: &Value) -> usize {
     let of = |value: &Value| value.as_str().map_or(0, units);
     let fields = embed["fields"].as_array().map_or(0, |fields| {

@@ -1,4 +1,4 @@
-//! Requests, answers, and what follows.
+//! Exchanges of requests and responses.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use super::slack_api::SlackExchange;
 use crate::domain::redactor::Redactor;
 use crate::domain::retry::{Outcome, RetryAfter};
 
-/// What was kept from earlier answers of an endpoint, by key.
+/// Values stored from earlier responses of an endpoint, by key.
 pub type ProviderState = BTreeMap<String, String>;
 
-/// How a request is made.
+/// HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// GET, without a body.
@@ -24,20 +24,20 @@ pub enum Method {
     Post,
 }
 
-/// A request, but for what the shell adds: user agent, trace context, signature.
+/// A request, without the parts that the HTTP adapter adds: user agent, trace context, signature.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// How.
+    /// HTTP method.
     pub method: Method,
-    /// Where.
+    /// URL to send to.
     pub url: Url,
-    /// Headers beside the content type. May hold secrets.
+    /// Headers in addition to the content type. May contain secrets.
     pub headers: Vec<(&'static str, String)>,
-    /// Type of the body.
+    /// Value of `Content-Type`.
     pub content_type: String,
-    /// The body.
+    /// Body of the request.
     pub body: String,
-    /// True if the status says too little: the body of the answer is waited for.
+    /// True if the status alone is not sufficient: wait for the response body.
     pub answer_counts: bool,
 }
 
@@ -47,7 +47,7 @@ impl Request {
         Self::post(url, body.to_string())
     }
 
-    /// A POST of what is JSON already.
+    /// A POST of serialized JSON.
     pub fn post(url: &Url, body: String) -> Self {
         Self {
             method: Method::Post,
@@ -71,16 +71,16 @@ impl Request {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     /// HTTP status.
     pub status: u16,
-    /// Headers.
+    /// Response headers.
     pub headers: HeaderMap,
-    /// The beginning of the body, with whatever secrets the receiver repeats: to judge by, never to be recorded.
+    /// Beginning of the body, which may echo secrets: for evaluation only, never to be recorded.
     pub body: Vec<u8>,
-    /// What takes those secrets out.
+    /// Remove those secrets.
     pub redactors: Vec<Arc<Redactor>>,
 }
 
@@ -90,29 +90,29 @@ impl Response {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// When the receiver wants to be asked again.
+    /// The wait requested by the receiver.
     pub fn retry_after(&self) -> Option<RetryAfter> {
         self.header("retry-after").and_then(RetryAfter::parse)
     }
 
-    /// What the status alone says.
+    /// The outcome by the status alone.
     pub fn by_status(&self) -> Outcome {
         Outcome::of_status(self.status, self.retry_after())
     }
 
-    /// The beginning of the body as one line, for an error.
+    /// Beginning of the body as one line, for an error.
     pub fn excerpt(&self) -> String {
         self.line(200)
     }
 
-    /// As much of the body as is kept of an attempt, as one line of printable characters: at most 1 KiB.
+    /// The part of the body stored with an attempt: one line of printable characters, at most 1 KiB.
     pub fn snippet(&self) -> String {
         let mut line = self.line(1024);
         line.truncate(line.floor_char_boundary(1024));
         line
     }
 
-    /// A text of the receiver without the secrets that it repeats.
+    /// A text of the receiver without echoed secrets.
     pub(super) fn redacted<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.redactors
             .iter()
@@ -121,7 +121,7 @@ impl Response {
             })
     }
 
-    /// What is cut off could not be recognized any more: secrets go first.
+    /// Redact before truncating: a truncated secret would not be recognised.
     fn line(&self, most: usize) -> String {
         let text = String::from_utf8_lossy(&self.body);
         let text: String = self
@@ -134,17 +134,17 @@ impl Response {
     }
 }
 
-/// Something to remember from an answer, or (`None`) to forget.
+/// A change of provider state. `None` removes the key.
 pub type StateUpdate = (String, Option<String>);
 
-/// What came of an exchange.
+/// Result of an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Delivered, to be retried, or not.
+    /// Delivered, to be retried, or failed.
     pub outcome: Outcome,
-    /// What went wrong; empty if nothing did.
+    /// Error text, empty on success.
     pub error: String,
-    /// What to remember for the next time.
+    /// Provider state to store.
     pub keep: Vec<StateUpdate>,
 }
 
@@ -165,7 +165,7 @@ impl Verdict {
         }
     }
 
-    /// Nothing had to be sent.
+    /// No request was necessary.
     pub(super) const fn needless() -> Self {
         Self {
             outcome: Outcome::Delivered,
@@ -180,22 +180,22 @@ impl Verdict {
     }
 }
 
-/// What is to be done now.
+/// The next step of an exchange.
 #[derive(Debug)]
 pub enum Step {
-    /// Send this, then give the answer to [`Exchange::answered`].
+    /// Send this request, then pass the response to [`Exchange::answered`].
     Send(Box<Request>, Exchange),
-    /// Nothing more.
+    /// The exchange is complete.
     Done(Verdict),
 }
 
 impl Step {
-    /// A request whose answer is all.
+    /// An exchange of a single request.
     pub(super) fn once(request: Request, judge: fn(&Response) -> Outcome) -> Self {
         Self::once_keeping(request, judge, Vec::new())
     }
 
-    /// The same; something is remembered if it is delivered.
+    /// Like [`Step::once`], storing provider state on success.
     pub(super) fn once_keeping(
         request: Request,
         judge: fn(&Response) -> Outcome,
@@ -209,7 +209,7 @@ impl Step {
     }
 }
 
-/// An exchange that waits for an answer.
+/// An exchange that waits for a response.
 #[derive(Debug)]
 pub struct Exchange(Waiting);
 
@@ -223,7 +223,7 @@ enum Waiting {
 }
 
 impl Exchange {
-    /// Takes the answer.
+    /// Processes a response.
     pub fn answered(self, response: &Response) -> Step {
         match self.0 {
             Waiting::Once { judge, keep } => {
@@ -239,28 +239,28 @@ impl Exchange {
     }
 }
 
-/// Something that a format cannot say. Sending it again would not help.
+/// Content that a format cannot express. Retrying would not help.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
-    /// No such type in the catalogue.
+    /// The type is not in the catalogue.
     #[error("make message: {0}")]
     Type(#[from] mesh_events::UnknownEventType),
-    /// No chat shows it.
+    /// Chats do not show this event.
     #[error("make message: nothing to show for this event")]
     Nothing,
-    /// Only events have this form.
+    /// The format supports events only.
     #[error("make message: only events can be sent in this format")]
     NotAnEvent,
-    /// A template or expression that fails on this event.
+    /// A template or expression failed on this event.
     #[error("make message: {0}")]
     Template(String),
-    /// A direct message needs an address, and there is no channel to use instead.
+    /// A direct message requires an e-mail address, and no fallback channel is configured.
     #[error("make message: no e-mail of {user} is known; the identity map gives it")]
     NoEmail {
         /// Unix user.
         user: String,
     },
-    /// Settings that were checked, and yet make no address.
+    /// Valid settings that do not form a valid URL.
     #[error("make message: {0:?} makes no address")]
     Address(String),
 }

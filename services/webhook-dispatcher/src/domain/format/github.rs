@@ -1,7 +1,7 @@
 //! GitHub: starts a workflow of GitHub Actions, by `repository_dispatch` or `workflow_dispatch`.
 //!
-//! Limits: `event_type` 100 characters, `client_payload` ten properties at its top and 64 KB, 25 inputs, which are texts; a workflow
-//! refuses inputs that it does not declare, so these are named one by one.
+//! Limits: `event_type` 100 characters, `client_payload` ten top-level properties and 64 KB, 25 text inputs. A
+//! workflow rejects inputs that it does not declare, so they are configured one by one.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,21 @@ use crate::domain::fields;
 use crate::domain::retry::{Outcome, RetryAfter};
 use crate::domain::text::cut;
 
-/// Of 64 KB.
+/// Below the limit of 64 KB.
 const MOST_BYTES: usize = 60_000;
-/// What GitHub's API takes; older servers take ten.
+/// Limit of GitHub's API. Older servers accept ten.
 const MOST_INPUTS: usize = 25;
 
-/// Settings. With `workflow` and `ref` it starts that workflow, without them it sends `repository_dispatch`.
+/// Settings. With `workflow` and `ref` it starts that workflow, otherwise it sends `repository_dispatch`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GitHub {
-    /// A token that may write the repository's contents (`repository_dispatch`) or actions (`workflow_dispatch`).
+    /// A token with write access to the repository's contents (`repository_dispatch`) or actions
+    /// (`workflow_dispatch`).
     pub token: Secret,
     /// `owner/name`.
     pub repository: String,
-    /// `event_type` of a `repository_dispatch`; by default `slurm.` and the event's type.
+    /// `event_type` of a `repository_dispatch`. Default: `slurm.` and the event's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
     /// File name or number of the workflow to start.
@@ -38,7 +39,7 @@ pub struct GitHub {
     /// Branch or tag to start it on.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
-    /// Its inputs: names and expressions over the event.
+    /// Workflow inputs: names and expressions over the event.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
 }
@@ -98,7 +99,7 @@ impl GitHub {
         faults
     }
 
-    /// `client_payload` has every field; inputs have what they name.
+    /// `client_payload` contains every field. Inputs contain what their expressions refer to.
     pub(super) fn shows_costs(&self) -> bool {
         let mentions = |text: &String| Expression::new(text).is_ok_and(|it| it.mentions("cost"));
         self.workflow.is_none() || self.inputs.values().any(mentions)
@@ -145,7 +146,7 @@ impl GitHub {
             .iter()
             .map(|(name, text)| {
                 let value = Expression::checked(text).text(fields);
-                // What the event does not have is an empty input.
+                // A missing field becomes an empty input.
                 (name.as_str(), cut(&value.unwrap_or_default(), 2_000))
             })
             .collect()
@@ -173,7 +174,7 @@ fn small(body: &Value) -> bool {
     body.to_string().len() <= MOST_BYTES
 }
 
-/// 204; 403 and 429 may be limits that pass, which their headers tell.
+/// 204 is success. 403 and 429 may be temporary limits, described by their headers.
 fn judge(response: &Response) -> Outcome {
     let after = response.retry_after().or_else(|| {
         let none_left = response.header("x-ratelimit-remaining") == Some("0");
@@ -187,7 +188,7 @@ fn judge(response: &Response) -> Outcome {
     }
 }
 
-/// A path below the API's address, which may itself have one (`https://github.example.org/api/v3`).
+/// Appends a path to the API's URL, which may have a path itself (`https://github.example.org/api/v3`).
 pub(super) fn join(address: &Url, path: &str) -> Result<Url, Unsendable> {
     let mut base = address.clone();
     if !base.path().ends_with('/') {

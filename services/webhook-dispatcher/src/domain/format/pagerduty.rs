@@ -1,17 +1,17 @@
-//! PagerDuty, Events API v2: incidents that are opened when something fails and closed when it is well again.
+//! PagerDuty, Events API v2: incidents that are triggered by failures and resolved by recoveries.
 //!
-//! | opens | closes |
+//! | triggers | resolves |
 //! | --- | --- |
-//! | a job's failed end (failed, timeout, out_of_memory, node_fail, boot_fail, deadline), if the endpoint asks for it | `job.completed` of the same job, or of a job of the same name and user |
+//! | a job's failed end (failed, timeout, out_of_memory, node_fail, boot_fail, deadline), if requested by the endpoint | `job.completed` of the same job, or of a job of the same name and user |
 //! | `node.down`, `node.preempted` | `node.recovered`, `node.active` |
 //! | `user.quota_high` (a warning), `user.quota_exceeded` | `user.quota_cleared` |
 //! | `capture.source_down`, `capture.gap_opened` | `capture.source_up`, `capture.gap_closed` |
 //!
-//! Deliveries come in any order, and a retry may be hours late. So the time of the last event told is kept for each incident, and what
-//! is older is not told any more: a late "down" does not open again what "recovered" has closed. Two that are under way at once do not know
-//! of each other, so they go one after the other unless the endpoint says otherwise.
+//! Deliveries arrive in any order, and a retry may be hours late. So the time of the last event sent is stored for
+//! each incident, and older events are not sent: a late "down" does not reopen what "recovered" has resolved.
+//! Concurrent deliveries do not see each other's state, so they are sequential unless configured otherwise.
 //!
-//! Limits: 512 KB in all, summary 1,024 characters, `dedup_key` 255.
+//! Limits: 512 KB in total, summary 1,024 characters, `dedup_key` 255.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, from_timestamp};
@@ -25,7 +25,7 @@ use super::{Content, Secret};
 use crate::domain::message::{self, Dialect, Message, Severity};
 use crate::domain::text::cut;
 
-/// What is told if the endpoint names no types. Failed jobs are their users' affair: who wants them names them.
+/// Types of an endpoint that names none. Failed jobs concern their users, so they must be named.
 pub(super) const DEFAULT_TYPES: &[EventType] = &[
     EventType::NodeDown,
     EventType::NodePreempted,
@@ -46,19 +46,19 @@ pub(super) const DEFAULT_TYPES: &[EventType] = &[
 pub struct PagerDuty {
     /// Integration key.
     pub routing_key: Secret,
-    /// Which failures of jobs are one incident.
+    /// Which failures of jobs share an incident.
     #[serde(default)]
     pub incident: Incident,
 }
 
-/// Which failures of jobs are one incident.
+/// Which failures of jobs share an incident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Incident {
-    /// Those of a job, over its requeues; of an array, those of each task.
+    /// Those of one job, including its requeues. Each array task has its own incident.
     #[default]
     Job,
-    /// Those of a user's jobs of one name: the next that completes closes it.
+    /// Those of a user's jobs of one name. The next completed job resolves it.
     Name,
 }
 
@@ -117,7 +117,7 @@ impl PagerDuty {
             "event_action": action,
             "dedup_key": key,
         });
-        // A resolve may have a payload, too; PagerDuty shows it in the log of the incident.
+        // A resolve may have a payload as well, which PagerDuty shows in the incident's log.
         body["payload"] = payload(&message, content);
         body["client"] = "slurm-mesh".into();
         let links: Vec<Value> = message
@@ -128,12 +128,12 @@ impl PagerDuty {
         if !links.is_empty() {
             body["links"] = links.into();
         }
-        // 202; 400 is for good, 429 and 5xx are not.
+        // 202 is success. 400 is permanent, 429 and 5xx are not.
         let request = Request::json(address, &body);
         Ok(Step::once_keeping(request, Response::by_status, keep))
     }
 
-    /// The same for everything that is about the same thing.
+    /// Identifies the incident.
     fn dedup_key(&self, event: &Event) -> String {
         let cluster = &event.cluster;
         bounded(match &event.payload {
@@ -143,7 +143,7 @@ impl PagerDuty {
                     format!("slurm-mesh/{cluster}/jobs/{user}/{}", job.name)
                 }
                 (Some(job), Incident::Job) => {
-                    // A task has a job id of its own only from its start on; what is told of the array itself is under the array's.
+                    // A task has its own job id only after it started. Events of the array itself use the array's id.
                     let id = match job.array.as_ref() {
                         Some(array) => match array.task_id {
                             Some(task) => format!("{}_{task}", array.job_id),
@@ -166,7 +166,7 @@ impl PagerDuty {
                 )
             }
             Some(Payload::Capture(payload)) => {
-                // A source that is away and a gap are two things.
+                // An unavailable source and a gap are separate incidents.
                 let what = if event.r#type.contains("gap") {
                     "gap"
                 } else {
@@ -251,7 +251,7 @@ fn payload(message: &Message, content: &Content<'_>) -> Value {
     payload
 }
 
-/// Whose it is, and who they are.
+/// The owner's fields.
 fn owner(event: &Event) -> impl Iterator<Item = (String, Value)> {
     let owner = event.owner.as_ref();
     let identity = owner.and_then(|owner| owner.identity.as_ref());

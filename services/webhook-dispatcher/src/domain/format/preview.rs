@@ -1,4 +1,4 @@
-//! What would be sent, without sending it.
+//! Previews: the requests of a delivery, without sending them.
 
 use serde::Serialize;
 use url::Url;
@@ -8,9 +8,10 @@ use super::exchange::{Method, ProviderState, Response, Step, Unsendable};
 use super::{Content, Format};
 use crate::domain::redactor::{Redactor, Values};
 
-/// No format needs more requests to tell something.
+/// Maximum requests of a format.
 const MOST_REQUESTS: usize = 5;
-/// An answer with which every target is content: most look at the status only, Slack's API names what it found or made.
+/// A response that every format accepts: most evaluate the status only, Slack's API returns the ids of what it found
+/// or created.
 const CONTENT: &[u8] = br#"{"ok":true,"user":{"id":"U0"},"channel":{"id":"C0"},"ts":"0.0"}"#;
 
 /// A request that would be sent.
@@ -28,10 +29,10 @@ pub struct Previewed {
 }
 
 impl Format {
-    /// The requests that would tell something, as if every one were answered well.
+    /// The requests of a delivery, as if each were successful.
     ///
     /// # Errors
-    /// If it cannot be said in this format.
+    /// If the format cannot express the content.
     pub fn preview(
         &self,
         address: &Url,
@@ -63,12 +64,12 @@ impl Format {
         Ok(previewed)
     }
 
-    /// An address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
+    /// A URL without user, password and query. For chats only the host, as the path is the secret.
     pub fn shown(&self, address: &Url) -> String {
         let mut url = address.clone();
         url.set_query(None);
         url.set_fragment(None);
-        // Fails only for addresses without a host, which validation refuses.
+        // Fails only for URLs without a host, which validation rejects.
         url.set_username("")
             .and_then(|()| url.set_password(None))
             .unwrap_or_default();
@@ -78,7 +79,7 @@ impl Format {
         url.to_string()
     }
 
-    /// A body without the secrets that its target wants in it.
+    /// Masks the secrets that a target requires in the body.
     fn masked(&self, body: String) -> String {
         let mut values = Values::default();
         for (_, secret) in self.secrets() {

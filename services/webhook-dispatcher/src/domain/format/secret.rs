@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What is shown instead of a secret.
+/// Displayed instead of a secret.
 const MASK: &str = "…";
 
-/// A secret: written as text, or as `{ file = "…" }` that has it. It is never shown: as JSON it is `…`.
+/// A secret, written as text or as `{ file = "…" }`. It is never displayed: as JSON it is `…`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Secret {
     /// The secret.
     Value(SecretString),
-    /// Where it is.
+    /// A file that contains it.
     File {
-        /// The file; blanks around the secret do not count.
+        /// Path of the file. Surrounding whitespace in its content is ignored.
         file: PathBuf,
     },
 }
 
 impl Secret {
-    /// The secret; empty as long as its file was not read.
+    /// The secret. Empty until its file is read.
     pub fn expose(&self) -> &str {
         match self {
             Self::Value(secret) => secret.expose_secret(),
@@ -31,7 +31,7 @@ impl Secret {
         }
     }
 
-    /// The file it is in. An API must refuse that: it would read files of the server for strangers.
+    /// The file that contains it. An API must reject it: users could read files of the server.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Value(_) => None,
@@ -39,10 +39,10 @@ impl Secret {
         }
     }
 
-    /// Reads its file, if it is in one.
+    /// Replaces a file reference by the file's content.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// Why the file cannot be read.
     pub fn read(&mut self, read: impl Fn(&Path) -> io::Result<String>) -> Result<(), String> {
         if let Self::File { file } = self {
             let text = read(file).map_err(|error| format!("read {}: {error}", file.display()))?;
@@ -51,7 +51,7 @@ impl Secret {
         Ok(())
     }
 
-    /// What is wrong with a secret that goes into a header or a field.
+    /// The problem of a secret that is sent in a header or field.
     pub(super) fn fault(&self) -> Option<String> {
         let secret = self.expose();
         if secret.is_empty() || secret == MASK {

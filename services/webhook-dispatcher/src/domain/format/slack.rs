@@ -1,7 +1,8 @@
-//! Slack's Block Kit, for an incoming webhook and for the API.
+//! Slack's Block Kit, for incoming webhooks and for the API.
 //!
-//! Limits: header 150 characters, section text 3,000, ten fields of 2,000, context ten elements, 50 blocks, and about 13,000 characters
-//! in all, which no page of Slack's says. `verbatim` keeps names of channels, people and addresses in plain text from becoming links.
+//! Limits: header 150 characters, section text 3,000, ten fields of 2,000, context ten elements, 50 blocks, and about
+//! 13,000 characters in total, which Slack does not document. `verbatim` prevents names of channels, people and URLs
+//! in plain text from becoming links.
 
 use serde_json::{Value, json};
 use url::Url;
@@ -10,12 +11,12 @@ use super::exchange::{Request, Response, Step, Unsendable};
 use super::{Content, fit};
 use crate::domain::message::{Dialect, Message, units};
 
-/// Text of a message in all; the limit seen is about 13,000.
+/// Maximum total text of a message. The observed limit is about 13,000.
 const MOST_TEXT: usize = 9_000;
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
     let message = content.message().ok_or(Unsendable::Nothing)?;
-    // 2xx is `ok`; what is wrong for good (no_service, invalid_blocks, channel_is_archived) comes as 4xx, `rollup_error` as 500.
+    // 2xx is `ok`. Permanent errors (no_service, invalid_blocks, channel_is_archived) are 4xx, `rollup_error` is 500.
     Ok(Step::once(
         Request::json(address, &layout(&message)),
         Response::by_status,
@@ -74,7 +75,7 @@ fn at_scale(message: &Message, scale: usize) -> Value {
     if !elements.is_empty() {
         blocks.push(json!({"type": "context", "elements": elements}));
     }
-    // For notifications and clients without blocks; `<`, `>` and `&` have a meaning there.
+    // For notifications and clients without blocks. `<`, `>` and `&` are special there.
     let text = format!(
         "{} {}",
         message.sign,
@@ -87,7 +88,7 @@ fn mrkdwn(text: String) -> Value {
     json!({"type": "mrkdwn", "text": text, "verbatim": true})
 }
 
-/// Text in all strings of a body.
+/// Total length of all strings of a body.
 fn size(body: &Value) -> usize {
     match body {
         Value::String(text) => units(text),

@@ -1,11 +1,11 @@
-//! Slack's Web API with a bot's token: channels, direct messages to a job's owner, and one message per job that is kept current.
+//! Slack's Web API with a bot's token: channels, direct messages to a job's owner, and one updated message per job.
 //!
-//! A direct message takes `users.lookupByEmail` and `conversations.open` before `chat.postMessage`; the conversation is kept. A message
-//! kept current is posted once and then changed by `chat.update`; its channel and time stamp are kept with the `run_seq` it shows, so
-//! that a late retry never puts an old state over a newer one.
+//! A direct message takes `users.lookupByEmail` and `conversations.open` before `chat.postMessage`; the
+//! conversation's id is stored. An updated message is posted once and then changed by `chat.update`. Its channel and
+//! timestamp are stored with the `run_seq` it shows, so that a late retry never replaces a newer state.
 //!
-//! Answers are 200 even for failures: `ok` and `error` in the body decide. Bodies repeat the whole message, and only their beginning is
-//! read; the few fields needed are taken from it even if the rest is missing.
+//! Failures also have status 200: `ok` and `error` in the body decide. Response bodies repeat the whole message, and
+//! only their beginning is read. The few fields needed are parsed even if the rest is missing.
 
 use std::fmt;
 
@@ -28,20 +28,20 @@ use crate::domain::retry::Outcome;
 pub struct SlackApi {
     /// The bot's token, `xoxb-…`. Scopes: `chat:write`; for direct messages also `users:read.email` and `im:write`.
     pub token: Secret,
-    /// Id or name of a channel. With `direct`: where to write about jobs whose owner has no known e-mail.
+    /// Id or name of a channel. With `direct`: the fallback for jobs whose owner has no known e-mail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Writes to the job's owner, found by the e-mail of the identity map.
+    /// Sends direct messages to the job's owner, found by the e-mail of the identity map.
     #[serde(default)]
     pub direct: bool,
-    /// One message per job, changed as the job goes on.
+    /// One message per job, updated as the job progresses.
     #[serde(default)]
     pub current: bool,
 }
 
 impl Eq for Secret {}
 
-/// What was kept of a posted message.
+/// Stored state of a posted message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct PostedMessage {
     channel: String,
@@ -98,7 +98,7 @@ impl SlackApi {
             keep: Vec::new(),
         };
         let posted = talk.message_key.as_ref().and_then(|key| kept.get(key));
-        // Written by us; what cannot be read is as good as nothing.
+        // Written by this format. Unreadable state is ignored.
         if let Some(posted) =
             posted.and_then(|text| serde_json::from_str::<PostedMessage>(text).ok())
         {
@@ -123,7 +123,7 @@ impl SlackApi {
                     .as_ref()
                     .map_or_else(String::new, |owner| owner.user.clone()),
             }),
-            // Nobody to tell: a test of direct messages only checks the token.
+            // Without a recipient, a test of direct messages only checks the token.
             (None, Content::Message { .. }) => talk.call("auth.test", Stage::Post, &json!({})),
         }
     }
@@ -149,7 +149,7 @@ impl SlackApi {
     }
 }
 
-/// Nobody needs to find the address in the database.
+/// Hashed, so that the e-mail address is not stored.
 fn user_key(email: &str) -> String {
     format!(
         "slack/user/{}",
@@ -157,7 +157,7 @@ fn user_key(email: &str) -> String {
     )
 }
 
-/// An exchange under way.
+/// A Slack exchange in progress.
 pub struct SlackExchange {
     address: Url,
     token: Secret,
@@ -234,7 +234,7 @@ impl SlackExchange {
         match (said.ok, said.error.as_deref()) {
             (Some(true), _) => self.went_well(said, response),
             (_, Some(error)) => self.refused(&response.redacted(error)),
-            // Neither: what answered is not Slack, or the answer broke off.
+            // Neither field: the response is not from Slack, or was cut off.
             _ => {
                 self.keep.clear();
                 Step::Done(Verdict::of(Outcome::Retry { after: None }, response))
@@ -277,7 +277,7 @@ impl SlackExchange {
     fn refused(mut self, error: &str) -> Step {
         let fallback = self.fallback.clone();
         let next = match (self.stage, error, fallback) {
-            // The person is not in Slack, or may not be written to.
+            // The user is not in Slack, or cannot receive messages.
             (
                 Stage::LookUp | Stage::Open,
                 "users_not_found" | "user_not_found" | "user_disabled" | "cannot_dm_bot",
@@ -286,7 +286,7 @@ impl SlackExchange {
                 self.user_key = None;
                 self.post(&channel)
             }
-            // Deleted, or too old to be changed: a new one takes its place.
+            // The message was deleted or is too old to be changed: post a new one.
             (
                 Stage::Update,
                 "message_not_found"
@@ -299,7 +299,8 @@ impl SlackExchange {
                 match fallback {
                     Some(channel) => self.post(&channel),
                     None => {
-                        // Where it was is known only by the message: the next attempt begins anew.
+                        // The stored channel is invalid: remove the state, so that the next attempt posts a new
+                        // message.
                         let forget = key.map(|key| (key, None));
                         return Step::Done(
                             refusal(error, Outcome::Retry { after: None }).keeping(forget),
@@ -307,7 +308,7 @@ impl SlackExchange {
                     }
                 }
             }
-            // A kept conversation that is gone is looked up again.
+            // The stored conversation no longer exists: look it up again.
             (Stage::Post, "channel_not_found" | "is_archived", _) if self.user_key.is_some() => {
                 let forget = self.user_key.map(|key| (key, None));
                 return Step::Done(refusal(error, Outcome::Retry { after: None }).keeping(forget));
@@ -353,7 +354,7 @@ fn unsendable(error: &Unsendable) -> Verdict {
     refusal("", Outcome::Permanent { reason })
 }
 
-/// The fields of an answer that matter.
+/// The relevant fields of a response.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SlackResponse {
     ok: Option<bool>,
@@ -364,16 +365,16 @@ struct SlackResponse {
 }
 
 impl SlackResponse {
-    /// Reads as far as the body goes: what follows `ok`, `channel` and `ts` repeats the message and may be cut.
+    /// Parses as far as the body goes. After `ok`, `channel` and `ts` follows the message, which may be cut off.
     fn read(body: &[u8]) -> Self {
         let mut said = Self::default();
-        // An error means that the body broke off; what was read until then counts.
+        // An error means that the body was cut off. The fields parsed before are valid.
         drop(serde_json::Deserializer::from_slice(body).deserialize_map(Reader(&mut said)));
         said
     }
 }
 
-/// `channel` and `user` are ids, or objects that have one.
+/// `channel` and `user` are ids, or objects that contain one.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Id {

@@ -1,7 +1,8 @@
 //! Microsoft Teams: an Adaptive Card 1.4 for a Workflows webhook.
 //!
-//! Text from outside stands in `TextRun`s only: their text is not Markdown. A request may have 28 KB. Workflows answer 202 before anything
-//! is shown; the older connectors answered 200 with an error as text, which is still seen where something in between translates.
+//! Text from outside is placed in `TextRun`s only, which do not interpret Markdown. A request may have 28 KB.
+//! Workflows respond 202 before anything is displayed. The older connectors responded 200 with an error as text,
+//! which still occurs where a gateway translates.
 
 use serde_json::{Value, json};
 use url::Url;
@@ -11,7 +12,7 @@ use super::{Content, fit};
 use crate::domain::message::{Dialect, Message, Severity, Span, Text};
 use crate::domain::retry::Outcome;
 
-/// 28 KB, as Teams' documentation counts them, with room for what a proxy adds.
+/// Below the documented limit of 28 KB, with room for what a proxy adds.
 const MOST_BYTES: usize = 27_000;
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
@@ -119,7 +120,7 @@ fn rich(inlines: Vec<Value>, spacing: &str) -> Value {
     json!({"type": "RichTextBlock", "inlines": inlines, "spacing": spacing})
 }
 
-/// The spans of a text, together at most `limit` UTF-16 units.
+/// The spans of a text, in total at most `limit` UTF-16 units.
 fn runs(text: &Text, limit: usize) -> Vec<Value> {
     let mut left = limit;
     let mut runs = Vec::new();
@@ -142,7 +143,7 @@ fn runs(text: &Text, limit: usize) -> Vec<Value> {
     runs
 }
 
-/// Text as it is, but for `{{`: `{{DATE(…)}}` would be computed.
+/// Plain text, with `{{` broken up: `{{DATE(…)}}` would be evaluated.
 fn plain(text: &str, limit: usize) -> String {
     Text::from(text.replace("{{", "{ {")).write(Dialect::Plain, limit)
 }

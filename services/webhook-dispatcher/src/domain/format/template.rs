@@ -1,8 +1,9 @@
-//! A body of one's own: a MiniJinja template over the event's fields.
+//! A custom body: a MiniJinja template over the event's fields.
 //!
-//! Whoever may add an endpoint may write one, so it is kept in bounds: conditions and loops over fields, no assignments, macros or
-//! includes (with which a few lines double a text until memory is full), 20,000 steps, 64 KiB of output. A misspelt field is an error,
-//! not an empty text. JSON is escaped by itself: `{{ job.name }}` writes the quotes, too.
+//! Users who may add an endpoint may write templates, so they are restricted. Conditions and loops over fields are
+//! permitted; assignments, macros and includes are not, as a few lines could double a text until memory is exhausted.
+//! The limits are 20,000 steps and 64 KiB of output. An unknown field is an error, not an empty text. JSON is escaped
+//! automatically: `{{ job.name }}` includes the quotes.
 
 use std::io::{self, Write};
 
@@ -30,7 +31,7 @@ const MAX_STEPS: u64 = 20_000;
 pub struct Template {
     /// The template.
     pub body: String,
-    /// Type of what it makes. JSON types are escaped and checked as JSON, HTML and XML as such.
+    /// Content type of the result. JSON types are escaped and validated as JSON, HTML and XML accordingly.
     #[serde(default = "json_type")]
     pub content_type: String,
 }
@@ -55,7 +56,7 @@ impl Template {
         faults
     }
 
-    /// A template that has the word in it for another reason waits in vain, for a few seconds.
+    /// A template that contains the word for another reason waits a few seconds without effect.
     pub(super) fn shows_costs(&self) -> bool {
         self.body.contains("cost")
     }
@@ -72,10 +73,10 @@ impl Template {
         Ok(Step::once(request, Response::by_status))
     }
 
-    /// What it makes of an event.
+    /// Renders an event.
     ///
     /// # Errors
-    /// What is wrong, with the line and column of the template.
+    /// The problem, with the line and column of the template.
     fn body_of(&self, event: &Event, cost: Option<&CostEvent>) -> Result<String, String> {
         self.render(&fields::of(event, cost, LONGEST_FIELD))
     }
@@ -141,7 +142,7 @@ impl Template {
         };
         environment.set_auto_escape_callback(move |_| escape.clone());
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        // Errors say where.
+        // Adds positions to errors.
         environment.set_debug(true);
         environment.set_fuel(Some(MAX_STEPS));
         environment.set_recursion_limit(50);
@@ -162,7 +163,8 @@ impl Template {
     }
 }
 
-/// Refuses what could grow a text beyond any bound: everything that names a value anew, but for loops over fields, and repetition.
+/// Rejects what could grow a text without bound: repetition, and every tag that binds a value except loops over
+/// fields.
 fn check_tags(template: &str) -> Result<(), String> {
     for (at, _) in template.match_indices("{%") {
         let place = place(template, at);
@@ -201,7 +203,7 @@ fn check_tags(template: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where something is, as editors count.
+/// Line and column of a byte offset, from 1.
 fn place(template: &str, at: usize) -> String {
     let before = &template[..at];
     let line = before.matches('\n').count() + 1;
@@ -210,7 +212,7 @@ fn place(template: &str, at: usize) -> String {
     format!("line {line}, column {column}")
 }
 
-/// Takes a little more than allowed, then fails.
+/// Accepts slightly more than the limit, then fails.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {

@@ -1,4 +1,4 @@
-//! What went wrong in a word, and what to try next.
+//! Causes of ended jobs, and advice.
 
 use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::Job;
@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use super::Text;
 use crate::domain::text;
 
-/// Why a run ended, for a heading: no text from outside but numbers.
+/// Why a run ended, for a heading. Contains no text from outside, only numbers.
 pub fn cause(kind: EventType, job: &Job) -> String {
     match kind {
         EventType::JobFailed => match &job.exit_code {
@@ -27,7 +27,7 @@ pub fn cause(kind: EventType, job: &Job) -> String {
     }
 }
 
-/// What to try next; empty if there is nothing to do.
+/// Advice on what to try next. Empty if there is none.
 pub fn next(kind: EventType, job: &Job) -> Text {
     match kind {
         EventType::JobFailed => failed(job),
@@ -79,7 +79,8 @@ pub fn next(kind: EventType, job: &Job) -> Text {
     }
 }
 
-/// Shells report a command that was not found as 127, one that may not be executed as 126 (POSIX, Shell Command Language §2.8.2).
+/// Shells report 127 for a command that was not found, and 126 for one that cannot be executed (POSIX, Shell Command
+/// Language §2.8.2).
 fn failed(job: &Job) -> Text {
     let log = if job.std_err.is_empty() {
         &job.std_out
@@ -129,7 +130,7 @@ fn memory(tres: &str) -> Option<&str> {
     tres.split(',').find(|part| part.starts_with("mem="))
 }
 
-/// Names of the signals that jobs die of, by their Linux numbers.
+/// Names of common signals, by their Linux numbers.
 fn signal(number: u32) -> String {
     let name = match number {
         1 => "HUP",

@@ -67,7 +67,7 @@ pub fn ended(kind: EventType, event: &Event, cost: Option<&CostEvent>) -> Option
     Some(about(message, event, job))
 }
 
-/// Adds what every message about a job has: links and where it happened.
+/// Adds what all messages about jobs have in common: links and the footer.
 fn about(mut message: Message, event: &Event, job: &Job) -> Message {
     message.links.extend(Link::of_comment(&job.comment));
     let account = event.owner.as_ref().map(|owner| owner.account.as_str());
@@ -77,7 +77,7 @@ fn about(mut message: Message, event: &Event, job: &Job) -> Message {
     message
 }
 
-/// Cause, who did it and Slurm's reason; nothing for ends that need no explanation.
+/// The cause, the actor and Slurm's reason. Empty for ends that need no explanation.
 fn cause(kind: EventType, event: &Event, job: &Job) -> Text {
     if matches!(
         kind,
@@ -138,7 +138,7 @@ pub fn who(event: &Event, job: &Job) -> Text {
     ))
 }
 
-/// `Alice (alice)`, or the user alone if nobody knows who that is.
+/// `Alice (alice)`, or the user name alone if the full name is unknown.
 pub fn person(name: Option<&str>, user: &str) -> String {
     match name {
         Some(name) => format!("{} ({})", shorter(name), shorter(user)),
@@ -146,12 +146,12 @@ pub fn person(name: Option<&str>, user: &str) -> String {
     }
 }
 
-/// A name, short enough to leave room for what follows.
+/// Truncates a name to leave room for the rest.
 fn shorter(name: &str) -> String {
     text::cut(name, 80)
 }
 
-/// Its nodes, and how many if a list does not show it at once.
+/// The nodes, with their number if there are several.
 fn nodes(job: &Job) -> Text {
     let count = if job.node_count > 1 {
         format!(" ({} nodes)", job.node_count)

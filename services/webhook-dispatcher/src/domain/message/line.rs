@@ -1,4 +1,4 @@
-//! Everything but a job's start and end: a heading and a sentence each.
+//! Messages with a heading and a sentence, for all events except a job's start and end.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::node::v1::Node;

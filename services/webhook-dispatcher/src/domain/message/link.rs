@@ -1,25 +1,26 @@
 //! Links in messages.
 //!
-//! Who writes a job's comment decides where its link leads, so a label always names the host, and only addresses of the web are taken.
+//! The author of a job's comment chooses the link's target. So a label always shows the host, and only web URLs are
+//! accepted.
 
 use url::Url;
 
 use super::markup::units;
 
-/// Longer addresses fit into no button.
+/// Longer URLs do not fit into a button.
 const MAX_LINK_CHARS: usize = 1_000;
 
 /// A link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// What it leads to.
+    /// Text of the link.
     pub label: String,
-    /// Where: http or https, without user and password, free of characters that would end it in any markup.
+    /// The target: http or https, without user and password, free of characters that would end it in any markup.
     pub url: String,
 }
 
 impl Link {
-    /// The first web address in a job's comment.
+    /// The first web URL in a job's comment.
     pub fn of_comment(comment: &str) -> Option<Self> {
         comment
             .split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | ',' | ';'))

@@ -1,7 +1,7 @@
-//! Text with a little markup, and how it is written for each target.
+//! Text with simple markup, rendered for each target.
 //!
-//! Whatever comes from outside ends up in a span, and a span is escaped for where it is shown: no mention, link or markup comes
-//! through. Lengths are counted in UTF-16 units, as the targets' own programs do; that is never less than characters.
+//! All text from outside is placed in spans, which are escaped for the target: no mention, link or markup gets
+//! through. Lengths are counted in UTF-16 units, as the targets do. That is never less than the number of characters.
 
 use std::borrow::Cow;
 
@@ -10,38 +10,38 @@ use chrono::{DateTime, SecondsFormat, Utc};
 /// A piece of text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Span {
-    /// As it is.
+    /// Plain text.
     Plain(String),
-    /// Stands out.
+    /// Bold text.
     Strong(String),
-    /// Names and paths to copy.
+    /// Code: names and paths to copy.
     Code(String),
-    /// A moment, where possible in the reader's time zone.
+    /// A time, displayed in the reader's time zone if possible.
     Time(DateTime<Utc>),
 }
 
-/// Text of several spans.
+/// A sequence of spans.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Text(Vec<Span>);
 
-/// How text is written.
+/// The markup of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Slack's mrkdwn: three entities; a link or mention needs `<`.
+    /// Slack's mrkdwn: three entities are escaped. A link or mention requires `<`.
     Slack,
-    /// Discord's Markdown: a backslash before any punctuation takes its meaning.
+    /// Discord's Markdown: a backslash escapes any punctuation.
     Discord,
     /// No markup.
     Plain,
 }
 
 impl Text {
-    /// No text.
+    /// An empty text.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Sentences of our own, in which backticks mark code.
+    /// Parses a fixed text in which backticks mark code.
     pub fn marked(text: &str) -> Self {
         text.split('`')
             .enumerate()
@@ -54,31 +54,31 @@ impl Text {
             })
     }
 
-    /// Adds text.
+    /// Appends plain text.
     #[must_use]
     pub fn plain(self, text: impl Into<String>) -> Self {
         self.with(Span::Plain(text.into()))
     }
 
-    /// Adds text that stands out.
+    /// Appends bold text.
     #[must_use]
     pub fn strong(self, text: impl Into<String>) -> Self {
         self.with(Span::Strong(text.into()))
     }
 
-    /// Adds a name or path.
+    /// Appends code.
     #[must_use]
     pub fn code(self, text: impl Into<String>) -> Self {
         self.with(Span::Code(text.into()))
     }
 
-    /// Adds a moment.
+    /// Appends a time.
     #[must_use]
     pub fn time(self, time: DateTime<Utc>) -> Self {
         self.with(Span::Time(time))
     }
 
-    /// Adds other text.
+    /// Appends another text.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
@@ -97,7 +97,7 @@ impl Text {
         self
     }
 
-    /// True if there is nothing to see.
+    /// True if nothing is visible.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|span| match span {
             Span::Plain(text) | Span::Strong(text) | Span::Code(text) => {
@@ -112,7 +112,7 @@ impl Text {
         &self.0
     }
 
-    /// The text as a target writes it, at most `limit` UTF-16 units; what was cut ends in `…`.
+    /// Renders the text for a target, at most `limit` UTF-16 units. A truncated text ends with `…`.
     pub fn write(&self, dialect: Dialect, limit: usize) -> String {
         let mut writer = Writer {
             dialect,
@@ -143,13 +143,13 @@ impl From<String> for Text {
     }
 }
 
-/// UTF-16 units of a text.
+/// Length of a text in UTF-16 units.
 pub fn units(text: &str) -> usize {
     text.chars().map(char::len_utf16).sum()
 }
 
-/// A character as it may be shown: blanks for line breaks, controls, and for what turns the direction of writing (it would make
-/// names look like others).
+/// Replaces line breaks, control characters and bidirectional controls by spaces. The latter would make names look
+/// like others.
 pub fn clean(character: char) -> char {
     match character {
         '\u{200e}'
@@ -169,7 +169,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes a span; false if it had to be cut.
+    /// Renders a span. Returns false if it was truncated.
     fn span(&mut self, span: &Span) -> bool {
         match span {
             Span::Plain(text) => self.between("", text, false),
@@ -227,7 +227,7 @@ impl Writer {
     }
 }
 
-/// One character for a target. In code nothing can be escaped: a backtick, which would end it, becomes a look-alike.
+/// Escapes a character for a target. Code has no escapes: a backtick, which would end it, becomes a look-alike.
 fn escape(dialect: Dialect, character: char, code: bool) -> Cow<'static, str> {
     let own = |character: char| Cow::Owned(character.to_string());
     match (dialect, character) {
@@ -235,7 +235,7 @@ fn escape(dialect: Dialect, character: char, code: bool) -> Cow<'static, str> {
         (Dialect::Slack, '<') => "&lt;".into(),
         (Dialect::Slack, '>') => "&gt;".into(),
         (Dialect::Slack | Dialect::Discord, '`') => "'".into(),
-        // Slack has no way to escape them: look-alikes keep the text from becoming bold or struck through.
+        // Slack cannot escape these: look-alikes prevent bold or strikethrough text.
         (Dialect::Slack, '*') if !code => "∗".into(),
         (Dialect::Slack, '~') if !code => "∼".into(),
         (Dialect::Discord, c) if !code && is_markup(c) => format!("\\{c}").into(),
@@ -243,7 +243,7 @@ fn escape(dialect: Dialect, character: char, code: bool) -> Cow<'static, str> {
     }
 }
 
-/// What Discord's Markdown, mentions, custom emojis and bare links begin with.
+/// Characters that start Discord's Markdown, mentions, custom emojis and bare links.
 const fn is_markup(character: char) -> bool {
     matches!(
         character,

@@ -1,4 +1,4 @@
-//! The forms in which pages, logs and errors repeat a value.
+//! The forms in which pages, logs and errors echo a value.
 
 use std::collections::BTreeSet;
 
@@ -8,23 +8,23 @@ use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded;
 
-/// RFC 3986 leaves these as they are.
+/// Characters that RFC 3986 does not encode.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
-/// JavaScript's `encodeURIComponent` leaves these, too.
+/// JavaScript's `encodeURIComponent` does not encode these either.
 const COMPONENT: &AsciiSet = &UNRESERVED
     .remove(b'!')
     .remove(b'*')
     .remove(b'\'')
     .remove(b'(')
     .remove(b')');
-/// Shorter pieces of base64 are part of other words.
+/// Shorter pieces of base64 occur in other words.
 const MIN_BASE64: usize = 8;
 
-/// Every form of the values, each once.
+/// Every form of the values, without duplicates.
 pub(super) fn of(values: &[Vec<u8>]) -> Vec<String> {
     let mut forms = BTreeSet::new();
     for value in values {
@@ -45,7 +45,7 @@ fn of_text(text: &str) -> Vec<String> {
     let mut forms = vec![
         json_again(&json),
         json.replace('/', "\\/"),
-        // As Go, Python and PHP write it.
+        // As written by Go, Python and PHP.
         self::json(text, |c| {
             !c.is_ascii() || c.is_control() || "<>&'/".contains(c)
         }),
@@ -67,7 +67,8 @@ fn of_text(text: &str) -> Vec<String> {
     forms
 }
 
-/// The base64 of a value within something longer, with so many bytes before it (by threes): what depends on the value alone.
+/// The base64 of a value inside a longer text, after `before` bytes (modulo three). Contains only characters that
+/// depend on the value alone.
 fn base64_within(engine: &GeneralPurpose, value: &[u8], before: usize) -> Option<String> {
     let whole = engine.encode([&[0; 2][..before], value].concat());
     let begin = [0, 2, 3][before];
@@ -78,7 +79,7 @@ fn base64_within(engine: &GeneralPurpose, value: &[u8], before: usize) -> Option
         .map(str::to_owned)
 }
 
-/// As within the quotes of JSON, with these characters as `\u…`.
+/// A JSON string without quotes, with these characters as `\u…`.
 fn json(text: &str, as_code: impl Fn(char) -> bool) -> String {
     let mut json = String::new();
     for c in text.chars() {
@@ -99,7 +100,7 @@ fn json(text: &str, as_code: impl Fn(char) -> bool) -> String {
     json
 }
 
-/// JSON as a text within JSON.
+/// JSON inside a JSON string.
 fn json_again(text: &str) -> String {
     json(text, char::is_control)
 }

@@ -1,4 +1,4 @@
-//! Which parts of an endpoint's settings are secrets.
+//! Collects the secrets of an endpoint's settings.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// Words of the addresses that Slack, Discord, Teams and their likes give out. What else is in such a path may be the secret.
+/// Public path segments of URLs issued by Slack, Discord, Teams and similar services. Other segments may be the
+/// secret.
 const PUBLIC_SEGMENTS: [&str; 12] = [
     "api",
     "hook",
@@ -22,27 +23,27 @@ const PUBLIC_SEGMENTS: [&str; 12] = [
     "webhooks",
     "workflows",
 ];
-/// Shorter parts of a header's value are no secrets of their own.
+/// Minimum length of a part of a header's value to be a secret by itself.
 const MIN_PART: usize = 8;
 
-/// Secrets.
+/// A set of secrets.
 #[derive(Clone, Default)]
 pub struct Values(BTreeSet<Vec<u8>>);
 
 impl Values {
-    /// A secret.
+    /// Adds a secret.
     pub fn secret(&mut self, value: &str) {
         self.0.insert(value.as_bytes().to_owned());
     }
 
-    /// User and password, which are sent as `Basic`.
+    /// Adds a user and password, which are sent as `Basic`.
     pub fn credentials(&mut self, user: &str, password: &str) {
         self.secret(user);
         self.secret(password);
         self.secret(&format!("{user}:{password}"));
     }
 
-    /// A secret of Standard Webhooks, `whsec_<base64>`.
+    /// Adds a secret of Standard Webhooks, `whsec_<base64>`.
     pub fn signing_secret(&mut self, secret: &str) {
         self.secret(secret);
         let encoded = secret.strip_prefix("whsec_").unwrap_or(secret);
@@ -50,7 +51,7 @@ impl Values {
         self.0.extend(BASE64_STANDARD.decode(encoded));
     }
 
-    /// The value of a header: as a whole, and the token, password or cookie in it.
+    /// Adds the value of a header: the whole, and the token, password or cookie in it.
     pub fn header(&mut self, value: &[u8]) {
         self.0.insert(value.to_owned());
         let Ok(text) = std::str::from_utf8(value) else {
@@ -77,7 +78,7 @@ impl Values {
         }
     }
 
-    /// An address: user, password and the query's values; the path, too, where it is the secret.
+    /// Adds the secrets of a URL: user, password, the query's values, and the path if it is secret.
     pub fn address(&mut self, url: &Url, path_is_secret: bool) {
         self.encoded(url.username());
         self.encoded(url.password().unwrap_or_default());
@@ -103,7 +104,7 @@ impl Values {
         }
     }
 
-    /// A part of an address, as it is written there and as it is meant.
+    /// Adds a part of a URL, percent-encoded and decoded.
     fn encoded(&mut self, part: &str) {
         self.secret(part);
         self.secret(&decoded(part));

@@ -28,7 +28,7 @@ fn answer(body: &Value) -> Response {
     }
 }
 
-/// Runs an exchange against answers; gives the paths and bodies asked, and the verdict.
+/// Runs an exchange against canned responses. Returns the requested paths and bodies, and the verdict.
 fn run(
     settings: &SlackApi,
     event: &Event,
@@ -283,7 +283,7 @@ fn an_answer_that_was_cut_says_enough() {
     let whole =
         json!({"ok": true, "channel": "C1", "ts": "1.5", "message": {"text": "x".repeat(99)}})
             .to_string();
-    // serde_json writes keys in order of the alphabet here; Slack's order is ok, channel, ts, message.
+    // serde_json writes keys alphabetically here. Slack's order is ok, channel, ts, message.
     let slacks = format!(
         "{{\"ok\":true,\"channel\":\"C1\",\"ts\":\"1.5\",\"message\":{{\"text\":\"{}",
         "x".repeat(99)

@@ -1,12 +1,19 @@
 //! Signs checkpoints every few seconds when there are new entries.
 //!
-//! A checkpoint must never contradict an earlier one. Before every signature the tree is compared with the newest stored checkpoint, with
-//! the newest one signed on this host (a file next to the key), and with the newest one on the bus, which a backup of this host cannot
-//! restore. If they differ (entries were tampered with, or an old backup was restored), nothing is signed, and readiness, log and metric
-//! report it. Nothing is appended to a ledger that was restored from an old backup either.
+//! A checkpoint must never contradict an earlier one. Before each signature the tree is compared
+//! with three checkpoints:
 //!
-//! Several replicas may share a ledger. Those with the key sign, and the database accepts one of concurrent checkpoints. A replica without
-//! the key serves queries and proofs, and reports a problem only if no other replica signs.
+//! - the newest one stored in the database;
+//! - the newest one signed on this host, from a file next to the key;
+//! - the newest one on the bus, which restoring a backup of this host cannot revert.
+//!
+//! If they differ, entries were tampered with or an old backup was restored. Nothing is signed
+//! then; readiness, log and metric report it. Nothing is appended to a ledger that was restored
+//! from an old backup either.
+//!
+//! Several replicas may share a ledger. Those with the key sign; the database accepts only one of
+//! several concurrent checkpoints. A replica without the key serves queries and proofs, and reports
+//! a problem only if no other replica signs.
 
 mod key;
 mod origin;
@@ -38,7 +45,7 @@ use key::new_key;
 pub use self::subtrees::repair_subtrees;
 use self::subtrees::{Subtrees, tree_at};
 
-/// How long entries may stay unsigned before a replica without the key says so.
+/// Maximum age of unsigned entries before a replica without the key reports a problem.
 const MAX_UNSIGNED_AGE: Duration = Duration::from_secs(60);
 /// Minimum interval between repairs of the subtrees.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
@@ -60,29 +67,29 @@ pub struct Checkpointer {
 struct SignerState {
     key: Option<PrivateKey>,
     tree: Frontier,
-    /// The newest checkpoint that was signed here.
+    /// Newest checkpoint signed on this host.
     signed: Option<Checkpoint>,
-    /// The newest checkpoint that the bus has.
+    /// Newest checkpoint on the bus.
     published: Option<Checkpoint>,
-    /// Whether the bus was asked for it since the start.
+    /// True once the bus was read since the start.
     looked: bool,
-    /// Whether the tree was compared with all of them since the start.
+    /// True while the tree has been compared with all checkpoints since the start.
     compared: bool,
-    /// The configured origin, or the one under which the ledger goes on since.
+    /// The configured origin, or the one under which the ledger was continued.
     origin: String,
-    /// Entries that the newest stored checkpoint counted at the start.
+    /// Size of the newest checkpoint stored at the start.
     signed_before: u64,
-    /// Up to which entry the bus has the order; not known at the start.
+    /// Last entry whose order is published; `None` at the start.
     ordered: Option<u64>,
-    /// A note that NATS has not got yet.
+    /// Note that is not yet published to NATS.
     unpublished: Option<(u64, String)>,
-    /// Whether every new key has its entry in the audit.
+    /// True once every new key has its audit entry.
     announced: bool,
-    /// When the subtrees were made anew last, as a proof did not come out.
+    /// Time of the last rebuild of the subtrees.
     repaired: Option<Instant>,
 }
 
-/// The tree at the moment, which fits every checkpoint.
+/// The current tree, consistent with all checkpoints.
 struct Signer {
     last: Option<StoredCheckpoint>,
     keys: Vec<StoredKey>,
@@ -92,7 +99,7 @@ struct Signer {
 }
 
 impl Checkpointer {
-    /// Signs for an origin with the key in a file.
+    /// Creates a checkpointer for an origin, with the key in a file.
     pub fn new(store: Store, bus: Bus, file: KeyFile, origin: &str, cluster: &str) -> Self {
         Self {
             store,
@@ -105,14 +112,14 @@ impl Checkpointer {
         }
     }
 
-    /// Asks these to cosign.
+    /// Sets the witnesses that cosign checkpoints.
     #[must_use]
     pub fn with_witnesses(mut self, witnesses: Option<Witnesses>) -> Self {
         self.witnesses = witnesses.map(Arc::new);
         self
     }
 
-    /// Signs whenever there is something new, as often as the interval says. Never ends.
+    /// Signs at each interval if there are new entries. Never returns.
     pub async fn run(&self, interval: Duration, condition: &Condition) {
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,7 +160,7 @@ impl Checkpointer {
         }
     }
 
-    /// True if there have been entries without a checkpoint for long.
+    /// True if entries have been without a checkpoint for too long.
     async fn nobody_signs(&self, since: &mut Option<(u64, Instant)>) -> Result<bool, Error> {
         let signed = self.store.last_checkpoint().await?;
         let signed = signed.map_or(0, |checkpoint| checkpoint.size.unsigned_abs());
@@ -168,10 +175,11 @@ impl Checkpointer {
         Ok(begin.elapsed() >= MAX_UNSIGNED_AGE)
     }
 
-    /// Signs the ledger as it is, if that was not done yet, and makes sure that NATS has it.
+    /// Signs the current ledger if that is not done yet, and publishes pending checkpoints to NATS.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] if that would contradict a checkpoint, [`Error::NoKey`] if another replica has the key.
+    /// [`Error::Inconsistent`] if the signature would contradict a checkpoint, [`Error::NoKey`] if
+    /// another replica has the key.
     pub async fn sign_if_new(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         let ready = self.ready(&mut state).await?;
@@ -188,10 +196,11 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// A proof did not come out: makes the stored subtrees anew, which it was made of. At most once a minute, as it reads all leaves.
+    /// Rebuilds the stored subtrees after a proof failed. At most once a minute, because it reads
+    /// all leaves.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] if it is the entries that are wrong.
+    /// [`Error::Inconsistent`] if the entries themselves are wrong.
     pub async fn repair(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         if state
@@ -204,10 +213,10 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Makes a new key, which signs from now on. The checkpoint of the hand-over is signed by both.
+    /// Creates a new key and activates it. Both keys sign the hand-over checkpoint.
     ///
     /// # Errors
-    /// As [`Self::sign_if_new`]; the former key is still in use then.
+    /// As [`Self::sign_if_new`]. The former key stays active then.
     pub async fn rotate(
         &self,
         made_by: &str,
@@ -242,7 +251,7 @@ impl Checkpointer {
                 "another replica made a checkpoint at the same moment; try again".to_owned(),
             ));
         };
-        // If this fails, or we are killed before it, the next start does it.
+        // If this fails, or the process is killed before it, the next start does it.
         self.file.use_next()?;
         tracing::info!(key = row.vkey, by = made_by, "signing key rotated");
         state.key = Some(new);
@@ -251,10 +260,11 @@ impl Checkpointer {
         Ok((row, checkpoint))
     }
 
-    /// Brings the tree to the head, and compares it with every checkpoint on the way.
+    /// Advances the tree to the head, and compares it with each checkpoint on the way.
     async fn ready(&self, state: &mut SignerState) -> Result<Signer, Error> {
         let ready = self.try_ready(state).await;
-        // The subtrees that were completed meanwhile are not stored: the tree begins anew from what is.
+        // The subtrees completed meanwhile are not stored, so the tree is reloaded from the stored
+        // ones.
         state.compared &= ready.is_ok();
         ready
     }
@@ -267,7 +277,8 @@ impl Checkpointer {
             .iter()
             .filter_map(|key| key.vkey.parse().ok())
             .collect();
-        // Before the database is read: what another replica stored and published meanwhile is no contradiction.
+        // Read before the database: what another replica stores and publishes meanwhile must not
+        // look like a contradiction.
         match self.published(state, &stored_keys).await {
             Err(error @ Error::Bus(_)) if !state.looked => return Err(error),
             Err(Error::Bus(error)) => {
@@ -304,7 +315,7 @@ impl Checkpointer {
             }
         }
 
-        // Only now: a database that was set back may not know the key that is in the file.
+        // Only after the comparison: a restored database may not know the key in the file.
         if self.load_key(state, &stored_keys).await? {
             stored_keys = self.store.checkpoint_keys().await?;
         }
@@ -325,7 +336,7 @@ impl Checkpointer {
             }
             state.compared = true;
         }
-        // In steps that end where a checkpoint does.
+        // In steps that end at the checkpoints.
         let others = [state.signed.clone(), state.published.clone()];
         let mut stops: Vec<&Checkpoint> = base.iter().chain(others.iter().flatten()).collect();
         stops.sort_by_key(|checkpoint| checkpoint.size);
@@ -347,7 +358,7 @@ impl Checkpointer {
         })
     }
 
-    /// Signs the tree as it is and stores it. `None` if another replica was first.
+    /// Signs and stores the current tree. Returns `None` if another replica was faster.
     async fn sign(
         &self,
         state: &mut SignerState,
@@ -367,7 +378,7 @@ impl Checkpointer {
             let note = checkpoint
                 .sign(keys)
                 .map_err(|error| Error::NoKey(error.to_string()))?;
-            // Before anybody can see it.
+            // Written before the checkpoint becomes visible.
             self.file.write_last_note(&note)?;
             state.signed = Some(checkpoint.clone());
             let note = match &self.witnesses {
@@ -397,7 +408,7 @@ impl Checkpointer {
             key,
             checkpoint: stored.clone(),
         };
-        // Until all of it is stored, the tree begins anew from what is.
+        // Until everything is stored, a failure reloads the tree from the stored subtrees.
         state.compared = false;
         if !self.store.store_checkpoint(&signed).await? {
             return Ok(None);
@@ -415,7 +426,8 @@ impl Checkpointer {
     }
 }
 
-/// The stored checkpoint, if one of the ledger's keys has signed it and its columns are what was signed.
+/// Returns the stored checkpoint, if a key of the ledger has signed it and its columns match the
+/// note.
 fn genuine(stored: &StoredCheckpoint, keys: &[PublicKey]) -> Result<Checkpoint, Error> {
     let forged = |why: String| {
         Error::Inconsistent(format!(

@@ -14,7 +14,7 @@ use crate::domain::replay::ReplayLimits;
 use crate::error::Error;
 use crate::witness::{Witness, Witnesses};
 
-/// The section, every key with its default and a comment.
+/// Default configuration: every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 /// Keys of the section that were renamed.
 pub const RENAMED_KEYS: RenamedKeys = &[
@@ -24,16 +24,16 @@ pub const RENAMED_KEYS: RenamedKeys = &[
     ("replay.keep", "replay.retention"),
 ];
 
-/// How often what is new is signed.
+/// Bounds of the signing interval.
 const MIN_CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a query may take.
+/// Bounds of the query timeout.
 const MIN_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_QUERY_TIMEOUT: Duration = Duration::from_secs(600);
-/// Limited by the maximum age of the stream.
+/// Bounds of the replay retention, limited by the maximum age of the stream.
 const MIN_REPLAY_RETENTION: Duration = Duration::from_secs(60);
 const MAX_REPLAY_RETENTION: Duration = Duration::from_secs(3 * 86_400);
-/// What is retained at all is retained for a day.
+/// Minimum retention of content: one day.
 const MIN_CONTENT_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// `[ledger]`
@@ -83,7 +83,7 @@ impl Default for ReplayConfig {
 }
 
 impl ReplayConfig {
-    /// How much may be asked for.
+    /// Returns the limits of replay requests.
     pub const fn limits(&self) -> ReplayLimits {
         ReplayLimits {
             rate: self.rate,
@@ -164,10 +164,10 @@ impl Default for Config {
 }
 
 impl RetentionConfig {
-    /// Retention of content; `None`: permanent.
+    /// Returns the retention of content, or `None` if it is permanent.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the invalid value.
     pub fn max_age(&self) -> Result<Option<Duration>, String> {
         if self.max_age.is_empty() {
             return Ok(None);
@@ -181,7 +181,7 @@ impl RetentionConfig {
         }
     }
 
-    /// The folder of archives.
+    /// Returns the folder of archives.
     pub fn archive_dir(&self, data_dir: &Path) -> PathBuf {
         if self.archive_dir.as_os_str().is_empty() {
             data_dir.join("archive")
@@ -204,7 +204,7 @@ impl Default for CheckpointConfig {
 }
 
 impl CheckpointConfig {
-    /// Whose ledger it is.
+    /// Returns the origin of the ledger.
     pub fn origin(&self, cluster: &str) -> String {
         if self.origin.is_empty() {
             format!("slurm-mesh.org/ledger/{}", subject::token(cluster))
@@ -213,10 +213,10 @@ impl CheckpointConfig {
         }
     }
 
-    /// Those who are asked to cosign; `None` if there are none.
+    /// Returns the witnesses, or `None` if none are configured.
     ///
     /// # Errors
-    /// If one of them cannot be asked.
+    /// If the address or key of a witness is invalid.
     pub fn witnesses(&self) -> Result<Option<Witnesses>, Error> {
         let all: Result<Vec<Witness>, String> = self.witnesses.iter().map(witness).collect();
         let all = all.map_err(|fault| Error::Config { fault })?;
@@ -248,7 +248,7 @@ impl CheckpointConfig {
         faults
     }
 
-    /// The private key's file.
+    /// Returns the path of the private key file.
     pub fn key_file(&self, data_dir: &Path) -> PathBuf {
         if self.key_file.as_os_str().is_empty() {
             data_dir.join("ledger-checkpoint.key")
@@ -291,7 +291,7 @@ impl Config {
     /// Checks every value.
     ///
     /// # Errors
-    /// All faults at once, each with its key and what is allowed.
+    /// All faults at once, each with its key and the allowed values.
     pub fn validate(&self) -> Result<(), Vec<String>> {
         let mut faults = Vec::new();
         let mut within = |key: &str, value: u64, most: u64| {
@@ -346,19 +346,19 @@ impl Config {
         }
     }
 
-    /// Where the ledger is.
+    /// Returns the database address.
     ///
     /// # Errors
-    /// If its address is wrong.
+    /// If the address is invalid.
     pub fn database(&self, data_dir: &Path) -> Result<Location, Error> {
         self.location(data_dir)
             .map_err(|fault| Error::Config { fault })
     }
 
-    /// Where it is read, if by a role of its own.
+    /// Returns the address for reading, if another role is configured for it.
     ///
     /// # Errors
-    /// If its address is wrong.
+    /// If the address is invalid.
     pub fn reader(&self) -> Result<Option<Location>, Error> {
         self.reader_location()
             .map_err(|fault| Error::Config { fault })
@@ -371,10 +371,10 @@ impl Config {
         Location::parse(&self.db.url, data_dir).map_err(|fault| format!("ledger.db.url: {fault}"))
     }
 
-    /// Where payloads are taken out, if by a role of its own.
+    /// Returns the address for deleting payloads, if another role is configured for it.
     ///
     /// # Errors
-    /// If its address is wrong.
+    /// If the address is invalid.
     pub fn eraser(&self) -> Result<Option<Location>, Error> {
         self.retention_location()
             .map_err(|fault| Error::Config { fault })
@@ -388,7 +388,7 @@ impl Config {
         self.of_role("ledger.retention.url", &self.retention.url)
     }
 
-    /// The same database for another role.
+    /// Parses the address of the same database with another role.
     fn of_role(&self, key: &str, url: &str) -> Result<Option<Location>, String> {
         if url.is_empty() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the ledger.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use mesh_db::Location;
 
 use crate::adapters::ArchiveFileError;
 
-/// An operation of the ledger that failed.
+/// A failed operation of the ledger.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The section `[ledger]` does not name a database.
+    /// The section `[ledger]` is invalid.
     #[error("{fault}")]
     Config {
-        /// What is wrong, with the key.
+        /// The fault, with the key.
         fault: String,
     },
-    /// The database could not be opened or brought to this version.
+    /// The database could not be opened or migrated.
     #[error(transparent)]
     Database(#[from] mesh_db::Error),
-    /// There is no ledger.
+    /// The ledger's file does not exist.
     #[error("open ledger {}: no such file; check ledger.db.url and mesh.data_dir", .0.display())]
     NotThere(PathBuf),
     /// The database took too long to store a batch.
@@ -27,113 +27,114 @@ pub enum Error {
         "append to ledger: no answer within {0:?}; is the database reachable, and nobody locking its head?"
     )]
     TooSlow(Duration),
-    /// Nothing is appended to a ledger that was set back: what comes next was appended before, maybe in another order.
+    /// The ledger was restored to an earlier state. Nothing is appended, because the next entries
+    /// existed before, perhaps in another order.
     #[error(
         "append to ledger: it has {entries} entries, and a checkpoint of {signed} was signed; bring back the rest with `smesh ledger resume`"
     )]
     SetBack {
-        /// Entries it has.
+        /// Number of entries.
         entries: u64,
-        /// Entries of the greatest checkpoint that is known.
+        /// Size of the largest known checkpoint.
         signed: u64,
     },
-    /// Somebody else appended to a ledger that is being resumed.
+    /// Another process appended to a ledger that is being resumed.
     #[error(
         "resume ledger: its last entry is {entries}, not {after}: somebody else appends to it; try again"
     )]
     Moved {
-        /// Entries it has.
+        /// Actual number of entries.
         entries: u64,
-        /// Entries it should have.
+        /// Expected number of entries.
         after: u64,
     },
-    /// The end of a ledger that was set back cannot be brought back.
+    /// The lost end of a restored ledger cannot be recovered.
     #[error("resume ledger: {0}")]
     NotResumed(String),
-    /// Facts could not be stored; none of the batch is.
+    /// Entries could not be stored. Nothing of the batch is stored.
     #[error("append to ledger")]
     Append(#[source] sqlx::Error),
     /// The ledger could not be read.
     #[error("read ledger")]
     Read(#[source] sqlx::Error),
-    /// The columns for queries could not be filled again.
+    /// Missing index rows could not be filled.
     #[error("index ledger")]
     Index(#[source] sqlx::Error),
-    /// A stored body cannot be read: the database was changed from outside.
+    /// A stored body cannot be decoded: the database was changed from outside.
     #[error("read ledger entry {seq}: its body is not what was stored; run `smesh verify`")]
     Corrupt {
-        /// Sequence.
+        /// Sequence of the entry.
         seq: i64,
     },
-    /// What was published before could not be read.
+    /// Published messages could not be read.
     #[error(transparent)]
     Bus(mesh_bus::Error),
     /// A checkpoint could not be stored.
     #[error("store checkpoint")]
     Sign(#[source] sqlx::Error),
-    /// A range could not be noted as archived, or its payloads not be taken out.
+    /// A range could not be recorded as archived, or its payloads could not be deleted.
     #[error("archive old payloads of the ledger")]
     Retain(#[source] sqlx::Error),
-    /// Archiving is signed, and this process cannot.
+    /// Archives must be signed, and this process cannot sign.
     #[error("archive old payloads of the ledger: {0}")]
     Unsigned(String),
-    /// A range is noted that the ledger did not archive.
+    /// The ledger did not sign a recorded range.
     #[error(
         "the table of archives says that entries {first_seq} to {last_seq} were archived or erased, which this ledger has not signed: nothing more is taken out; run `smesh verify`"
     )]
     ForgedArchive {
-        /// Sequence of its first entry.
+        /// Sequence of the first entry.
         first_seq: i64,
-        /// Sequence of its last entry.
+        /// Sequence of the last entry.
         last_seq: i64,
     },
-    /// The file of an archive could not be written, or is not what it should be.
+    /// An archive file could not be written, or is invalid.
     #[error("archive {}", path.display())]
     Archive {
-        /// The file or its folder.
+        /// Path of the file or its folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: ArchiveFileError,
     },
-    /// Something else than a ledger.
+    /// The database is not a ledger.
     #[error("open ledger {0}: it has no tables of a ledger; check the address")]
     NotALedger(Location),
     /// The tables are those of another version.
     #[error("open ledger {location}: its tables are those of {whose}")]
     OtherVersion {
-        /// Where it is.
+        /// Database address.
         location: Location,
-        /// Of which version, and what to do.
+        /// Version of the tables, and what to do.
         whose: &'static str,
     },
-    /// How a replay stands could not be stored.
+    /// The progress of a replay could not be stored.
     #[error("store replay")]
     Replay(#[source] sqlx::Error),
-    /// A stored replay cannot be read: the database was changed from outside.
+    /// A stored replay cannot be decoded: the database was changed from outside.
     #[error("read replay {0}: it is not what was stored; delete its row of the table replays")]
     CorruptReplay(String),
-    /// The file of the private key could not be read or written.
+    /// The private key file could not be read or written.
     #[error("read or write the key that signs checkpoints, {}", path.display())]
     KeyFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// The file of the private key is not one that can be used.
+    /// The private key file is invalid.
     #[error("read the key that signs checkpoints, {}: {fault}", path.display())]
     KeyUnfit {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: String,
     },
-    /// Too few witnesses signed a checkpoint, or none can be asked.
+    /// Too few witnesses cosigned a checkpoint, or no witness can be contacted.
     #[error("sign checkpoint: {0}")]
     Witness(String),
-    /// No checkpoint is signed, as it would contradict one that was.
+    /// No checkpoint is signed, because it would contradict an earlier one.
     #[error("sign checkpoint: refused, as {0}; run `smesh verify`")]
     Inconsistent(String),
     /// This replica has no key to sign with.
@@ -145,7 +146,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the database said.
     const fn cause(&self) -> Option<&sqlx::Error> {
         match self {
             Self::Append(source)
@@ -158,12 +158,12 @@ impl Error {
         }
     }
 
-    /// True if a query was ended as it took longer than it may.
+    /// True if a query exceeded its time limit.
     pub fn is_timeout(&self) -> bool {
         self.cause().is_some_and(mesh_db::is_timeout)
     }
 
-    /// True if the database may be there again by itself: it restarts, or the way to it is cut.
+    /// True if the failure is transient, such as a restart or a network outage.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Database(error) => error.is_unavailable(),

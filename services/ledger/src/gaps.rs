@@ -1,10 +1,13 @@
 //! Detects gaps in the received streams.
 //!
-//! Received sequences are compared with the streams, not with the state of a consumer, which others can change. A message that is still
-//! in the stream but not delivered (acknowledged before a restore, or the consumer was changed) is read from the stream. A message that
-//! is lost (expired, purged, deleted, or the stream was recreated) is a gap: it is stored and published as `capture.gap_opened`. Ingest
-//! republishes what Slurm has recorded and publishes `capture.gap_closed`. Both ids follow from the gap, so publishing is retried until
-//! the ledger has them.
+//! Received sequences are compared with the streams, not with the state of a consumer, which others
+//! can change. A message may be in the stream, but is not delivered: it was acknowledged before a
+//! restore, or the consumer was changed. Such a message is read from the stream.
+//!
+//! A lost message is a gap: it expired, was purged or deleted, or the stream was recreated. The gap
+//! is stored and published as `capture.gap_opened`. Ingest republishes what Slurm has recorded and
+//! publishes `capture.gap_closed`. Both ids are derived from the gap, so publishing is retried
+//! until the ledger has them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +33,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 struct Stalled {
     sequence: u64,
     since: tokio::time::Instant,
-    /// Messages up to here are recovered without waiting for each.
+    /// Messages up to this sequence are recovered without waiting for each.
     up_to: u64,
 }
 
@@ -63,7 +66,7 @@ impl GapMonitor {
             for (source, stalled) in sources.into_iter().zip(&mut stalled) {
                 result = result.and(self.look(source, stalled).await);
             }
-            // That NATS or the database is away is said elsewhere.
+            // Other conditions report that NATS or the database is unavailable.
             if let Err(error) = result.and(self.publish_gaps(&mut published).await) {
                 tracing::debug!(error, "gap check failed, retrying");
             }
@@ -102,7 +105,7 @@ impl GapMonitor {
                 position = StreamPosition::default();
                 position.received.up_to = state.first_sequence.saturating_sub(1);
             }
-            // A ledger of an earlier version.
+            // A position stored by an earlier version.
             Some(_) => {}
             None => position.received.up_to = state.first_sequence.saturating_sub(1),
         }
@@ -212,7 +215,7 @@ impl GapMonitor {
         Ok(())
     }
 
-    /// Publishes gap events that the ledger lacks. `published`: the last gap whose events it has.
+    /// Publishes gap events that the ledger lacks. `published` is the last gap whose events it has.
     async fn publish_gaps(&self, published: &mut i64) -> Result<(), String> {
         let gaps = self.store.gaps(*published).await.map_err(text)?;
         if gaps.is_empty() {
@@ -266,7 +269,7 @@ impl GapMonitor {
     }
 }
 
-/// Last sequence to recover from the stream, once its first message has stalled.
+/// Returns the last sequence to recover from the stream, once its first message has stalled.
 fn stalled_up_to(stalled: &mut Option<Stalled>, next: u64, last: u64) -> Option<u64> {
     let now = tokio::time::Instant::now();
     match stalled {

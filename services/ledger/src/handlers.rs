@@ -14,7 +14,8 @@ use crate::domain::record::{InvalidRecord, Record};
 use crate::error::Error;
 use crate::metrics;
 
-/// Retrying in place keeps the order of the stream. Below the consumers' ack wait, after which the server would redeliver the batch.
+/// Limit of retries in place, which preserve the order of the stream. It is below the consumers'
+/// ack wait, after which the server would redeliver the batch.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 const REDELIVERY_DELAY: Duration = Duration::from_secs(2);
 
@@ -28,7 +29,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Name of the stream.
+    /// Returns the name of the stream.
     pub const fn stream(self) -> &'static str {
         match self {
             Self::Events => SLURM_EVENTS,
@@ -53,7 +54,7 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Appends to a store; `database` says whether that works.
+    /// Creates an appender. `database` reports whether appending works.
     pub const fn new(
         source: Source,
         store: Store,

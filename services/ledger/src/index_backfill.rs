@@ -1,5 +1,6 @@
-//! Fills missing index rows at the start. For millions of entries this takes a while: `/readyz` shows the progress, and the API answers 503,
-//! as a query would omit entries that are not indexed.
+//! Fills missing index rows at the start. For millions of entries this takes a while. Until then
+//! `/readyz` shows the progress and the API answers 503, because a query would omit entries without
+//! index rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

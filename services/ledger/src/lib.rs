@@ -1,11 +1,11 @@
-//! The ledger: every event and audit entry once, in order, in a chain that shows any later change.
+//! The ledger stores every event and audit entry once, in order, in a tamper-evident chain.
 //!
 //! - [`domain`]: records, the chain, verification, queries and job histories. Pure.
-//! - [`handlers`]: appends messages of the bus; acknowledged when they are durable.
+//! - [`handlers`]: appends messages from the bus, and acknowledges them once they are durable.
 //! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
-//! - [`index_backfill`]: fills columns for queries that are missing, before anything is answered.
+//! - [`index_backfill`]: fills missing index rows before the API answers queries.
 //! - [`checkpointer`]: signs the Merkle tree over the entries.
-//! - [`retention`]: takes the content of old entries out of the database.
+//! - [`retention`]: removes the content of old entries from the database.
 //! - [`replayer`]: publishes recorded events again.
 //! - [`api`]: queries, proofs and replays over REST and gRPC.
 
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use mesh_bus::Bus;
 use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 
-/// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
+/// SQL that creates the roles of a ledger on PostgreSQL, and grants their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
@@ -53,7 +53,7 @@ use index_backfill::IndexBackfill;
 use replayer::Replayer;
 use retention_schedule::RetentionSchedule;
 
-/// The service, as `mesh-runtime` runs it.
+/// The ledger service, run by `mesh-runtime`.
 pub struct LedgerService;
 
 impl Service for LedgerService {
@@ -91,7 +91,7 @@ impl Service for LedgerService {
         let store = Store::connect_with(&location, reader.as_ref(), db.readers, db.query_timeout)?;
         let prepared = match store.prepare().await {
             Ok(()) => true,
-            // `run` waits for it, so that other services can start.
+            // `run` waits for the database, so that other services can start.
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
@@ -141,7 +141,7 @@ impl Service for LedgerService {
             router,
             run: Box::pin(async move {
                 let ended = Box::pin(run(context, bus, &store, config, tasks, startup)).await;
-                // Close also after an error, so that the WAL is checkpointed.
+                // Closed after an error as well, so that the WAL is checkpointed.
                 store.close().await;
                 ended
             }),
@@ -251,7 +251,7 @@ async fn run(
     Ok(())
 }
 
-/// The configured retention; `None` if content is stored permanently.
+/// Returns the configured retention, or `None` if content is stored permanently.
 fn configured_retention(
     context: &Context,
     config: &Config,

@@ -1,4 +1,4 @@
-//! The ledger as a process of its own.
+//! The ledger as a separate process.
 
 fn main() -> std::process::ExitCode {
     mesh_runtime::main::<ledger::LedgerService>()

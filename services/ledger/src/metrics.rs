@@ -24,10 +24,10 @@ const SUBTREES_REPAIRED: &str = "ledger_subtrees_repaired_total";
 const CONTRADICTED: &str = "ledger_contradictions_total";
 const REPLAYED: &str = "ledger_replayed_total";
 const REPLAYS: &str = "ledger_replays_running";
-/// Why no checkpoint is signed.
+/// Reasons why no checkpoint is signed.
 const REASONS: [&str; 4] = ["inconsistent", "no_key", "unwitnessed", "failed"];
 
-/// Describes every metric; once per process.
+/// Describes all metrics. Call it once per process.
 pub fn describe() {
     describe_counter!(APPENDED, "Entries appended, by stream.");
     describe_counter!(
@@ -141,7 +141,7 @@ pub(crate) fn gap(stream: &str) {
     counter!(GAPS, "stream" => stream.to_owned()).increment(1);
 }
 
-/// `since`: when the oldest was found, in microseconds since 1970.
+/// `since` is the detection time of the oldest open gap, in microseconds since 1970.
 pub(crate) fn set_open_gaps(count: usize, messages: u64, since: Option<i64>) {
     gauge!(OPEN_GAPS).set(count as f64);
     gauge!(OPEN_GAPS_MESSAGES).set(messages as f64);
@@ -152,7 +152,7 @@ pub(crate) fn recovered(stream: &'static str, entries: usize) {
     counter!(RECOVERED, "stream" => stream).increment(entries as u64);
 }
 
-/// `None`: nothing stands in the way.
+/// `None` means that signing works.
 pub(crate) fn checkpoints_refused(because: Option<&str>) {
     for reason in REASONS {
         let refused = because == Some(reason);

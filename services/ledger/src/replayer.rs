@@ -1,8 +1,9 @@
 //! Publishes recorded events again.
 //!
-//! A replay is a database row. One replica at a time works on it and holds a lease; every write carries a fencing token, so a former holder
-//! changes nothing. The cursor advances after JetStream has stored the events before it. After a crash events are published again with the
-//! same message id, which JetStream deduplicates. No event is published before the audit entry of the replay.
+//! A replay is a database row. One replica at a time holds its lease. Every write carries a fencing
+//! token, so writes of a former holder have no effect. The cursor advances after JetStream has
+//! stored the events before it. After a crash, events are published again with the same message id,
+//! which JetStream deduplicates. No event is published before the audit entry of the replay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,13 @@ use crate::domain::replay::{AuditProgress, Replay, ReplayState, page, pause};
 use crate::error::Error;
 use crate::metrics;
 const MAX_CONCURRENT_REPLAYS: usize = 8;
-/// Interval of looking for replays of other replicas.
+/// Interval of polling for replays created by other replicas.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longer than the timeouts of JetStream and of the database together.
 const LEASE_DURATION: TimeDelta = TimeDelta::seconds(15);
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(250);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Ended replays are purged after this time.
+/// Ended replays are deleted after this time.
 const REPLAY_RETENTION: TimeDelta = TimeDelta::days(30);
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
 /// Interval of purging messages of ended replays.
@@ -54,7 +55,7 @@ enum Stop {
     Shutdown,
     /// Lease lost, or cancelled.
     Lost,
-    /// The database cannot be reached: somebody goes on when the lease is over.
+    /// The database is unavailable: any replica continues when the lease has expired.
     Store(Error),
 }
 
@@ -76,20 +77,21 @@ impl Replayer {
         }
     }
 
-    /// The Unix user to whom a webhook endpoint belongs, as published by the dispatcher; empty for the operator, `None` if unknown.
+    /// Returns the Unix user who owns a webhook endpoint, as published by the dispatcher. The
+    /// result is empty for endpoints of the operator, and `None` if the endpoint is unknown.
     ///
     /// # Errors
-    /// If NATS does not answer.
+    /// If NATS does not respond.
     pub async fn endpoint_owner(&self, endpoint: &str) -> Result<Option<String>, mesh_bus::Error> {
         self.bus.endpoint_owner(endpoint).await
     }
 
-    /// There is something new to do.
+    /// Wakes the replayer, because a replay was created or changed.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Runs open replays until the shutdown, then releases them at once.
+    /// Runs open replays until shutdown, then releases them immediately.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut works = JoinSet::new();
         let mut purged_at: Option<Instant> = None;
@@ -142,13 +144,13 @@ impl Replayer {
             return;
         }
         if let Err(error) = self.bus.purge_replay(&replay.id).await {
-            // It is done when old ones are cleared.
+            // Retried when messages of old replays are purged.
             let error = mesh_runtime::error_chain(&error);
             tracing::debug!(error, "messages of cancelled replay not purged");
         }
     }
 
-    /// Purges the messages of replays that ended in a time range, to free the stream.
+    /// Purges the messages of replays that ended in a time range, to free space in the stream.
     async fn clear(&self, since: DateTime<Utc>, until: DateTime<Utc>) -> Result<(), String> {
         let ended = self.store.replays_that_ended(since, until).await;
         for id in ended.map_err(|error| mesh_runtime::error_chain(&error))? {
@@ -158,7 +160,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// Begins to work on what nobody works on.
+    /// Claims and starts replays that no process holds.
     async fn start(
         &self,
         works: &mut JoinSet<()>,
@@ -186,7 +188,7 @@ impl Replayer {
             ),
             Err(Stop::Lost) => {
                 tracing::debug!(replay.id = id, "replay lease lost or replay cancelled");
-                // Purge what was published before the cancellation was noticed.
+                // Purges messages that were published before the cancellation was noticed.
                 let stored = self.store.replay(&id).await;
                 if let Ok(Some((replay, _))) = stored {
                     self.take_back(&replay).await;
@@ -212,7 +214,7 @@ impl Replayer {
         }
     }
 
-    /// Does what is left to do.
+    /// Continues a claimed replay.
     async fn go_on(
         &self,
         claimed: &mut ReplayLease,
@@ -258,7 +260,7 @@ impl Replayer {
                 .store
                 .recorded(&selection, &visibility, after, to, limit);
             let mut found = match found.await {
-                // A body is missing: it does not come back.
+                // A missing body is permanent.
                 Err(error @ Error::Corrupt { .. }) => {
                     return self
                         .end(claimed, ReplayState::Failed, error.to_string())
@@ -302,7 +304,8 @@ impl Replayer {
         }
     }
 
-    /// Publishes a page, however long NATS is away or the stream is full. The inner error is one that waiting does not mend.
+    /// Publishes a page. Waits while NATS is unavailable or the stream is full. The inner error is
+    /// permanent.
     async fn publish(
         &self,
         claimed: &mut ReplayLease,
@@ -332,7 +335,7 @@ impl Replayer {
         }
     }
 
-    /// Writes entries into the audit, however long that takes.
+    /// Publishes audit entries, with retries until success.
     async fn audit(
         &self,
         claimed: &mut ReplayLease,
@@ -357,7 +360,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// Notes what is in the way, which keeps the lease, and waits a little.
+    /// Stores the problem, which also extends the lease, and pauses briefly.
     async fn wait_for_nats(
         &self,
         claimed: &mut ReplayLease,

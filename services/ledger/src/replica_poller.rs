@@ -1,4 +1,5 @@
-//! Maintenance of a ledger on PostgreSQL: waits for the server, polls the head for appends of other replicas, creates partitions.
+//! Maintains a ledger on PostgreSQL: waits for the server, polls the head for appends of other
+//! replicas, and creates partitions.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use crate::adapters::Store;
 use crate::error::Error;
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(250);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Upper bound of the delay until followers see the entries of another replica.
+/// Maximum delay until followers see entries appended by another replica.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Well below the two months for which partitions exist in advance.
+/// Well below the two months for which partitions are created in advance.
 const PARTITION_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Opens the ledger once the server is available. False if shut down before.
+/// Opens the ledger when the server is available. Returns false if shut down before.
 ///
 /// # Errors
 /// If the failure is permanent.

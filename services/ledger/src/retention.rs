@@ -1,10 +1,18 @@
-//! Taking the content of old entries out of the database. Their hashes remain, so the ledger can be verified for ever.
+//! Archives or erases the content of old entries. Their hashes remain, so the ledger can always be
+//! verified.
 //!
-//! In this order, each step durable before the next: the file is written, read again and verified; the range is noted with the file's hash, signed
-//! with the key that signs checkpoints; the file gets its name; the payloads are taken out, the oldest first. Killed anywhere and run again, it
-//! goes on where it was. The audit's entry is made from the note by the running ledger (`policy.rs`).
+//! The steps, each durable before the next:
 //!
-//! What is noted without that signature somebody else wrote: nothing is taken out for it, and nothing more is archived.
+//! 1. Write the archive file, read it back and verify it.
+//! 2. Record the range with the file's hash, signed by the key that signs checkpoints.
+//! 3. Rename the file to its final name.
+//! 4. Delete the payloads, the oldest first.
+//!
+//! After a crash at any point, the next run continues where this one stopped. The running ledger
+//! creates the audit entry from the recorded range (`retention_schedule.rs`).
+//!
+//! A recorded range without that signature was written by another party. Nothing is deleted for it,
+//! and archiving stops.
 
 use std::path::{Path, PathBuf};
 
@@ -21,50 +29,50 @@ use crate::domain::export::ExportLine;
 use crate::domain::note::{PrivateKey, PublicKey};
 use crate::error::Error;
 
-/// Entries of one file, unless the next checkpoint is farther.
+/// Maximum number of entries per file, unless the next checkpoint is further away.
 const MAX_ARCHIVE_ENTRIES: u64 = 1_000_000;
 
 /// A retention request.
 #[derive(Clone, Debug)]
 pub struct RetentionRequest {
-    /// Only what was recorded before.
+    /// Only entries recorded before this time.
     pub before: DateTime<Utc>,
-    /// Where files go; `None` to erase.
+    /// Folder for the archive files, `None` to erase.
     pub folder: Option<PathBuf>,
     /// Requesting user; empty for the configured schedule.
     pub made_by: String,
 }
 
-/// What would be done.
+/// A preview of a retention run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPlan {
-    /// Up to which entry payloads are archived or erased already.
+    /// Last entry whose payload is already archived or erased.
     pub archived_to: u64,
-    /// Up to which they would be: an entry that a signed checkpoint ends with.
+    /// Last entry of this run, at a signed checkpoint.
     pub to: u64,
 }
 
-/// What was done.
+/// Result of a retention run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionResult {
-    /// Ranges that were noted.
+    /// Recorded ranges.
     pub archives: Vec<StoredArchive>,
-    /// Payloads that were taken out.
+    /// Number of deleted payloads.
     pub dropped: u64,
 }
 
-/// How far it is.
+/// Progress of a retention run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionProgress {
-    /// Up to this entry is written.
+    /// Last entry written to the file.
     pub written: u64,
-    /// Up to this entry is read again in the file.
+    /// Last entry verified in the file.
     pub checked: u64,
-    /// So many payloads were taken out.
+    /// Number of deleted payloads.
     pub dropped: u64,
 }
 
-/// Archives and erases.
+/// Archives or erases the content of old entries.
 #[derive(Clone, Debug)]
 pub struct Retention {
     store: Store,
@@ -73,13 +81,14 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// On a ledger that is open, with a role that may take payloads out, and the key that signs the ledger's checkpoints.
+    /// Creates the retention of an open ledger. It needs a role that may delete payloads, and the
+    /// key that signs the ledger's checkpoints.
     pub fn new(store: Store, location: &Location, key: KeyFile) -> Self {
         let eraser = PayloadEraser::connect(location);
         Self { store, eraser, key }
     }
 
-    /// What would be done.
+    /// Computes what a run would do.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -93,10 +102,11 @@ impl Retention {
         Ok(RetentionPlan { archived_to, to })
     }
 
-    /// Archives or erases, after finishing what was begun before.
+    /// Archives or erases, after completing an interrupted run.
     ///
     /// # Errors
-    /// If something cannot be read, written or taken out. Finished ranges remain; run it again.
+    /// If an entry or file cannot be read, written or deleted. Completed ranges remain, and the
+    /// next run continues.
     pub async fn run(
         &self,
         request: &RetentionRequest,
@@ -141,7 +151,7 @@ impl Retention {
                 note: None,
             };
             let keys = self.keys().await?;
-            // Asked before anything is written.
+            // Checked before anything is written.
             let key = self.signing_key(&keys)?;
             let root;
             (archive.signed_by, root) = signer(&end, &keys)?;
@@ -156,7 +166,7 @@ impl Retention {
                 let checked = match self.write(&archive, &end, &keys, partial, progress).await {
                     Ok(checked) => checked,
                     Err(error) => {
-                        // Remove the partial file, so that a full disk has room again.
+                        // Delete the partial file, to free the disk space.
                         remove(partial);
                         return Err(error);
                     }
@@ -186,7 +196,8 @@ impl Retention {
         }
     }
 
-    /// Finishes what was begun: every file whose range still has payloads is where it should be, and has the bytes that were noted.
+    /// Completes an interrupted run: every file whose range still has payloads must exist with the
+    /// recorded hash.
     async fn settle(
         &self,
         archives: &[StoredArchive],
@@ -213,7 +224,7 @@ impl Retention {
             if found {
                 continue;
             }
-            // Killed before it had its name.
+            // The process was killed before it renamed the file.
             match partial.take() {
                 Some(left) if is(&left.path(), file).await? => {
                     let path = left.path().with_file_name(file_name(&file.path));
@@ -253,7 +264,7 @@ impl Retention {
         Ok(dropped)
     }
 
-    /// Writes a file, and reads it again.
+    /// Writes an archive file and reads it back.
     async fn write(
         &self,
         archive: &StoredArchive,
@@ -310,7 +321,7 @@ impl Retention {
             .collect())
     }
 
-    /// The key that signs the ledger's checkpoints now.
+    /// Returns the key that currently signs the ledger's checkpoints.
     fn signing_key(&self, keys: &[PublicKey]) -> Result<PrivateKey, Error> {
         let file = self.key.path().display();
         let newest = keys.last().map(PublicKey::label).unwrap_or_default();
@@ -326,13 +337,13 @@ impl Retention {
         }
     }
 
-    /// Closes the connections it made.
+    /// Closes its connections.
     pub async fn close(&self) {
         self.eraser.close().await;
     }
 }
 
-/// The key that signed a checkpoint, and its root.
+/// Returns the key that signed a checkpoint, and its root.
 fn signer(end: &StoredCheckpoint, keys: &[PublicKey]) -> Result<(String, Hash), Error> {
     let inconsistent = |why: String| {
         Error::Inconsistent(format!(
@@ -349,7 +360,7 @@ fn signer(end: &StoredCheckpoint, keys: &[PublicKey]) -> Result<(String, Hash), 
     Ok((key.unwrap_or_default(), checkpoint.root))
 }
 
-/// Writes values as lines, off the threads that others wait for.
+/// Writes values as lines on a blocking thread.
 async fn write<T: serde::Serialize + Send + 'static>(
     mut writer: ArchiveWriter,
     lines: Vec<T>,

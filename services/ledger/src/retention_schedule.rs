@@ -24,7 +24,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct RetentionSchedule {
     pub retention: Retention,
     pub max_age: Duration,
-    /// Archive folder; `None` to erase.
+    /// Folder for the archive files, `None` to erase.
     pub folder: Option<PathBuf>,
 }
 
@@ -97,7 +97,7 @@ async fn apply(schedule: &RetentionSchedule) -> Result<(), Error> {
     schedule.retention.run(&request, &progress).await.map(drop)
 }
 
-/// Whole days, so that there is one file a day at most.
+/// Rounded to whole days, so that there is at most one file per day.
 fn before(now: DateTime<Utc>, max_age: Duration) -> Option<DateTime<Utc>> {
     let max_age = TimeDelta::from_std(max_age).ok()?;
     let time = now.checked_sub_signed(max_age)?;
@@ -105,15 +105,15 @@ fn before(now: DateTime<Utc>, max_age: Duration) -> Option<DateTime<Utc>> {
     (day > DateTime::UNIX_EPOCH + Days::new(1)).then_some(day)
 }
 
-/// Why the audit does not have everything.
+/// Why audit entries are missing.
 enum AuditError {
-    /// A range that the ledger did not archive: publishing it would confirm it.
+    /// The ledger did not sign a range. Publishing it would confirm it.
     Forged(String),
-    /// Something is away.
+    /// A temporary failure.
     Failed(String),
 }
 
-/// Publishes audit entries that the ledger lacks. `published`: the last range whose entry it has.
+/// Publishes audit entries that the ledger lacks. `published` is the last range whose entry it has.
 async fn publish_audit(
     store: &Store,
     bus: &Bus,

@@ -1,7 +1,8 @@
-//! Witnesses: others who sign a checkpoint once it is proven to continue every one they signed before (<https://c2sp.org/tlog-witness>).
+//! Witnesses are third parties who cosign a checkpoint after a proof that it is consistent with all
+//! that they signed before (<https://c2sp.org/tlog-witness>).
 //!
-//! What they sign stands in the note. If some are required, a checkpoint without them is neither stored nor published; it is asked for again
-//! with the next.
+//! Cosignatures are part of the note. If some are required, a checkpoint without them is neither
+//! stored nor published. They are requested again with the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -19,24 +20,24 @@ use reqwest::StatusCode;
 use crate::adapters::Store;
 use crate::error::Error;
 
-/// A witness answers within this time, or is done without.
+/// Timeout of a request. A checkpoint does not wait longer for a witness.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer is a few lines.
+/// Maximum size of a response, which is a few lines.
 const MAX_RESPONSE_BYTES: usize = 16 << 10;
 
-/// A ledger that is about to be signed: what is stored of it, and the subtrees that are not yet.
+/// A ledger before a signature: its stored tree, and the subtrees not yet stored.
 #[derive(Clone, Copy)]
 pub struct Growth<'a> {
-    /// What is stored.
+    /// The stored part of the ledger.
     pub store: &'a Store,
-    /// Its entries.
+    /// Number of entries.
     pub size: u64,
-    /// Subtrees that are stored with the checkpoint.
+    /// Subtrees to be stored with the checkpoint.
     pub subtrees: &'a [(Node, Hash)],
 }
 
 impl Growth<'_> {
-    /// Proves that the ledger of a size is the beginning of this one.
+    /// Proves that the ledger of a smaller size is a prefix of this one.
     async fn proof(self, from: u64) -> Result<Vec<Hash>, Error> {
         let unproven = || Error::Witness(format!("{from} is no size within {}", self.size));
         let ranges = consistency(from, self.size).map_err(|_| unproven())?;
@@ -48,12 +49,12 @@ impl Growth<'_> {
     }
 }
 
-/// A witness.
+/// A witness with its address and key.
 #[derive(Clone, Debug)]
 pub struct Witness {
-    /// Where `add-checkpoint` is below.
+    /// Base URL of `add-checkpoint`.
     pub url: url::Url,
-    /// Its public key.
+    /// Public key of the witness.
     pub key: WitnessKey,
 }
 
@@ -63,15 +64,15 @@ pub struct Witnesses {
     http: reqwest::Client,
     all: Vec<Witness>,
     required: usize,
-    /// The size that each signed last, by its name.
+    /// Size that each witness signed last, by its name.
     sizes: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Witnesses {
-    /// Witnesses, so many of which are required.
+    /// Creates the witnesses of a ledger. `required` of them must cosign.
     ///
     /// # Errors
-    /// If there can be no HTTP client.
+    /// If the HTTP client cannot be created.
     pub fn new(all: Vec<Witness>, required: usize) -> Result<Self, Error> {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_TIMEOUT)
@@ -86,10 +87,10 @@ impl Witnesses {
         })
     }
 
-    /// The note with the cosignatures that were given.
+    /// Returns the note with all received cosignatures.
     ///
     /// # Errors
-    /// [`Error::Witness`] if fewer were given than are required.
+    /// [`Error::Witness`] if there are fewer than required.
     pub async fn cosign(&self, note: &str, growth: Growth<'_>) -> Result<String, Error> {
         let size = growth.size;
         let mut asked = Vec::new();
@@ -135,7 +136,7 @@ impl Witnesses {
         let size = growth.size;
         let name = witness.key.name();
         let mut known = self.size_of(name);
-        // Once more if it says that it knows another size.
+        // One retry if the witness knows another size.
         for _ in 0..2 {
             if known > size {
                 return Err(format!("it has signed {known} entries, and this is {size}"));
@@ -202,7 +203,7 @@ impl Witnesses {
     }
 }
 
-/// The lines of an answer that are the witness's own, if they are of this note.
+/// Returns the signature lines of the witness in a response, if they are valid for the note.
 fn signature_lines(witness: &Witness, note: &str, answer: &str) -> Result<String, String> {
     let own = |line: &&str| {
         let signer = line

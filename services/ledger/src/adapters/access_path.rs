@@ -12,10 +12,10 @@ use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::covering;
 use crate::domain::record::AUDIT;
 
-/// Category of most events, so an index is not selective.
+/// Category of most events. An index on it is not selective.
 const JOB: &str = "job";
 
-/// With more alternatives the condition is not split.
+/// Maximum number of alternatives. With more, the condition is not split.
 const MAX_SCANS: usize = 64;
 
 /// The union of its scans contains every selected entry, possibly twice.
@@ -32,13 +32,13 @@ pub(super) struct IndexScan {
 
 /// The condition that the index answers.
 pub(super) enum IndexCondition {
-    /// By the primary key.
+    /// By primary key.
     Sequence,
-    /// By a value of an indexed column.
+    /// By the value of an indexed column.
     Equals(&'static IndexedColumn, String),
     /// By a block of nodes.
     NodeBlock(String),
-    /// By the name prefix of the selection.
+    /// By the selection's name prefix.
     NamePrefix,
 }
 
@@ -60,7 +60,7 @@ impl IndexedColumn {
     }
 }
 
-/// Partial index of audit entries. Events are found by their types.
+/// Partial index of audit entries. Events are found by their type instead.
 const CATEGORY: IndexedColumn = IndexedColumn {
     only: " AND i.category = 'audit'",
     ..IndexedColumn::of("category", "event_index_category")
@@ -73,14 +73,15 @@ const ACCOUNT: IndexedColumn = IndexedColumn::of("account", "event_index_account
 const PARTITION: IndexedColumn = IndexedColumn::of("partition", "event_index_partition");
 
 impl AccessPath {
-    /// All candidates, the presumably most selective first. The first returns entries in order.
+    /// Returns all candidates, the presumably most selective first. The first returns entries in
+    /// order.
     pub(super) fn candidates(selection: &Selection, visibility: &Visibility) -> Vec<Self> {
         let whole = |condition| IndexScan {
             visibility: visibility.clone(),
             selection: selection.clone(),
             condition,
         };
-        // A narrow selection has few entries: the database chooses the index.
+        // A narrow selection has few entries, so the database chooses the index.
         if selection.is_narrow() {
             return vec![Self::of([whole(IndexCondition::Sequence)])];
         }
@@ -118,7 +119,7 @@ impl AccessPath {
         )));
         paths.extend(is(&ACCOUNT, &selection.account));
         paths.extend(is(&PARTITION, &selection.partition));
-        // Without an index for one of the types the union would scan everything.
+        // If one of the types has no index, the union would scan everything.
         let scans: Option<Vec<_>> = selection.types.iter().map(of_type).collect();
         let scans = scans.unwrap_or_default().into_iter().flatten();
         paths.push(Self::of(scans.map(|(pattern, condition)| IndexScan {
@@ -155,7 +156,8 @@ impl AccessPath {
     }
 }
 
-/// Scans for a type, each with the types that it finds; `None` if there is no index for it.
+/// Returns the scans for a type, each with the types that it finds, or `None` if there is no index
+/// for it.
 fn of_type(pattern: &TypePattern) -> Option<Vec<(TypePattern, IndexCondition)>> {
     let exactly = |kind: String| {
         let condition = IndexCondition::Equals(&TYPE, kind.clone());
@@ -167,7 +169,7 @@ fn of_type(pattern: &TypePattern) -> Option<Vec<(TypePattern, IndexCondition)>> 
             let condition = IndexCondition::Equals(&CATEGORY, category.clone());
             vec![(pattern.clone(), condition)]
         }
-        // The ledger has no event of another type.
+        // The ledger has no events of other types.
         TypePattern::Category(category) => EventType::ALL
             .iter()
             .filter(|kind| kind.category().as_str() == category)
@@ -177,7 +179,7 @@ fn of_type(pattern: &TypePattern) -> Option<Vec<(TypePattern, IndexCondition)>> 
     })
 }
 
-/// One visibility per user and account that the caller may see.
+/// Returns one visibility per user and account that the caller may see.
 fn alternatives(visibility: &Visibility) -> Vec<(Visibility, IndexCondition)> {
     let Visibility::Restricted { users, accounts } = visibility else {
         return Vec::new();
@@ -205,7 +207,7 @@ fn alternatives(visibility: &Visibility) -> Vec<(Visibility, IndexCondition)> {
     users.iter().map(of_user).chain(accounts).collect()
 }
 
-/// Increasing limits for counting the entries of each path, up to `most`.
+/// Returns increasing limits for counting the entries of each path, up to `most`.
 pub(super) fn count_limits(most: i64) -> impl Iterator<Item = i64> {
     let count_limits = std::iter::successors(Some(500_i64), |count| count.checked_mul(4));
     count_limits
@@ -213,7 +215,7 @@ pub(super) fn count_limits(most: i64) -> impl Iterator<Item = i64> {
         .chain([most])
 }
 
-/// Index of the path with the fewest entries; `None` if all reached the limit.
+/// Returns the index of the path with the fewest entries, or `None` if all reached the limit.
 pub(super) fn most_selective(counts: &[i64], counted: i64) -> Option<usize> {
     let ended = counts
         .iter()

@@ -14,11 +14,13 @@ use crate::domain::append::{AppendResult, ExistingEntry, append};
 use crate::domain::record::Record;
 use crate::error::Error;
 
-/// Detects a server that has gone silent. Together with the handler's retry timeout it is below the consumers' ack wait.
+/// Detects an unresponsive server. The sum of it and the handler's retry timeout is below the
+/// consumers' ack wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Appends records of a stream that is received up to `last_sequence`; see [`Self::append_batch`].
+    /// Appends records of a stream that was received up to `last_sequence`; see
+    /// [`Self::append_batch`].
     ///
     /// # Errors
     /// As [`Self::append_batch`].
@@ -35,7 +37,7 @@ impl Store {
     /// Appends recovered records after the entry `after`.
     ///
     /// # Errors
-    /// As [`Self::append_batch`]; and if `after` is not the last entry.
+    /// As [`Self::append_batch`], and if `after` is not the last entry.
     pub async fn append_recovered(
         &self,
         after: u64,
@@ -50,8 +52,8 @@ impl Store {
     /// Appends records and stores the received sequences of their stream, atomically.
     ///
     /// # Errors
-    /// If the database refuses or does not answer. Nothing of the batch is stored then, unless the answer to the commit was lost; appending
-    /// it again is right in both cases.
+    /// If the database refuses or does not answer. Nothing of the batch is stored then, unless only
+    /// the response to the commit was lost. A retry is correct in both cases.
     pub async fn append_batch(
         &self,
         stream: &str,
@@ -81,8 +83,8 @@ impl Store {
             .unwrap_or(Err(Error::TooSlow(ATTEMPT_TIMEOUT)));
         match &appended {
             Ok(appended) => self.advance(appended.head.seq),
-            // SQLite rolls back by itself when the disk is full, which sqlx does not notice: the connection is unusable. A connection to
-            // PostgreSQL may be in the middle of a response.
+            // If the disk is full, SQLite rolls back on its own. sqlx does not notice this, and the
+            // connection is unusable. A PostgreSQL connection may be in the middle of a response.
             Err(_) => writer.close_on_drop(),
         }
         appended
@@ -137,7 +139,7 @@ async fn try_append(
     Ok(appended)
 }
 
-/// Entries that have the id of one of the records.
+/// Returns the entries that have the id of one of the records.
 async fn find_existing(
     conn: Conn<'_>,
     records: &[Record],
@@ -152,7 +154,8 @@ async fn find_existing(
         .map(|row| {
             let known = ExistingEntry {
                 seq: row.get::<i64>("seq")?.unsigned_abs(),
-                // A tampered leaf of another length equals no leaf, so the record is a conflict.
+                // A tampered leaf of another length never equals the record's leaf, so the record
+                // is reported as a conflict.
                 leaf: row.get::<Vec<u8>>("leaf")?.try_into().unwrap_or_default(),
             };
             Ok((row.get("id")?, known))

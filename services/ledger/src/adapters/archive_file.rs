@@ -1,4 +1,4 @@
-//! The file of an archived range: an export, compressed with gzip.
+//! The archive file of a range: an export compressed with gzip.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write as _};
@@ -16,25 +16,26 @@ use crate::domain::export::{ExportError, ExportLine};
 use crate::domain::note::PublicKey;
 use crate::domain::verify::{Fault, FirstFault, StoredEntry, StoredPayload};
 
-/// What the file is called until it is noted. One name, so that what a killed process leaves behind is written over.
+/// Name of the file until its range is recorded. The name is fixed, so that the next run overwrites
+/// what a killed process left behind.
 const PARTIAL_FILE_NAME: &str = "next.partial";
 
-/// Why a file is not what it should be.
+/// Why an archive file is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveFileError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Another process writes into the folder.
+    /// Another process is writing to the folder.
     #[error("another process archives into this folder")]
     Busy,
-    /// Its first line proves nothing.
+    /// The header of the export is invalid or not signed by a trusted key.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// Its entries do not fit.
+    /// An entry is invalid.
     #[error("{0}")]
     Invalid(FirstFault),
-    /// It is not the file that was noted, or has not everything it should have.
+    /// The file is not the recorded one, or is incomplete.
     #[error("{0}")]
     Other(&'static str),
 }
@@ -50,23 +51,23 @@ impl From<file::FileError> for ArchiveFileError {
     }
 }
 
-/// A file that was read from its first to its last byte, and is the export it should be.
+/// A completely read archive file that is a valid export of its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedArchive {
     /// SHA-256 of the file.
     pub sha256: Vec<u8>,
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: i64,
 }
 
-/// The folder of archives, with a file that is being written.
+/// The folder of archives, and the file that is being written in it.
 pub struct PartialArchive {
     folder: PathBuf,
     file: File,
 }
 
 impl PartialArchive {
-    /// Makes the folder, and keeps other processes out of it.
+    /// Creates the folder and locks it against other processes.
     pub fn lock(folder: &Path) -> Result<Self, ArchiveFileError> {
         DirBuilder::new()
             .recursive(true)
@@ -93,27 +94,27 @@ impl PartialArchive {
         self.folder.join(PARTIAL_FILE_NAME)
     }
 
-    /// Begins a file anew.
+    /// Truncates the file and starts to write it.
     pub fn write(&self) -> io::Result<ArchiveWriter> {
         self.clear()?;
         let file = BufWriter::new(self.file.try_clone()?);
         Ok(ArchiveWriter(GzEncoder::new(file, Compression::default())))
     }
 
-    /// Gives back what it takes of the disk.
+    /// Truncates the file to free its disk space.
     pub fn clear(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         io::Seek::rewind(&mut &self.file)
     }
 
-    /// Gives it its name, durably.
+    /// Renames the file durably.
     pub fn rename(self, to: &Path) -> io::Result<()> {
         std::fs::rename(self.path(), to)?;
         File::open(&self.folder)?.sync_all()
     }
 }
 
-/// Writes lines.
+/// Writes the compressed lines.
 pub struct ArchiveWriter(GzEncoder<BufWriter<File>>);
 
 impl ArchiveWriter {
@@ -121,7 +122,7 @@ impl ArchiveWriter {
         self.0.write_all(text)
     }
 
-    /// Returns when all of it is on the disk.
+    /// Completes the file and syncs it to disk.
     pub fn finish(self) -> io::Result<()> {
         let file = self.0.finish()?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -129,7 +130,7 @@ impl ArchiveWriter {
     }
 }
 
-/// Counts and hashes what is read through it.
+/// Counts and hashes the bytes that are read through it.
 struct HashingReader<R> {
     inner: R,
     hash: Sha256,
@@ -145,7 +146,8 @@ impl<R: Read> Read for HashingReader<R> {
     }
 }
 
-/// Reads a file again that was written: it must be an export of a range, whole, with a checkpoint of one of the keys.
+/// Reads a written file back. It must be a complete export of the range, with a checkpoint signed
+/// by one of the keys.
 pub fn check(
     path: &Path,
     first_seq: i64,
@@ -182,7 +184,7 @@ pub fn check(
     })
 }
 
-/// Whether a file has these bytes; false if there is none.
+/// True if the file exists and has the recorded length and hash.
 pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
     let inner = match File::open(path) {
         Ok(file) => file,
@@ -198,19 +200,19 @@ pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
     Ok(hashed.hash.finalize().as_slice() == file.sha256)
 }
 
-/// The payloads in the files of a folder, in the order of their sequence.
+/// Reads the payloads of the archive files in a folder, in sequence order.
 pub struct ArchivedPayloads {
     folder: PathBuf,
     archives: Vec<StoredArchive>,
     open: Option<(i64, ExportReader)>,
 }
 
-/// Why an archived payload cannot be had.
+/// Why an archived payload cannot be read.
 #[derive(Debug)]
 pub enum ArchiveReadError {
-    /// The file is not there.
+    /// The file is missing.
     Missing(PathBuf, io::Error),
-    /// It is not what was archived.
+    /// The content differs from what was archived.
     Invalid(FirstFault),
 }
 
@@ -223,12 +225,12 @@ impl ArchivedPayloads {
         }
     }
 
-    /// Ranges that are noted by now.
+    /// Sets the ranges recorded so far.
     pub fn know(&mut self, archives: Vec<StoredArchive>) {
         self.archives = archives;
     }
 
-    /// The payload of an entry; `None` if it was erased. To be asked in order.
+    /// Returns the payload of an entry, or `None` if it was erased. Call it in sequence order.
     pub fn payload(
         &mut self,
         entry: &StoredEntry,
@@ -259,7 +261,7 @@ impl ArchivedPayloads {
                 Ok(file) => ExportReader::new(BufReader::new(file)).map_err(bad)?,
                 Err(error) => return Err(ArchiveReadError::Missing(path, error)),
             };
-            // What the first line says is known better: the entries themselves are compared.
+            // The header is skipped: the entries are compared with those in the database.
             lines.next(&mut line).map_err(bad)?;
             self.open = Some((archive.number, lines));
         }
@@ -272,7 +274,7 @@ impl ArchivedPayloads {
             }
             let read = ExportLine::read(&line).and_then(ExportLine::stored);
             let read = read.ok_or_else(other)?;
-            // What is before it is still in the database, too.
+            // Payloads of earlier entries are still in the database.
             if read.seq >= seq {
                 break read;
             }
@@ -280,7 +282,7 @@ impl ArchivedPayloads {
         let same = read.seq == seq
             && read.payload.is_some()
             && (&read.id, &read.leaf, &read.chain) == (&entry.id, &entry.leaf, &entry.chain);
-        // At its end are the checksums of all of it.
+        // Reading to the end of the file also checks the gzip checksum.
         if !same || (seq == archive.last_seq && lines.next(&mut line).map_err(bad)?) {
             return Err(other());
         }

@@ -1,4 +1,4 @@
-//! The table of archives, and taking out what it names.
+//! The table of archives, and the deletion of archived payloads.
 
 use chrono::{DateTime, Utc};
 use ledger_format::archive::IdHasher;
@@ -12,27 +12,27 @@ use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::error::Error;
 
-/// Payloads of one transaction while they are taken out.
+/// Maximum number of payloads deleted in one transaction.
 const PAGE_ENTRIES: u32 = 2000;
-/// Payloads that one query looks at for their age.
+/// Maximum number of payloads that one query checks for their age.
 const ERASE_STEP_ENTRIES: u64 = 20_000;
 
-/// A range, and what the ledger says of it.
+/// An archived range with the result of its checks.
 #[derive(Clone, Debug)]
 pub struct AuthenticatedArchive {
-    /// Its row.
+    /// The row of the range.
     pub archive: StoredArchive,
-    /// Whether the ledger did it; if not, somebody wrote the row by hand.
+    /// True if the ledger signed it. Otherwise the row was written by another party.
     pub authentic: bool,
-    /// Whether the audit has its entry.
+    /// True if an audit entry records it.
     pub audited: bool,
 }
 
 impl AuthenticatedArchive {
-    /// Why nothing may be done with it.
+    /// Returns the range if the ledger signed it.
     ///
     /// # Errors
-    /// If the ledger did not do it.
+    /// If the ledger did not sign it: it must not be used.
     pub const fn authentic(&self) -> Result<&StoredArchive, Error> {
         match self.authentic {
             true => Ok(&self.archive),
@@ -45,7 +45,7 @@ impl AuthenticatedArchive {
 }
 
 impl Store {
-    /// The ranges after some number, and whether the ledger signed each.
+    /// Returns the ranges after a number, and whether the ledger signed each of them.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -60,7 +60,7 @@ impl Store {
         checked.await.map_err(Error::Read)
     }
 
-    /// What is signed of the ids of a range of entries.
+    /// Computes the hash over the ids of a range of entries, as an archive record contains it.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -87,7 +87,7 @@ impl Store {
         Ok(ids.finish().to_vec())
     }
 
-    /// Up to which entry payloads are archived or erased; 0 if none is.
+    /// Returns the last entry whose payload is archived or erased, or 0.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -98,7 +98,7 @@ impl Store {
         Ok(to.unsigned_abs())
     }
 
-    /// Every range whose payloads are archived or erased, after some number, in order.
+    /// Returns the archived and erased ranges after a number, in order.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -111,15 +111,15 @@ impl Store {
             .map_err(Error::Read)
     }
 
-    /// The last entry before the first that was recorded at or after a time.
+    /// Returns the last entry before the first one that was recorded at or after a time.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub async fn last_before(&self, time: DateTime<Utc>) -> Result<u64, Error> {
-        // Looked at first: what is appended meanwhile is later.
+        // Read first: entries appended meanwhile are later.
         let head = self.head().await?.seq;
         let mut looked_at = self.archived_to().await?;
-        // In steps, so that no query grows with the ledger.
+        // In steps, so that the cost of a query does not grow with the ledger.
         while looked_at < head {
             let end = looked_at.saturating_add(ERASE_STEP_ENTRIES).min(head);
             let sql = Sql::new("SELECT MIN(seq) AS seq FROM payloads WHERE seq > ")
@@ -138,8 +138,9 @@ impl Store {
         Ok(head)
     }
 
-    /// A checkpoint to end a range with: the largest of at most `most` entries behind some entry, else the first one behind those; none that
-    /// counts more than `last`.
+    /// Returns the checkpoint at which a range after the entry `after` ends. It is the largest one
+    /// within `most` entries, or else the first one beyond them. No checkpoint is larger than
+    /// `last`.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -167,7 +168,7 @@ impl Store {
         Ok(None)
     }
 
-    /// The first payload of an archived range that is still there.
+    /// Returns the first payload of an archived range that is not deleted yet.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -181,14 +182,14 @@ impl Store {
     }
 }
 
-/// Notes ranges and takes their payloads out, with the rights that this needs.
+/// Records ranges and deletes their payloads. Uses a database role with these rights.
 #[derive(Clone, Debug)]
 pub struct PayloadEraser {
     pool: Pool,
 }
 
 impl PayloadEraser {
-    /// Nothing is opened yet.
+    /// Creates the pool. Opens no connection yet.
     pub fn connect(location: &Location) -> Self {
         let pool = match location {
             Location::Sqlite(path) => sqlite::dropping(path),
@@ -197,10 +198,11 @@ impl PayloadEraser {
         Self { pool }
     }
 
-    /// Notes a range that this key has signed. From then on its payloads may be taken out.
+    /// Records a range signed by this key. From then on its payloads may be deleted.
     ///
     /// # Errors
-    /// If the database refuses: the range does not follow the last one, or the role may not; or the key was replaced meanwhile.
+    /// If the database refuses: the range does not follow the last one, the role lacks the right,
+    /// or the key was replaced meanwhile.
     pub async fn note(&self, archive: &StoredArchive, vkey: &str) -> Result<(), Error> {
         let insert = insert(archive);
         let mut connection = self.pool.acquire().await.map_err(Error::Retain)?;
@@ -225,10 +227,11 @@ impl PayloadEraser {
         }
     }
 
-    /// Takes some payloads up to an entry out, the oldest first, with their columns for queries. Returns how many; 0 if there are no more.
+    /// Deletes a batch of payloads up to an entry, the oldest first, with their index rows. Returns
+    /// their number, 0 if none are left.
     ///
     /// # Errors
-    /// If the database refuses, as no noted range has them; then nothing is taken out.
+    /// If the database refuses because no recorded range contains them. Nothing is deleted then.
     pub async fn drop_some(&self, end: i64) -> Result<u64, Error> {
         self.try_drop_some(end).await.map_err(Error::Retain)
     }
@@ -243,7 +246,7 @@ impl PayloadEraser {
         let rows = transaction.conn().rows(&oldest).await?;
         let last = match rows.last() {
             Some(row) if rows.len() == PAGE_ENTRIES as usize => row.get::<i64>("seq")?,
-            // What has no payload may have columns nevertheless, if it was tampered with.
+            // In a tampered database, index rows may exist without a payload.
             _ => end,
         };
         let mut dropped = 0;
@@ -259,7 +262,8 @@ impl PayloadEraser {
         Ok(dropped)
     }
 
-    /// Leaves nothing of what was taken out in SQLite's write-ahead log. PostgreSQL's vacuum does its part by itself.
+    /// Truncates SQLite's write-ahead log, so that no deleted content remains there. PostgreSQL
+    /// relies on vacuum.
     ///
     /// # Errors
     /// If the database refuses.
@@ -270,7 +274,7 @@ impl PayloadEraser {
         }
     }
 
-    /// Closes every connection.
+    /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;
     }
@@ -281,7 +285,7 @@ pub(super) fn archived_to() -> Sql {
 }
 
 pub(super) fn archives(after: i64) -> Sql {
-    // Text as bytes: somebody may have put something else there.
+    // Text columns as bytes, because tampered text may not be valid UTF-8.
     let mut sql = Sql::new("SELECT number, first_seq, last_seq, sha256, bytes, made_at, ids");
     for column in ["path", "signed_by", "made_by", "note"] {
         sql = sql.push(", ").bytes(column);
@@ -298,7 +302,7 @@ pub(super) fn archive(row: &Row) -> Result<StoredArchive, sqlx::Error> {
     };
     let file = match (text("path")?, row.get("sha256")?, row.get("bytes")?) {
         (None, None, None) => None,
-        // With one of them missing it is not the file that was signed.
+        // If one of them is missing, it is not the signed file.
         (path, sha256, bytes) => Some(StoredFile {
             path: path.unwrap_or_default(),
             sha256: sha256.unwrap_or_default(),
@@ -339,7 +343,7 @@ fn insert(archive: &StoredArchive) -> Sql {
     .push(")")
 }
 
-/// The ranges after some number, and whether the ledger signed each, all of the same moment.
+/// Returns the ranges after a number and whether the ledger signed each of them, from one snapshot.
 pub(super) async fn checked(
     snapshot: &mut Transaction<'_>,
     after: i64,
@@ -383,7 +387,7 @@ pub(super) async fn checked(
     Ok(checked)
 }
 
-/// The entry of an id, and what it says.
+/// Returns the audit entry with an id, and its body.
 pub(super) async fn audited(
     snapshot: &mut Transaction<'_>,
     id: &str,
@@ -402,9 +406,10 @@ pub(super) async fn audited(
     .transpose()
 }
 
-/// Until the transaction ends, no range is noted and no key replaced by others: each range is signed by the key of its time.
+/// Until the transaction ends, no other process can record a range or replace the key. So each
+/// range is signed by the key that is active at its time.
 pub(super) async fn one_at_a_time(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
-    // SQLite lets one write at a time anyway.
+    // SQLite allows only one write transaction anyway.
     let lock = Sql::default().either(
         "SELECT 1",
         "SELECT pg_advisory_xact_lock(hashtext('ledger_archives'))",

@@ -1,7 +1,9 @@
-//! An in-memory block range index (as PostgreSQL's BRIN): the clusters of each block of entries, with the earliest and latest time of each.
+//! An in-memory block range index, similar to PostgreSQL's BRIN. It holds the clusters of each
+//! block of entries, with the earliest and latest time of each cluster.
 //!
-//! It maps a cluster and a time range to sequence ranges, in place of an index on either. Blocks are summarized on first use and extended
-//! as entries are appended. Entries never change, so nothing is stored; erased ones leave ranges that are only wider than necessary.
+//! It maps a cluster and a time range to sequence ranges, so that neither needs an index. Blocks
+//! are summarized on first use and extended as entries are appended. Nothing is persisted, because
+//! entries never change. Erased entries only make the ranges wider than necessary.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,19 +13,18 @@ use mesh_db::sql::{Row, Sql};
 use super::sequence_range::SequenceRange;
 use crate::domain::filter::Selection;
 
-/// Entries per block.
 pub(super) const BLOCK_ENTRIES: u64 = 10_000;
 
-/// Consecutive entries.
+/// Summary of consecutive entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlockRange {
     pub first: i64,
     pub last: i64,
-    /// Of each cluster.
+    /// Time range of each cluster.
     pub clusters: BTreeMap<String, TimeRange>,
 }
 
-/// When the first and the last occurred, in microseconds since 1970.
+/// Earliest and latest time of occurrence, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeRange {
     pub earliest: i64,
@@ -45,7 +46,7 @@ impl TimeRange {
 }
 
 impl BlockRange {
-    /// True if there may be entries of the selection's cluster and time.
+    /// True if the block may contain entries of the selection's cluster and time.
     fn overlaps(&self, selection: &Selection) -> bool {
         match &selection.cluster {
             Some(cluster) => {
@@ -74,22 +75,23 @@ impl BlockRange {
 pub(super) struct BlockRanges(Mutex<Vec<BlockRange>>);
 
 impl BlockRanges {
-    /// Last summarized sequence.
+    /// Returns the last summarized sequence.
     pub(super) fn covered_to(&self) -> i64 {
         self.with(|blocks| blocks.last().map_or(0, |block| block.last))
     }
 
-    /// Adds the entries after `after`; a block has at most `size` entries.
+    /// Adds the summary of the entries after `after`. A block has at most `size` entries.
     pub(super) fn add(&self, after: i64, read: BlockRange, size: i64) {
         self.with(|blocks| match blocks.last_mut() {
-            // Another query was faster.
+            // A concurrent query has added them already.
             Some(last) if after < last.last => {}
             Some(last) if read.last - last.first < size => last.add(read),
             _ => blocks.push(read),
         });
     }
 
-    /// Sequences that contain every summarized entry of a selection's cluster and time, in order; blocks next to each other are one range.
+    /// Returns the sequence ranges that contain all summarized entries of a selection's cluster and
+    /// time, in order. Adjacent blocks are merged into one range.
     pub(super) fn spans(&self, selection: &Selection) -> Vec<SequenceRange> {
         let mut spans: Vec<SequenceRange> = Vec::new();
         self.with(|blocks| {
@@ -115,7 +117,7 @@ impl BlockRanges {
     }
 }
 
-/// Summarizes the entries of a sequence range, a row for each cluster.
+/// Summarizes the entries of a sequence range, with one row per cluster.
 pub(super) fn block_range_sql(after: i64, to: i64) -> Sql {
     Sql::new("SELECT ")
         .bytes("cluster")
@@ -129,13 +131,13 @@ pub(super) fn block_range_sql(after: i64, to: i64) -> Sql {
         .push(" GROUP BY event_index.cluster")
 }
 
-/// Number of entries, and their range if there are any.
+/// Returns the number of entries, and their block if there are any.
 pub(super) fn block(rows: &[Row]) -> Result<(i64, Option<BlockRange>), sqlx::Error> {
     let mut present = 0;
     let mut block: Option<BlockRange> = None;
     for row in rows {
         present += row.get::<i64>("present")?;
-        // Somebody who tampers may leave other bytes.
+        // A tampered cluster may not be valid UTF-8.
         let cluster: Vec<u8> = row.get("cluster")?;
         let times = TimeRange {
             earliest: row.get("earliest")?,
@@ -170,7 +172,8 @@ mod tests {
         }
     }
 
-    /// Four blocks of ten; the third has an entry that is late, the second some of another cluster.
+    /// Four blocks of ten entries. The second has entries of another cluster, the third a late
+    /// entry.
     fn block_ranges() -> BlockRanges {
         let block_ranges = BlockRanges::default();
         let mut second = of(11, 18, 200, 299);

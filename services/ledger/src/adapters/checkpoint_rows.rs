@@ -1,16 +1,16 @@
-//! Rows of checkpoints and keys.
+//! Queries and rows of checkpoints and keys.
 
 use mesh_db::sql::{Row, Sql};
 
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
 
-/// All checkpoints, for a condition and an order.
+/// Selects all checkpoints. The caller appends condition and order.
 pub(super) fn checkpoints() -> Sql {
     Sql::new("SELECT number, size, root, note, made_at FROM checkpoints")
 }
 
-/// All keys. Text as bytes: somebody may have put something else there.
+/// Selects all keys. Text columns as bytes, because tampered text may not be valid UTF-8.
 pub(super) fn keys() -> Sql {
     Sql::new("SELECT number, from_size, made_at, ")
         .bytes("vkey")

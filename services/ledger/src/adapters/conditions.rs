@@ -1,4 +1,4 @@
-//! What a filter and a caller's sight leave, as conditions on the columns for queries.
+//! Translates a selection and the caller's visibility into SQL conditions on `event_index`.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,24 @@ use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::covering;
 use crate::domain::record::AUDIT;
 
-/// Conditions on the columns for queries, of a table called `i`.
+/// Conditions on the columns of `event_index`, aliased `i`.
 pub(super) trait Conditions {
-    /// Only what the caller may see. Audit entries and nodes belong to nobody.
+    /// Restricts to what the caller may see. Audit entries and nodes have no owner.
     fn visible(self, visibility: &Visibility) -> Self;
-    /// Only what a selection chooses.
+    /// Restricts to a selection.
     fn chosen(self, selection: &Selection) -> Self;
-    /// Only what is of a run: by the index of its job or array.
+    /// Restricts to a run, by the index of its job or array.
     fn of_run(self, run: &str) -> Self;
-    /// Only what is of a node or of jobs that ran on it, all of it found by the index at once.
+    /// Restricts to a node and the jobs that ran on it, by one index lookup.
     fn of_node(self, node: &str) -> Self;
-    /// Only what has such a name as a selection says.
+    /// Restricts to the name pattern of the selection.
     fn named(self, selection: &Selection) -> Self;
-    /// Only what occurred in the time of a selection.
+    /// Restricts to the time range of the selection.
     fn of_time(self, selection: &Selection) -> Self;
-    /// Only what occurred up to a time.
+    /// Restricts to entries that occurred up to a time.
     fn up_to(self, at: Option<DateTime<Utc>>) -> Self;
-    /// Only entries of a job. The number of an array stands for all its tasks, that of a heterogeneous job's leader for all its
-    /// components.
+    /// Restricts to a job. The id of an array includes all its tasks; the id of a heterogeneous
+    /// job's leader includes all its components.
     fn of_job(self, job: &JobRef) -> Self;
 }
 
@@ -38,7 +38,7 @@ impl Conditions for Sql {
         let Visibility::Restricted { users, accounts } = visibility else {
             return self;
         };
-        // A list of one is no list: then an index has what is found in order.
+        // A single value is compared with `=`, so that an index returns the entries in order.
         let one_of = |sql: Self, values: &BTreeSet<String>| match values.first() {
             Some(only) if values.len() == 1 => sql.push(" = ").bind(only),
             _ => sql.any_of(values.iter().cloned().collect::<Vec<_>>()),
@@ -87,7 +87,8 @@ impl Conditions for Sql {
                 .push(")");
         }
         if let Some(node) = &selection.node {
-            // Looked at for each entry: that a node has many does not matter to a few of a job, or to a page in order.
+            // Checked per entry: a node with many entries then does not slow down a job with few
+            // entries, or a page in order.
             self = self
                 .push(" AND EXISTS (SELECT 1 FROM event_nodes n WHERE n.seq = i.seq AND n.block")
                 .any_of(covering(node))
@@ -117,14 +118,14 @@ impl Conditions for Sql {
                 .bind(job_id)
                 .push(" AND i.task_id = ")
                 .bind(task),
-            // An ordinary job, or the array's own record.
+            // An ordinary job, or the record of the array itself.
             Ok(RunKey { job_id, .. }) => self
                 .push(" AND (i.job_id = ")
                 .bind(job_id)
                 .push(" OR i.array_job_id = ")
                 .bind(job_id)
                 .push(")"),
-            // There is none.
+            // No such run exists.
             Err(_) => self.push(" AND 1 = 0"),
         };
         sql.push(" AND i.run = ").bind(run)
@@ -140,7 +141,8 @@ impl Conditions for Sql {
         match &selection.name {
             None => self,
             Some(NamePattern::Exactly(name)) => self.push(" AND i.name = ").bind(name),
-            // Between the prefix and the first text after all that begin with it, so that an index helps.
+            // A range from the prefix to the first text after all texts with this prefix, so that
+            // an index can be used.
             Some(NamePattern::Prefix(prefix)) => self
                 .push(" AND i.name >= ")
                 .bind(prefix)
@@ -197,7 +199,8 @@ impl Conditions for Sql {
 
 fn of_types(mut sql: Sql, selection: &Selection) -> Sql {
     if selection.types.is_empty() {
-        // What audit entries do not have leaves none, and then an index alone may do.
+        // These conditions already exclude audit entries. Without this condition, an index alone
+        // may be sufficient.
         if selection.is_narrow() || selection.has_a_column() || selection.identity.is_some() {
             return sql;
         }

@@ -14,12 +14,12 @@ use crate::domain::record::{IndexColumns, Record};
 /// SQLite allows 32,766 values per statement.
 const MAX_INSERT_BLOCKS: usize = 10_000;
 
-/// Columns that [`matches`] reads, after `seq` and `recorded_at`.
+/// The columns read by [`matches`], after `seq` and `recorded_at`.
 pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
      subject, email, account, partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at";
 const COLUMNS_BEFORE_CLUSTER: usize = 2;
 
-/// True if row and node blocks match the body. An unreadable row does not match.
+/// True if the row and the node blocks match the body. An unreadable row never matches.
 pub(super) fn matches(row: Option<&Row>, blocks: &[Row], subject: &[u8], body: &[u8]) -> bool {
     let subject = String::from_utf8_lossy(subject);
     let Ok(record) = Record::stored(&subject, Bytes::copy_from_slice(body)) else {
@@ -133,7 +133,7 @@ pub(super) async fn insert(conn: Conn<'_>, rows: &[IndexRow<'_>]) -> Result<(), 
     conn.insert("event_index", &columns).await
 }
 
-/// Inserts the node blocks that are missing.
+/// Inserts the missing node blocks.
 pub(super) async fn insert_nodes(
     transaction: &mut Transaction<'_>,
     rows: &[IndexRow<'_>],

@@ -1,4 +1,4 @@
-//! Queries over the history.
+//! Queries over the event history.
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
@@ -28,7 +28,7 @@ pub struct EntryRow {
 }
 
 impl Store {
-    /// A page of entries, plus one if there is a next page.
+    /// Returns a page of entries, plus one entry if there is a next page.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -55,7 +55,7 @@ impl Store {
         rows.iter()
             .map(|found| {
                 let (seq, category, body) = entry(found).map_err(Error::Read)?;
-                // An indexed entry without a body: omitting it would be a wrong answer.
+                // An indexed entry without a body. Omitting it would make the response incomplete.
                 let body = body.ok_or(Error::Corrupt { seq })?;
                 Ok(EntryRow {
                     seq,
@@ -66,7 +66,7 @@ impl Store {
             .collect()
     }
 
-    /// The rows of a page, and one more if there is a next page.
+    /// Returns the rows of a page, plus one if there is a next page.
     pub(super) async fn page_by(
         &self,
         query: &Query,
@@ -103,7 +103,7 @@ impl Store {
                     .most_selective_path(&page, whole, limits.max_sorted_entries)
                     .await?;
                 let path = few.unwrap_or_else(|| page.fallback_path());
-                // In one go: neither returns entries in order.
+                // As one scan, because neither returns entries in order.
                 if few.is_some() || path.scans_names() {
                     return self.page(&page, path, whole, ScanOrder::Sorted).await;
                 }
@@ -121,7 +121,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// The path with the fewest entries, if it has fewer than `most`.
+    /// Returns the path with the fewest entries, if it has fewer than `most`.
     async fn most_selective_path<'p>(
         &self,
         page: &'p PageQuery<'_>,
@@ -154,7 +154,7 @@ impl Store {
         rows.map_err(Error::Read)
     }
 
-    /// Everything about a job, oldest entry first, up to a limit.
+    /// Returns all entries about a job up to a limit, oldest first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -177,7 +177,8 @@ impl Store {
         self.fetch(&sql).await
     }
 
-    /// Events of nodes in a time window, oldest first, up to a limit. Visible to everyone who may see the job that ran there.
+    /// Returns events of nodes in a time window up to a limit, oldest first. They are visible to
+    /// everyone who may see the job that ran there.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -203,7 +204,7 @@ impl Store {
         self.fetch(&sql).await
     }
 
-    /// Everything about a node up to a limit: the newest, newest first.
+    /// Returns the newest entries about a node up to a limit, newest first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -227,7 +228,7 @@ impl Store {
         self.fetch(&sql).await
     }
 
-    /// Sequence of an id, if the caller may see the entry.
+    /// Returns the sequence of an id, if the caller may see the entry.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -236,7 +237,7 @@ impl Store {
         id: &str,
         visibility: &Visibility,
     ) -> Result<Option<u64>, Error> {
-        // Archived entries are not indexed any more.
+        // Archived entries have no index rows.
         if *visibility == Visibility::All {
             return self.seq_of(id).await;
         }
@@ -259,7 +260,8 @@ impl Store {
 }
 
 impl Store {
-    /// Sequence ranges up to a head that contain every entry of a selection's cluster and time.
+    /// Returns the sequence ranges up to `head` that contain all entries of a selection's cluster
+    /// and time.
     pub(super) async fn spans(
         &self,
         selection: &Selection,
@@ -271,7 +273,7 @@ impl Store {
             let to = after.saturating_add(block_entries).min(head);
             let rows = self.readers.rows(&block_range_sql(after, to)).await;
             let (_, block) = rows.and_then(|rows| block(&rows)).map_err(Error::Read)?;
-            // Erased entries have no time, nor do those that a lagging replica lacks.
+            // Erased entries have no time, and a lagging replica may lack some entries.
             if let Some(block) = block {
                 self.block_ranges.add(after, block, block_entries);
             }
@@ -289,7 +291,7 @@ fn row(row: &Row) -> Result<EntryRow, sqlx::Error> {
     })
 }
 
-/// Joined on recorded_at too, so PostgreSQL reads only the partition that has the payload.
+/// The join includes recorded_at, so that PostgreSQL reads only the partition of the payload.
 fn select() -> Sql {
     Sql::new(
         "SELECT i.seq, i.category, p.body FROM event_index i

@@ -1,4 +1,4 @@
-//! What an export is made of.
+//! Reads the header and the lines of an export.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::domain::tile::tiles;
 use crate::domain::verify::{StoredEntry, StoredPayload};
 use crate::error::Error;
 
-/// Entries of an export that are read at once.
+/// Entries per query of an export.
 const PAGE_ENTRIES: u64 = 500;
 
 impl Store {

@@ -1,7 +1,9 @@
-//! Backfills missing index rows, for example after a migration or an operator emptied the table.
+//! Backfills missing index rows, for example after a migration, or after an operator emptied the
+//! table.
 //!
-//! Each step covers a range of sequences, so no statement grows with the ledger. No progress is stored: counting the present rows is
-//! cheap, and a stored position would be wrong once the table is emptied.
+//! Each step covers a range of sequences, so no statement grows with the ledger. Progress is not
+//! stored. Counting the existing rows is cheap, and a stored position would be wrong once the table
+//! is emptied.
 
 use std::collections::HashSet;
 
@@ -15,22 +17,22 @@ use super::store::Store;
 use crate::domain::record::Record;
 use crate::error::Error;
 
-/// Entries that one transaction fills at most.
+/// Maximum number of entries filled in one transaction.
 const PAGE_ENTRIES: usize = 1000;
 
 /// Progress of the backfill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackfillProgress {
-    /// Complete up to this sequence.
+    /// Sequence up to which the index is complete.
     pub at: u64,
-    /// Last sequence to check; entries appended later are indexed.
+    /// Last sequence to check. Entries appended later are indexed on append.
     pub to: u64,
-    /// Entries filled so far.
+    /// Number of entries filled so far.
     pub filled: u64,
 }
 
 impl BackfillProgress {
-    /// True once every entry up to `to` was checked.
+    /// True when all entries up to `to` have been checked.
     pub const fn is_done(&self) -> bool {
         self.at >= self.to
     }
@@ -53,7 +55,7 @@ impl Store {
     /// Checks the next range and fills missing rows.
     ///
     /// # Errors
-    /// If the database refuses; then nothing is filled.
+    /// If the database refuses. Nothing is filled then.
     pub async fn backfill_step(
         &self,
         progress: BackfillProgress,
@@ -68,7 +70,8 @@ impl Store {
         let end = progress.at.saturating_add(BLOCK_ENTRIES).min(progress.to);
         let (after, last) = (progress.at.cast_signed(), end.cast_signed());
         let mut writer = self.writer.acquire().await?;
-        // Without the lock, as almost always nothing is missing. Complete blocks can be summarized at once.
+        // Read without the lock, because usually nothing is missing. Complete blocks can be
+        // summarized immediately.
         let (present, range) = block(&writer.conn().rows(&block_range_sql(after, last)).await?)?;
         if present == last - after {
             if let Some(range) = range {
@@ -108,13 +111,13 @@ impl Store {
     }
 }
 
-/// Indexes entries from their bodies and returns how many were readable.
+/// Indexes entries from their bodies and returns the number of readable ones.
 async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u64, sqlx::Error> {
     let payloads = Sql::new("SELECT seq, recorded_at, ")
         .bytes("subject")
         .push(", body FROM payloads WHERE seq")
         .any_of(missing.clone());
-    // Node blocks may exist although the row is missing.
+    // Node blocks may exist even if the row is missing.
     let blocks = Sql::new("SELECT seq, block FROM event_nodes WHERE seq").any_of(missing);
     let blocks = transaction.conn().rows(&blocks).await?;
     let blocks = blocks
@@ -128,7 +131,8 @@ async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u6
         let body = Bytes::from(row.get::<Vec<u8>>("body")?);
         match Record::stored(&String::from_utf8_lossy(&subject), body) {
             Ok(record) => records.push((seq, recorded_at, record)),
-            // Tampered with: `smesh verify` names it, and the rest stays readable.
+            // The entry was tampered with. `smesh verify` reports it; the other entries stay
+            // readable.
             Err(error) => tracing::error!(
                 error = &error as &dyn std::error::Error,
                 seq,

@@ -1,5 +1,5 @@
-//! The private key's file, and beside it `….last`, the newest checkpoint that was signed with it here: a database that was set back to an
-//! earlier state is recognised by it.
+//! The private key file, and the file `….last` next to it. The latter holds the newest checkpoint
+//! signed with the key on this host. It reveals a database that was restored to an earlier state.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use crate::domain::note::PrivateKey;
 use crate::error::Error;
 
-/// Where the key is.
+/// The path of the private key file.
 #[derive(Clone, Debug)]
 pub struct KeyFile(PathBuf);
 
 impl KeyFile {
-    /// A file that need not be there yet.
+    /// Creates a handle. The file need not exist yet.
     pub const fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Its path.
+    /// Returns the path of the key file.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The key; `None` if there is no file.
+    /// Reads the key. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// If the file cannot be read, others may read it, or it holds no key.
+    /// If the file cannot be read, is readable by others, or holds no key.
     pub fn read(&self) -> Result<Option<PrivateKey>, Error> {
         read_key(&self.0)
     }
 
-    /// A key that was written but is not in use yet.
+    /// Reads the next key: one that is written but not active yet.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -40,29 +40,29 @@ impl KeyFile {
         read_key(&self.beside("next"))
     }
 
-    /// Writes a key beside the one in use.
+    /// Writes the next key, beside the active one.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the file cannot be written.
     pub fn write_next(&self, key: &PrivateKey) -> Result<(), Error> {
         let path = self.beside("next");
         write(&path, &format!("{}\n", key.to_secret_text())).map_err(|source| self.error(source))
     }
 
-    /// Puts the key that was written beside into use. The former is gone.
+    /// Replaces the active key by the next key. The former key is lost.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the file cannot be renamed.
     pub fn use_next(&self) -> Result<(), Error> {
         std::fs::rename(self.beside("next"), &self.0)
             .and_then(|()| sync_folder(&self.0))
             .map_err(|source| self.error(source))
     }
 
-    /// Removes a key that was written beside.
+    /// Deletes the next key.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the file cannot be deleted.
     pub fn drop_next(&self) -> Result<(), Error> {
         match std::fs::remove_file(self.beside("next")) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(self.error(error)),
@@ -70,10 +70,10 @@ impl KeyFile {
         }
     }
 
-    /// The newest note that was signed here; `None` before the first.
+    /// Reads the newest note signed on this host. Returns `None` before the first.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn last_note(&self) -> Result<Option<String>, Error> {
         match std::fs::read_to_string(self.beside("last")) {
             Ok(note) => Ok(Some(note)),
@@ -85,7 +85,7 @@ impl KeyFile {
     /// Stores a note as the newest, before it is published.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the file cannot be written.
     pub fn write_last_note(&self, note: &str) -> Result<(), Error> {
         let path = self.beside("last.new");
         write(&path, note)
@@ -125,12 +125,12 @@ fn read_key(path: &Path) -> Result<Option<PrivateKey>, Error> {
     };
     match text.trim_end().parse() {
         Ok(key) => Ok(Some(key)),
-        // The reason never repeats the text.
+        // The reason never contains the secret.
         Err(error) => Err(unfit(error.to_string())),
     }
 }
 
-/// Writes a whole file that only we may read, durably.
+/// Replaces a file durably. Only its owner may read it.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != ErrorKind::NotFound

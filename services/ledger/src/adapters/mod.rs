@@ -1,4 +1,4 @@
-//! The database side: no decisions.
+//! Database access. Contains no decisions.
 
 mod access_path;
 mod append;

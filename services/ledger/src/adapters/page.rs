@@ -1,10 +1,13 @@
-//! Plans the statement for a page of entries. An index returns them in ledger order, so the cost of a page does not grow with the ledger.
+//! Plans the statement for a page of entries. An index returns them in ledger order, so the cost of
+//! a page does not grow with the ledger.
 //!
-//! - Each indexed condition gives an access path (`super::access_path`). With several paths, the entries next to the start of the page
-//!   are scanned first. If they do not fill it, index-only counts compare the paths: a selective one is scanned and sorted, otherwise one
-//!   is scanned in order until the page is full.
-//! - Clusters and times have no index: `super::block_ranges` maps them to sequence ranges, which are scanned one after the other.
-//! - A node is covered by a few blocks (`domain::nodes`), each with a scan of its own.
+//! - Each indexed condition has an access path (`super::access_path`). With several paths, the
+//!   entries next to the start of the page are scanned first. If they do not fill the page,
+//!   index-only counts compare the paths. A selective path is scanned and sorted; otherwise one is
+//!   scanned in order until the page is full.
+//! - Clusters and times have no index: `super::block_ranges` maps them to sequence ranges, which
+//!   are scanned one after the other.
+//! - A node is covered by a few blocks (`domain::nodes`), each with its own scan.
 //! - Bodies are fetched only for the page.
 //!
 //! Replays read the same pages (`super::replay`).
@@ -17,12 +20,12 @@ use super::conditions::Conditions as _;
 use super::sequence_range::SequenceRange;
 use crate::domain::query::Query;
 
-/// Limits of the scans for a page.
+/// Limits of the scans of a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanLimits {
-    /// Entries scanned before paths are compared.
+    /// Number of entries scanned before paths are compared.
     pub leading_entries: i64,
-    /// A path with fewer entries is sorted.
+    /// A path with fewer entries is scanned completely and sorted.
     pub max_sorted_entries: i64,
     /// Entries per block range.
     pub block_entries: i64,
@@ -61,7 +64,7 @@ impl<'a> PageQuery<'a> {
         }
     }
 
-    /// Requested sequences.
+    /// Returns the requested range of sequences.
     pub(super) fn span(&self) -> SequenceRange {
         let selection = &self.query.selection;
         SequenceRange::beyond(self.query).and(SequenceRange {
@@ -70,12 +73,14 @@ impl<'a> PageQuery<'a> {
         })
     }
 
-    /// True if the selection has few entries. PostgreSQL would scan the whole ledger for a job that it overestimates.
+    /// True if the selection has few entries. PostgreSQL may overestimate a job and scan the whole
+    /// ledger for it.
     pub(super) const fn is_selective(&self) -> bool {
         self.query.selection.is_narrow()
     }
 
-    /// The sequence ranges to scan, in page order, from those that may have what is selected.
+    /// Returns the sequence ranges to scan, in page order, limited to those that may contain
+    /// selected entries.
     pub(super) fn spans(&self, in_blocks: Vec<SequenceRange>, head: i64) -> Vec<SequenceRange> {
         let whole = self.span().up_to(head);
         let mut spans: Vec<SequenceRange> = in_blocks.iter().map(|span| whole.and(*span)).collect();
@@ -86,7 +91,7 @@ impl<'a> PageQuery<'a> {
         spans
     }
 
-    /// The path, if there is only one.
+    /// Returns the path, if there is only one.
     pub(super) fn only_path(&self) -> Option<&AccessPath> {
         match self.paths.as_slice() {
             [only] => Some(only),
@@ -94,18 +99,18 @@ impl<'a> PageQuery<'a> {
         }
     }
 
-    /// A path that returns entries in order.
+    /// Returns a path that yields entries in order.
     pub(super) fn ordered_path(&self) -> &AccessPath {
         &self.paths[0]
     }
 
-    /// The path if none is selective.
+    /// Returns the path to use if none is selective.
     pub(super) fn fallback_path(&self) -> &AccessPath {
         let names = self.paths.iter().find(|path| path.scans_names());
         names.unwrap_or(&self.paths[0])
     }
 
-    /// Paths whose entries can be counted by an index alone.
+    /// Returns the paths whose entries can be counted by an index alone.
     pub(super) fn countable_paths(&self) -> Vec<&AccessPath> {
         self.paths
             .iter()
@@ -113,7 +118,7 @@ impl<'a> PageQuery<'a> {
             .collect()
     }
 
-    /// Selects the entries of the page, and one more if there is a next page.
+    /// Selects the entries of the page, plus one if there is a next page.
     pub(super) fn entries(&self, path: &AccessPath, span: SequenceRange, by: ScanOrder) -> Sql {
         let order = if self.query.descending { " DESC" } else { "" };
         let limit = i64::from(self.query.limit) + 1;
@@ -202,7 +207,7 @@ impl ScanClauses for Sql {
                 .index_clause(&scan.condition)
                 .in_range("i.seq", span)
                 .push(" ORDER BY i.seq"),
-            // Without the sequence range, which this index cannot skip by.
+            // Omits the sequence range, because this index cannot skip by it.
             IndexCondition::NamePrefix => self
                 .index_clause(&scan.condition)
                 .named(selection)
@@ -242,7 +247,8 @@ impl ScanClauses for Sql {
     }
 }
 
-/// ORDER BY expression of a scan. `+ 0` disables the index order, so all entries are found and sorted.
+/// ORDER BY expression of a scan. `+ 0` disables the index order, so that all entries are found and
+/// then sorted.
 const fn seq(condition: &IndexCondition, by: ScanOrder) -> &'static str {
     match (condition, by) {
         (IndexCondition::NodeBlock(_), _) => "n.seq",

@@ -1,6 +1,6 @@
 //! A ledger in a PostgreSQL database.
 //!
-//! Any number of ledgers may append to one: each takes the lock on the head's row first.
+//! Any number of processes may append to it: each first locks the row of the head.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use sqlx::postgres::{PgConnectOptions, PgPool};
 
 /// Name of the database in messages.
 pub(super) const NAME: &str = "ledger";
-/// How long one statement of who verifies may take.
+/// Statement timeout of verification connections.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(600);
-/// Appenders of one process: events and audit entries.
+/// Concurrent writers of one process: events and audit entries.
 const MAX_WRITERS: u32 = 2;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
-/// The ledger's tables.
 pub(super) const TABLES: Tables = Tables {
     name: NAME,
     migrations: &MIGRATIONS,
@@ -27,15 +26,16 @@ pub(super) const TABLES: Tables = Tables {
     remedy: "run `smesh ledger migrate` with the address of their owner",
 };
 
-/// Connections that write, and those that read, maybe with another role. Nothing is opened yet.
+/// Creates the pools for writing and for reading; `reader` may use another role. Opens no
+/// connection yet.
 pub(super) fn pools(
     options: &PgConnectOptions,
     reader: Option<&PgConnectOptions>,
     most_readers: u32,
     longest: Duration,
 ) -> (Pool, Pool) {
-    // A statement is planned for what it asks about. Without that PostgreSQL plans it once for all after a few times, and goes through the
-    // whole ledger for whatever is rare.
+    // Plans every statement for its actual parameters. By default PostgreSQL switches to a generic
+    // plan after a few executions, which scans the whole ledger for rare values.
     let reader = reader.unwrap_or(options).clone();
     let reader = reader.options([("plan_cache_mode", "force_custom_plan")]);
     (
@@ -44,17 +44,17 @@ pub(super) fn pools(
     )
 }
 
-/// Takes payloads out.
+/// Creates the pool for deleting payloads.
 pub(super) fn dropping(options: &PgConnectOptions) -> Pool {
     writers(NAME, options, 1, "60s")
 }
 
-/// Reads only.
+/// Creates a read-only pool for verification.
 pub(super) fn only_reading(options: &PgConnectOptions) -> Pool {
     readers(NAME, options, 1, VERIFY_TIMEOUT)
 }
 
-/// Makes the partitions of payloads ahead of time.
+/// Creates the partitions of payloads ahead of time.
 pub(super) async fn add_partitions(writer: &PgPool) -> Result<(), sqlx::Error> {
     writer
         .execute("SELECT ledger_add_partitions()")
@@ -62,7 +62,7 @@ pub(super) async fn add_partitions(writer: &PgPool) -> Result<(), sqlx::Error> {
         .map(drop)
 }
 
-/// The version of the tables.
+/// Returns the version of the tables.
 pub(super) fn newest_migration() -> i64 {
     let versions = MIGRATIONS.iter().map(|migration| migration.version);
     versions.max().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The tables of the proof: subtrees of the Merkle tree, checkpoints, and the keys that signed them.
+//! The tables of proofs: subtrees of the Merkle tree, checkpoints, and the keys that signed them.
 
 use std::collections::BTreeSet;
 
@@ -15,26 +15,26 @@ use crate::domain::keys::StoredKey;
 use crate::domain::tile::{TILE_WIDTH, Tile, Tiles, grow};
 use crate::error::Error;
 
-/// Why a key is not replaced now.
+/// Why the key cannot be replaced now.
 const UNAUDITED: &str = "the audit does not have all archives yet that the present key signed, which a running ledger mends within seconds once it reaches NATS; try again";
-/// Leaves that are read at once.
+/// Leaves read per query.
 const PAGE_ENTRIES: u64 = 10_000;
 
-/// What is stored with a checkpoint: all or nothing.
+/// A checkpoint and the rows that are stored atomically with it.
 #[derive(Clone, Debug, Default)]
 pub struct SignedCheckpoint {
-    /// Subtrees that are complete since the checkpoint before.
+    /// Subtrees completed since the previous checkpoint.
     pub subtrees: Vec<(Node, Hash)>,
-    /// The key it begins with, if it is new.
+    /// The key, if this checkpoint is the first that it signs.
     pub key: Option<StoredKey>,
-    /// The checkpoint; none as long as there is no entry.
+    /// The checkpoint, `None` while the ledger is empty.
     pub checkpoint: Option<StoredCheckpoint>,
-    /// Whether the subtrees take the place of all that are stored.
+    /// True if the subtrees replace all stored ones.
     pub subtrees_anew: bool,
 }
 
 impl Store {
-    /// The newest checkpoint.
+    /// Returns the newest checkpoint.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -43,7 +43,7 @@ impl Store {
         Ok(self.read_checkpoints(&sql).await?.pop())
     }
 
-    /// The newest checkpoint of a size.
+    /// Returns the newest checkpoint of a size.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -55,7 +55,7 @@ impl Store {
         Ok(self.read_checkpoints(&sql).await?.pop())
     }
 
-    /// Checkpoints of at least a size, the smallest first.
+    /// Returns checkpoints of at least a size, the smallest first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -78,7 +78,7 @@ impl Store {
         rows.map_err(Error::Read)
     }
 
-    /// Every key, the first one first.
+    /// Returns all keys in order.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -88,7 +88,7 @@ impl Store {
         rows.map_err(Error::Read)
     }
 
-    /// Stored hashes of the tree. What is missing is left out.
+    /// Reads stored hashes of the tree. Missing hashes are omitted.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -117,7 +117,7 @@ impl Store {
                 .iter()
                 .map(|row| Ok((row.get("idx")?, row.get("hash")?)))
                 .collect();
-            // A gap, or a hash of another length, ends what can be relied on.
+            // Hashes after a gap, or after a hash of another length, are not used.
             let hashes = rows
                 .map_err(Error::Read)?
                 .into_iter()
@@ -130,7 +130,7 @@ impl Store {
         Ok(read)
     }
 
-    /// Adds the leaves of the entries up to a size to a tree, and gives the subtrees that are complete with them.
+    /// Adds the leaves of the entries up to `size` to a tree, and returns the completed subtrees.
     ///
     /// # Errors
     /// If the database cannot be read, or has a gap.
@@ -162,7 +162,7 @@ impl Store {
         Ok(subtrees)
     }
 
-    /// The leaf of an entry; `None` if there is no such entry.
+    /// Returns the leaf of an entry, or `None` if there is no such entry.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -179,7 +179,7 @@ impl Store {
         .transpose()
     }
 
-    /// The sequence of an id; `None` if the ledger does not have it.
+    /// Returns the sequence of an id, or `None` if the ledger does not have it.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -190,7 +190,7 @@ impl Store {
         Ok(seq.map_err(Error::Read)?.map(i64::unsigned_abs))
     }
 
-    /// IdHasher of the entries after one, up to another, in their order.
+    /// Returns the ids of the entries after `after` up to `up_to`, in order.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -205,7 +205,8 @@ impl Store {
         ids.map_err(Error::Read)
     }
 
-    /// The chain value after an entry, 0 being before the first; `None` if there is no such entry.
+    /// Returns the chain value after an entry, or `None` if there is no such entry. 0 stands for
+    /// the state before the first entry.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -221,10 +222,12 @@ impl Store {
             .and_then(|chain| chain.try_into().ok()))
     }
 
-    /// Stores a checkpoint and what comes with it. False if another replica was first: then nothing is stored.
+    /// Stores a checkpoint and its related rows. Returns false, and stores nothing, if another
+    /// replica was faster.
     ///
     /// # Errors
-    /// If the database refuses, or a key is replaced while the audit does not have everything that it signed; nothing is stored then.
+    /// If the database refuses, or the key is replaced while audit entries of archives that it
+    /// signed are missing. Nothing is stored then.
     pub async fn store_checkpoint(&self, signed: &SignedCheckpoint) -> Result<bool, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Sign)?;
         let mut transaction = writer.begin(Access::Write).await.map_err(Error::Sign)?;
@@ -275,7 +278,7 @@ impl Store {
     }
 }
 
-/// Whether an archive that the ledger signed has no entry in the audit yet.
+/// True if an archive signed by the ledger has no audit entry yet.
 async fn unaudited_archives(transaction: &mut Transaction<'_>) -> Result<bool, sqlx::Error> {
     archives::one_at_a_time(transaction).await?;
     let checked = archives::checked(transaction, 0).await?;

@@ -11,12 +11,12 @@ use crate::domain::query::Query;
 use crate::domain::replay::{AuditProgress, Replay, ReplayState};
 use crate::error::Error;
 
-/// A replay that this process works on.
+/// A replay claimed by this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayLease {
     /// The replay.
     pub replay: Replay,
-    /// Counts who worked on it: writes of a former holder have no effect.
+    /// Fencing token, incremented on each claim: writes of a former holder have no effect.
     pub fence: i64,
 }
 
@@ -25,14 +25,14 @@ pub struct ReplayLease {
 pub struct RecordedMessage {
     /// Sequence.
     pub seq: i64,
-    /// Subject it was received on.
+    /// NATS subject on which it was received.
     pub subject: String,
     /// Body as received.
     pub body: Vec<u8>,
 }
 
 impl Store {
-    /// Adds a replay; false if its owner has one with this idempotency key.
+    /// Adds a replay. Returns false if its owner already has one with this idempotency key.
     ///
     /// # Errors
     /// If the database refuses.
@@ -66,7 +66,7 @@ impl Store {
         self.write_replay(&sql).await
     }
 
-    /// A replay.
+    /// Returns a replay and its owner.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -75,7 +75,7 @@ impl Store {
         self.first_replay(&sql).await
     }
 
-    /// The replay of an owner with an idempotency key.
+    /// Returns the replay that an owner started with an idempotency key.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -99,7 +99,7 @@ impl Store {
         Ok(Some((replay(&row)?, owner)))
     }
 
-    /// Replays, of an owner if one is given, the newest first.
+    /// Returns replays, newest first, of one owner or of all.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -121,7 +121,8 @@ impl Store {
         rows.iter().map(replay).collect()
     }
 
-    /// Cancels a replay that runs; false if it does not. Whoever works on it finds out with their next write.
+    /// Cancels a running replay. Returns false if it is not running. The process that works on it
+    /// notices at its next write.
     ///
     /// # Errors
     /// If the database refuses.
@@ -142,7 +143,7 @@ impl Store {
         self.write_replay(&sql).await
     }
 
-    /// Takes the oldest replay that has something left to do and nobody to do it.
+    /// Claims the oldest unfinished replay that no process holds.
     ///
     /// # Errors
     /// If the database refuses.
@@ -155,7 +156,7 @@ impl Store {
             sql.push(" audited < 2 AND lease_until < ")
                 .bind(now.timestamp_micros())
         };
-        // Looked for without a lock, as mostly there is nothing.
+        // Searched without a lock, because usually there is none.
         let oldest =
             open(Sql::new("SELECT id FROM replays WHERE")).push(" ORDER BY made_at, id LIMIT 1");
         let row = self.readers.first(&oldest).await.map_err(Error::Read)?;
@@ -175,8 +176,8 @@ impl Store {
         }))
     }
 
-    /// Notes how a claimed replay stands, and holds it until a time. False if it is somebody else's by now, or is no longer in the
-    /// state it was in before.
+    /// Saves the progress of a claimed replay and extends the lease. Returns false if another
+    /// process holds it, or its state has changed.
     ///
     /// # Errors
     /// If the database refuses.
@@ -216,7 +217,7 @@ impl Store {
         self.write_replay(&sql).await
     }
 
-    /// Purges replays that ended before a time.
+    /// Deletes replays that ended before a time.
     ///
     /// # Errors
     /// If the database refuses.
@@ -226,7 +227,7 @@ impl Store {
         self.write_replay(&sql).await.map(drop)
     }
 
-    /// Replays that ended between two times.
+    /// Returns the replays that ended between two times.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -244,14 +245,15 @@ impl Store {
         ids.map_err(Error::Read)
     }
 
-    /// True if it was about a row.
+    /// Executes the statement. Returns true if it affected a row.
     async fn write_replay(&self, sql: &Sql) -> Result<bool, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Replay)?;
         let rows = writer.conn().execute(sql).await.map_err(Error::Replay)?;
         Ok(rows > 0)
     }
 
-    /// Entries of a range that a selection chooses and somebody may see, after a sequence; one more than the limit if that is not all.
+    /// Returns the selected and visible entries of a range after a sequence, plus one if the limit
+    /// cuts off more.
     ///
     /// # Errors
     /// If the database cannot be read.

@@ -10,7 +10,7 @@ pub(super) struct SequenceRange {
 }
 
 impl SequenceRange {
-    /// Sequences after the cursor of a query.
+    /// Returns the range after the cursor of a query.
     pub(super) fn beyond(query: &Query) -> Self {
         match query.after {
             Some(after) if query.descending => Self {
@@ -31,7 +31,7 @@ impl SequenceRange {
                 .is_none_or(|to| other.to.is_some_and(|other| other <= to))
     }
 
-    /// Clamps to the entries of a ledger.
+    /// Limits the range to the entries of a ledger.
     pub(super) fn up_to(self, head: i64) -> Self {
         self.and(Self {
             from: Some(1),
@@ -39,12 +39,12 @@ impl SequenceRange {
         })
     }
 
-    /// True if no sequence is in it.
+    /// True if the range contains no sequence.
     pub(super) fn is_empty(self) -> bool {
         matches!((self.from, self.to), (Some(from), Some(to)) if from > to)
     }
 
-    /// The smallest range that contains these; `None` if there are none.
+    /// Returns the smallest range that contains all given ranges, or `None` if there are none.
     pub(super) fn around(ranges: &[Self]) -> Option<Self> {
         Some(Self {
             from: ranges.iter().map(|range| range.from).min()?,
@@ -52,7 +52,7 @@ impl SequenceRange {
         })
     }
 
-    /// Intersection.
+    /// Returns the intersection.
     pub(super) fn and(self, other: Self) -> Self {
         let lower = [self.to, other.to].into_iter().flatten().min();
         Self {
@@ -61,7 +61,7 @@ impl SequenceRange {
         }
     }
 
-    /// The first `count` sequences in page order.
+    /// Returns the first `count` sequences in page order.
     pub(super) fn near(self, count: i64, descending: bool) -> Self {
         let (from, to) = if descending {
             (self.to.map(|to| to.saturating_sub(count)), None)

@@ -9,13 +9,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
 use crate::error::Error;
 
-/// How long somebody who verifies waits.
+/// How long a verification waits for a lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
-/// Nothing is changed or taken away by accident. Set whenever the ledger is opened and not by a migration: who makes the columns anew drops
-/// one of them (see the README), and has it back afterwards.
+/// Triggers that prevent accidental changes and deletions. They are created whenever the ledger is
+/// opened, not by a migration. An operator who rebuilds the columns drops one of them (see the
+/// README); the next start restores it.
 const INDEX_GUARDS: [&str; 5] = [
     "CREATE TRIGGER IF NOT EXISTS event_index_no_update BEFORE UPDATE ON event_index
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be changed'); END",
@@ -27,13 +28,14 @@ const INDEX_GUARDS: [&str; 5] = [
     "CREATE TRIGGER IF NOT EXISTS event_nodes_no_delete BEFORE DELETE ON event_nodes
      WHEN NOT EXISTS (SELECT 1 FROM archives a WHERE OLD.seq BETWEEN a.first_seq AND a.last_seq)
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be deleted'); END",
-    // As for the other tables: REPLACE fires no DELETE trigger.
+    // As for the other tables: REPLACE does not fire DELETE triggers.
     "CREATE TRIGGER IF NOT EXISTS event_index_no_replace BEFORE INSERT ON event_index
      WHEN EXISTS (SELECT 1 FROM event_index WHERE seq = NEW.seq)
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be replaced'); END",
 ];
 
-/// Takes payloads out of a ledger that is there, and writes zeros in their place.
+/// Creates the pool for deleting payloads of an existing ledger. Deleted content is overwritten
+/// with zeros.
 pub(super) fn dropping(path: &Path) -> Pool {
     let options = mesh_db::sqlite::options(path)
         .busy_timeout(BUSY_TIMEOUT)
@@ -44,13 +46,13 @@ pub(super) fn dropping(path: &Path) -> Pool {
     Pool::Sqlite(pool)
 }
 
-/// Writes the log into the file and cuts it to nothing.
+/// Checkpoints the write-ahead log into the file and truncates it.
 pub(super) async fn empty_log(pool: &SqlitePool) -> Result<(), sqlx::Error> {
     let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)");
     row.execute(pool).await.map(drop)
 }
 
-/// Reads only, and a file that is there.
+/// Creates a read-only pool for an existing file.
 pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {
     if !path.exists() {
         return Err(Error::NotThere(path.to_owned()));
@@ -76,7 +78,7 @@ pub(super) async fn guard_index(writer: &SqlitePool) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// The version of the tables.
+/// Returns the version of the tables.
 pub(super) fn newest_migration() -> i64 {
     let versions = MIGRATIONS.iter().map(|migration| migration.version);
     versions.max().unwrap_or_default()

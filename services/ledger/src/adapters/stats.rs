@@ -1,4 +1,4 @@
-//! Aggregates over the columns for queries.
+//! Aggregations over `event_index`.
 
 use std::borrow::Cow;
 
@@ -15,13 +15,12 @@ use crate::domain::record::{COST_FINAL, JOB_STARTED};
 use crate::domain::stats::{Aggregates, Group, GroupKey, MAX_GROUPS, WaitStats};
 use crate::error::Error;
 
-/// Microseconds of a day.
 const DAY_MICROS: i64 = 86_400_000_000;
-/// More rows than this many events of as many groups as an answer may have are not fetched.
+/// Maximum number of fetched rows: 40 for each of the groups that a response may have.
 const MAX_ROWS: usize = MAX_GROUPS * 40;
 
 impl Store {
-    /// Aggregates up what a selection chooses and a caller may see.
+    /// Aggregates the entries that are selected and that the caller may see.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -54,7 +53,7 @@ impl Store {
         sums().await.map_err(Error::Read)
     }
 
-    /// The selection, with the sequences that its cluster and time are within: neither has an index.
+    /// Adds the sequence range of the selection's cluster and time, because neither has an index.
     async fn within_blocks(&self, selection: &Selection) -> Result<Selection, Error> {
         let mut within = selection.clone();
         if !selection.is_in_blocks() || selection.is_narrow() {
@@ -130,7 +129,7 @@ impl StatsQuery<'_> {
             let comma = if n == 0 { " GROUP BY " } else { ", " };
             format!("{comma}g{n}")
         });
-        // The nearest rank: the shortest wait that so many starts did not exceed.
+        // The nearest rank: the shortest wait that this share of the starts did not exceed.
         self.only(sql, started).push(format!(
             ") SELECT {names}MAX(starts) AS starts, MIN(CASE WHEN place * 2 >= starts THEN wait END) AS p50,
                  MIN(CASE WHEN place * 10 >= starts * 9 THEN wait END) AS p90, MAX(wait) AS longest
@@ -149,7 +148,7 @@ impl StatsQuery<'_> {
         Ok((self.key(row)?, wait))
     }
 
-    /// Of each run the last word counts: an adjustment replaces the cost before.
+    /// Only the last cost event of each run counts: an adjustment replaces the earlier cost.
     fn costs(&self) -> Sql {
         let final_types = COST_FINAL.map(|kind| format!("'{kind}'")).join(", ");
         let sql = Sql::new(format!(
@@ -171,7 +170,7 @@ impl StatsQuery<'_> {
         Ok((self.key(row)?, row.get("currency")?, row.get("micros")?))
     }
 
-    /// Only what is queried, with a further condition.
+    /// Restricts to the query, with a further condition.
     fn only(&self, sql: Sql, further: impl Into<Cow<'static, str>>) -> Sql {
         let sql = sql.push(further).visible(self.visibility);
         let Some(node) = &self.selection.node else {
@@ -184,7 +183,7 @@ impl StatsQuery<'_> {
         sql.of_node(node).chosen(&rest)
     }
 
-    /// `i.user_name AS g0, i.account AS g1, `
+    /// Returns `i.user_name AS g0, i.account AS g1, `.
     fn columns(&self) -> String {
         self.each(|n, column| format!("{column} AS g{n}, "))
     }
@@ -220,7 +219,7 @@ const fn column(group: Group) -> &'static str {
     }
 }
 
-/// `2026-11-22`
+/// Formats a day as `2026-11-22`.
 fn date(day: i64) -> String {
     DateTime::from_timestamp_micros(day.saturating_mul(DAY_MICROS))
         .map_or_else(|| day.to_string(), |time| time.date_naive().to_string())

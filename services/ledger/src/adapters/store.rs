@@ -1,4 +1,4 @@
-//! The ledger's tables, wherever they are.
+//! The ledger's tables on either database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
 
-/// How long a query takes at most, if nothing else is said.
+/// Default timeout of a query.
 pub const DEFAULT_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The ledger's tables. Cheap to clone.
@@ -24,16 +24,17 @@ pub struct Store {
     pub(super) readers: Pool,
     location: Location,
     appended: watch::Sender<u64>,
-    /// Entries of the greatest checkpoint that is known: with fewer the ledger was set back.
+    /// Size of the largest known signed checkpoint. A ledger with fewer entries was restored to an
+    /// earlier state.
     signed: watch::Sender<u64>,
     pub(super) block_ranges: Arc<BlockRanges>,
 }
 
 impl Store {
-    /// Opens the ledger, makes it if it is not there, and fills columns for queries that are missing.
+    /// Opens the ledger, creates it if it does not exist, and fills missing index rows.
     ///
     /// # Errors
-    /// If it cannot be made or opened, or is no ledger.
+    /// If the ledger cannot be created or opened, or the tables are not those of a ledger.
     pub async fn open(location: &Location, readers: u32) -> Result<Self, Error> {
         let store = Self::connect(location, None, readers)?;
         store.prepare().await?;
@@ -44,10 +45,11 @@ impl Store {
         Ok(store)
     }
 
-    /// The ledger, not opened yet; `reader` is the same database with another role.
+    /// Creates the pools without opening the ledger. `reader` is the same database with another
+    /// role.
     ///
     /// # Errors
-    /// If its file cannot be made.
+    /// If the file cannot be created.
     pub fn connect(
         location: &Location,
         reader: Option<&Location>,
@@ -56,10 +58,10 @@ impl Store {
         Self::connect_with(location, reader, readers, DEFAULT_QUERY_TIMEOUT)
     }
 
-    /// As [`Self::connect`]; a query takes no longer than that.
+    /// Same as [`Self::connect`], with a query timeout.
     ///
     /// # Errors
-    /// If its file cannot be made.
+    /// If the file cannot be created.
     pub fn connect_with(
         location: &Location,
         reader: Option<&Location>,
@@ -86,10 +88,11 @@ impl Store {
         })
     }
 
-    /// Makes the tables or brings them to this version. Columns for queries may be missing still: see [`Self::backfill_step`].
+    /// Creates the tables or migrates them to this version. Index rows may still be missing: see
+    /// [`Self::backfill_step`].
     ///
     /// # Errors
-    /// If it cannot be made or opened, or is no ledger.
+    /// If the ledger cannot be created or opened, or the tables are not those of a ledger.
     pub async fn prepare(&self) -> Result<(), Error> {
         match &self.writer {
             Pool::Sqlite(pool) => {
@@ -119,7 +122,7 @@ impl Store {
         self.head().await.map(drop)
     }
 
-    /// What has to be done now and then: the partitions of the months to come.
+    /// Periodic maintenance: creates the partitions of the coming months.
     ///
     /// # Errors
     /// If the database refuses.
@@ -130,7 +133,7 @@ impl Store {
         }
     }
 
-    /// End of the chain.
+    /// Returns the head of the chain.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -142,7 +145,8 @@ impl Store {
         Ok(head)
     }
 
-    /// Up to which sequence of a stream everything was taken in, or noted as a gap; `None` before the first.
+    /// Returns the sequence of a stream up to which all messages were received or recorded as a
+    /// gap, or `None` before the first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -153,12 +157,14 @@ impl Store {
         Ok(last.map_err(Error::Read)?.map(i64::unsigned_abs))
     }
 
-    /// Sequence of the last entry, changing as this store appends, and as it is seen to look at the head.
+    /// Watches the sequence of the last entry. It is updated when this store appends or reads the
+    /// head.
     pub fn appended(&self) -> watch::Receiver<u64> {
         self.appended.subscribe()
     }
 
-    /// From now on nothing is appended to fewer entries than that: a checkpoint of so many was signed.
+    /// Refuses appends while the ledger has fewer entries than this, because a checkpoint of this
+    /// size was signed.
     pub fn set_signed_size(&self, size: u64) {
         self.signed.send_if_modified(|signed| {
             let further = size > *signed;
@@ -167,17 +173,17 @@ impl Store {
         });
     }
 
-    /// What was signed counts no more: the ledger goes on under another origin.
+    /// Resets the signed size, because the ledger continues under another origin.
     pub fn clear_signed_size(&self) {
         self.signed.send_replace(0);
     }
 
-    /// Entries of the greatest checkpoint that is known here.
+    /// Returns the size of the largest known signed checkpoint.
     pub fn signed(&self) -> u64 {
         *self.signed.borrow()
     }
 
-    /// Waits until the ledger has at least the entries that were signed.
+    /// Waits until the ledger has at least as many entries as were signed.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -198,12 +204,12 @@ impl Store {
         matches!(self.writer, Pool::Postgres(_))
     }
 
-    /// Where it is.
+    /// Returns the database address.
     pub const fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Closes every connection; what was acknowledged is on disk already.
+    /// Closes all connections. Acknowledged data is already durable.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
@@ -218,7 +224,6 @@ impl Store {
     }
 }
 
-/// Reads the head's row.
 pub(super) fn head(row: Option<Row>) -> Result<Head, Error> {
     let row = row.ok_or(Error::CorruptHead)?;
     let seq: i64 = row.get("seq").map_err(Error::Read)?;

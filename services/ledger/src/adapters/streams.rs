@@ -1,4 +1,4 @@
-//! How far each stream was taken in, and what of it was gone before.
+//! Received positions of streams, and the gaps in them.
 
 use std::collections::BTreeSet;
 
@@ -10,28 +10,29 @@ use crate::domain::gap::Gap;
 use crate::domain::sequence_set::SequenceSet;
 use crate::error::Error;
 
-/// Entries that are looked at for the clusters of a ledger.
+/// Number of recent entries that are searched for clusters.
 const RECENT_ENTRIES: i64 = 10_000;
 
-/// How far a stream was taken in.
+/// Position in a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamPosition {
-    /// What was taken in.
+    /// Received sequences.
     pub received: SequenceSet,
-    /// When the stream stored the last of what was taken in without a gap, in microseconds since 1970.
+    /// When the stream stored the last message that was received without a gap, in microseconds
+    /// since 1970.
     pub last_at: Option<i64>,
-    /// When the stream was made.
+    /// When the stream was created, in microseconds since 1970.
     pub created_at: Option<i64>,
 }
 
-/// What a batch takes in: sequences and when the stream stored them.
+/// Sequences received with a batch, and the times at which the stream stored them.
 #[derive(Clone, Debug)]
 pub enum BatchSequences {
-    /// None: what is appended is in no stream.
+    /// None: the appended records come from no stream.
     Nothing,
-    /// Everything up to a sequence.
+    /// All sequences up to this one.
     UpTo(u64),
-    /// These messages.
+    /// Individual messages: sequence, and time in microseconds since 1970.
     Messages(Vec<(u64, i64)>),
 }
 
@@ -45,7 +46,9 @@ impl BatchSequences {
                 for (sequence, _) in messages {
                     position.received.insert(*sequence, *sequence);
                 }
-                // Of what came without a gap; of what was ahead the time is not known any more, and an earlier one does no harm.
+                // Considers only the messages of this batch that are now received without a gap.
+                // The times of earlier messages ahead of a gap are not stored. An earlier time is
+                // harmless.
                 let reached = before + 1..=position.received.up_to;
                 let times = messages.iter().filter(|(n, _)| reached.contains(n));
                 position.last_at = times.map(|(_, at)| *at).max().max(position.last_at);
@@ -55,7 +58,7 @@ impl BatchSequences {
 }
 
 impl Store {
-    /// How far a stream was taken in; `None` if nothing is known of it.
+    /// Returns the position in a stream, or `None` if it is unknown.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -66,10 +69,11 @@ impl Store {
         position.map_err(Error::Read)
     }
 
-    /// Notes gaps of a stream, which count as taken in from then on; begins with a position if the stream has none or another.
+    /// Records gaps of a stream. They count as received from then on. If the stream has no
+    /// position, or one of another stream incarnation, it starts at the given one.
     ///
     /// # Errors
-    /// If the database refuses; nothing is noted then.
+    /// If the database refuses. Nothing is recorded then.
     pub async fn record_gaps(
         &self,
         stream: &str,
@@ -89,7 +93,7 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         let mut writer = self.writer.acquire().await?;
         let mut transaction = writer.begin(Access::Write).await?;
-        // As for appending: one after the other.
+        // Serialized by the same lock as appends.
         let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
         transaction.conn().first(&lock).await?;
         let before = read(&mut transaction, stream).await?;
@@ -129,7 +133,7 @@ impl Store {
         transaction.commit().await
     }
 
-    /// Gaps after some number, in order.
+    /// Returns the gaps after a number, in order.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -144,7 +148,7 @@ impl Store {
         gaps.map_err(Error::Read)
     }
 
-    /// Clusters that the newest entries are about.
+    /// Returns the clusters of the newest entries.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -160,7 +164,7 @@ impl Store {
     }
 }
 
-/// Notes what a batch takes in, under the lock of the head.
+/// Stores the sequences of a batch. The caller holds the lock on the head.
 pub(super) async fn note(
     transaction: &mut Transaction<'_>,
     stream: &str,
@@ -174,7 +178,8 @@ pub(super) async fn note(
     if before.is_none()
         && let BatchSequences::Messages(messages) = batch
     {
-        // What the stream had before the ledger's first message nobody promised it.
+        // Messages before the first one that the ledger receives are not expected, so they are no
+        // gap.
         let first = messages.iter().map(|(sequence, _)| *sequence).min();
         position.received.up_to = first.unwrap_or(1) - 1;
     }
@@ -186,7 +191,7 @@ async fn read(
     transaction: &mut Transaction<'_>,
     stream: &str,
 ) -> Result<Option<StreamPosition>, sqlx::Error> {
-    // One statement: it is part of every append.
+    // One statement, because it is part of every append.
     let sql = Sql::new(
         "SELECT last_sequence AS first_sequence, last_sequence, last_at, created_at, CAST(0 AS BIGINT) AS ahead FROM streams WHERE name = ",
     )

@@ -1,4 +1,4 @@
-//! Verifying a database: reads page by page, so memory does not grow with the ledger.
+//! Verifies a database page by page, so memory does not grow with the ledger.
 
 mod archives;
 mod checkpoints;
@@ -30,10 +30,11 @@ use crate::domain::verify::{
 };
 use crate::error::Error;
 
-/// Computes chain and tree of a ledger again from its bodies. It is only read, and may be in use.
+/// Recomputes chain and tree of a ledger from its bodies. The ledger is only read, and may be in
+/// use.
 ///
 /// # Errors
-/// The first entry that does not fit, or why the ledger cannot be read.
+/// The first fault, or why the ledger cannot be read.
 pub async fn verify_database(
     location: &Location,
     progress: impl FnMut(VerifyProgress),
@@ -41,10 +42,10 @@ pub async fn verify_database(
     verify_database_with(location, &TrustAnchors::default(), progress).await
 }
 
-/// As [`verify_database`], and compares with what is known from elsewhere.
+/// Same as [`verify_database`], and compares with trust anchors from outside the ledger.
 ///
 /// # Errors
-/// The first entry that does not fit, or why the ledger cannot be read.
+/// The first fault, or why the ledger cannot be read.
 pub async fn verify_database_with(
     location: &Location,
     trust: &TrustAnchors,
@@ -54,10 +55,10 @@ pub async fn verify_database_with(
     Ok(report.verified)
 }
 
-/// As [`verify_database_with`], and says what was compared.
+/// Same as [`verify_database_with`], and reports the classes of compared data.
 ///
 /// # Errors
-/// The first entry that does not fit, or why the ledger cannot be read.
+/// The first fault, or why the ledger cannot be read.
 pub async fn verify_everything(
     location: &Location,
     trust: &TrustAnchors,
@@ -69,17 +70,17 @@ pub async fn verify_everything(
     report
 }
 
-/// A ledger that is verified more than once, over the same connection.
+/// A ledger that can be verified several times over one connection.
 pub struct UnverifiedLedger {
     pool: Pool,
     location: Location,
 }
 
 impl UnverifiedLedger {
-    /// A ledger; nothing is read yet.
+    /// Opens a ledger. Nothing is read yet.
     ///
     /// # Errors
-    /// If there is no such file.
+    /// If the file does not exist.
     pub fn open(location: &Location) -> Result<Self, VerifyError> {
         let pool = match location {
             Location::Sqlite(path) => sqlite::only_reading(path)?,
@@ -89,10 +90,10 @@ impl UnverifiedLedger {
         Ok(Self { pool, location })
     }
 
-    /// As [`verify_database_with`].
+    /// Same as [`verify_database_with`].
     ///
     /// # Errors
-    /// The first entry that does not fit, or why the ledger cannot be read.
+    /// The first fault, or why the ledger cannot be read.
     pub async fn verify(
         &self,
         trust: &TrustAnchors,
@@ -102,10 +103,10 @@ impl UnverifiedLedger {
         Ok(report.verified)
     }
 
-    /// As [`Self::verify`], and says what was compared.
+    /// Same as [`Self::verify`], and reports the classes of compared data.
     ///
     /// # Errors
-    /// The first entry that does not fit, or why the ledger cannot be read.
+    /// The first fault, or why the ledger cannot be read.
     pub async fn verify_everything(
         &self,
         trust: &TrustAnchors,
@@ -114,10 +115,10 @@ impl UnverifiedLedger {
         verify(&self.pool, &self.location, trust, progress).await
     }
 
-    /// Whether the ledger still has checkpoints that it published, to the byte.
+    /// Checks that the ledger still has the given published checkpoints, byte for byte.
     ///
     /// # Errors
-    /// The smallest that it does not have, or why the ledger cannot be read.
+    /// The smallest missing checkpoint, or why the ledger cannot be read.
     pub async fn check_published(&self, notes: Vec<String>) -> Result<(), VerifyError> {
         let missing = records::unknown_note(&self.pool, notes).await?;
         missing.map_or(Ok(()), |size| {
@@ -125,7 +126,7 @@ impl UnverifiedLedger {
         })
     }
 
-    /// Ends its connection.
+    /// Closes the connection.
     pub async fn close(self) {
         self.pool.close().await;
     }
@@ -147,7 +148,7 @@ async fn verify(
     is_a_ledger(&mut connection, location).await?;
     let verified = verify_rows(&mut connection, trust, progress).await;
     if let Err(VerifyError::Read(Error::Read(_))) = &verified {
-        // A column of another type cannot even be read.
+        // A column of another type cannot be read at all, so the schema is compared first.
         let difference = schema::difference(&mut connection).await;
         if let Ok(Some(difference)) = difference {
             return Err(VerifyError::Schema(difference));
@@ -231,7 +232,7 @@ async fn verify_rows(
         if let Some(seq) = stray(connection, "payloads", end).await? {
             return Err(bad(seq, Fault::Extra));
         }
-        // Named last: what is searched matters less than what is proved.
+        // Reported last: index rows matter less than proofs.
         if let Some(seq) = index_differs {
             return Err(bad(seq, Fault::IndexDiffers));
         }
@@ -263,7 +264,7 @@ const fn bad(seq: i64, what: Fault) -> VerifyError {
     VerifyError::Invalid(FirstFault { seq, what })
 }
 
-/// Tables of something else would read as if somebody had tampered with them.
+/// Other tables would look like a tampered ledger.
 async fn is_a_ledger(connection: &mut Connection, location: &Location) -> Result<(), Error> {
     let newest = match location {
         Location::Sqlite(_) => sqlite::newest_migration(),

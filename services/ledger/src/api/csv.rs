@@ -1,4 +1,4 @@
-//! Entries as a table for spreadsheets.
+//! Entries as a CSV table for spreadsheets.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::json::{self, time};
 use super::{Entry, EntryContent};
 
-/// The columns if no others are asked for.
+/// Default columns.
 const COLUMNS: [&str; 20] = [
     "seq",
     "id",
@@ -33,18 +33,17 @@ const COLUMNS: [&str; 20] = [
     "cost",
 ];
 
-/// A table of entries.
 pub(super) struct Table {
     fields: Option<Fields>,
 }
 
 impl Table {
-    /// A table of the usual columns, or of these parts of entries.
+    /// Creates a table with the default columns, or with the given fields.
     pub(super) const fn new(fields: Option<Fields>) -> Self {
         Self { fields }
     }
 
-    /// The names of the columns.
+    /// Returns the header line.
     pub(super) fn header(&self) -> Result<Vec<u8>, Problem> {
         let mut text = Vec::new();
         match &self.fields {
@@ -54,7 +53,7 @@ impl Table {
         Ok(text)
     }
 
-    /// Adds the row of an entry.
+    /// Appends the row of an entry.
     pub(super) fn write(&self, entry: &Entry, text: &mut Vec<u8>) -> Result<(), Problem> {
         let cells = match (&self.fields, &entry.content) {
             (Some(fields), _) => {
@@ -123,7 +122,7 @@ fn cells(seq: u64, event: &Event) -> Vec<String> {
     ]
 }
 
-/// A final cost, exactly: `1.250000 EUR`.
+/// Formats a final cost without rounding: `1.250000 EUR`.
 fn cost(event: &Event) -> String {
     let Some(Payload::Cost(cost)) = &event.payload else {
         return String::new();
@@ -140,8 +139,8 @@ fn cost(event: &Event) -> String {
     })
 }
 
-/// Spreadsheets compute cells that begin like a formula; a job may be named like one. An apostrophe before it makes it text (OWASP, CSV
-/// injection).
+/// Spreadsheets evaluate cells that begin like a formula, and a job may have such a name. A leading
+/// apostrophe turns it into text (OWASP, CSV injection).
 fn harmless(cell: String) -> String {
     if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         format!("'{cell}")

@@ -1,7 +1,7 @@
-//! `/v1/events/export`: everything that a filter chooses, as NDJSON or CSV, in constant memory.
+//! `/v1/events/export`: all selected entries as NDJSON or CSV, in constant memory.
 //!
-//! If the ledger cannot be read any more on the way, the connection is cut before its
-//! proper end, so that a part is not taken for the whole.
+//! If the ledger becomes unreadable during the export, the connection is aborted. So a client
+//! cannot mistake a partial export for a complete one.
 
 use std::io;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::params::Params;
 use super::rest::{line, problem};
 use super::{Entry, EventsApi, count, json};
 
-/// What an export is written as.
+/// Output format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
-    /// One entry in JSON on each line.
+    /// JSON, with one entry per line.
     Ndjson,
-    /// A table with a header.
+    /// CSV with a header.
     Csv,
 }
 
@@ -83,7 +83,8 @@ pub(super) async fn export<A: EventsApi>(
         writer,
         counts,
     };
-    // The first page answers what is wrong with the question, while there is still a status to say so.
+    // Reads the first page before responding, so that errors of the request still get a status
+    // code.
     first.extend(texts.next().await?.unwrap_or_default());
     let rest = stream::try_unfold(texts, async |mut texts| {
         let text = texts
@@ -108,7 +109,7 @@ fn answer(kind: &'static str, name: &str, body: Body, shown: AuditedRead) -> Res
     (shown.extension(), headers, body).into_response()
 }
 
-/// Pages as they are written.
+/// Writes an export page by page.
 struct ExportBody<A> {
     pages: Pages<A>,
     writer: RowWriter,
@@ -116,7 +117,7 @@ struct ExportBody<A> {
 }
 
 impl<A: EventsApi> ExportBody<A> {
-    /// The text of the next page; `None` after the last.
+    /// Returns the text of the next page, or `None` after the last.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
         let Some(entries) = self.pages.next().await.map_err(problem)? else {
             return Ok(None);

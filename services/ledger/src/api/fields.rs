@@ -1,4 +1,4 @@
-//! `fields=`: only some parts of each entry, by their paths.
+//! `fields=`: selects parts of each entry by path.
 
 use mesh_events::Event;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// Parts of an entry: `seq`, and what every CloudEvent of the ledger has.
+/// First segments of paths: `seq`, and the attributes of every CloudEvent of the ledger.
 const ROOTS: [&str; 10] = [
     "seq",
     "specversion",
@@ -20,7 +20,7 @@ const ROOTS: [&str; 10] = [
     "datacontenttype",
     "data",
 ];
-/// More are no selection any more.
+/// Maximum number of paths in a request.
 const MAX_PATHS: usize = 64;
 
 /// Paths into an entry: `seq`, `type`, `data.owner.user`.
@@ -28,7 +28,7 @@ const MAX_PATHS: usize = 64;
 pub(super) struct Fields(Vec<Vec<String>>);
 
 impl Fields {
-    /// Reads `seq,id,data.owner.user`.
+    /// Parses `seq,id,data.owner.user`.
     pub(super) fn parse(text: &str) -> Result<Self, Problem> {
         let paths: Vec<Vec<String>> = text
             .split(',')
@@ -55,7 +55,7 @@ impl Fields {
         Ok(Self(paths))
     }
 
-    /// Only these parts of an entry; a part that this entry does not have is left out.
+    /// Returns only these parts of an entry. Parts that the entry does not have are omitted.
     pub(super) fn select(&self, seq: u64, event: &Value) -> Value {
         let mut chosen = json!({});
         for path in &self.0 {
@@ -68,12 +68,12 @@ impl Fields {
         chosen
     }
 
-    /// True if the sequence is asked for.
+    /// True if the sequence is requested.
     pub(super) fn with_seq(&self) -> bool {
         self.0.iter().any(|path| path[0] == "seq")
     }
 
-    /// Only these parts of an event as a message; `None` if it has none of them.
+    /// Returns only these parts of an event as a message, or `None` if it has none of them.
     pub(super) fn event(&self, event: &Event) -> Result<Option<Event>, Problem> {
         self.message(event, |attribute| match attribute {
             "id" => Some("id"),
@@ -85,7 +85,7 @@ impl Fields {
         })
     }
 
-    /// Only these parts of an audit entry as a message; `None` if it has none of them.
+    /// Returns only these parts of an audit entry as a message, or `None` if it has none of them.
     pub(super) fn audit(&self, entry: &AuditEntry) -> Result<Option<AuditEntry>, Problem> {
         self.message(entry, |attribute| match attribute {
             "id" => Some("id"),
@@ -97,7 +97,8 @@ impl Fields {
         })
     }
 
-    /// By way of proto3 JSON, whose names the paths have; `made_of` says from which field an attribute is made, if from any.
+    /// Converts through proto3 JSON, because the paths use its names. `made_of` returns the field
+    /// that an attribute is derived from, if any.
     fn message<M: Serialize + DeserializeOwned>(
         &self,
         message: &M,
@@ -123,12 +124,12 @@ impl Fields {
         Ok(Some(chosen))
     }
 
-    /// The names of the columns of a table.
+    /// Returns the column names of a table.
     pub(super) fn columns(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|path| path.join("."))
     }
 
-    /// The cells of a table's row.
+    /// Returns the cells of a table row.
     pub(super) fn cells(&self, seq: u64, event: &Value) -> Vec<String> {
         let cell = |path: &Vec<String>| {
             if path[0] == "seq" {

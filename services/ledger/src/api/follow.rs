@@ -1,6 +1,8 @@
-//! Following the ledger: the entries that a listing would give, after a sequence, and then those that are appended.
+//! Follows the ledger: returns the entries of a listing after a sequence, and then new entries as
+//! they are appended.
 //!
-//! There is no gap between history and what happens: each look is a listing after the sequence that was given last.
+//! There is no gap between history and live entries: each poll is a listing after the last returned
+//! sequence.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,19 +13,20 @@ use tokio::sync::watch;
 use super::{ApiError, Entry, EventsApi};
 use crate::domain::query::ListRequest;
 
-/// A reader's place.
+/// The position of a reader.
 pub(super) struct Follower<A> {
     api: Arc<A>,
     caller: Caller,
     request: ListRequest,
     appended: watch::Receiver<u64>,
-    /// Everything up to here was looked at.
+    /// Last sequence that was read.
     after: u64,
     waiting: VecDeque<Entry>,
 }
 
 impl<A: EventsApi> Follower<A> {
-    /// Begins after a sequence; at the end of the ledger if there is none. The first look answers what is wrong with the question.
+    /// Begins after a sequence, or at the end of the ledger if there is none. The first poll
+    /// reports errors of the request.
     pub(super) async fn begin(
         api: Arc<A>,
         caller: Caller,
@@ -47,7 +50,7 @@ impl<A: EventsApi> Follower<A> {
         Ok(follower)
     }
 
-    /// The next entry; `None` when the ledger closes.
+    /// Returns the next entry, or `None` when the ledger closes.
     pub(super) async fn next(&mut self) -> Option<Result<Entry, ApiError>> {
         loop {
             if let Some(found) = self.waiting.pop_front() {
@@ -60,7 +63,7 @@ impl<A: EventsApi> Follower<A> {
         }
     }
 
-    /// Takes a page of what was appended since the last look.
+    /// Reads a page of the entries appended since the last poll.
     async fn look(&mut self) -> Result<(), ApiError> {
         loop {
             let head = *self.appended.borrow_and_update();
@@ -70,11 +73,11 @@ impl<A: EventsApi> Follower<A> {
                 .await?;
             let more = page.next_cursor.is_some();
             let last = page.entries.last().map_or(self.after, |entry| entry.seq);
-            // What the filter left out need not be looked at again.
+            // Entries that the filter excluded are not read again.
             self.after = if more { last } else { last.max(head) };
             self.waiting.extend(page.entries);
             if more {
-                // There is more than a page: look again once this one is sent.
+                // There are further pages: polls again after this page is sent.
                 self.appended.mark_changed();
             }
             if more || !self.waiting.is_empty() || self.after >= head {

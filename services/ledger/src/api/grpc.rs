@@ -28,7 +28,8 @@ use super::{ApiError, EventsApi, audited_runs, audited_stats, count, shown, unav
 use crate::domain::query::ListRequest;
 use crate::domain::stats::Group;
 
-/// A route by hand: tonic's own router brings a fallback, and routers with fallbacks cannot be joined into one API.
+/// Adds the route by hand: tonic's router has a fallback, and routers with fallbacks cannot be
+/// merged.
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     let service = EventsServiceServer::new(Adapter(api));
     Router::new().route_service(&format!("/{SERVICE_NAME}/{{*method}}"), service)
@@ -47,7 +48,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
     ) -> Result<Response<ListEventsResponse>, Status> {
         let caller = caller(&request)?;
         let mut request = request.into_inner();
-        // Pages of one question are one question.
+        // All pages of a listing count as one request, so the cursor is removed.
         let asked = format!(
             "{:?}",
             ListEventsRequest {
@@ -134,7 +135,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             ));
         }
         let (shown, counts) = AuditedRead::to(&caller).asked(whole).stream();
-        // The first page answers what is wrong with the question.
+        // Reads the first page before responding, to report errors of the request.
         let first = pages.next().await.map_err(status)?;
         let rest = stream::try_unfold(pages, async |mut pages| {
             let page = pages.next().await.map_err(status)?;

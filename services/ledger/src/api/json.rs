@@ -1,4 +1,4 @@
-//! Answers as JSON: entries as CloudEvents, job_history, states and sums.
+//! JSON responses: entries as CloudEvents, job histories, states and statistics.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::cloudevents;
@@ -151,7 +151,7 @@ pub(super) struct NodeStateJson {
     pub since: Option<String>,
 }
 
-/// An entry as its event in structured CloudEvents JSON.
+/// Converts an entry to its event in structured CloudEvents JSON.
 pub(super) fn entry(entry: &Entry) -> Result<EntryJson, Problem> {
     let event = match &entry.content {
         EntryContent::Event(event) => event_json(event)?,
@@ -163,7 +163,7 @@ pub(super) fn entry(entry: &Entry) -> Result<EntryJson, Problem> {
     })
 }
 
-/// An entry with its event, or only the parts that were asked for.
+/// Converts an entry with its event, or only the requested parts of it.
 pub(super) fn chosen(found: &Entry, fields: Option<&Fields>) -> Result<Value, Problem> {
     let entry = entry(found)?;
     match fields {
@@ -220,7 +220,7 @@ fn event_json(event: &Event) -> Result<Value, Problem> {
     cloudevents::to_json(event).map_err(|error| Problem::internal(&error))
 }
 
-/// An audit entry in the form of a CloudEvent, as events are.
+/// Converts an audit entry to a CloudEvent.
 fn audit_json(entry: &AuditEntry) -> Result<Value, Problem> {
     let data = serde_json::to_value(entry).map_err(|error| Problem::internal(&error))?;
     Ok(json!({

@@ -1,8 +1,9 @@
-//! The Events API: one trait, and REST and gRPC as thin adapters over it.
+//! The Events API: one trait, with REST and gRPC as thin adapters.
 //!
-//! Who sees what: administrators and auditors see everything. A user sees what belongs to them: events of their own jobs, their costs,
-//! explanations and access; a coordinator also what belongs to the account. Another's job does not exist for them, and node, capture
-//! and audit entries are not shown.
+//! Visibility: administrators and auditors see everything. Users see events of their own jobs, and
+//! their own costs, explanations and access. Coordinators also see what belongs to their account. A
+//! job of another user is reported as nonexistent. Node, capture and audit entries are not shown to
+//! users.
 
 mod csv;
 mod export;
@@ -48,14 +49,14 @@ use crate::error::Error;
 
 /// Queries over the recorded history.
 pub trait EventsApi: Send + Sync + 'static {
-    /// Lists entries in the order of the ledger.
+    /// Lists entries in ledger order.
     fn list(
         &self,
         caller: &Caller,
         request: ListRequest,
     ) -> impl Future<Output = Result<EventPage, ApiError>> + Send;
 
-    /// Lists entries after a sequence, in the order of the ledger.
+    /// Lists entries after a sequence, in ledger order.
     fn list_after(
         &self,
         caller: &Caller,
@@ -63,10 +64,10 @@ pub trait EventsApi: Send + Sync + 'static {
         after: u64,
     ) -> impl Future<Output = Result<EventPage, ApiError>> + Send;
 
-    /// Sequence of the last entry, changing as entries are appended.
+    /// Watches the sequence of the last entry.
     fn appended(&self) -> watch::Receiver<u64>;
 
-    /// A job's history; with `at` as of that time.
+    /// Returns the history of a job, at the time `at` if given.
     fn job(
         &self,
         caller: &Caller,
@@ -75,7 +76,7 @@ pub trait EventsApi: Send + Sync + 'static {
         at: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<JobHistory, ApiError>> + Send;
 
-    /// A node's state and timeline; with `at` as of that time.
+    /// Returns state and timeline of a node, at the time `at` if given.
     fn node(
         &self,
         caller: &Caller,
@@ -84,7 +85,7 @@ pub trait EventsApi: Send + Sync + 'static {
         at: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<NodeTimeline, ApiError>> + Send;
 
-    /// Sums up what a filter chooses, a row for each group.
+    /// Aggregates the selected entries, with one row per group.
     fn stats(
         &self,
         caller: &Caller,
@@ -92,84 +93,85 @@ pub trait EventsApi: Send + Sync + 'static {
         by: &[Group],
     ) -> impl Future<Output = Result<Vec<stats_domain::StatsRow>, ApiError>> + Send;
 
-    /// End of the chain. It reveals nothing about anybody: every caller may store it and compare later.
+    /// Returns the head of the chain. It contains no personal data: every caller may store it and
+    /// compare it later.
     fn head(&self) -> impl Future<Output = Result<Head, ApiError>> + Send;
 }
 
 /// A page of entries.
 #[derive(Clone, Debug)]
 pub struct EventPage {
-    /// Entries of this page.
+    /// Entries in ledger order.
     pub entries: Vec<Entry>,
-    /// Cursor of the next page; `None` when this was the last.
+    /// Cursor of the next page, `None` on the last page.
     pub next_cursor: Option<String>,
 }
 
 /// An entry of the ledger.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Sequence.
+    /// Sequence in the ledger.
     pub seq: u64,
-    /// What is recorded.
+    /// Recorded event or audit entry.
     pub content: EntryContent,
 }
 
-/// What an entry records.
+/// Content of an entry.
 #[derive(Clone, Debug)]
 pub enum EntryContent {
     /// An event of the public bus.
     Event(Box<Event>),
-    /// Something the mesh itself did.
+    /// A record of an action of the mesh itself.
     Audit(Box<AuditEntry>),
 }
 
-/// A job's history.
+/// The history of a job.
 #[derive(Clone, Debug)]
 pub struct JobHistory {
     /// Runs, oldest first.
     pub runs: Vec<Run>,
-    /// True if truncated; `/v1/events?job=` has all of it.
+    /// True if truncated; `/v1/events?job=` returns all events.
     pub truncated: bool,
 }
 
-/// How a node stands or stood, and what happened to it.
+/// State and timeline of a node.
 #[derive(Clone, Debug)]
 pub struct NodeTimeline {
-    /// How it stands.
+    /// Current state, or state at the requested time.
     pub state: NodeState,
-    /// Its newest events, in order of time.
+    /// Newest events, in chronological order.
     pub timeline: Vec<RecordedEvent>,
-    /// True if truncated.
+    /// True if the timeline is truncated.
     pub truncated: bool,
 }
 
-/// Why a question is not answered.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The question is wrong.
+    /// The filter is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidFilter),
-    /// The caller may not ask this.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// There is no such job, or it is another's.
+    /// The job does not exist, or belongs to another user.
     #[error("no events of job {job} on cluster {cluster}{}, or it is not yours", up_to(.at))]
     NoJob {
         /// Cluster.
         cluster: String,
-        /// Job as it was asked for.
+        /// Job as requested.
         job: String,
-        /// Up to when, if that was asked for.
+        /// Requested time, if any.
         at: Option<DateTime<Utc>>,
     },
-    /// There is no event of such a node.
+    /// The node has no events.
     #[error("no events of node {node} on cluster {cluster}{}", up_to(.at))]
     NoNode {
         /// Cluster.
         cluster: String,
-        /// Node as it was asked for.
+        /// Node as requested.
         node: String,
-        /// Up to when, if that was asked for.
+        /// Requested time, if any.
         at: Option<DateTime<Utc>>,
     },
     /// The ledger could not be read.
@@ -183,7 +185,7 @@ fn up_to(at: &Option<DateTime<Utc>>) -> String {
     })
 }
 
-/// The Events API over a store.
+/// The Events API on a store.
 #[derive(Debug)]
 pub struct Events {
     store: Store,
@@ -192,7 +194,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Answers from a store, within limits.
+    /// Creates the API on a store, with its limits.
     pub const fn new(store: Store, max_page_size: u32, max_history_events: u32) -> Self {
         Self {
             store,
@@ -340,7 +342,7 @@ fn check_identity_filter(caller: &Caller, filter: &Filter) -> Result<(), ApiErro
     }
 }
 
-/// The events of a history; an audit entry belongs to none.
+/// Decodes the events of a history. Audit entries belong to no history.
 fn recorded(rows: Vec<EntryRow>) -> Result<Vec<RecordedEvent>, Error> {
     let mut events = Vec::with_capacity(rows.len());
     for row in rows {
@@ -367,13 +369,13 @@ fn read(row: EntryRow) -> Result<Entry, Error> {
     })
 }
 
-/// What an answer shows, for the audit.
+/// Counts the returned entries for the audit of reads.
 fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a EntryContent>) -> AuditedRead {
     let mut shown = AuditedRead::to(caller);
     for content in contents {
         match content {
             EntryContent::Event(event) => shown.row(owner(event)),
-            // It says who did something.
+            // Audit entries name the person who acted.
             EntryContent::Audit(_) => shown.row_about_people(),
         }
     }
@@ -388,7 +390,8 @@ fn audited_runs(caller: &Caller, runs: &[Run]) -> AuditedRead {
     shown
 }
 
-/// A sum over one user is theirs, any other is about people.
+/// Counts aggregated rows for the audit: a row for one user is that user's data, any other row is
+/// about several people.
 fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group]) -> AuditedRead {
     let mut shown = AuditedRead::to(caller);
     let place = by.iter().position(|group| *group == Group::User);
@@ -401,7 +404,7 @@ fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group])
     shown
 }
 
-/// Counts an entry that a stream shows.
+/// Counts an entry returned by a stream.
 fn count(counts: &AuditedStream, content: &EntryContent) {
     match content {
         EntryContent::Event(event) => counts.row(owner(event)),
@@ -409,7 +412,7 @@ fn count(counts: &AuditedStream, content: &EntryContent) {
     }
 }
 
-/// The Unix user an event belongs to; empty if it is nobody's.
+/// Returns the Unix user that an event belongs to, or an empty text.
 pub(crate) fn owner(event: &Event) -> &str {
     match (&event.payload, &event.owner) {
         (Some(Payload::User(user)), _) => &user.user,
@@ -418,7 +421,7 @@ pub(crate) fn owner(event: &Event) -> &str {
     }
 }
 
-/// REST and gRPC routes of an API.
+/// Returns the REST and gRPC routes of an API.
 pub fn router<A: EventsApi>(api: Arc<A>) -> Router {
     rest::router(Arc::clone(&api)).merge(grpc::router(api))
 }

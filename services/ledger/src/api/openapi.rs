@@ -1,4 +1,4 @@
-//! The OpenAPI description of the REST API, made from the code that answers.
+//! The OpenAPI description of the REST API, generated from its handlers.
 
 use axum::{Extension, Json};
 use mesh_runtime::api::openapi::{BearerAuth, problem_responses};
@@ -34,7 +34,7 @@ use super::{export, rest, stats, stream};
 )]
 struct Ledger;
 
-/// The description.
+/// Returns the OpenAPI description.
 pub fn document() -> Document {
     Ledger::openapi()
 }

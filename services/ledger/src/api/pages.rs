@@ -1,6 +1,7 @@
-//! Everything that a filter chooses, page by page: what an export is made of.
+//! Reads all selected entries page by page, for exports.
 //!
-//! It ends where the ledger ended when it began, and no more than a page is held.
+//! Reading ends at the last entry that the ledger had at the start. Only one page is held in
+//! memory.
 
 use std::sync::Arc;
 
@@ -10,11 +11,11 @@ use super::{ApiError, Entry, EventsApi};
 use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
 
-/// A reader's place.
+/// The position of a reader.
 pub(super) struct Pages<A> {
     api: Arc<A>,
     caller: Caller,
-    /// The next page; `None` after the last.
+    /// Request of the next page, `None` after the last.
     request: Option<ListRequest>,
 }
 
@@ -26,7 +27,7 @@ impl<A: EventsApi> Pages<A> {
     ) -> Result<Self, ApiError> {
         let end = api.head().await?.seq;
         filter.to_seq = Some(filter.to_seq.unwrap_or(end).min(end));
-        // Bounds beyond the end of the ledger: nothing is there yet.
+        // The bounds are beyond the end of the ledger, so there are no entries yet.
         let nothing = end == 0 || filter.from_seq.is_some_and(|from| from > end);
         let request = ListRequest {
             filter,
@@ -39,12 +40,13 @@ impl<A: EventsApi> Pages<A> {
         })
     }
 
-    /// True if there is no further page.
+    /// True if there are no further pages.
     pub(super) const fn is_done(&self) -> bool {
         self.request.is_none()
     }
 
-    /// The next page; `None` after the last. The first one answers what is wrong with the question.
+    /// Returns the next page, or `None` after the last. The first call reports errors of the
+    /// request.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Entry>>, ApiError> {
         let Some(mut request) = self.request.take() else {
             return Ok(None);

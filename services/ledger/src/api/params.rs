@@ -1,4 +1,4 @@
-//! Query parameters: each once, each named when it is wrong.
+//! Query parameters. Each may occur once; errors name the parameter.
 
 use chrono::Utc;
 use mesh_runtime::TimeBound;
@@ -8,7 +8,7 @@ use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
 use crate::domain::record::categories;
 
-/// Filters that every question about entries takes.
+/// Filters of all requests for entries.
 const FILTERS: &str = "cluster, category, type, job, run, array, user, identity, account, partition, node, name, since, until, from_seq, to_seq";
 
 /// The parameters of one request.
@@ -17,7 +17,8 @@ pub(super) struct Params {
 }
 
 impl Params {
-    /// Splits a query string. Nothing may be empty, and only `type` and `category` may come more than once.
+    /// Parses a query string. No value may be empty, and only `type` and `category` may be
+    /// repeated.
     pub(super) fn of(query: Option<&str>) -> Result<Self, Problem> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for (name, value) in
@@ -41,13 +42,13 @@ impl Params {
         Ok(Self { pairs })
     }
 
-    /// Takes a parameter out.
+    /// Removes and returns a parameter.
     pub(super) fn take(&mut self, name: &str) -> Option<String> {
         let place = self.pairs.iter().position(|(known, _)| known == name)?;
         Some(self.pairs.remove(place).1)
     }
 
-    /// Takes a whole number out.
+    /// Removes a parameter and parses it as an integer.
     pub(super) fn number<T: std::str::FromStr>(
         &mut self,
         name: &str,
@@ -55,7 +56,7 @@ impl Params {
         self.take(name).map(|value| whole(name, &value)).transpose()
     }
 
-    /// Takes one of several words out.
+    /// Removes a parameter and parses it as one of several keywords.
     pub(super) fn word<T: Copy>(
         &mut self,
         name: &str,
@@ -74,12 +75,12 @@ impl Params {
         })
     }
 
-    /// Takes a time out.
+    /// Removes a parameter and parses it as a time.
     pub(super) fn time(&mut self, name: &'static str) -> Result<Option<TimeBound>, Problem> {
         self.take(name).map(|value| time(name, &value)).transpose()
     }
 
-    /// Refuses what is left over; `own` are the parameters that this request takes.
+    /// Rejects remaining parameters. `own` lists the parameters of this request.
     pub(super) fn end(self, own: &str) -> Result<(), Problem> {
         match self.pairs.first() {
             None => Ok(()),
@@ -89,7 +90,8 @@ impl Params {
         }
     }
 
-    /// Reads all that is left as filters; `own` are the parameters that this request takes beside them.
+    /// Parses the remaining parameters as filters. `own` lists the other parameters of this
+    /// request.
     pub(super) fn filter(self, own: &str) -> Result<Filter, Problem> {
         let mut filter = Filter::default();
         for (name, value) in self.pairs {
@@ -130,7 +132,7 @@ impl Params {
         Ok(filter)
     }
 
-    /// A page of a listing.
+    /// Parses the request of a listing.
     pub(super) fn list(mut self) -> Result<ListRequest, Problem> {
         Ok(ListRequest {
             cursor: self.take("cursor"),

@@ -1,7 +1,8 @@
-//! Checkpoints and proofs: what REST and gRPC give.
+//! Checkpoints and proofs, shared by REST and gRPC.
 //!
-//! Hashes reveal nothing about anybody, so everyone who may call may ask, for a proof by id those who may see the event. Exports hold
-//! everything and are for those who may see everything; a new key is made for administrators.
+//! Hashes contain no personal data, so every caller may read checkpoints and proofs. A proof by
+//! event id requires that the caller may see the event. Exports contain everything, and require
+//! that the caller may see everything. Only administrators may rotate the key.
 
 mod grpc;
 pub(super) mod recovery;
@@ -22,25 +23,25 @@ use crate::domain::keys::StoredKey;
 use crate::domain::tile::tiles;
 use crate::error::Error;
 
-/// Checkpoints of one answer.
+/// Default number of checkpoints in a response.
 const DEFAULT_PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1000;
 
-/// Answers from a store, and signs by a checkpointer.
+/// Reads checkpoints and proofs from a store, and rotates keys through a checkpointer.
 #[derive(Clone)]
 pub struct Proofs {
     store: Store,
     checkpointer: Checkpointer,
 }
 
-/// Which entry is proved.
+/// The entry to prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CheckpointId {
     Seq(u64),
     Id(String),
 }
 
-/// Proof that an entry is in the ledger of a size.
+/// Proof that a ledger of some size includes an entry.
 #[derive(Clone, Debug)]
 pub(super) struct Inclusion {
     seq: u64,
@@ -51,7 +52,7 @@ pub(super) struct Inclusion {
     checkpoint: Option<String>,
 }
 
-/// Proof that a ledger is the beginning of another.
+/// Proof that one ledger is a prefix of another.
 #[derive(Clone, Debug)]
 pub(super) struct Consistency {
     from: u64,
@@ -62,7 +63,7 @@ pub(super) struct Consistency {
     checkpoint: Option<String>,
 }
 
-/// A key, and the size of the last checkpoint it signed.
+/// A key, and the size of the last checkpoint that it signed.
 #[derive(Clone, Debug)]
 pub(super) struct KeyInfo {
     key: StoredKey,
@@ -72,19 +73,19 @@ pub(super) struct KeyInfo {
 /// Why there is no proof.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProofError {
-    /// The question is wrong.
+    /// The request is invalid.
     #[error("{field}: {fault}")]
     InvalidFilter { field: &'static str, fault: String },
-    /// The caller may not do this.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// Not there.
+    /// The entry or checkpoint does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Nothing is signed now, for this reason.
+    /// Signing is currently not possible, with the reason.
     #[error("{0}")]
     Conflict(String),
-    /// The entries do not give the root that was signed.
+    /// The entries do not match the signed root.
     #[error("the ledger does not fit its checkpoints; run `smesh verify`")]
     Broken,
     #[error(transparent)]
@@ -99,7 +100,7 @@ fn invalid(field: &'static str, fault: impl Into<String>) -> ProofError {
 }
 
 impl Proofs {
-    /// Answers from a store.
+    /// Creates the API on a store and a checkpointer.
     pub const fn new(store: Store, checkpointer: Checkpointer) -> Self {
         Self {
             store,
@@ -159,7 +160,8 @@ impl Proofs {
         }
     }
 
-    /// What a proof is made of is made anew, as it did not come out. False if that is not possible: then entries or checkpoints are wrong.
+    /// Rebuilds the stored subtrees after a proof failed. Returns false if that is not possible,
+    /// because entries or checkpoints are wrong.
     async fn repaired(&self) -> bool {
         match self.checkpointer.repair().await {
             Ok(()) => true,
@@ -241,7 +243,7 @@ impl Proofs {
         })
     }
 
-    /// A size that is signed: beyond the newest checkpoint the tree is not stored yet.
+    /// Returns a signed size: beyond the newest checkpoint the tree is not stored yet.
     async fn size(&self, field: &'static str, size: Option<u64>) -> Result<u64, ProofError> {
         let newest = self.newest().await?.size.unsigned_abs();
         match size {
@@ -256,7 +258,7 @@ impl Proofs {
         }
     }
 
-    /// Hashes of ranges, and roots of sizes.
+    /// Returns the hashes of ranges, and the roots of sizes.
     async fn hashes<const N: usize>(
         &self,
         mut ranges: Vec<Range>,
@@ -270,7 +272,7 @@ impl Proofs {
         Ok((hashes, roots.try_into().map_err(|_| ProofError::Broken)?))
     }
 
-    /// The checkpoint of a size, if there is one, which must have this root.
+    /// Returns the note of the checkpoint of a size, if it exists. Its root must equal `root`.
     async fn checked(&self, size: u64, root: &Hash) -> Result<Option<String>, ProofError> {
         match self.store.checkpoint_of(size).await? {
             None => Ok(None),
@@ -311,7 +313,8 @@ impl Proofs {
         }
     }
 
-    /// The first line of an export from an entry up to the newest checkpoint, and that checkpoint's size.
+    /// Returns the header of an export from an entry to the newest checkpoint, and the size of that
+    /// checkpoint.
     async fn header(&self, caller: &Caller, from: u64) -> Result<(Header, u64), ProofError> {
         if !caller.sees_everything() {
             return Err(ProofError::Forbidden(
@@ -331,19 +334,19 @@ impl Proofs {
     }
 }
 
-/// The root as a note shows it, to be read by those who do not verify it.
+/// Returns the root in the note, for readers who do not verify it.
 fn root_of(stored: &StoredCheckpoint) -> Option<Hash> {
     Checkpoint::unverified(&stored.note)
         .ok()
         .map(|checkpoint| checkpoint.root)
 }
 
-/// The route of exports, which show what belongs to others.
+/// Returns the route of exports, which contain data of all users.
 pub fn export_router(proofs: Arc<Proofs>) -> Router {
     rest::export_router(proofs)
 }
 
-/// REST and gRPC routes of checkpoints and proofs, which show nothing of anybody.
+/// Returns the REST and gRPC routes of checkpoints and proofs, which contain no personal data.
 pub fn router(proofs: Arc<Proofs>) -> Router {
     rest::router(Arc::clone(&proofs))
         .merge(recovery::router(Arc::clone(&proofs)))

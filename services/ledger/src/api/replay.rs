@@ -1,7 +1,8 @@
-//! Replays: what REST and gRPC take and give.
+//! Replays, shared by REST and gRPC.
 //!
-//! Whoever may read events may replay them, on the bus or to a webhook endpoint of their own. Their visibility is stored with
-//! the replay. Callers see their own replays; administrators and auditors see all, administrators may cancel all.
+//! Every caller who may read events may replay them, on the bus or to an own webhook endpoint. The
+//! caller's visibility is stored with the replay. Callers see their own replays. Administrators and
+//! auditors see all replays; administrators may cancel all.
 
 mod grpc;
 pub(super) mod rest;
@@ -24,7 +25,7 @@ use crate::domain::replay::{
 use crate::error::Error;
 use crate::replayer::Replayer;
 
-/// Replays of one answer.
+/// Default number of replays in a response.
 const DEFAULT_PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1000;
 
@@ -34,28 +35,29 @@ pub struct Replays {
     store: Store,
     replayer: Replayer,
     limits: ReplayLimits,
-    /// Held while one begins: nobody has more than they may by asking this ledger several times at once.
+    /// Held while a replay is started, so that concurrent requests to this ledger cannot exceed a
+    /// caller's limit.
     beginning: Arc<Mutex<()>>,
 }
 
 /// A failed replay operation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReplayError {
-    /// The request is wrong.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidFilter),
-    /// The caller may not do this.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// Not there, or another's.
+    /// The replay does not exist, or belongs to another user.
     #[error("no replay {0}, or it is not yours")]
     NotFound(String),
-    /// Something stands in the way.
+    /// The request conflicts with the current state.
     #[error("{0}")]
     Conflict(String),
     #[error(transparent)]
     Store(#[from] Error),
-    /// Whose an endpoint is cannot be found out.
+    /// The owner of the endpoint cannot be determined.
     #[error(
         "NATS, which knows whose webhook endpoint it is, does not answer; ask again in a moment"
     )]
@@ -72,7 +74,7 @@ impl From<ReplayRefused> for ReplayError {
 }
 
 impl Replays {
-    /// Takes orders for a replayer.
+    /// Creates the API on a store and a replayer, with its limits.
     pub fn new(store: Store, replayer: Replayer, limits: ReplayLimits) -> Self {
         Self {
             store,
@@ -82,7 +84,8 @@ impl Replays {
         }
     }
 
-    /// What is requested with the full name of the webhook endpoint: a name alone is one of the caller's own, or else of no user.
+    /// Completes the name of the webhook endpoint. A short name is an endpoint of the caller, or
+    /// else one without an owner.
     async fn name_in_full(
         &self,
         caller: &Caller,
@@ -106,7 +109,7 @@ impl Replays {
         Ok(requested)
     }
 
-    /// Begins a replay. False beside one that was begun before with the same idempotency key.
+    /// Starts a replay. The flag is false if a replay with the same idempotency key exists.
     async fn start(
         &self,
         caller: &Caller,
@@ -154,7 +157,7 @@ impl Replays {
         let replay = Replay::new(id, request, Utc::now());
         let added = self.store.add_replay(&replay, &owner, key.as_deref());
         if !added.await? {
-            // The same request came twice at the same moment.
+            // A concurrent request with the same key was faster.
             let known = match &key {
                 Some(key) => self.of_key(&owner, key, &asked).await?,
                 None => None,
@@ -242,13 +245,13 @@ impl Replays {
     }
 }
 
-/// Where a replay can be followed.
+/// Returns the subject on which the replay can be followed.
 fn subject_of(replay: &Replay) -> String {
     let endpoint = replay.request.requested.endpoint.as_deref();
     mesh_events::subject::replay(&replay.id, endpoint, ">")
 }
 
-/// REST and gRPC routes of replays, which show nothing of anybody's jobs.
+/// Returns the REST and gRPC routes of replays, which contain no data of jobs.
 pub fn router(replays: Arc<Replays>) -> Router {
     rest::router(Arc::clone(&replays)).merge(grpc::router(replays))
 }

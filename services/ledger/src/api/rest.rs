@@ -1,4 +1,4 @@
-//! REST: what each route takes and gives.
+//! REST routes: parameters and responses.
 
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ pub(super) async fn head<A: EventsApi>(
 }
 
 impl Params {
-    /// Takes `fields` out.
+    /// Removes and parses `fields`.
     pub(super) fn fields(&mut self) -> Result<Option<Fields>, Problem> {
         self.take("fields")
             .map(|text| Fields::parse(&text))
@@ -153,7 +153,7 @@ impl Params {
     }
 }
 
-/// The only parameter of a history.
+/// Parses the only parameter of a history.
 fn at(query: Option<&str>) -> Result<Option<DateTime<Utc>>, Problem> {
     let mut params = Params::of(query)?;
     let at = params.time("at")?;
@@ -170,7 +170,7 @@ pub(super) fn problem(error: ApiError) -> Problem {
     }
 }
 
-/// A value as a line of NDJSON.
+/// Formats a value as a line of NDJSON.
 pub(super) fn line(value: &Value) -> String {
     format!("{value}\n")
 }

@@ -1,4 +1,4 @@
-//! `/v1/events/stats`: sums over the history.
+//! `/v1/events/stats`: aggregates over the history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

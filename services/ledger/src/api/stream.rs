@@ -1,7 +1,8 @@
 //! `/v1/events/stream`: entries as they are appended, as server-sent events.
 //!
-//! Filters and rights are those of `/v1/events`. The id of each server-sent event is its sequence, so whoever is cut off goes on with
-//! `after=<id>`; browsers and other clients of server-sent events do so by themselves with `Last-Event-ID`.
+//! Filters and permissions are those of `/v1/events`. The id of each server-sent event is its
+//! sequence. A disconnected client continues with `after=<id>`. Browsers and other clients of
+//! server-sent events send `Last-Event-ID` automatically.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use super::rest::problem;
 use super::{Entry, EventsApi, count, json};
 use crate::domain::query::ListRequest;
 
-/// How often a silent stream says that it lives.
+/// Interval of keep-alive comments on an idle stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a client of server-sent events waits before it connects again.
+/// Time after which a client of server-sent events reconnects.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// Entries after a sequence, and then those that are appended, as server-sent events. The id of each is its sequence.
@@ -68,7 +69,7 @@ pub(super) async fn follow<A: EventsApi>(
     let events = stream::unfold(
         (follower, fields, counts),
         async |(mut follower, fields, counts)| {
-            // A ledger that cannot be read ends the stream; the reader comes again, where it was.
+            // An unreadable ledger ends the stream; the client reconnects at its position.
             let found = follower.next().await?.ok()?;
             let event = render(&found, fields.as_ref()).ok()?;
             count(&counts, &found.content);
@@ -105,7 +106,7 @@ struct StreamRequest {
     after: Option<u64>,
 }
 
-/// The filters of a listing that make sense without an end.
+/// Parses the filters of a listing that make sense without an end.
 fn read(query: Option<&str>) -> Result<StreamRequest, Problem> {
     let mut params = Params::of(query)?;
     for name in ["until", "to_seq"] {

@@ -1,4 +1,4 @@
-//! What is said when the ledger itself has no answer, whatever was asked: one decision for REST and gRPC.
+//! Maps errors of the store to responses, the same for REST and gRPC.
 
 use axum::http::StatusCode;
 use mesh_runtime::api::{Problem, grpc};
@@ -6,16 +6,16 @@ use tonic::Status;
 
 use crate::error::Error;
 
-/// When a caller may ask again, in seconds.
+/// Retry-After in seconds.
 pub(super) const RETRY_AFTER_SECONDS: u64 = 5;
 
-/// Why there is none.
+/// Why the ledger cannot respond.
 enum UnavailableReason {
-    /// It would take longer than a query may: the same question will not do better.
+    /// The query exceeds its time limit: a retry would fail as well.
     TooLong,
-    /// The database is away for a moment.
+    /// The database is temporarily unavailable.
     Away,
-    /// Our fault.
+    /// An internal error.
     Ours,
 }
 
@@ -35,7 +35,7 @@ const TIMEOUT_DETAIL: &str = "the answer takes longer than a query may (ledger.d
 const UNAVAILABLE_DETAIL: &str =
     "the ledger's database does not answer: /readyz says why; ask again in a moment";
 
-/// Over REST.
+/// Converts the error for REST.
 pub(super) fn problem(error: &Error) -> Problem {
     match UnavailableReason::of(error) {
         UnavailableReason::TooLong => {
@@ -50,7 +50,7 @@ pub(super) fn problem(error: &Error) -> Problem {
     }
 }
 
-/// Over gRPC.
+/// Converts the error for gRPC.
 pub(super) fn status(error: &Error) -> Status {
     match UnavailableReason::of(error) {
         UnavailableReason::TooLong => {
@@ -65,7 +65,7 @@ pub(super) fn status(error: &Error) -> Status {
     }
 }
 
-/// What is in the way, for who can mend it.
+/// Logs the cause for the operator.
 pub(super) fn log(error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = mesh_runtime::error_chain(error), "answer request");
 }

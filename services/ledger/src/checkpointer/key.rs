@@ -1,4 +1,4 @@
-//! The key: found, registered, or made.
+//! Loads, registers or creates the signing key.
 
 use chrono::Utc;
 
@@ -10,7 +10,7 @@ use crate::domain::note::PrivateKey;
 use crate::error::Error;
 
 impl Checkpointer {
-    /// Finds the key to sign with, or makes the first. True if it made one.
+    /// Loads the signing key, or creates the first. Returns true if it created one.
     pub(super) async fn load_key(
         &self,
         state: &mut SignerState,
@@ -24,7 +24,7 @@ impl Checkpointer {
             return Ok(false);
         }
         state.key = None;
-        // A rotation or a first start that was killed between the database and the rename.
+        // A rotation or a first start was killed between the database write and the rename.
         let current = |key: &PrivateKey| {
             stored
                 .last()
@@ -63,7 +63,7 @@ impl Checkpointer {
         }
     }
 
-    /// What was signed last on this host.
+    /// Loads the newest note signed on this host.
     pub(super) fn load_last_note(&self, state: &mut SignerState) -> Result<(), Error> {
         if state.signed.is_none()
             && let Some(note) = self.file.last_note()?
@@ -101,7 +101,7 @@ impl Checkpointer {
     }
 }
 
-/// A key of an origin, made of chance.
+/// Creates a random key for an origin.
 pub(super) fn new_key(origin: &str) -> Result<PrivateKey, Error> {
     let seed: [u8; 32] = rand::random();
     PrivateKey::new(origin, &seed).map_err(|error| Error::NoKey(error.to_string()))

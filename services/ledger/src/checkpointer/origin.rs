@@ -1,7 +1,9 @@
-//! A ledger whose history cannot be brought back goes on under another origin, and says so for ever.
+//! Continues a ledger whose history cannot be recovered under another origin, and records that
+//! permanently.
 //!
-//! The first checkpoint of the new origin is signed by a key of each, and counts an entry of the audit that names the former origin and the
-//! newest checkpoint that is known of it. A holder of a checkpoint of the former origin sees that it is not continued.
+//! Keys of both origins sign the first checkpoint of the new origin. It covers an audit entry that
+//! names the former origin and its newest known checkpoint. So the holder of a checkpoint of the
+//! former origin sees that it is not continued.
 
 use bytes::Bytes;
 use chrono::Utc;
@@ -24,10 +26,10 @@ use crate::error::Error;
 use crate::metrics;
 
 impl Checkpointer {
-    /// Goes on under another origin with the entries there are.
+    /// Continues with the existing entries under another origin.
     ///
     /// # Errors
-    /// [`Error::NotResumed`] if nothing contradicts the ledger, or the name cannot be one.
+    /// [`Error::NotResumed`] if nothing contradicts the ledger, or the name is not a valid origin.
     pub async fn begin_origin(
         &self,
         origin: &str,
@@ -53,7 +55,7 @@ impl Checkpointer {
             )));
         }
         let new = new_key(origin)?;
-        // One that the database does not know, as it was made since the backup, cannot hand over.
+        // A key created after the backup is unknown to the database and cannot sign a hand-over.
         self.load_key(&mut state, &stored).await?;
         let Some(former) = state.key.clone() else {
             return Err(Error::NoKey(
@@ -120,12 +122,12 @@ impl Checkpointer {
         Ok(checkpoint)
     }
 
-    /// The note of the greatest checkpoint that is known of the former origin.
+    /// Returns the note of the largest known checkpoint of the former origin.
     async fn newest_known(&self, state: &SignerState) -> Result<String, Error> {
         let subject = subject::checkpoint(&state.origin);
         let mut walk = NewestFirst::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
         let published = walk.next().await?;
-        // One of a key that is not known here is named as it is.
+        // The checkpoint may be signed by an unknown key; its note is used unverified.
         let published =
             published.map(|message| String::from_utf8_lossy(&message.body).into_owned());
         let last = self.store.last_checkpoint().await?.map(|last| last.note);
@@ -138,7 +140,7 @@ impl Checkpointer {
             .unwrap_or_default())
     }
 
-    /// Publishes an entry of the audit, unless the ledger has it.
+    /// Publishes an audit entry, unless the ledger already has it.
     pub(super) async fn publish_audit(&self, entry: &AuditEntry) {
         let known = self.store.seq_of(&entry.id).await;
         if !matches!(known, Ok(Some(_))) {
@@ -157,7 +159,7 @@ impl Checkpointer {
         }
     }
 
-    /// Publishes that the bus has a checkpoint which the ledger contradicts.
+    /// Publishes that a checkpoint on the bus contradicts the ledger.
     pub(super) async fn publish_contradiction(&self) {
         if let Err(error) = self.try_publish_contradiction().await {
             let error = mesh_runtime::error_chain(&error);
@@ -183,7 +185,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Checks a reported checkpoint. A contradiction is published.
+    /// Checks a reported checkpoint, and publishes a contradiction.
     ///
     /// # Errors
     /// [`Error::NotResumed`] if no key of the ledger has signed it.

@@ -10,14 +10,16 @@ use crate::domain::keys;
 use crate::domain::order::{EntryOrder, MAX_ID_PREFIXES, id_prefix};
 use crate::error::Error;
 
-/// Checkpoints of one size, of which there are more if keys are replaced while no entry comes.
+/// Maximum number of checkpoints of one size. There are several if keys are rotated while no
+/// entries arrive.
 const MAX_CHECKPOINTS_PER_SIZE: u32 = 100;
 
 impl Checkpointer {
-    /// Gives NATS the newest checkpoint, and the audit its entries. What fails is tried again with the next checkpoint or tick.
+    /// Publishes the newest checkpoint to NATS, and audit entries of keys. Failures are retried
+    /// with the next checkpoint or tick.
     pub(super) async fn publish(&self, state: &mut SignerState) {
         if let Some((size, _)) = &state.unpublished {
-            // Before the checkpoint: who has that finds the order of what it counts.
+            // Published before the checkpoint, so that its readers find the order of its entries.
             let size = *size;
             if let Err(error) = self.publish_order(state, size).await {
                 let error = mesh_runtime::error_chain(&error);
@@ -50,7 +52,7 @@ impl Checkpointer {
         }
     }
 
-    /// Gives NATS the order of the entries up to one, beginning where the last message ended.
+    /// Publishes the order of the entries up to one, starting where the last message ended.
     async fn publish_order(&self, state: &mut SignerState, up_to: u64) -> Result<(), Error> {
         let subject = subject::order(&state.origin);
         let mut done = match state.ordered {
@@ -59,7 +61,8 @@ impl Checkpointer {
                 let last = self.bus.last_stored(MESH_ORDER, &subject).await;
                 let last = last.map_err(Error::Bus)?;
                 let order = last.and_then(|message| EntryOrder::decode(&message.body));
-                // Beyond what was signed before this start, entries may have come in another order since.
+                // After the last checkpoint signed before this start, entries may since have
+                // arrived in another order.
                 let known = order.map_or(0, |order| order.end() - 1);
                 known.min(state.signed_before)
             }
@@ -86,8 +89,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm. A key that
-    /// its predecessor has not signed was written into the table by someone else: publishing it would confirm it.
+    /// Publishes an audit entry for every key that replaced another. Its id is derived from the
+    /// key, so publishing it twice is harmless. A key not signed by its predecessor was written
+    /// into the table by another party. Publishing it would confirm it.
     async fn announce_keys(&self) -> Result<(), String> {
         let failed = |error: Error| mesh_runtime::error_chain(&error);
         let keys = self.store.checkpoint_keys().await.map_err(failed)?;

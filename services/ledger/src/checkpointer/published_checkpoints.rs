@@ -1,4 +1,5 @@
-//! The newest checkpoint that the bus has: whoever puts database and key file back to an earlier state does not put back that.
+//! Reads the newest checkpoint from the bus. Restoring database and key file to an earlier state
+//! does not revert it.
 
 use mesh_bus::{Bus, StoredMessage};
 use mesh_events::catalogue::MESH_CHECKPOINTS;
@@ -10,11 +11,12 @@ use crate::domain::keys::{self, StoredKey};
 use crate::domain::note::{NoteError, PublicKey};
 use crate::error::Error;
 
-/// So many messages are looked at, the newest first, until one is a checkpoint.
+/// Maximum number of messages read, newest first, to find a checkpoint.
 const MAX_MESSAGES: usize = 100;
 
 impl Checkpointer {
-    /// Before anything is appended: whether more was signed than the ledger has. If NATS does not answer, the first signature waits for it.
+    /// Checks before the first append whether more entries were signed than the ledger has. If NATS
+    /// is unavailable, the first signature waits for it.
     pub async fn check_published_checkpoints(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         let keys = self.store.checkpoint_keys().await?;
@@ -30,7 +32,7 @@ impl Checkpointer {
         }
     }
 
-    /// What was signed is known to whoever appends.
+    /// Sets the signed size in the store, which refuses appends to a smaller ledger.
     pub(super) fn note_signed(&self, state: &SignerState) {
         for checkpoint in state.signed.iter().chain(&state.published) {
             self.store.set_signed_size(checkpoint.size);
@@ -51,7 +53,7 @@ impl Checkpointer {
                 break;
             };
             if let Some(checkpoint) = read_published(&state.origin, &message, &keys)? {
-                // SignedCheckpoint elsewhere: by another replica, or by a history that is not this one.
+                // Signed elsewhere: by another replica, or on another history.
                 let known = [&state.published, &state.signed];
                 state.compared &= known.into_iter().flatten().any(|one| *one == checkpoint);
                 state.published = Some(checkpoint);
@@ -62,7 +64,8 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// The keys that the database knows, and the one in the file: it may be newer than a database that was set back.
+    /// Returns the keys in the database and the one in the file, which may be newer than a restored
+    /// database.
     pub(super) fn known_keys(&self, stored: &[StoredKey]) -> Result<Vec<PublicKey>, Error> {
         let stored = stored.iter().filter_map(|key| key.vkey.parse().ok());
         let file = self.file.read()?.map(|key| key.public());
@@ -70,7 +73,7 @@ impl Checkpointer {
     }
 }
 
-/// The checkpoint in a message; `None` if it is none of this ledger.
+/// Parses the checkpoint in a message, or returns `None` if it is not one of this ledger.
 pub(super) fn read_published(
     origin: &str,
     message: &StoredMessage,
@@ -100,13 +103,13 @@ pub(super) fn read_published(
     }
 }
 
-/// The messages of a stream on a subject, the newest first.
+/// Iterates over the messages of a stream on a subject, newest first.
 pub(super) struct NewestFirst<'a> {
     bus: &'a Bus,
     stream: &'static str,
     subject: &'a str,
     newest: Option<StoredMessage>,
-    /// Sequences that are not read yet.
+    /// Sequences not read yet.
     left: std::ops::Range<u64>,
 }
 
@@ -127,7 +130,7 @@ impl<'a> NewestFirst<'a> {
         })
     }
 
-    /// The one before; `None` if there is none any more.
+    /// Returns the previous message, or `None` if there is none.
     pub(super) async fn next(&mut self) -> Result<Option<StoredMessage>, Error> {
         if let Some(newest) = self.newest.take() {
             return Ok(Some(newest));

@@ -1,8 +1,9 @@
-//! A ledger that was set back takes the rest of its history from the bus, and goes on as if nothing had happened.
+//! Recovers the lost history of a restored ledger from the bus.
 //!
-//! What has to be found again is fixed by a signed checkpoint: there is one order of the messages that gives its root. The marks on
-//! `MESH_ORDER` say which. First all leaves are computed and compared with the checkpoint, and with those before it; only then something is
-//! written. Interrupted, it goes on from what it has.
+//! A signed checkpoint determines the result: only one order of the messages has its root. The
+//! messages on `MESH_ORDER` give that order. All leaves are computed first and compared with this
+//! checkpoint and all earlier ones. Only then are entries written. An interrupted recovery
+//! continues from the entries that it has written.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,10 +30,10 @@ use crate::domain::tile::grow;
 use crate::error::Error;
 use crate::handlers::Source;
 
-/// Entries of one transaction.
+/// Entries per transaction.
 const PAGE_ENTRIES: usize = 500;
 
-/// An entry that is to be put back.
+/// An entry to recover.
 #[derive(Clone, Copy, Debug)]
 struct RecoveryPlan {
     source: Source,
@@ -40,7 +41,7 @@ struct RecoveryPlan {
     leaf: Hash,
 }
 
-/// A signed checkpoint, and when it was published, in microseconds since 1970.
+/// A signed checkpoint and the time of its publication, in microseconds since 1970.
 struct PublishedEntry {
     checkpoint: Checkpoint,
     note: String,
@@ -48,10 +49,11 @@ struct PublishedEntry {
 }
 
 impl Checkpointer {
-    /// Brings back what the ledger had when a checkpoint was signed: this one, or the newest that is known.
+    /// Recovers the entries up to a checkpoint: the given one, or the newest known.
     ///
     /// # Errors
-    /// [`Error::NotResumed`] if it is not all on the bus, [`Error::Inconsistent`] if the entries are others. Nothing is written then.
+    /// [`Error::NotResumed`] if entries are missing on the bus, [`Error::Inconsistent`] if the
+    /// entries differ. Nothing is written then.
     pub async fn resume(&self, note: Option<&str>, made_by: &str) -> Result<Resumed, Error> {
         let mut state = self.state.lock().await;
         let stored = self.store.checkpoint_keys().await?;
@@ -60,7 +62,8 @@ impl Checkpointer {
         let keys = self.known_keys(&stored)?;
         let from = self.store.head().await?.seq;
         let mut published = self.published_beyond(&state.origin, &keys, from).await?;
-        // What was signed here and did not reach the bus any more. One of another origin or key says nothing here.
+        // A checkpoint signed on this host may not have reached the bus. One of another origin or
+        // key is ignored.
         if let (None, Some(last)) = (note, self.file.last_note()?) {
             add(&mut published, last, &state.origin, &keys).ok();
         }
@@ -115,7 +118,7 @@ impl Checkpointer {
         Ok(resumed)
     }
 
-    /// Checkpoints that the bus has of more entries than that, the smallest first.
+    /// Returns the checkpoints on the bus with more entries than that, smallest first.
     async fn published_beyond(
         &self,
         origin: &str,
@@ -129,7 +132,7 @@ impl Checkpointer {
             let Some(checkpoint) = read_published(origin, &message, keys)? else {
                 continue;
             };
-            // One that the ledger has is enough to say that nothing is missing.
+            // One checkpoint that the ledger already has suffices to show that nothing is missing.
             let beyond = checkpoint.size > entries;
             if beyond || published.is_empty() {
                 published.push(PublishedEntry {
@@ -147,7 +150,8 @@ impl Checkpointer {
         Ok(published)
     }
 
-    /// When, in microseconds since 1970, and for whom keys were made that replaced others, by the key: as the audit says.
+    /// Returns when and for whom each rotated key was created, by key, according to the audit.
+    /// Times are in microseconds since 1970.
     async fn keys_made(&self) -> Result<HashMap<String, (i64, String)>, Error> {
         let mut made = HashMap::new();
         let subject = subject::audit(&self.cluster, keys::KIND);
@@ -164,7 +168,7 @@ impl Checkpointer {
         Ok(made)
     }
 
-    /// Where the entries after one, up to another, are in the streams.
+    /// Locates the entries of a range in the streams.
     async fn find(&self, origin: &str, from: u64, to: u64) -> Result<Vec<RecoveryPlan>, Error> {
         let mut places = OrderIndex::new(from, to);
         let subject = subject::order(origin);
@@ -203,7 +207,8 @@ impl Checkpointer {
             }
             rest.extend(spare);
         }
-        // Of what nothing is said of, time is the best guess. What a guess is worth the root says.
+        // Entries without a recorded order are sorted by time as the best guess. The root then
+        // shows whether the guess is right.
         rest.sort_by_key(|(stored, ..)| *stored);
         let mut ids = HashSet::new();
         rest.retain(|(.., record)| ids.insert(record.id.clone()));
@@ -227,7 +232,7 @@ impl Checkpointer {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Compares the entries with every checkpoint; gives the subtrees that are complete with them.
+    /// Compares the entries with every checkpoint, and returns the completed subtrees.
     async fn prove(
         &self,
         from: u64,
@@ -284,7 +289,7 @@ impl Checkpointer {
     }
 }
 
-/// The checkpoints of what is brought back are those that were signed, and keys are handed over where they were.
+/// Restores the original checkpoints and the hand-overs of keys at their original sizes.
 fn to_store(
     mut number: i64,
     mut known: Vec<StoredKey>,
@@ -340,7 +345,7 @@ fn to_store(
     Ok(all)
 }
 
-/// The messages of a stream that the ledger has not taken in, in their order.
+/// The messages of a stream that the ledger has not received, in order.
 struct UnreadMessages<'a> {
     checkpointer: &'a Checkpointer,
     source: Source,
@@ -359,7 +364,7 @@ impl<'a> UnreadMessages<'a> {
         Ok(Self {
             checkpointer,
             source,
-            // In a stream that was made again everything is new.
+            // In a recreated stream all messages are new.
             next: if same_stream {
                 position.received.up_to + 1
             } else {
@@ -369,7 +374,7 @@ impl<'a> UnreadMessages<'a> {
         })
     }
 
-    /// Sequence, time and record of the next; `None` at the end.
+    /// Returns sequence, time and record of the next message, or `None` at the end.
     async fn next(&mut self) -> Result<Option<(u64, i64, Record)>, Error> {
         while self.next <= self.last {
             let bus = &self.checkpointer.bus;

@@ -1,4 +1,5 @@
-//! The stored subtrees: out of them the tree goes on at a start, and proofs are made. They follow from the entries, so wrong ones are made anew.
+//! The stored subtrees, from which a start restores the tree and proofs are computed. They follow
+//! from the entries, so wrong ones can be rebuilt.
 
 use ledger_format::chain::Hash;
 use ledger_format::merkle::{Frontier, Node, Range};
@@ -11,11 +12,11 @@ use crate::domain::tile::tiles;
 use crate::error::Error;
 use crate::metrics;
 
-/// Subtrees to be stored.
+/// Subtrees to store.
 #[derive(Default)]
 pub(super) struct Subtrees {
     pub made: Vec<(Node, Hash)>,
-    /// They take the place of all that are stored, which do not give what was signed.
+    /// True if they replace all stored subtrees, which do not match the signed root.
     pub anew: bool,
 }
 
@@ -34,7 +35,8 @@ impl Subtrees {
     }
 }
 
-/// The tree of a checkpoint: out of the stored subtrees, or, if those are missing or wrong, out of all leaves, with the subtrees to store.
+/// Restores the tree of a checkpoint from the stored subtrees. If these are missing or wrong, it is
+/// rebuilt from all leaves, and the result contains the subtrees to store.
 pub(super) async fn tree_at(
     store: &Store,
     checkpoint: Option<&Checkpoint>,
@@ -59,10 +61,10 @@ pub(super) async fn tree_at(
     tree_of_leaves(store, checkpoint).await
 }
 
-/// Computes every stored subtree again from the entries, up to the newest checkpoint.
+/// Recomputes all stored subtrees from the entries up to the newest checkpoint.
 ///
 /// # Errors
-/// [`Error::Inconsistent`] if it is the entries that are wrong.
+/// [`Error::Inconsistent`] if the entries themselves are wrong.
 pub async fn repair_subtrees(store: &Store) -> Result<(), Error> {
     let keys = store.checkpoint_keys().await?;
     let keys: Vec<PublicKey> = keys

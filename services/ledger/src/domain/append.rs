@@ -1,8 +1,9 @@
 //! Appends records to the chain.
 //!
-//! A record is stored once per id. The same id with the same bytes is a duplicate; with different bytes it is a conflict, and the first
-//! record is retained. Observers of one event agree on its id but not on every byte (`observed_at` differs), so conflicts are counted but
-//! not an error.
+//! Each id is stored once. A record with a known id and the same bytes is a duplicate. With
+//! different bytes it is a conflict, and the first record is retained. Observers of one event agree
+//! on its id, but not on every byte (`observed_at` differs). Conflicts are therefore counted, but
+//! are not errors.
 
 use std::collections::HashMap;
 
@@ -10,10 +11,10 @@ use ledger_format::chain::{self, GENESIS, Hash};
 
 use super::record::Record;
 
-/// End of the chain.
+/// The head of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Sequence of the last entry; 0 before the first.
+    /// Sequence of the last entry, 0 before the first.
     pub seq: u64,
     /// Chain value of the last entry.
     pub chain: Hash,
@@ -31,29 +32,29 @@ impl Default for Head {
 /// A new entry of the chain.
 #[derive(Clone, Debug)]
 pub struct NewEntry {
-    /// Sequence, dense, from 1.
+    /// Sequence from 1, without gaps.
     pub seq: u64,
     /// Leaf hash of the record at this sequence.
     pub leaf: Hash,
-    /// Chain value.
+    /// Chain value after this entry.
     pub chain: Hash,
-    /// The record.
+    /// The appended record.
     pub record: Record,
 }
 
-/// An entry that already has an id.
+/// A stored entry with the id of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct ExistingEntry {
-    /// Sequence.
+    /// Sequence of the entry.
     pub seq: u64,
-    /// Its leaf hash.
+    /// Leaf hash of the entry.
     pub leaf: Hash,
 }
 
-/// A record whose id exists with different bytes.
+/// A record whose id is stored with different bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The id.
+    /// Id of the event.
     pub id: String,
     /// Sequence of the stored entry.
     pub stored_seq: u64,
@@ -64,7 +65,7 @@ pub struct Conflict {
 pub struct AppendResult {
     /// Entries to store, in order.
     pub entries: Vec<NewEntry>,
-    /// End of the chain after them.
+    /// Head of the chain after them.
     pub head: Head,
     /// Records that were already stored with the same bytes.
     pub duplicates: u64,

@@ -1,7 +1,8 @@
-//! Ranges of entries whose content was taken out of the database, and what the audit says about them.
+//! Ranges of entries whose content was removed from the database, and their audit entries.
 //!
-//! They follow each other from the first entry on, so that one number says what is still there. Each ends where a signed checkpoint does: the
-//! file of a range is an export (see [`super::export`]), which anybody can verify by itself.
+//! The ranges follow each other from the first entry on, so a single sequence marks where content
+//! is still present. Each range ends at a signed checkpoint. The archive file of a range is an
+//! export (see [`super::export`]), which can be verified on its own.
 
 use std::path::Path;
 
@@ -18,67 +19,67 @@ use super::checkpoint::Checkpoint;
 use super::keys::{StoredKey, in_charge};
 use super::note::PublicKey;
 
-/// Kind of the audit entries about archives.
+/// Kind of audit entries about archives.
 pub const KIND: &str = "retention";
 
-/// A range as it is stored.
+/// A stored range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredArchive {
-    /// Which one, from 1.
+    /// Number of the range, from 1.
     pub number: i64,
-    /// Sequence of its first entry.
+    /// Sequence of the first entry.
     pub first_seq: i64,
-    /// Sequence of its last entry, and the size of the checkpoint it ends with.
+    /// Sequence of the last entry, and size of the checkpoint at the end of the range.
     pub last_seq: i64,
-    /// Where its content is; `None` if it was erased.
+    /// The archive file, `None` if the content was erased.
     pub file: Option<StoredFile>,
     /// The public key that signed the checkpoint.
     pub signed_by: String,
-    /// When it was made, in microseconds since 1970.
+    /// Time of archiving or erasing, in microseconds since 1970.
     pub made_at: i64,
-    /// Who had it made; empty for the policy.
+    /// User who requested it, empty for the retention policy.
     pub made_by: String,
-    /// SHA-256 over the ids of its entries; empty as long as there is no note.
+    /// SHA-256 over the ids of the entries, empty while there is no note.
     pub ids: Vec<u8>,
-    /// The signed note that says all this; `None` if a version made it that signed none.
+    /// The signed archive record, `None` for ranges of a version that did not sign them.
     pub note: Option<String>,
 }
 
-/// The file of a range.
+/// The archive file of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredFile {
-    /// Where it was written. It may have been moved since.
+    /// Path at the time of writing. The file may have been moved since.
     pub path: String,
     /// SHA-256 of the file.
     pub sha256: Vec<u8>,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: i64,
 }
 
-/// What the ledger has of a range besides its row.
+/// Evidence about a range besides its row.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// The ledger's keys, in their order.
+    /// Keys of the ledger, in order.
     pub keys: Vec<StoredKey>,
-    /// Notes of the checkpoints that end where the range does.
+    /// Notes of the checkpoints at the end of the range.
     pub checkpoints: Vec<String>,
-    /// How many entries checkpoints count.
+    /// Size of the largest checkpoint.
     pub signed: i64,
-    /// The range's entry in the audit; `None` if the ledger does not have it yet.
+    /// Audit entry of the range, `None` if the ledger does not have it yet.
     pub audited: Option<Audited>,
 }
 
-/// The entry in the audit of a range.
+/// The audit entry of a range.
 #[derive(Clone, Debug)]
 pub struct Audited {
-    /// Its sequence.
+    /// Sequence of the audit entry.
     pub seq: i64,
-    /// What it says; `None` if that was archived, too.
+    /// Body of the audit entry, `None` if it was archived as well.
     pub body: Option<Vec<u8>>,
 }
 
 impl StoredArchive {
-    /// What is signed about it.
+    /// Returns the statement to sign.
     pub fn range(&self, root: Hash) -> ArchivedRange<'_> {
         ArchivedRange {
             first: self.first_seq,
@@ -95,7 +96,8 @@ impl StoredArchive {
         }
     }
 
-    /// The root of the tree that its last entry completes, by a checkpoint that its key has signed; `None` if there is none.
+    /// Returns the root after its last entry from a checkpoint signed by its key, or `None` if
+    /// there is none.
     pub fn root(&self, evidence: &Evidence) -> Option<Hash> {
         let known = |key: &&StoredKey| key.vkey == self.signed_by;
         let key: PublicKey = evidence.keys.iter().find(known)?.vkey.parse().ok()?;
@@ -106,8 +108,10 @@ impl StoredArchive {
         (opened.size.cast_signed() == self.last_seq).then_some(opened.root)
     }
 
-    /// Whether the ledger did it. Its note must be signed by the key that was in charge when the audit got its entry; as long as it has none,
-    /// by the newest: a key that was replaced proves nothing new. Without a note an earlier version made it, which published the audit entry at once.
+    /// True if the ledger created the range. Its note must be signed by the key that was active
+    /// when the audit entry was appended. Without an audit entry it must be the newest key, because
+    /// a replaced key proves nothing new. A range without a note was created by an earlier version,
+    /// which published the audit entry immediately.
     pub fn is_authentic(&self, evidence: &Evidence) -> bool {
         let Some(root) = self.root(evidence) else {
             return false;
@@ -126,7 +130,7 @@ impl StoredArchive {
             .is_some_and(|key| self.range(root).is_signed(note, &key))
     }
 
-    /// Whether the audit says the same, as far as it is still there.
+    /// True if the audit entry matches, as far as its body is still present.
     fn matches_audit(&self, audited: &Audited) -> bool {
         let Some(body) = &audited.body else {
             return true;
@@ -136,12 +140,12 @@ impl StoredArchive {
             .is_ok_and(|stored| (stored.at, stored.act) == (expected.at, expected.act))
     }
 
-    /// How many entries it has.
+    /// Returns the number of entries.
     pub const fn entries(&self) -> u64 {
         (self.last_seq - self.first_seq + 1).unsigned_abs()
     }
 
-    /// Deterministic id of its audit entry.
+    /// Returns the deterministic id of its audit entry.
     pub fn audit_id(&self) -> String {
         let mut hash = Sha256::new();
         let sha256 = self.file.as_ref().map_or(&[][..], |file| &file.sha256);
@@ -161,7 +165,7 @@ impl StoredArchive {
             .to_string()
     }
 
-    /// Its entry in the audit.
+    /// Returns its audit entry.
     pub fn audit_entry(&self, cluster: &str) -> AuditEntry {
         let (file, sha256) = match &self.file {
             Some(file) => (file_name(&file.path), hex::encode(&file.sha256)),
@@ -184,7 +188,8 @@ impl StoredArchive {
     }
 }
 
-/// The first of some ranges that is not one that follows the one before it, or claims entries that are not there.
+/// Returns the first range that does not follow the previous one, or includes entries that do not
+/// exist.
 pub fn misplaced(archives: &[StoredArchive], count: i64) -> Option<&StoredArchive> {
     let mut end = 0;
     let mut numbered = archives.iter().zip(1..);
@@ -199,12 +204,12 @@ pub fn misplaced(archives: &[StoredArchive], count: i64) -> Option<&StoredArchiv
     misplaced.map(|(archive, _)| archive)
 }
 
-/// Name of the file of a range; files sort as their entries do.
+/// Returns the file name of a range. Files sort in the order of their entries.
 pub fn name(first_seq: i64, last_seq: i64) -> String {
     format!("ledger-{first_seq:012}-{last_seq:012}.ndjson.gz")
 }
 
-/// The name of a file without its folders.
+/// Returns the name of a file without its folders.
 pub fn file_name(path: &str) -> String {
     let name = Path::new(path).file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
@@ -233,7 +238,8 @@ mod tests {
         }
     }
 
-    /// Two keys, the second from 20 entries on, and a range of 10 entries with the checkpoint that the first signed.
+    /// Two keys, of which the second signs from 20 entries on, and a range of 10 entries with a
+    /// checkpoint signed by the first.
     fn signed() -> (StoredArchive, Evidence) {
         let root = [3; 32];
         let vkey = |seed| key(seed).public().to_string();
@@ -285,7 +291,7 @@ mod tests {
             ..evidence.clone()
         };
         let (by_first, by_second) = (noted(&archive, 1), noted(&archive, 2));
-        // A key that was replaced does not vouch for what nobody has heard of.
+        // A replaced key cannot authenticate a range without an audit entry.
         assert!(!by_first.is_authentic(&evidence) && by_second.is_authentic(&evidence));
         assert!(by_first.is_authentic(&at(20)) && !by_second.is_authentic(&at(20)));
         assert!(!by_first.is_authentic(&at(21)) && by_second.is_authentic(&at(21)));
@@ -295,7 +301,7 @@ mod tests {
             ..by_second.clone()
         };
         assert!(!changed.is_authentic(&evidence));
-        // Of another checkpoint, or none.
+        // A checkpoint of another size, or none.
         let none = Evidence {
             checkpoints: Vec::new(),
             ..evidence.clone()

@@ -1,33 +1,34 @@
-//! Where a listing goes on.
+//! The cursor of a listing.
 //!
-//! A cursor is opaque to callers. It holds the sequence of the last entry that was given, the bounds of time as they were resolved for
-//! the first page (`since=2h` must not move between pages), and a digest of the question, so that it cannot be used with another one. It gives no
-//! rights: who may see what is decided anew for each page.
+//! A cursor is opaque to callers. It holds the sequence of the last returned entry and the time
+//! bounds resolved for the first page, so that `since=2h` does not move between pages. It also
+//! holds a digest of the request, so that it cannot be used with another one. It grants no rights:
+//! visibility is evaluated anew for each page.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Length of the digest of a question.
+/// Length of the digest of a request, in bytes.
 pub const DIGEST: usize = 8;
 
 const VERSION: u8 = 1;
 const NONE: i64 = i64::MIN;
 
-/// Where a listing goes on.
+/// Position in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Sequence of the last entry that was given.
+    /// Sequence of the last returned entry.
     pub seq: i64,
     /// Lower bound in microseconds since 1970.
     pub since: Option<i64>,
     /// Upper bound in microseconds since 1970.
     pub until: Option<i64>,
-    /// Digest of the question.
+    /// Digest of the request.
     pub digest: [u8; DIGEST],
 }
 
 impl Cursor {
-    /// The text that callers get.
+    /// Encodes the cursor for callers.
     pub fn encode(&self) -> String {
         let mut bytes = vec![VERSION];
         for number in [
@@ -41,7 +42,7 @@ impl Cursor {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads a cursor; `None` if the text is none.
+    /// Decodes a cursor. Returns `None` if the text is not a cursor.
     pub fn decode(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (version, rest) = bytes.split_first()?;

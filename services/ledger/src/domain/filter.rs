@@ -1,4 +1,4 @@
-//! Which entries a question is about: one filter for listings, streams, exports, sums and replays.
+//! Filters of entries, shared by listings, streams, exports, statistics and replays.
 
 use chrono::{DateTime, Utc};
 use mesh_events::{Category, EventType};
@@ -9,13 +9,13 @@ use slurm_types::JobRef;
 use super::nodes::is_single_node;
 use super::record::{AUDIT, categories};
 
-/// A question that cannot be answered: which part of it, and what would be allowed.
+/// An invalid filter: the field, and its allowed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidFilter {
-    /// Name of the filter, as it is written in the address.
+    /// Name of the filter, as in the query string.
     pub field: &'static str,
-    /// What is wrong and what is allowed.
+    /// The fault and the allowed values.
     pub problem: String,
 }
 
@@ -28,93 +28,94 @@ impl InvalidFilter {
     }
 }
 
-/// A filter as it was asked for. What is `None` or empty filters nothing. As JSON it has the names of the API's filters.
+/// A filter as requested. `None` and empty fields do not filter. Its JSON has the names of the
+/// API's filters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filter {
-    /// Only this cluster.
+    /// Cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// Only these types; `job.*` is allowed.
+    /// Types; `job.*` is allowed.
     #[serde(rename = "type", skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<String>,
-    /// Only this job, in Slurm's id form.
+    /// Job, in Slurm's id form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Only this run, by its entity key.
+    /// Run, by its entity key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// Only tasks (and the record) of this array.
+    /// Tasks, and the record, of this array.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub array: Option<u32>,
-    /// Only what belongs to this Unix user.
+    /// Events that belong to this Unix user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Only what belongs to the person with this OIDC subject or e-mail address.
+    /// Events that belong to the person with this OIDC subject or e-mail address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// Only this Slurm account.
+    /// Slurm account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// Only this partition.
+    /// Partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// Only what is of this node, or of jobs that ran on it.
+    /// Events of this node, and of jobs that ran on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Only jobs of this name; a `*` at the end stands for any rest.
+    /// Job name; a `*` at the end matches any suffix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Only what occurred at or after this time.
+    /// Events that occurred at or after this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<TimeBound>,
-    /// Only what occurred before this time.
+    /// Events that occurred before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<TimeBound>,
-    /// Only entries from this sequence on.
+    /// First sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_seq: Option<u64>,
-    /// Only entries up to this sequence.
+    /// Last sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
 }
 
-/// A filter that can be applied.
+/// A validated filter.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Only this cluster.
+    /// Cluster.
     pub cluster: Option<String>,
-    /// Only these types; empty for every event (and no audit entry).
+    /// Types; if empty, all events, but no audit entries.
     pub types: Vec<TypePattern>,
-    /// Only this job.
+    /// Job.
     pub job: Option<JobRef>,
-    /// Only this run, by its entity key.
+    /// Run, by its entity key.
     pub run: Option<String>,
-    /// Only this array.
+    /// Array.
     pub array: Option<u32>,
-    /// Only what belongs to this Unix user.
+    /// Events that belong to this Unix user.
     pub user: Option<String>,
-    /// Only what belongs to the person with this OIDC subject or e-mail address.
+    /// Events that belong to the person with this OIDC subject or e-mail address.
     pub identity: Option<String>,
-    /// Only this Slurm account.
+    /// Slurm account.
     pub account: Option<String>,
-    /// Only this partition.
+    /// Partition.
     pub partition: Option<String>,
-    /// Only what is of this node, or of jobs that ran on it.
+    /// Events of this node, and of jobs that ran on it.
     pub node: Option<String>,
-    /// Only jobs of such a name.
+    /// Job name.
     pub name: Option<NamePattern>,
-    /// Only what occurred at or after, in microseconds since 1970.
+    /// Events that occurred at or after this time, in microseconds since 1970.
     pub since: Option<i64>,
-    /// Only what occurred before, in microseconds since 1970.
+    /// Events that occurred before this time, in microseconds since 1970.
     pub until: Option<i64>,
-    /// Only entries from this sequence on.
+    /// First sequence.
     pub from_seq: Option<i64>,
-    /// Only entries up to this sequence.
+    /// Last sequence.
     pub to_seq: Option<i64>,
 }
 
-/// One type, or all of a category.
+/// A type, or all types of a category.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypePattern {
     /// `job.*`
@@ -123,7 +124,7 @@ pub enum TypePattern {
     Exactly(String),
 }
 
-/// A name, or how it begins.
+/// A name or a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// `train`
@@ -133,10 +134,10 @@ pub enum NamePattern {
 }
 
 impl Filter {
-    /// Checks the filter. `now` is what relative times count from.
+    /// Validates the filter. Relative times are relative to `now`.
     ///
     /// # Errors
-    /// The first part that is wrong.
+    /// The first invalid field.
     pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, InvalidFilter> {
         let types = self
             .types
@@ -170,7 +171,7 @@ impl Filter {
 }
 
 impl Selection {
-    /// True if it names something that only a few entries are about.
+    /// True if only a few entries can match.
     pub const fn is_narrow(&self) -> bool {
         self.job.is_some()
             || self.run.is_some()
@@ -178,12 +179,12 @@ impl Selection {
             || matches!(self.name, Some(NamePattern::Exactly(_)))
     }
 
-    /// True if it has a cluster or a time, which blocks of entries are summarized by.
+    /// True if it has a cluster or a time, by which blocks of entries are summarized.
     pub const fn is_in_blocks(&self) -> bool {
         self.cluster.is_some() || self.since.is_some() || self.until.is_some()
     }
 
-    /// True if it names something else that events are of, and audit entries are not.
+    /// True if it has a condition on another column that audit entries lack.
     pub const fn has_a_column(&self) -> bool {
         self.user.is_some()
             || self.account.is_some()
@@ -192,10 +193,10 @@ impl Selection {
             || self.name.is_some()
     }
 
-    /// Checks that the bounds of time and sequence leave something.
+    /// Checks that the bounds of time and sequence are not empty ranges.
     ///
     /// # Errors
-    /// If they do not.
+    /// The bound that makes a range empty.
     pub fn check_bounds(&self) -> Result<(), InvalidFilter> {
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since >= until
@@ -217,15 +218,15 @@ impl Selection {
     }
 }
 
-/// A sequence as databases keep it; beyond their range there is nothing.
+/// Converts a sequence for the database. Larger values match nothing.
 fn bounded(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-/// Reads a job in Slurm's id form.
+/// Parses a job in Slurm's id form.
 ///
 /// # Errors
-/// If it is none, or a range of array tasks.
+/// If it is not a job id, or is a range of array tasks.
 pub fn job_ref(text: &str) -> Result<JobRef, InvalidFilter> {
     match text.parse() {
         Ok(JobRef::ArrayTasks { .. }) | Err(_) => Err(InvalidFilter::new(

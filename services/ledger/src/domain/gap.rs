@@ -13,21 +13,23 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 /// A stored gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Number, from 1.
+    /// Number of the gap, from 1.
     pub number: i64,
-    /// The stream.
+    /// Name of the stream.
     pub stream: String,
-    /// When the stream was created, in microseconds since 1970.
+    /// Creation time of the stream, in microseconds since 1970.
     pub created_at: i64,
-    /// Sequence of the first message.
+    /// Sequence of the first lost message.
     pub first_sequence: i64,
-    /// Sequence of the last message; smaller than the first if the number is unknown because the stream was recreated.
+    /// Sequence of the last lost message. It is smaller than the first if the number is unknown
+    /// because the stream was recreated.
     pub last_sequence: i64,
-    /// The stream stored them at or after this time, in microseconds since 1970.
+    /// Lower bound of the time at which the stream stored the lost messages, in microseconds since
+    /// 1970.
     pub from_at: i64,
-    /// The stream stored them at or before this time.
+    /// Upper bound of that time, in microseconds since 1970.
     pub to_at: i64,
-    /// When the gap was found.
+    /// Time of detection, in microseconds since 1970.
     pub found_at: i64,
 }
 
@@ -37,25 +39,25 @@ impl Gap {
         EventId::sampled(cluster, &key, EventType::CaptureGapOpened, n)
     }
 
-    /// Scope and number of the gap.
+    /// Returns scope and number of the gap.
     fn counted(&self) -> (String, u64) {
         let key = format!("capture/stream/{}/{}", self.stream, self.created_at);
         (key, self.first_sequence.unsigned_abs())
     }
 
-    /// Deterministic ids of the opening and the closing event.
+    /// Returns the deterministic ids of the opening and the closing event.
     pub fn event_ids(&self, cluster: &str) -> [String; 2] {
         let opened = self.id(cluster);
         let closed = EventId::derived(opened, EventType::CaptureGapClosed, 0);
         [opened, closed].map(|id| id.to_string())
     }
 
-    /// Whether ingest can recover the events from Slurm's accounting.
+    /// True if ingest can recover the events from Slurm's accounting.
     pub fn is_recoverable(&self) -> bool {
         self.stream == SLURM_EVENTS
     }
 
-    /// Number of messages; `None` if unknown.
+    /// Returns the number of lost messages, or `None` if unknown.
     pub fn messages(&self) -> Option<u64> {
         let count = self.last_sequence - self.first_sequence + 1;
         u64::try_from(count).ok().filter(|count| *count > 0)
@@ -95,7 +97,7 @@ impl Gap {
         }
     }
 
-    /// `capture.gap_opened` of a cluster.
+    /// Returns the event `capture.gap_opened` of a cluster.
     pub fn opened(&self, cluster: &str) -> Event {
         let message = format!(
             "{} of the stream {} were gone before the ledger had them",
@@ -113,7 +115,7 @@ impl Gap {
         )
     }
 
-    /// `capture.gap_closed` for an unrecoverable gap.
+    /// Returns the event `capture.gap_closed` of an unrecoverable gap.
     pub fn given_up(&self, cluster: &str) -> Event {
         let message = format!("{} of the stream {} are lost", self.count(), self.stream);
         let event = self.event(

@@ -1,4 +1,5 @@
-//! What the audit says of a ledger's history as a whole: brought back, going on under another origin, or contradicted.
+//! Audit entries about the whole history of a ledger: resumed, continued under another origin, or
+//! contradicted.
 
 use chrono::Utc;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -7,23 +8,23 @@ use mesh_events::timestamp;
 
 use super::keys::entry_id;
 
-/// Kind of these entries.
+/// Kind of these audit entries.
 pub const KIND: &str = "history";
 
-/// What was brought back.
+/// A recovered history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
     /// Origin of the ledger.
     pub origin: String,
-    /// Entries that it had.
+    /// Number of entries before the recovery.
     pub from: u64,
-    /// Entries that it has, or had already.
+    /// Number of entries after the recovery.
     pub to: u64,
-    /// The checkpoint of so many entries.
+    /// The checkpoint of this size.
     pub note: String,
 }
 
-/// The ledger has again what a checkpoint counts.
+/// Returns the entry about a ledger recovered up to a checkpoint.
 pub fn resumed(resumed: &Resumed, cluster: &str, made_by: &str) -> AuditEntry {
     let act = LedgerHistory {
         what: "resumed".to_owned(),
@@ -36,7 +37,7 @@ pub fn resumed(resumed: &Resumed, cluster: &str, made_by: &str) -> AuditEntry {
     entry(cluster, act)
 }
 
-/// The ledger goes on under another origin, with the entries it has.
+/// Returns the entry about a ledger that continues with its entries under another origin.
 pub fn new_origin(
     [origin, former_origin]: [&str; 2],
     former_checkpoint: &str,
@@ -56,7 +57,8 @@ pub fn new_origin(
     entry(cluster, act)
 }
 
-/// There is a checkpoint with a signature of the ledger's key that its entries do not give.
+/// Returns the entry about a checkpoint that is signed with the ledger's key, but does not match
+/// its entries.
 pub fn contradicted(origin: &str, checkpoint: &str, cluster: &str, reason: &str) -> AuditEntry {
     let act = LedgerHistory {
         what: "contradicted".to_owned(),
@@ -68,7 +70,7 @@ pub fn contradicted(origin: &str, checkpoint: &str, cluster: &str, reason: &str)
     entry(cluster, act)
 }
 
-/// The id is deterministic, so it is recorded once.
+/// The id is deterministic, so the entry is recorded once.
 fn entry(cluster: &str, act: LedgerHistory) -> AuditEntry {
     let entries = act.entries.to_string();
     let id = entry_id(&[

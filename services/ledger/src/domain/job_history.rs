@@ -1,4 +1,4 @@
-//! A job's history: its runs, oldest first, and what happened to each.
+//! A job's history: its runs, oldest first, with the events of each.
 
 mod nodes;
 
@@ -12,10 +12,10 @@ use mesh_events::{Event, EventType, RunKey, from_timestamp};
 
 pub use nodes::{NodeWindow, add_node_events, node_windows};
 
-/// An event and its place in the ledger.
+/// An event and its sequence in the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedEvent {
-    /// Sequence.
+    /// Sequence in the ledger.
     pub seq: u64,
     /// The event.
     pub event: Event,
@@ -26,63 +26,63 @@ pub struct RecordedEvent {
 pub struct Run {
     /// Entity key.
     pub key: String,
-    /// How it stands.
+    /// Summary of its state.
     pub summary: Summary,
-    /// Where it was, once it began.
+    /// Nodes and time of its allocation, once it has started.
     pub window: Option<NodeWindow>,
-    /// Everything that happened to it, in order of time.
+    /// All its events, in chronological order.
     pub timeline: Vec<RecordedEvent>,
 }
 
-/// How a run stands, by the newest snapshot of the job and the newest word on its cost.
+/// Summary of a run, from the newest snapshot of the job and its newest cost event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Slurm's id form for people.
+    /// Job id in the form that Slurm displays.
     pub display_id: String,
     /// Job name.
     pub name: String,
-    /// Owner.
+    /// Unix user who owns it.
     pub user: String,
     /// Slurm account.
     pub account: String,
     /// Partition.
     pub partition: String,
-    /// State in Slurm's words.
+    /// Slurm's state keyword.
     pub state: String,
-    /// When it was submitted.
+    /// Submit time.
     pub submitted: Option<DateTime<Utc>>,
-    /// When its allocation began.
+    /// Start time of its allocation.
     pub started: Option<DateTime<Utc>>,
-    /// When it ended.
+    /// End time.
     pub ended: Option<DateTime<Utc>>,
     /// Exit code of the batch script.
     pub exit_code: Option<ExitCode>,
-    /// What it costs.
+    /// Cost of the run.
     pub cost: Option<Cost>,
 }
 
-/// What a run costs.
+/// Cost of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
-    /// How sure the amount is.
+    /// Certainty of the amount.
     pub kind: CostKind,
-    /// The amount.
+    /// Amount with its currency.
     pub amount: Money,
 }
 
-/// How sure an amount is.
+/// Certainty of an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostKind {
-    /// The run's final cost.
+    /// Final cost of the run.
     Final,
-    /// Up to now.
+    /// Cost accrued so far.
     Accrued,
-    /// If it runs to its time limit.
+    /// Estimate for a run up to its time limit.
     Estimated,
 }
 
 impl CostKind {
-    /// The word in answers.
+    /// Returns the keyword in responses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Final => "final",
@@ -92,22 +92,22 @@ impl CostKind {
     }
 }
 
-/// How a node stood, by its newest event.
+/// State of a node, from its newest event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// Base state in Slurm's words.
+    /// Slurm's base state.
     pub state: String,
-    /// State flags in Slurm's words.
+    /// Slurm's state flags.
     pub flags: Vec<String>,
     /// Life-cycle class.
     pub lifecycle: String,
     /// Reason text.
     pub reason: String,
-    /// When the event that says so occurred.
+    /// Time of the event with this state.
     pub since: Option<DateTime<Utc>>,
 }
 
-/// How a node stood after these events, which are in order of time.
+/// Returns the state of a node after these events, which are in chronological order.
 pub fn node_state(timeline: &[RecordedEvent]) -> NodeState {
     let newest = timeline.iter().rev().find_map(|recorded| {
         let Some(Payload::Node(payload)) = &recorded.event.payload else {
@@ -124,14 +124,14 @@ pub fn node_state(timeline: &[RecordedEvent]) -> NodeState {
     })
 }
 
-/// Puts events in order of time.
+/// Sorts events chronologically.
 ///
-/// Slurm's times are whole seconds: within one, the order in which the bus carried the events decides.
+/// Slurm's times are whole seconds. Within a second, the sequence decides.
 pub fn in_order(events: &mut [RecordedEvent]) {
     events.sort_by_key(|recorded| (occurred_at(&recorded.event), recorded.seq));
 }
 
-/// Sorts events into runs, as they stood at a time if one is given: up to then the events have to be.
+/// Groups events into runs, as of the time `at` if given. The events must not be later than that.
 pub fn job_runs(events: Vec<RecordedEvent>, at: Option<DateTime<Utc>>) -> Vec<Run> {
     let mut runs: BTreeMap<String, Vec<RecordedEvent>> = BTreeMap::new();
     for recorded in events {
@@ -158,14 +158,14 @@ pub fn job_runs(events: Vec<RecordedEvent>, at: Option<DateTime<Utc>>) -> Vec<Ru
     runs
 }
 
-/// The nodes of a run, by the newest snapshot that has some.
+/// Returns the nodes of a run, from the newest snapshot that has some.
 fn nodes_of(timeline: &[RecordedEvent]) -> &str {
     let jobs = timeline.iter().rev().filter_map(|one| one.event.job());
     let mut nodes = jobs.map(|job| job.nodes.as_str());
     nodes.find(|nodes| !nodes.is_empty()).unwrap_or_default()
 }
 
-/// Oldest run first: by submit time, then attempt, then array task.
+/// Sort key for the oldest run first: submit time, attempt, array task.
 fn age(run: &Run) -> (i64, u32, Option<u32>, u32) {
     match RunKey::parse("", &run.key) {
         Ok(key) => (key.submit_time, key.attempt, key.task_id, key.job_id),
@@ -208,7 +208,8 @@ fn summary(timeline: &[RecordedEvent]) -> Summary {
 }
 
 impl Summary {
-    /// Without what came later. An event has Slurm's record as it was when it was read, and a job that nobody saw begin may have ended by then.
+    /// Removes everything later than `at`. An event contains Slurm's record at the time of reading.
+    /// For a job whose start was not observed, that record may already contain the end.
     fn before(mut self, at: DateTime<Utc>, suspended: bool) -> Self {
         let later = |time: Option<DateTime<Utc>>| time.is_some_and(|time| time > at);
         if later(self.ended) {
@@ -228,7 +229,7 @@ impl Summary {
     }
 }
 
-/// True if the last word on it is that it is suspended.
+/// True if the newest event about it is its suspension.
 fn is_suspended(timeline: &[RecordedEvent]) -> bool {
     let kinds = timeline
         .iter()
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn later_events_are_not_part_of_an_earlier_state() {
-        // Read when it had ended already.
+        // The record was read after the job had ended.
         let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
         let read_late = |seq, kind: EventType, seconds| {
             let mut recorded = event(seq, "job/5/100", "FAILED", seconds);

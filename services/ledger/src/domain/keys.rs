@@ -1,4 +1,4 @@
-//! Which key signs, and what the audit says about keys.
+//! Selects the signing key, and creates the audit entries about keys.
 
 use chrono::DateTime;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -10,23 +10,24 @@ use super::checkpoint::Checkpoint;
 use super::note::PublicKey;
 pub use ledger_format::key_rotation::StoredKey;
 
-/// Kind of the audit entries about keys.
+/// Kind of audit entries about keys.
 pub const KIND: &str = "key";
 
-/// What is done about the key in the file.
+/// What to do with the key in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It signs.
+    /// Sign with it.
     This,
-    /// The ledger's first key: it is registered and signs.
+    /// Register it as the ledger's first key, and sign with it.
     Register,
-    /// There is none, and the ledger knows none: one is made.
+    /// Create a key: neither the file nor the ledger has one.
     Make,
-    /// Nothing is signed here, because of this.
+    /// Do not sign on this host, with the reason.
     None(String),
 }
 
-/// The origin under which a ledger goes on: the configured one, unless it went on from that under another.
+/// Returns the current origin of a ledger: the configured one, or the one under which it was
+/// continued.
 pub fn origin(stored: &[StoredKey], configured: &str) -> String {
     let names: Vec<String> = stored
         .iter()
@@ -38,7 +39,7 @@ pub fn origin(stored: &[StoredKey], configured: &str) -> String {
     }
 }
 
-/// Decides about the key in the file, by the keys that the ledger knows.
+/// Decides how to use the key in the file, given the keys of the ledger.
 pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Use {
     if let Some(file) = &file
         && file.name() != origin
@@ -72,7 +73,8 @@ pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Us
     }
 }
 
-/// Whether a checkpoint hands over from the one key to the other: both have signed it, and it counts as many entries as the other begins with.
+/// True if a checkpoint is the hand-over from one key to the next: both have signed it, and its
+/// size is the one from which the next key signs.
 pub fn handed_over(note: &str, keys: &[StoredKey]) -> bool {
     let public: Vec<PublicKey> = keys
         .iter()
@@ -86,12 +88,13 @@ pub fn handed_over(note: &str, keys: &[StoredKey]) -> bool {
     })
 }
 
-/// The key that signs the first checkpoint that counts an entry: it signs up to the hand-over to the next, that included.
+/// Returns the key that signs the first checkpoint with an entry. A key signs up to and including
+/// the hand-over to the next.
 pub fn in_charge(keys: &[StoredKey], seq: i64) -> Option<&StoredKey> {
     keys.iter().rev().find(|key| key.from_size < seq)
 }
 
-/// The audit's entries about the ledger's keys: one for each that replaced another.
+/// Returns the audit entries about keys: one for each key that replaced another.
 pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
     keys.iter()
         .zip(keys.iter().skip(1))
@@ -111,7 +114,7 @@ pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
         .collect()
 }
 
-/// A deterministic id: publishing again is the same entry.
+/// Computes a deterministic id, so that publishing again yields the same entry.
 pub(super) fn entry_id(fields: &[&str]) -> String {
     let mut hash = Sha256::new();
     for field in fields {

@@ -1,5 +1,5 @@
-//! The pure core: what an entry is, how the chain grows, what can be asked. No IO, no async, no clock. What the bytes are and how they are
-//! verified is in `ledger-format`, whose modules have their names here, too.
+//! The pure core: entries, the growth of the chain, and requests. No IO, no async, no clock. The
+//! formats and their verification are in `ledger-format`, whose modules are re-exported here.
 
 pub mod append;
 pub mod archive;

@@ -1,8 +1,11 @@
-//! On which nodes something happened, so that a database finds it by one of them, however many they are.
+//! Index keys for the nodes of an event, so that a database finds it by any of its nodes, however
+//! many there are.
 //!
-//! A host list is broken into blocks: names that differ in their last number only, from a multiple of a power of two on and so many, written
-//! as Slurm writes host lists (`n[16-31]`, `n5`). Ten thousand nodes in a row are a dozen blocks. A node is in the list if one of the few blocks
-//! that can cover it, one of each size, is among those of the list.
+//! A host list is split into blocks of names that differ only in their last number. A block has a
+//! power of two of names and starts at a multiple of its size. It is written like a Slurm host list
+//! (`n[16-31]`, `n5`). Ten thousand consecutive nodes are about a dozen blocks. A node can be
+//! covered by only one block of each size. It is in the list if one of these few blocks is among
+//! those of the list.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,26 +14,29 @@ use mesh_events::Event;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use slurm_types::{HostList, MAX_HOSTS};
 
-/// The largest block has 2^16 names: one bracket of Slurm's stands for no more.
+/// The largest block has 2^16 names, the most that one bracket of Slurm's may contain.
 const MAX_BLOCK_LEVEL: u32 = 16;
-/// An event of more nodes, each list counted, or of more blocks, is found by none: it is none of Slurm's, and must not hold up the others.
+/// Events with more nodes (counting every list) or more blocks cannot be found by node. Slurm does
+/// not produce them, and they must not delay other events.
 const MAX_NODES: usize = 4 * MAX_HOSTS;
 const MAX_BLOCKS: usize = 8192;
 
-/// Names that differ in a number: what is before it, its width if it begins with zeros (else 0), what is behind it.
+/// Names that differ in a number: the text before it, its width if it has leading zeros (else 0),
+/// and the text after it.
 type NumberedName<'a> = (Cow<'a, str>, usize, Cow<'a, str>);
 
-/// The blocks of the nodes that an event is about: of the node itself, or of those that a job ran on.
+/// Blocks of the nodes of an event: of the node itself, or of those that the job ran on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeBlocks {
-    /// The blocks; together they are exactly these nodes.
+    /// Blocks that together are exactly these nodes.
     pub blocks: BTreeSet<String>,
-    /// True if a host list of the event cannot be read, or stands for too many nodes: it is not in the blocks.
+    /// True if a host list of the event is invalid or has too many nodes. Its nodes are not in the
+    /// blocks.
     pub unread: bool,
 }
 
 impl NodeBlocks {
-    /// The nodes of an event.
+    /// Extracts the nodes of an event.
     pub fn of(event: &Event) -> Self {
         let mut found = BlockBuilder::default();
         if let Some(job) = event.job() {
@@ -38,7 +44,7 @@ impl NodeBlocks {
             found.add_list(&job.failed_node);
         }
         match &event.payload {
-            // Of a job that was resized, the parts name also those nodes that it gave back.
+            // The cost lines of a resized job also name the nodes that it released.
             Some(Payload::Cost(cost)) => {
                 cost.lines
                     .iter()
@@ -62,14 +68,15 @@ impl NodeBlocks {
     }
 }
 
-/// True if it can be the name of one node.
+/// True if it can be the name of a single node.
 pub fn is_single_node(node: &str) -> bool {
-    // PostgreSQL keeps no zero bytes.
+    // PostgreSQL cannot store zero bytes.
     let is_none_of_a_name = |c: char| matches!(c, '[' | ']' | ',' | '\0') || c.is_whitespace();
     !node.is_empty() && !node.contains(is_none_of_a_name)
 }
 
-/// Nodes as they are collected, ranges as ranges: a list of thousands is read by the page when a ledger is filled in again.
+/// Collects nodes and keeps ranges as ranges, because a backfill reads many lists of thousands of
+/// nodes.
 #[derive(Default)]
 struct BlockBuilder<'a> {
     plain: BTreeSet<String>,
@@ -79,7 +86,7 @@ struct BlockBuilder<'a> {
 }
 
 impl<'a> BlockBuilder<'a> {
-    /// All of a list or nothing of it.
+    /// Adds the whole list, or nothing if it is invalid.
     fn add_list(&mut self, list: &'a str) {
         match self.read(list) {
             Some((ranges, names)) => {
@@ -115,7 +122,7 @@ impl<'a> BlockBuilder<'a> {
         (self.count <= MAX_NODES).then_some((ranges, names))
     }
 
-    /// What is no name is in no block.
+    /// Ignores invalid names.
     fn add_name(&mut self, name: Cow<'a, str>) {
         if !is_single_node(&name) {
             return;
@@ -136,7 +143,7 @@ impl<'a> BlockBuilder<'a> {
         }
     }
 
-    /// The largest blocks that together are these nodes.
+    /// Returns the largest blocks that together are these nodes.
     fn blocks(self) -> BTreeSet<String> {
         let mut blocks = self.plain;
         for (family, mut ranges) in self.families {
@@ -158,14 +165,15 @@ impl<'a> BlockBuilder<'a> {
     }
 }
 
-/// NumberRange of a family, from the first to the last.
+/// Names that differ in a number, with the first and the last number.
 type NumberRange<'a> = (NumberedName<'a>, (u64, u64));
 
-/// What `n[1-3,08-11]-ib` stands for, without writing out each name. `None` for everything else, and what `HostList` has to judge.
+/// Parses `n[1-3,08-11]-ib` without expanding it. Returns `None` for all other forms, which
+/// `HostList` parses.
 fn numbers(item: &str) -> Option<Vec<NumberRange<'_>>> {
     let (before, rest) = item.split_once('[')?;
     let (ranges, behind) = rest.split_once(']')?;
-    // The number may be no part of a longer one, and has to be the last of the name.
+    // The bracket must be a complete number, and the last number of the name.
     let is_digit = |c: char| c.is_ascii_digit();
     if before.ends_with(is_digit) || behind.contains(|c| is_digit(c) || c == '[') {
         return None;
@@ -187,7 +195,7 @@ fn numbers(item: &str) -> Option<Vec<NumberRange<'_>>> {
         if low > high || high - low >= MAX_HOSTS as u64 {
             return None;
         }
-        // `[08-11]` is 08, 09, 10 and 11: those below 10 begin with zeros.
+        // `[08-11]` is 08, 09, 10 and 11: numbers below 10 have leading zeros.
         let width = low_text.len();
         let unpadded = match width {
             1 => 0,
@@ -203,7 +211,7 @@ fn numbers(item: &str) -> Option<Vec<NumberRange<'_>>> {
     Some(numbers)
 }
 
-/// Every block that a node can be in: of each size one.
+/// Returns all blocks that can contain a node, one of each size.
 pub fn covering(node: &str) -> Vec<String> {
     match numbered(node) {
         Some((family, number)) => (0..=MAX_BLOCK_LEVEL)
@@ -286,7 +294,7 @@ mod tests {
             ["n0005-ib", "n[0004-0005]-ib", "n[0004-0007]-ib"]
         );
         assert_eq!(covering("login"), ["login"]);
-        // What could be the name of a block is that of no node.
+        // The name of a block is never the name of a node.
         for name in ["n[16-31]", "n1,n2", "n1 n2", "", "a\0"] {
             assert!(!is_single_node(name), "{name:?}");
         }
@@ -362,7 +370,7 @@ mod tests {
             for name in names.iter().chain([&asked]) {
                 prop_assert_eq!(found(name), names.contains(name), "{}", name);
             }
-            // Together they are these nodes, each once.
+            // Together they are these nodes, each exactly once.
             let list: Vec<&str> = blocks.iter().map(String::as_str).collect();
             let mut back = HostList::expand(&list.join(",")).unwrap();
             back.sort();

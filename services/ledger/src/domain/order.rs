@@ -1,49 +1,51 @@
-//! In which order a ledger took in what two streams hold.
+//! The order in which a ledger appended the messages of two streams.
 //!
-//! Each stream has an order of its own, but nothing outside of the ledger says how it joined them, what was delivered twice, and which
-//! replica was first. So the ledger publishes a short mark of every entry in the order of their sequences. Marks prove nothing: whether
-//! the entries were found again is what the root of a signed checkpoint says.
+//! Each stream has its own order. Only the ledger knows how it merged them, which messages were
+//! delivered twice, and which replica was faster. The ledger therefore publishes a short prefix of
+//! each entry's hashed id, in sequence order. These prefixes prove nothing: only the root of a
+//! signed checkpoint shows whether the entries were recovered correctly.
 
 use std::collections::{HashMap, VecDeque};
 
 use sha2::{Digest as _, Sha256};
 
-/// The beginning of SHA-256 of an id. Of a million entries two have the same one in less than one of 500 cases.
+/// The beginning of SHA-256 of an id. Among a million entries the probability of a collision is
+/// below 1 in 500.
 pub type IdPrefix = [u8; 6];
 
-/// Entries of one message, which has to fit NATS' limit of 1 MiB.
+/// Maximum number of entries in a message, to stay below NATS' limit of 1 MiB.
 pub const MAX_ID_PREFIXES: u64 = 50_000;
 
-/// The mark of an id.
+/// Computes the prefix of an id.
 pub fn id_prefix(id: &str) -> IdPrefix {
     let hash: [u8; 32] = Sha256::digest(id).into();
     let [a, b, c, d, e, f, ..] = hash;
     [a, b, c, d, e, f]
 }
 
-/// Marks of entries that follow each other.
+/// Prefixes of consecutive entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryOrder {
-    /// Sequence of the first.
+    /// Sequence of the first entry.
     pub first_seq: u64,
-    /// One for each entry.
+    /// One prefix per entry.
     pub prefixes: Vec<IdPrefix>,
 }
 
 impl EntryOrder {
-    /// Sequence after the last.
+    /// Returns the sequence after the last entry.
     pub const fn end(&self) -> u64 {
         self.first_seq + self.prefixes.len() as u64
     }
 
-    /// The body of a message: the first sequence in eight bytes, most significant first, and the prefixes.
+    /// Encodes the message body: the first sequence as eight bytes, big endian, and the prefixes.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = self.first_seq.to_be_bytes().to_vec();
         body.extend(self.prefixes.iter().flatten());
         body
     }
 
-    /// Reads a body; `None` if it is none.
+    /// Decodes a message body. Returns `None` if it is malformed.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (first, prefixes) = body.split_first_chunk::<8>()?;
         let (prefixes, rest) = prefixes.as_chunks();
@@ -56,7 +58,7 @@ impl EntryOrder {
     }
 }
 
-/// Finds the places of entries by their prefixes.
+/// Finds the sequences of entries by their prefixes.
 #[derive(Debug)]
 pub struct OrderIndex {
     first_seq: u64,
@@ -65,7 +67,7 @@ pub struct OrderIndex {
 }
 
 impl OrderIndex {
-    /// Places of entries after one, up to another.
+    /// Creates an index for the entries after `after` up to `up_to`.
     pub fn new(after: u64, up_to: u64) -> Self {
         let count = up_to.saturating_sub(after);
         Self {
@@ -75,7 +77,8 @@ impl OrderIndex {
         }
     }
 
-    /// Adds what a message says, the newest message first: what was published twice was put right by the later one.
+    /// Adds the prefixes of a message. Call it with the newest message first, because a later
+    /// message corrects an earlier one.
     pub fn add(&mut self, order: &EntryOrder) {
         for (mark, seq) in order.prefixes.iter().zip(order.first_seq..) {
             let at = seq.checked_sub(self.first_seq);
@@ -86,12 +89,12 @@ impl OrderIndex {
         }
     }
 
-    /// How many entries nothing was said of.
+    /// Returns the number of entries without a prefix.
     pub fn unknown(&self) -> usize {
         self.missing.iter().filter(|mark| mark.is_none()).count()
     }
 
-    /// Ready for [`Self::take`].
+    /// Builds the lookup for [`Self::take`].
     #[must_use]
     pub fn indexed(mut self) -> Self {
         for (mark, seq) in self.missing.drain(..).zip(self.first_seq..) {
@@ -102,7 +105,8 @@ impl OrderIndex {
         self
     }
 
-    /// The place of an entry with this id, which is taken then; `None` if it has none, or has come before.
+    /// Takes the sequence of an entry with this id. Returns `None` if there is none, or it was
+    /// taken before.
     pub fn take(&mut self, id: &str) -> Option<u64> {
         let mark = id_prefix(id);
         let places = self.by_prefix.get_mut(&mark)?;
@@ -113,7 +117,7 @@ impl OrderIndex {
         place
     }
 
-    /// Places that are not taken.
+    /// Returns the number of sequences not taken.
     pub fn left(&self) -> usize {
         self.by_prefix.values().map(VecDeque::len).sum()
     }
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn entries_find_their_places_whatever_order_they_come_in() {
         let mut places = OrderIndex::new(3, 8);
-        // The later message, which is read first, is right about 5.
+        // The later message, which is read first, has the correct prefix of 5.
         places.add(&order(5, &["b", "c"]));
         places.add(&order(2, &["old", "older", "a", "other"]));
         assert_eq!(places.unknown(), 2);

@@ -1,4 +1,4 @@
-//! A page of a listing: what can be asked, and how a question is checked.
+//! A page of a listing: its request and validation.
 
 use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
@@ -6,41 +6,41 @@ use sha2::{Digest as _, Sha256};
 use super::cursor::{Cursor, DIGEST};
 use super::filter::{Filter, InvalidFilter, Selection};
 
-/// Page size if none is asked for.
+/// Default page size.
 pub const DEFAULT_LIMIT: u32 = 100;
 
-/// A question as it was asked.
+/// A request as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListRequest {
-    /// Which entries.
+    /// Filter of the entries.
     pub filter: Filter,
-    /// Cursor of the page before.
+    /// Cursor returned with the previous page.
     pub cursor: Option<String>,
     /// Page size.
     pub limit: Option<u32>,
-    /// Newest first.
+    /// True for newest first.
     pub descending: bool,
 }
 
-/// A question that can be answered.
+/// A validated request.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// Which entries.
+    /// Selected entries.
     pub selection: Selection,
-    /// Only what comes after this sequence, in the order asked for.
+    /// Only entries after this sequence, in the requested order.
     pub after: Option<i64>,
     /// Page size.
     pub limit: u32,
-    /// Newest first.
+    /// True for newest first.
     pub descending: bool,
     digest: [u8; DIGEST],
 }
 
 impl ListRequest {
-    /// Checks the question. `now` is what relative times count from.
+    /// Validates the request. Relative times are relative to `now`.
     ///
     /// # Errors
-    /// The first part that is wrong.
+    /// The first invalid field.
     pub fn check(&self, now: DateTime<Utc>, max_page_size: u32) -> Result<Query, InvalidFilter> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT.min(max_page_size));
         if limit == 0 || limit > max_page_size {
@@ -77,7 +77,7 @@ impl ListRequest {
         Ok(query)
     }
 
-    /// Digest of all that must be equal from page to page.
+    /// Computes a digest of everything that must be equal for all pages.
     fn digest(&self) -> [u8; DIGEST] {
         let question = (&self.filter, self.descending);
         let hash = Sha256::digest(format!("{question:?}"));
@@ -88,7 +88,8 @@ impl ListRequest {
 }
 
 impl Query {
-    /// What a selection chooses after a sequence, oldest first: for who keeps the place, and makes no cursor of it.
+    /// Creates a query for the entries after a sequence, oldest first. For callers that hold the
+    /// position themselves and need no cursor.
     pub const fn of(selection: Selection, after: i64, limit: u32) -> Self {
         Self {
             selection,
@@ -99,7 +100,7 @@ impl Query {
         }
     }
 
-    /// The cursor after an entry.
+    /// Returns the cursor after an entry.
     pub fn cursor_after(&self, seq: i64) -> String {
         Cursor {
             seq,

@@ -13,9 +13,9 @@ use super::nodes::NodeBlocks;
 
 /// Category of audit entries.
 pub const AUDIT: &str = "audit";
-/// Type of the event with a job's wait time.
+/// Type of the event that has a job's wait time.
 pub const JOB_STARTED: &str = "job.started";
-/// Types of events with a run's final cost; the last one counts.
+/// Types of events that have the final cost of a run; the last one counts.
 pub const COST_FINAL: [&str; 2] = ["cost.finalized", "cost.adjusted"];
 
 /// A received message: the hashed bytes and the index columns.
@@ -25,28 +25,28 @@ pub struct Record {
     pub id: String,
     /// Slurm's ClusterName.
     pub cluster: String,
-    /// Subject it was received on.
+    /// NATS subject on which it was received.
     pub subject: String,
     /// Body as received.
     pub body: Bytes,
-    /// Columns for queries.
+    /// Index columns.
     pub index: IndexColumns,
 }
 
 /// Index columns, all derived from the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexColumns {
-    /// First word of the type, or [`AUDIT`].
+    /// First part of the type, or [`AUDIT`].
     pub category: String,
-    /// The whole type.
+    /// Complete type.
     pub kind: String,
     /// Raw job id.
     pub job_id: Option<u32>,
-    /// Array the job belongs to.
+    /// Array that the job belongs to.
     pub array_job_id: Option<u32>,
     /// Task of the array.
     pub task_id: Option<u32>,
-    /// Leader of the heterogeneous job it belongs to.
+    /// Leader of the heterogeneous job that it belongs to.
     pub het_job_id: Option<u32>,
     /// Component of the heterogeneous job.
     pub het_offset: Option<u32>,
@@ -64,19 +64,19 @@ pub struct IndexColumns {
     pub partition: Option<String>,
     /// Node of a node event.
     pub node: Option<String>,
-    /// That node, or the nodes of the job.
+    /// The node of a node event, or the nodes of the job.
     pub nodes: NodeBlocks,
     /// Job name.
     pub name: Option<String>,
-    /// Of a start: how long the job had waited, in seconds.
+    /// Wait time of a start, in seconds.
     pub wait_seconds: Option<u32>,
-    /// Of a final cost: millionths of the currency unit.
+    /// Amount of a final cost, in millionths of the currency unit.
     pub cost_micros: Option<i64>,
-    /// Of a final cost: ISO 4217 code.
+    /// Currency of a final cost, as ISO 4217 code.
     pub currency: Option<String>,
-    /// When the change happened.
+    /// Time of the change.
     pub occurred_at: DateTime<Utc>,
-    /// When the mesh observed it.
+    /// Time at which the mesh observed it.
     pub observed_at: DateTime<Utc>,
 }
 
@@ -153,7 +153,7 @@ impl Record {
         Ok(self)
     }
 
-    /// Decodes a stored payload; the subject decides between event and audit entry.
+    /// Decodes a stored payload. The subject distinguishes events and audit entries.
     ///
     /// # Errors
     /// If it is neither.
@@ -165,7 +165,7 @@ impl Record {
         }
     }
 
-    /// Its leaf hash at a sequence.
+    /// Computes the leaf hash at a sequence.
     pub fn leaf(&self, seq: u64) -> Hash {
         chain::Entry {
             cluster: &self.cluster,
@@ -190,7 +190,7 @@ impl Record {
 }
 
 impl IndexColumns {
-    /// The columns of an event.
+    /// Returns the columns of an event.
     pub fn of_event(event: &Event) -> Self {
         let moment = |time: &Option<_>| time.as_ref().and_then(from_timestamp).unwrap_or_default();
         let category = event
@@ -250,7 +250,7 @@ impl IndexColumns {
         index
     }
 
-    /// The columns of an audit entry. It belongs to no user: only administrators see it.
+    /// Returns the columns of an audit entry. It belongs to no user, so only administrators see it.
     pub fn of_audit(entry: &AuditEntry) -> Self {
         let at = entry
             .at
@@ -267,19 +267,20 @@ impl IndexColumns {
     }
 }
 
-/// Seconds from eligible time to start, as sacct's Planned; from submission where Slurm reports no eligible time.
+/// Seconds from eligible time to start, like sacct's Planned. Counted from submission if Slurm
+/// reports no eligible time.
 fn waited(job: &Job) -> Option<u32> {
     let start = job.start_time.as_ref()?.seconds;
     let from = job.eligible_time.as_ref().or(job.submit_time.as_ref())?;
     u32::try_from(start - from.seconds).ok()
 }
 
-/// NULL if empty; zero bytes are replaced, as PostgreSQL cannot store them.
+/// Returns `None` for an empty text. Replaces zero bytes, which PostgreSQL cannot store.
 fn present(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.replace('\0', "\u{fffd}"))
 }
 
-/// Categories that a filter allows.
+/// Returns the categories allowed in a filter.
 pub fn categories() -> impl Iterator<Item = &'static str> {
     Category::ALL
         .iter()

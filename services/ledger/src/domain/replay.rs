@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::filter::{Filter, InvalidFilter, Selection};
 use super::record::AUDIT;
 
-/// Largest page published before the cursor is stored.
+/// Maximum number of events published before the cursor is stored.
 const MAX_PAGE: u32 = 500;
-/// Pages per second, unless the page is the smallest or largest.
+/// Pages per second, except for the smallest and the largest page.
 const PAGES_PER_SECOND: u32 = 4;
-/// Users listed by name in the audit.
+/// Maximum number of users listed by name in the audit.
 const MAX_AUDITED_USERS: usize = 1000;
 const MAX_KEY_BYTES: usize = 200;
 /// Includes the owner's name.
@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: usize = 400;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplayRequest {
-    /// Which events.
+    /// Filter of the events.
     pub filter: Filter,
     /// Only for this webhook endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,9 +55,9 @@ pub struct Requester {
     pub name: String,
     /// Unix users of the caller.
     pub users: BTreeSet<String>,
-    /// `user`, `coordinator`, `auditor` or `admin`.
+    /// Role: `user`, `coordinator`, `auditor` or `admin`.
     pub role: String,
-    /// `unix`, `token` or `oidc`.
+    /// Authentication method: `unix`, `token` or `oidc`.
     pub authentication: String,
     /// `iss` of an OIDC identity.
     pub issuer: String,
@@ -75,10 +75,10 @@ pub struct ReplaySpec {
     /// The caller.
     #[serde(rename = "who")]
     pub requester: Requester,
-    /// The request as received.
+    /// Request as received.
     #[serde(rename = "wanted")]
     pub requested: ReplayRequest,
-    /// Which events, with absolute times and the end of the range.
+    /// Filter with absolute times and the end of the range.
     pub filter: Filter,
     /// Maximum events per second.
     pub rate: u32,
@@ -98,7 +98,7 @@ pub enum ReplayState {
 }
 
 impl ReplayState {
-    /// Every state.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::Running, Self::Done, Self::Failed, Self::Cancelled];
     /// Name of the state.
     pub const fn as_str(self) -> &'static str {
@@ -113,7 +113,7 @@ impl ReplayState {
     /// Parses a state.
     ///
     /// # Errors
-    /// If it is none.
+    /// If there is no such state.
     pub fn parse(word: &str) -> Result<Self, InvalidFilter> {
         let found = Self::ALL.into_iter().find(|state| state.as_str() == word);
         found.ok_or_else(|| {
@@ -128,7 +128,7 @@ impl ReplayState {
 /// Audit entries written so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuditProgress {
-    /// None; no event is published before the first.
+    /// No entry. No event is published before the opening entry.
     Nothing,
     /// The opening entry.
     Begin,
@@ -136,12 +136,12 @@ pub enum AuditProgress {
     End,
 }
 
-/// Other users' events that were published.
+/// Published events of other users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedRows {
     /// Unix users, at most [`MAX_AUDITED_USERS`].
     pub users: BTreeSet<String>,
-    /// Events.
+    /// Number of events.
     pub rows: u64,
 }
 
@@ -152,23 +152,23 @@ pub struct Replay {
     pub id: String,
     /// The validated request.
     pub request: ReplaySpec,
-    /// When it was requested, in microseconds since 1970.
+    /// Time of the request, in microseconds since 1970.
     pub made_at: i64,
     /// Last sequence of the range.
     pub to_seq: i64,
     /// Last published sequence.
     pub cursor: i64,
-    /// Published events.
+    /// Number of published events.
     pub sent: i64,
-    /// Other users' events that were published.
+    /// Published events of other users.
     pub shown: AuditedRows,
     /// State.
     pub state: ReplayState,
-    /// When it ended, in microseconds since 1970.
+    /// End time, in microseconds since 1970.
     pub ended_at: Option<i64>,
-    /// Who cancelled it.
+    /// User who cancelled it.
     pub cancelled_by: Option<String>,
-    /// What it waits for, or why it failed.
+    /// What the replay waits for, or why it failed.
     pub problem: String,
     /// Audit entries written so far.
     pub audited: AuditProgress,
@@ -180,13 +180,13 @@ pub enum ReplayRefused {
     /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidFilter),
-    /// The caller lacks the right.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Forbidden(&'static str),
 }
 
 impl Requester {
-    /// Captures a caller.
+    /// Captures the caller's identity and visibility.
     pub fn of(caller: &Caller) -> Self {
         let (issuer, subject) = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
@@ -208,7 +208,7 @@ impl Requester {
         }
     }
 
-    /// Visibility of the requester.
+    /// Returns the visibility of the requester.
     pub fn visibility(&self) -> Visibility {
         if self.everything {
             return Visibility::All;
@@ -223,7 +223,8 @@ impl Requester {
     }
 }
 
-/// Owner key of a caller's replays. Identities with the same name differ by authentication method.
+/// Returns the owner key of a caller's replays. Identities with the same name differ by
+/// authentication method.
 pub fn owner(caller: &Caller) -> String {
     match &caller.auth_method {
         AuthMethod::Peer { uid } => format!("unix {uid}"),
@@ -235,7 +236,7 @@ pub fn owner(caller: &Caller) -> String {
 /// Validates an idempotency key.
 ///
 /// # Errors
-/// If it is none.
+/// If it is empty, too long, or has characters other than printable ASCII.
 pub fn check_key(key: &str) -> Result<(), InvalidFilter> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(InvalidFilter::new(
@@ -275,10 +276,11 @@ fn unknown_endpoint(endpoint: &str) -> InvalidFilter {
 }
 
 impl ReplayRequest {
-    /// Checks what was asked for, but for whose the endpoint is ([`check_endpoint`]). Without an end, the range ends with the ledger as it is now.
+    /// Validates the request, except for the owner of the endpoint ([`check_endpoint`]). Without an
+    /// end, the range ends at the current head of the ledger.
     ///
     /// # Errors
-    /// The first part that is wrong or not allowed.
+    /// The first invalid or forbidden field.
     pub fn check(
         self,
         caller: &Caller,
@@ -326,39 +328,40 @@ impl ReplayRequest {
 }
 
 impl ReplaySpec {
-    /// Sequence after which it begins.
+    /// Returns the sequence after which the replay begins.
     pub fn begin(&self) -> i64 {
         let from = self.filter.from_seq.unwrap_or(1).max(1) - 1;
         i64::try_from(from).unwrap_or(i64::MAX)
     }
 
-    /// Last sequence of its range.
+    /// Returns the last sequence of the range.
     pub fn end(&self) -> i64 {
         i64::try_from(self.filter.to_seq.unwrap_or_default()).unwrap_or(i64::MAX)
     }
 
-    /// Which entries: all but the bounds of the sequence, which the cursor and [`Self::end`] are.
+    /// Returns the selection without bounds of the sequence, which are the cursor and
+    /// [`Self::end`].
     ///
     /// # Errors
-    /// If it is not what was checked once.
+    /// If the stored filter is no longer valid.
     pub fn selection(&self) -> Result<Selection, InvalidFilter> {
         let filter = Filter {
             from_seq: None,
             to_seq: None,
             ..self.filter.clone()
         };
-        // Every time in it is absolute.
+        // All times in it are absolute.
         filter.check(DateTime::<Utc>::MIN_UTC)
     }
 
-    /// The filter as JSON, for the audit.
+    /// Returns the filter as JSON, for the audit.
     pub fn shown_filter(&self) -> String {
         serde_json::to_string(&self.filter).unwrap_or_default()
     }
 }
 
 impl Replay {
-    /// A new replay.
+    /// Creates a replay.
     pub fn new(id: String, request: ReplaySpec, now: DateTime<Utc>) -> Self {
         Self {
             id,
@@ -376,7 +379,7 @@ impl Replay {
         }
     }
 
-    /// Progress from 0 to 1.
+    /// Returns the progress from 0 to 1.
     pub fn progress(&self) -> f64 {
         let begin = self.request.begin();
         let (behind, whole) = (self.cursor - begin, self.to_seq.saturating_sub(begin));
@@ -410,12 +413,12 @@ impl Replay {
     }
 }
 
-/// Events per page.
+/// Returns the number of events per page.
 pub fn page(rate: u32) -> u32 {
     (rate / PAGES_PER_SECOND).clamp(1, MAX_PAGE)
 }
 
-/// Pause after a page that keeps the rate.
+/// Returns the pause after a page that is needed to maintain the rate.
 pub fn pause(sent: usize, rate: u32, took: Duration) -> Duration {
     Duration::from_secs_f64(sent as f64 / f64::from(rate.max(1))).saturating_sub(took)
 }

@@ -1,27 +1,29 @@
-//! Which messages of a stream were taken in: all up to one, and some beyond it.
+//! Received messages of a stream: all up to a sequence, and some after it.
 //!
-//! Messages come mostly in order, but not always: what could not be stored is delivered again later, and replicas of the ledger share a stream.
-//! So a jump in the sequence proves nothing by itself; what is neither taken in nor in the stream any more is a gap.
+//! Messages usually arrive in order, but not always: failed ones are redelivered later, and
+//! replicas of the ledger share a stream. So a jump in the sequence is not a gap by itself. A gap
+//! is a message that was neither received nor is in the stream any more.
 
 use std::collections::BTreeMap;
 
-/// Messages that were taken in.
+/// Sequences of received messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceSet {
-    /// All up to this sequence.
+    /// All messages up to this sequence were received.
     pub up_to: u64,
-    /// Ranges beyond it, by their first sequence: not empty, apart from each other and from `up_to`.
+    /// Ranges after it, from first to last sequence. They are not empty, and adjacent neither to
+    /// each other nor to `up_to`.
     pub ahead: BTreeMap<u64, u64>,
 }
 
 impl SequenceSet {
-    /// Notes a range.
+    /// Adds a range.
     pub fn insert(&mut self, first: u64, last: u64) {
         let (mut first, mut last) = (first.max(self.up_to + 1), last);
         if last < first {
             return;
         }
-        // Those that overlap it or touch it become one with it.
+        // Overlapping and adjacent ranges are merged.
         let touching: Vec<u64> = self
             .ahead
             .range(..=last.saturating_add(1))
@@ -39,7 +41,7 @@ impl SequenceSet {
         }
     }
 
-    /// The ranges up to a sequence that were not taken in.
+    /// Returns the ranges up to a sequence that were not received.
     pub fn missing(&self, up_to: u64) -> Vec<(u64, u64)> {
         let mut missing = Vec::new();
         let mut next = self.up_to + 1;
@@ -76,7 +78,7 @@ mod tests {
             let missing: Vec<u64> = taken.missing(up_to).into_iter().flat_map(|(a, b)| a..=b).collect();
             prop_assert_eq!(missing, (1..=up_to).filter(|n| !set.contains(n)).collect::<Vec<_>>());
             prop_assert_eq!(taken.up_to, (1u64..).take_while(|n| set.contains(n)).last().unwrap_or(0));
-            // Apart from each other, so that what came in order takes no memory.
+            // Ranges are never adjacent, so messages in order take no memory.
             let mut end = taken.up_to;
             for (first, last) in &taken.ahead {
                 prop_assert!(*first > end + 1 && last >= first);

@@ -1,16 +1,16 @@
-//! Aggregates over the history: how often things happened, how long jobs waited, what they cost.
+//! Aggregates over the history: numbers of events, wait times of jobs, and costs.
 
 use std::collections::BTreeMap;
 
 use super::filter::InvalidFilter;
 
-/// Most groups of one answer.
+/// Maximum number of groups in a response.
 pub const MAX_GROUPS: usize = 10_000;
 
-/// What sums are grouped by.
+/// A dimension to group by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Day (UTC) on which it occurred.
+    /// Day (UTC) of occurrence.
     Day,
     /// Cluster.
     Cluster,
@@ -25,7 +25,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them.
+    /// All dimensions.
     pub const ALL: [Self; 6] = [
         Self::Day,
         Self::Cluster,
@@ -35,7 +35,7 @@ impl Group {
         Self::Name,
     ];
 
-    /// The word in questions and answers.
+    /// Returns the keyword in requests and responses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -47,10 +47,10 @@ impl Group {
         }
     }
 
-    /// Reads `user` or `account,day`.
+    /// Parses `user` or `account,day`.
     ///
     /// # Errors
-    /// If a word is none of them or comes twice.
+    /// If a keyword is unknown or repeated.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, InvalidFilter> {
         let mut groups = Vec::new();
         for word in text.split(',').map(str::trim) {
@@ -70,47 +70,49 @@ impl Group {
     }
 }
 
-/// The values of a row's groups, in the order in which they were asked for; `None` for what has no such value.
+/// Values of a row's dimensions, in the requested order. `None` stands for entries without such a
+/// value.
 pub type GroupKey = Vec<Option<String>>;
 
 /// Aggregates of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatsRow {
-    /// Which group.
+    /// Values of the group.
     pub key: GroupKey,
-    /// How often each event of a job happened, by its word.
+    /// Number of job events, by their type without `job.`.
     pub counts: BTreeMap<String, u64>,
-    /// How long jobs that started had waited. `None` if none started.
+    /// Wait times of jobs that started, `None` if none started.
     pub wait: Option<WaitStats>,
-    /// Final costs of the runs that ended, by currency.
+    /// Final costs of ended runs by currency, in millionths of its unit.
     pub costs: BTreeMap<String, i64>,
 }
 
-/// How long jobs waited from being eligible (or, where Slurm does not report that, submitted) to their start, in seconds.
+/// Wait times from the eligible time to the start, in seconds. Counted from submission if Slurm
+/// does not report an eligible time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitStats {
-    /// How many starts.
+    /// Number of starts.
     pub starts: u64,
-    /// Half of them waited no longer.
+    /// Median.
     pub p50: u64,
-    /// Nine of ten waited no longer.
+    /// 90th percentile.
     pub p90: u64,
-    /// The longest.
+    /// Maximum.
     pub max: u64,
 }
 
-/// What a database sums up.
+/// Aggregates as computed by the database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aggregates {
-    /// Group, event word, how often.
+    /// Group, event, number of occurrences.
     pub counts: Vec<(GroupKey, String, u64)>,
-    /// Group, waits.
+    /// Group, wait times.
     pub waits: Vec<(GroupKey, WaitStats)>,
-    /// Group, currency, millionths of its unit.
+    /// Group, currency, amount in millionths of its unit.
     pub costs: Vec<(GroupKey, String, i64)>,
 }
 
-/// One row for each group, ordered by the group's values.
+/// Returns one row per group, ordered by the values of the group.
 ///
 /// # Errors
 /// If there are too many groups.

@@ -8,7 +8,7 @@ fn exactly(kind: &str) -> TypePattern {
     TypePattern::Exactly(kind.into())
 }
 
-/// Ways in their order, each as what its scans go by.
+/// Returns the paths in order, each described by the conditions of its scans.
 fn paths(selection: &Selection, visibility: &Visibility) -> Vec<String> {
     let condition = |scan: &IndexScan| match &scan.condition {
         IndexCondition::Sequence => "all".to_owned(),
@@ -87,7 +87,7 @@ fn visibility_gives_a_path_even_if_empty() {
     assert_eq!(paths(&Selection::default(), &nobody), ["all"]);
 }
 
-/// Their blocks are known (`block_ranges`).
+/// Clusters and times are located by block ranges (`block_ranges`).
 #[test]
 fn cluster_and_time_have_no_path() {
     let asked = Selection {

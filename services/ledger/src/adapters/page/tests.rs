@@ -1,4 +1,5 @@
-//! Pages by every filter, time, sight and order, compared with what a look at every entry gives.
+//! Compares pages for every filter, time range, visibility and order with a check of every single
+//! entry.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use crate::domain::query::ListRequest;
 use crate::domain::record::{IndexColumns, Record};
 use crate::{Location, Store};
 
-/// Small, so that a small ledger is a large one.
+/// Limits small enough for a small test ledger to exceed them.
 const REACH: ScanLimits = ScanLimits {
     leading_entries: 25,
     max_sorted_entries: 40,
@@ -28,7 +29,7 @@ fn begin() -> DateTime<Utc> {
     DateTime::from_timestamp(1_763_760_000, 0).unwrap()
 }
 
-/// One of these, as a number says.
+/// Picks one of the texts by a number.
 fn pick(n: i64, of: &[&str]) -> Option<String> {
     let at = usize::try_from(n).unwrap() % of.len();
     Some(of[at].to_owned()).filter(|text| !text.is_empty())
@@ -38,7 +39,7 @@ fn mix(n: i64) -> i64 {
     n * 2_654_435_761 % 65_537
 }
 
-/// Where jobs ran: on one of eight nodes, on some next to each other, on all, on none.
+/// Nodes of a job: one of eight nodes, some adjacent ones, all, or none.
 fn nodes_of(mix: i64) -> Option<(i64, i64)> {
     let first = mix % 8;
     match mix % 5 {
@@ -59,7 +60,7 @@ fn nodes(mix: i64) -> NodeBlocks {
     NodeBlocks::of(&fixtures::job_event(EventType::JobStarted, job))
 }
 
-/// Some of everything; some entries are late, and some of the audit.
+/// A varied record. Some are late, and some are audit entries.
 fn record(n: i64) -> Record {
     let mix = mix(n);
     let late = if mix % 9 == 0 { mix % 200 } else { 0 };
@@ -95,7 +96,7 @@ fn record(n: i64) -> Record {
     }
 }
 
-/// What is asked, in words of its own.
+/// Independent implementation of the selection.
 fn is_meant(record: &Record, seq: i64, asked: &Selection, visibility: &Visibility) -> bool {
     let index = &record.index;
     let is = |value: &Option<String>, wanted: &Option<String>| wanted.is_none() || value == wanted;
@@ -318,7 +319,7 @@ async fn pages_equal_a_full_scan(location: &Location) {
                 if descending {
                     continue;
                 }
-                // Replays read some of it, in the same order.
+                // Replays read a part of the same entries, in the same order.
                 let replayed = store.recorded(&selection, &visibility, 90, 310, 20).await;
                 let replayed: Vec<i64> = replayed.unwrap().iter().map(|entry| entry.seq).collect();
                 meant.retain(|seq| (91..=310).contains(seq));
@@ -330,7 +331,7 @@ async fn pages_equal_a_full_scan(location: &Location) {
     store.close().await;
 }
 
-/// Also of a time of which it was known where it is for the page before.
+/// Also if the block ranges were summarized for the previous page.
 #[tokio::test]
 async fn what_is_appended_between_two_pages_is_on_the_next() {
     let folder = tempfile::tempdir().unwrap();

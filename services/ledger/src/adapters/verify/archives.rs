@@ -1,4 +1,5 @@
-//! The ranges of entries whose content is not in the database: only those that the ledger has signed count.
+//! Verifies the ranges of entries whose content is not in the database. Only ranges signed by the
+//! ledger count.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,18 +12,18 @@ use crate::adapters::archives::AuthenticatedArchive;
 use crate::domain::archive::{StoredArchive, misplaced};
 use crate::domain::verify::{Fault, FirstFault};
 
-/// The noted ranges.
 #[derive(Default)]
 pub(super) struct ArchiveVerifier {
-    /// Those before the first that is forged.
+    /// Ranges before the first forged one.
     pub authentic: Vec<StoredArchive>,
-    /// Those from there on.
+    /// Ranges from the first forged one on.
     forged: Vec<StoredArchive>,
-    /// How many have no entry in the audit yet.
+    /// Number of ranges without an audit entry.
     pub unaudited: u64,
 }
 
-/// The ids of the ranges that were noted when the verification began: later ones have entries that it had passed by then.
+/// Verifies the ids of the ranges recorded when the verification began. Ranges recorded later
+/// contain entries that it has already passed.
 #[derive(Default)]
 pub(super) struct ArchivedIdVerifier {
     ranges: VecDeque<StoredArchive>,
@@ -37,7 +38,7 @@ impl ArchivedIdVerifier {
         }
     }
 
-    /// Takes the next entry.
+    /// Adds the next entry.
     pub fn next(&mut self, seq: i64, id: &[u8]) -> Result<(), FirstFault> {
         let Some(range) = self.ranges.front() else {
             return Ok(());
@@ -73,12 +74,13 @@ impl ArchiveVerifier {
         archives
     }
 
-    /// Up to which entry content may be missing.
+    /// Returns the last entry whose content may be missing.
     pub fn to(&self) -> i64 {
         self.authentic.last().map_or(0, |archive| archive.last_seq)
     }
 
-    /// Whether they follow each other up to this end at most, and the ledger has signed each.
+    /// Checks that the ranges follow each other, end at `end` at the latest, and are signed by the
+    /// ledger.
     pub fn check(&self, end: i64) -> Result<(), FirstFault> {
         let all: Vec<StoredArchive> = self.authentic.iter().chain(&self.forged).cloned().collect();
         let misplaced = misplaced(&all, end).map(|archive| (archive, Fault::ArchiveMisplaced));
@@ -93,7 +95,8 @@ impl ArchiveVerifier {
         }
     }
 
-    /// Compares the files with the SHA-256 that was signed, and says how many could not be: they are elsewhere, or were deleted to erase them.
+    /// Compares the files with the signed SHA-256. Returns the number of files that could not be
+    /// compared because they are elsewhere or were deleted for erasure.
     pub fn unread_files(&self, trust: &TrustAnchors) -> Result<usize, VerifyError> {
         let mut unread = 0;
         for archive in &self.authentic {

@@ -1,4 +1,4 @@
-//! The stored checkpoints, as they are met on the way through the entries.
+//! Verifies the stored checkpoints in step with the entries.
 
 use std::collections::HashSet;
 
@@ -9,11 +9,11 @@ use crate::domain::keys::StoredKey;
 use crate::domain::note::PublicKey;
 use crate::domain::verify::{ExpectedCheckpoint, Fault, FirstFault};
 
-/// The stored checkpoints on their way through the verification.
+/// The state of verifying the stored checkpoints.
 pub(super) struct CheckpointVerifier {
-    /// Every key that may have signed: those that the ledger names, and those that are trusted.
+    /// All keys that may have signed: those stored in the ledger, and the trusted ones.
     keys: Vec<PublicKey>,
-    /// Those that count.
+    /// The keys whose signatures count.
     trusted: HashSet<String>,
     key_rotation: Result<KeyRotation, FirstFault>,
     newest: Option<u64>,
@@ -45,7 +45,7 @@ impl CheckpointVerifier {
         }
     }
 
-    /// Takes the next. Nothing about it is trusted.
+    /// Checks the next checkpoint. Nothing in it is trusted.
     pub fn take(&mut self, row: &StoredCheckpoint) -> ExpectedCheckpoint {
         let size = u64::try_from(row.size).unwrap_or_default();
         let opened = Checkpoint::open(&row.note, &self.keys).ok();
@@ -73,7 +73,7 @@ impl CheckpointVerifier {
         ExpectedCheckpoint::with_root(size, claim)
     }
 
-    /// Whether the newest is missing, or a key has no hand-over.
+    /// Checks that the newest checkpoint exists and every key has a hand-over.
     pub fn finish(self) -> Result<(), FirstFault> {
         if let Some(size) = self.newest.filter(|newest| *newest > self.largest) {
             return Err(FirstFault {

@@ -1,4 +1,4 @@
-//! Classes of verified data, and which of them a fault belongs to.
+//! Classes of verified data, and the class of each fault.
 
 use super::outcome::{Class, TrustAnchors, VerifyError};
 use crate::domain::verify::Fault;
@@ -8,7 +8,7 @@ const INDEX: &str = "columns for queries";
 const CHECKPOINTS: &str = "checkpoints";
 const KEYS: &str = "keys and hand-overs";
 const TRUSTED: &str = "checkpoints kept elsewhere";
-/// Compared by who can ask NATS: [`super::UnverifiedLedger::check_published`].
+/// Compared only by callers that can read NATS: [`super::UnverifiedLedger::check_published`].
 pub const PUBLISHED: &str = "published checkpoints";
 const SUBTREES: &str = "subtrees";
 const ARCHIVES: &str = "archives";
@@ -16,7 +16,8 @@ const FILES: &str = "files of archives";
 const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
-/// All classes of a successful verification. `unread`: archive files that were not found; `unasked`: why the integrity check did not run.
+/// Returns all classes of a successful verification. `unread` is the number of archive files that
+/// were not found. `unasked` is why the integrity check did not run.
 pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<String>) -> Vec<Class> {
     let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
     let none = is_missing.then(|| "none was given".to_owned());
@@ -43,7 +44,7 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<Strin
 }
 
 impl VerifyError {
-    /// Class of the fault; `None` if the ledger could not be read.
+    /// Returns the class of the fault, or `None` if the ledger could not be read.
     pub const fn class(&self) -> Option<&'static str> {
         match self {
             Self::Invalid(bad) => Some(of(bad.what)),

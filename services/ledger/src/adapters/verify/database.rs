@@ -1,21 +1,22 @@
-//! Whether the database itself is whole: what its pages and indexes say of each other.
+//! Integrity check of the database itself: its pages and indexes.
 
 use mesh_db::pool::Connection;
 use mesh_db::sql::Sql;
 
 use crate::error::Error;
 
-/// What the database says of itself.
+/// Result of the integrity check.
 pub enum Integrity {
-    /// Pages and indexes fit each other.
+    /// Pages and indexes are consistent.
     Whole,
-    /// They do not, in its words.
+    /// Damaged, with the database's message.
     Damaged(String),
-    /// That cannot be asked, and why.
+    /// The check could not run, with the reason.
     Unasked(String),
 }
 
-/// Asks the database to check itself: SQLite all of it, PostgreSQL the indexes of the ledger's tables, where the extension amcheck is there.
+/// Runs the integrity check. SQLite checks the whole file. PostgreSQL checks the indexes of the
+/// ledger's tables, if the extension amcheck is installed.
 pub async fn integrity(connection: &mut Connection) -> Result<Integrity, Error> {
     match connection {
         Connection::Sqlite(_) => of_sqlite(connection).await.map_err(Error::Read),
@@ -49,13 +50,13 @@ async fn of_postgres(connection: &mut Connection) -> Result<Integrity, sqlx::Err
     ));
     match connection.conn().first(&sql).await {
         Ok(_) => Ok(Integrity::Whole),
-        // Not allowed; no such function: an older one.
+        // Insufficient privilege, or no such function in an older version.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883")) =>
         {
             Ok(Integrity::Unasked(error.message().to_owned()))
         }
-        // Classes of damaged data and indexes; the rest is a failure to read.
+        // Class XX reports damaged data or indexes. Any other error is a failed read.
         Err(sqlx::Error::Database(error))
             if error.code().is_some_and(|code| code.starts_with("XX")) =>
         {

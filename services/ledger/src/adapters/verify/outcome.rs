@@ -8,12 +8,12 @@ use crate::domain::note::PublicKey;
 use crate::domain::verify::{FirstFault, VerifiedLedger};
 use crate::error::Error;
 
-/// VerifyProgress of a verification.
+/// Progress of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyProgress {
-    /// Verified entries.
+    /// Number of verified entries.
     pub verified: u64,
-    /// Entries according to the head.
+    /// Number of entries according to the head.
     pub of: u64,
 }
 
@@ -26,9 +26,9 @@ pub enum VerifyError {
     /// The file of an archive cannot be read.
     #[error("read archive {}", path.display())]
     Archive {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
@@ -49,13 +49,14 @@ pub enum VerifyError {
 /// Trusted keys and checkpoints from outside the ledger.
 #[derive(Clone, Debug, Default)]
 pub struct TrustAnchors {
-    /// Keys that may sign checkpoints. Empty: the keys stored in the ledger.
+    /// Keys that may sign checkpoints. If empty, the keys stored in the ledger.
     pub keys: Vec<PublicKey>,
     /// Checkpoints stored elsewhere.
     pub checkpoints: Vec<Checkpoint>,
-    /// The newest checkpoint signed on this host: it or a later one must be stored.
+    /// The newest checkpoint signed on this host. It, or a later one, must be stored.
     pub newest: Option<Checkpoint>,
-    /// Folder of archive files, to verify their content too. None: files still at their path are compared by SHA-256.
+    /// Folder of archive files whose content is also verified. If `None`, files still at their path
+    /// are compared by SHA-256.
     pub archives: Option<PathBuf>,
 }
 
@@ -64,16 +65,16 @@ pub struct TrustAnchors {
 pub struct Class {
     /// Name of the class.
     pub name: &'static str,
-    /// Why it was not compared; `None` if it was and matches.
+    /// Why the class was not compared, or `None` if it was compared and matches.
     pub unchecked: Option<String>,
 }
 
 /// Result of a successful verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// The entries.
+    /// Result for the entries.
     pub verified: VerifiedLedger,
-    /// What was compared, by class of data.
+    /// Classes of data, compared or not.
     pub classes: Vec<Class>,
 }
 

@@ -1,4 +1,5 @@
-//! Pages of the rows that are verified. While one is hashed and compared, on all cores, the next is read.
+//! Reads the rows to verify, page by page. While all cores hash and compare one page, the next page
+//! is read.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -13,39 +14,39 @@ use crate::adapters::event_index::{self, COLUMNS};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::verify::{HashedEntry, StoredEntry, StoredEntryRef, StoredHead};
 
-/// Entries of one page.
+/// Entries per page.
 pub(super) const PAGE_ENTRIES: i64 = 1000;
 
-/// A page and the head at the same moment: entries may be appended meanwhile.
+/// A compared page, with the head from the same snapshot: entries may be appended meanwhile.
 pub(super) struct VerifyPage {
     pub head: Option<StoredHead>,
-    /// Up to which entry payloads may be gone.
+    /// Last entry whose payload may be missing.
     pub archived_to: i64,
     pub entries: Vec<VerifiedRow>,
-    /// Those that end with one of these entries; on the last page all that are left.
+    /// Checkpoints that end with one of these entries. The last page has all remaining ones.
     pub checkpoints: Vec<StoredCheckpoint>,
 }
 
 pub(super) struct VerifiedRow {
     pub hashed: HashedEntry,
-    /// The id, if payloads may be gone: no leaf proves it then.
+    /// The id, if payloads may be missing: no leaf proves it then.
     pub archived_id: Option<Vec<u8>>,
     /// The entry, if it has no payload.
     pub without_payload: Option<StoredEntry>,
-    /// Where payloads are partitioned, their sequence alone is not unique.
+    /// True if there are several payloads. In a partitioned table the sequence alone is not unique.
     pub has_duplicate_payload: bool,
     pub index_matches: bool,
 }
 
-/// All of them, in order.
+/// Reads all pages in order.
 #[derive(Default)]
 pub(super) struct PageReader {
-    /// The next, read ahead.
+    /// The next page, prefetched.
     fetched: Option<Result<FetchedPage, sqlx::Error>>,
 }
 
 impl PageReader {
-    /// The next page. The last one is not full.
+    /// Returns the next page. The last page is not full.
     pub async fn next(&mut self, connection: &mut Connection) -> Result<VerifyPage, sqlx::Error> {
         let fetched = match self.fetched.take() {
             Some(fetched) => fetched?,
@@ -54,7 +55,7 @@ impl PageReader {
         let after = fetched.is_full().then(|| fetched.last()).flatten();
         let compared = tokio::task::spawn_blocking(move || fetched.compare());
         if after.is_some() {
-            // What is wrong with it counts only once everything before it fits.
+            // An error in the next page is reported only after this page is verified.
             self.fetched = Some(fetch(connection, after).await);
         }
         match compared.await {
@@ -64,7 +65,7 @@ impl PageReader {
     }
 }
 
-/// The rows of a page as they are, which nothing was computed from yet.
+/// The rows of a page before any computation.
 struct FetchedPage {
     head: Option<StoredHead>,
     archived_to: i64,
@@ -91,7 +92,8 @@ async fn fetch(
     };
     let archived_to = snapshot.conn().first(&archives::archived_to()).await?;
     let archived_to = archived_to.map_or(Ok(0), |row| row.get("archived_to"))?;
-    // The first page has no lower bound: somebody may have put a row before the first. Text is read as bytes, as it may be none any more.
+    // The first page has no lower bound, because an attacker may have inserted a row before the
+    // first entry. Text is read as bytes, because it may not be valid UTF-8.
     let mut entries = Sql::new("SELECT seq, ")
         .bytes("id")
         .push(", leaf, chain FROM entries");
@@ -101,7 +103,7 @@ async fn fetch(
     let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE_ENTRIES);
     let entries = snapshot.conn().rows(&entries).await?;
     let seqs = seqs(&entries)?;
-    // By range and not by a join: each partition is looked into once, and not once for every entry.
+    // By range instead of a join, so that each partition is read once and not once per entry.
     let of_page = |sql: Sql| {
         sql.push(" WHERE seq >= ")
             .bind(seqs.first().copied().unwrap_or_default())
@@ -198,7 +200,7 @@ impl FetchedPage {
     }
 }
 
-/// What stands beside entries.
+/// Rows that belong to the entries of a page.
 struct RelatedRows {
     archived_to: i64,
     payloads: RowsBySequence,
@@ -228,7 +230,7 @@ impl RelatedRows {
                     && event_index::matches(index.first(), nodes, subject, body)
                     && index.first().is_none_or(|index| same_time(index, stored))
             }
-            // Nothing is left of what is archived.
+            // An archived entry must have no index rows.
             _ => index.is_empty() && nodes.is_empty(),
         };
         Ok(VerifiedRow {
@@ -241,13 +243,13 @@ impl RelatedRows {
     }
 }
 
-/// Queries join on it: another time would hide the entry.
+/// True if both rows have the same time. Queries join on it, so a difference would hide the entry.
 fn same_time(index: &Row, payload: &Row) -> bool {
     let time = |row: &Row, place| row.at::<i64>(place).ok();
     time(index, 0).is_some() && time(index, 0) == time(payload, 1)
 }
 
-/// Rows in the order of their sequence.
+/// Rows in sequence order.
 struct RowsBySequence {
     seqs: Vec<i64>,
     rows: Vec<Row>,

@@ -16,10 +16,11 @@ use crate::domain::keys::{StoredKey, audit_entries};
 use crate::domain::verify::{Fault, FirstFault};
 use crate::error::Error;
 
-/// Stored subtrees of one query.
+/// Stored subtrees per query.
 const PAGE_ENTRIES: i64 = 10_000;
 
-/// The first stored subtree that the entries do not give, or that is missing although a checkpoint counts its entries.
+/// Returns the first stored subtree that does not match the entries, or is missing although a
+/// checkpoint covers its entries.
 pub async fn subtrees(
     connection: &mut Connection,
     computed: Vec<(Node, Hash)>,
@@ -60,7 +61,7 @@ pub async fn subtrees(
             after = (level, idx);
             let fits = match computed.remove(&after) {
                 Some(computed) => hash == computed,
-                // Entries that came meanwhile may have more.
+                // Entries appended meanwhile may have completed it.
                 None => end(after) > count.cast_signed() && level % 8 == 0,
             };
             if !fits {
@@ -75,7 +76,7 @@ pub async fn subtrees(
     Ok(missing.map(differs))
 }
 
-/// The last entry of a subtree.
+/// Returns the last entry of a subtree.
 fn end((level, idx): (i64, i64)) -> i64 {
     let width = u32::try_from(level)
         .ok()
@@ -92,7 +93,7 @@ fn differs(place: (i64, i64)) -> FirstFault {
     }
 }
 
-/// The first key that was not handed over to, or of which the audit says something else.
+/// Returns the first key without a hand-over, or whose audit entry differs.
 pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
     let check = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
@@ -108,7 +109,8 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
                 }) => AuditEntry::decode(body.as_slice())
                     .is_ok_and(|stored| (stored.at, stored.act) == (entry.at, entry.act)),
                 Some(Audited { body: None, .. }) => true,
-                // Earlier versions replaced keys before there was an entry that both could sign for, and published an audit entry instead.
+                // Earlier versions replaced keys before the first entry with only an audit entry,
+                // because there was nothing for both keys to sign.
                 None => key.from_size > 0,
             };
             if !fits {
@@ -124,7 +126,7 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
     check.await.map_err(Error::Read)
 }
 
-/// The size of the smallest of these checkpoints that is not stored.
+/// Returns the size of the smallest of these checkpoints that is not stored.
 pub async fn unknown_note(pool: &Pool, notes: Vec<String>) -> Result<Option<u64>, Error> {
     let stored = Sql::new("SELECT note FROM checkpoints WHERE note").any_of(notes.clone());
     let rows = pool.rows(&stored).await.map_err(Error::Read)?;
@@ -134,7 +136,7 @@ pub async fn unknown_note(pool: &Pool, notes: Vec<String>) -> Result<Option<u64>
         .collect::<Result<_, _>>()
         .map_err(Error::Read)?;
     let unknown = notes.iter().filter(|note| !stored.contains(*note));
-    // What is no checkpoint proves nothing.
+    // A note that is not a checkpoint is ignored, because it proves nothing.
     Ok(unknown
         .filter_map(|note| Checkpoint::unverified(note).ok())
         .map(|checkpoint| checkpoint.size)

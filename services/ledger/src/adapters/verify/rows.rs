@@ -1,4 +1,4 @@
-//! Rows beside the entries; nothing in them is trusted.
+//! Rows that belong to the entries. Nothing in them is trusted.
 
 use mesh_db::pool::{Access, Connection};
 use mesh_db::sql::{Row, Sql};
@@ -10,7 +10,7 @@ use crate::domain::keys::StoredKey;
 use crate::domain::verify::StoredPayload;
 use crate::error::Error;
 
-/// Nothing about it is trusted: its note may be no text any more.
+/// Reads a checkpoint. A tampered note may not be valid UTF-8.
 pub(super) fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
     let note: Vec<u8> = row.get("note")?;
     Ok(StoredCheckpoint {
@@ -22,7 +22,8 @@ pub(super) fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
     })
 }
 
-/// The keys that the ledger names as its own, and the number of its newest checkpoint at the same moment.
+/// Returns the keys stored in the ledger and the number of its newest checkpoint, from one
+/// snapshot.
 pub(super) async fn stored_keys(
     connection: &mut Connection,
 ) -> Result<(Vec<StoredKey>, i64), sqlx::Error> {
@@ -31,7 +32,8 @@ pub(super) async fn stored_keys(
     let newest = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM checkpoints");
     let newest = snapshot.conn().first(&newest).await?;
     snapshot.commit().await?;
-    // One that is no text is nobody's: what it signed counts as forged.
+    // A key that is not valid text matches no signature: checkpoints signed with it count as
+    // forged.
     let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(checkpoint_rows::key).collect();
     Ok((keys?, newest.map_or(Ok(0), |row| row.get("number"))?))
 }
@@ -44,7 +46,7 @@ pub(in crate::adapters) fn payload(row: &Row) -> Result<StoredPayload, sqlx::Err
     })
 }
 
-/// The ranges that are noted, in order.
+/// Returns the recorded archives, in order.
 pub(super) async fn stored_archives(
     connection: &mut Connection,
 ) -> Result<Vec<AuthenticatedArchive>, Error> {
@@ -57,7 +59,7 @@ pub(super) async fn stored_archives(
     checked.await.map_err(Error::Read)
 }
 
-/// A row that no entry has would be shown by nothing else.
+/// Returns a row that belongs to no entry. No other check would find it.
 pub(super) async fn stray(
     connection: &mut Connection,
     table: &'static str,

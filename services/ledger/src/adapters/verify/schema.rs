@@ -1,5 +1,5 @@
-//! The tables, indexes, triggers and rules of a database, compared with those that the migrations make: an index whose text lies hides an entry, a
-//! foreign key or a rule takes it away later.
+//! Compares the tables, indexes, triggers and rules of a database with those that the migrations
+//! create. A manipulated index can hide an entry; a foreign key or a rule can delete it later.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use tokio::sync::OnceCell;
 use crate::adapters::sqlite;
 use crate::error::Error;
 
-/// What a new ledger on PostgreSQL has, one a line; made by the query beside it.
+/// Objects of a new ledger on PostgreSQL, one per line. Created by the adjacent query.
 pub const POSTGRES: &str = include_str!("schema/postgres.txt");
 const POSTGRES_QUERY: &str = include_str!("schema/postgres.sql");
-/// In lines of what there is once for every partition.
+/// Placeholder in lines about objects that exist once per partition.
 const MONTH_PLACEHOLDER: &str = "<month>";
 
-/// Of a new ledger in a file, made once.
+/// Objects of a new ledger in a SQLite file, computed once.
 static EXPECTED_SQLITE: OnceCell<SchemaObjects> = OnceCell::const_new();
 
-/// The first difference, in words; `None` if there is none.
+/// Returns a description of the first difference, or `None`.
 pub async fn difference(connection: &mut Connection) -> Result<Option<String>, Error> {
     let found = match connection {
         Connection::Sqlite(_) => of_sqlite(connection).await,
@@ -70,7 +70,7 @@ pub async fn difference(connection: &mut Connection) -> Result<Option<String>, E
 type SchemaObjects = BTreeMap<String, i64>;
 
 async fn of_sqlite(connection: &mut Connection) -> Result<SchemaObjects, sqlx::Error> {
-    // What ANALYZE leaves says nothing about entries.
+    // The tables of ANALYZE do not affect entries.
     let sql = Sql::new(
         "SELECT type || ' ' || name || ' on ' || tbl_name || COALESCE(': ' || sql, '') AS line FROM sqlite_schema
          WHERE name NOT LIKE 'sqlite_stat%'",
@@ -83,7 +83,7 @@ async fn of_sqlite(connection: &mut Connection) -> Result<SchemaObjects, sqlx::E
     Ok(lines)
 }
 
-/// Of a new ledger, made in memory.
+/// Objects of a new ledger, created in memory.
 async fn expected_of_sqlite() -> Result<SchemaObjects, Error> {
     let pool = SqlitePoolOptions::new()
         .max_connections(1)
@@ -109,7 +109,7 @@ async fn of_postgres(connection: &mut Connection) -> Result<SchemaObjects, sqlx:
     Ok(lines)
 }
 
-/// What a ledger on PostgreSQL has, as [`POSTGRES`].
+/// Returns the objects of a ledger on PostgreSQL, in the format of [`POSTGRES`].
 pub async fn lines_of(pool: &Pool) -> Result<String, sqlx::Error> {
     let lines = of_postgres(&mut pool.acquire().await?).await?;
     Ok(lines.into_keys().map(|line| line + "\n").collect())

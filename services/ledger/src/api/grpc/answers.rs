@@ -1,4 +1,4 @@
-//! From what is found to gRPC's messages.
+//! Converts results to gRPC messages.
 
 use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::ledger::v1::{
@@ -13,7 +13,7 @@ use crate::api::{Entry, EntryContent};
 use crate::domain::job_history::{RecordedEvent, Run, Summary};
 use crate::domain::stats::{self, Group};
 
-/// An entry, or only the parts that were asked for.
+/// Converts an entry, or only the requested parts of it.
 pub(super) fn entry(entry: Entry, fields: Option<&Fields>) -> Result<LedgerEntry, Status> {
     let Entry { seq, content } = entry;
     let (event, audit) = match (content, fields) {
@@ -30,7 +30,7 @@ pub(super) fn entry(entry: Entry, fields: Option<&Fields>) -> Result<LedgerEntry
     })
 }
 
-/// What cannot be written as JSON; the log has the cause.
+/// Reports an entry that cannot be converted to JSON. The cause is logged.
 fn unfit(problem: Problem) -> Status {
     Status::internal(problem.detail)
 }

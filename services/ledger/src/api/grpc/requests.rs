@@ -1,4 +1,4 @@
-//! From gRPC's messages to what is asked.
+//! Converts gRPC messages to requests.
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::ledger::v1::{EventFilter, ListEventsRequest};
@@ -45,7 +45,7 @@ pub(in crate::api) fn filter(filter: EventFilter) -> Result<Filter, Status> {
     })
 }
 
-/// A filter with absolute times, as it is asked for.
+/// Converts a filter to a message. Its times must be absolute.
 pub(in crate::api) fn asked_filter(filter: Filter) -> EventFilter {
     let time = |bound| match bound {
         Some(TimeBound::At(time)) => Some(timestamp(time)),

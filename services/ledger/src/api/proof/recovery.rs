@@ -1,4 +1,5 @@
-//! REST: `/v1/ledger/resume` and `/v1/ledger/contradictions`, about the history as a whole.
+//! REST: `/v1/ledger/resume` and `/v1/ledger/contradictions`, to recover the history and to report
+//! contradicting checkpoints.
 
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ pub(in crate::api) async fn resume(
         true => ResumeJson::default(),
         false => read(&body)?,
     };
-    // It goes on although whoever asked hangs up.
+    // Spawned, so that it continues if the client disconnects.
     let resumed = tokio::spawn(async move { proofs.resume(&caller, requested).await }).await;
     let resumed = resumed.map_err(|error| Problem::internal(&error))?;
     resumed.map(Json).map_err(problem)

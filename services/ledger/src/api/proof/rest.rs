@@ -328,7 +328,7 @@ pub(in crate::api) async fn export(
     Ok((kind, Body::from_stream(lines)).into_response())
 }
 
-/// The lines of the next entries, and the last of them.
+/// Returns the lines of the next entries, and the sequence of the last.
 async fn next_page(proofs: &Proofs, after: u64, to: u64) -> std::io::Result<(Bytes, u64)> {
     let entries = proofs.store.entries(after, to).await;
     let entries = entries.map_err(std::io::Error::other)?;
@@ -394,7 +394,7 @@ pub(super) fn problem(error: ProofError) -> Problem {
     }
 }
 
-/// Parameters, each once.
+/// Query parameters, each at most once.
 struct Query(Vec<(String, String)>);
 
 impl Query {

@@ -20,7 +20,7 @@ use crate::api::{openapi, unavailable};
 use crate::domain::filter::Filter;
 use crate::domain::replay::{Replay, ReplayRequest};
 
-/// Header by which the same request may be repeated.
+/// Header that makes a request idempotent.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 pub(super) fn router(replays: Arc<Replays>) -> Router {
@@ -150,7 +150,7 @@ pub(in crate::api) async fn start(
     let requested: ReplayRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::bad_request(format!("the body is no replay: {error}")))?;
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| {
-        // What is no text is refused as a key.
+        // A value that is not text is rejected as a key.
         String::from_utf8_lossy(key.as_bytes()).into_owned()
     });
     let (replay, new) = replays

@@ -1,4 +1,5 @@
-//! What happened to the nodes of a job while it ran there: part of its history, as it may be why it ended.
+//! Events of a job's nodes while it ran there. They are part of its history, because they may
+//! explain its end.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +9,26 @@ use slurm_types::HostList;
 
 use super::{RecordedEvent, Run, in_order, occurred_at};
 
-/// A node failure is noticed late: node events up to this time after a run's end belong to it.
+/// Node failures are detected late: node events up to this time after a run's end belong to the
+/// run.
 const NODE_EVENT_GRACE: TimeDelta = TimeDelta::minutes(1);
-/// Histories of more nodes omit node events.
+/// Maximum number of nodes. Histories with more nodes omit node events.
 const MAX_NODES: usize = 1024;
 
-/// Nodes, and since and until when.
+/// Nodes during a time window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWindow {
-    /// The nodes.
+    /// Names of the nodes.
     pub nodes: BTreeSet<String>,
-    /// Since then.
+    /// Start of the window.
     pub from: DateTime<Utc>,
-    /// Until then; `None` if it lasts.
+    /// End of the window, `None` if the run has not ended.
     pub to: Option<DateTime<Utc>>,
 }
 
 impl NodeWindow {
-    /// Where a run was; `None` before it began, and if its nodes cannot be read or are too many.
+    /// Returns the nodes of a run. `None` if the run has not started, or its host list is invalid
+    /// or too long.
     pub(super) fn of(
         nodes: &str,
         from: Option<DateTime<Utc>>,
@@ -51,7 +54,8 @@ impl NodeWindow {
     }
 }
 
-/// All nodes of these runs, from the first begin to the last end; `None` without any, or if they are too many.
+/// Returns all nodes of these runs, from the first start to the last end. `None` if there are no
+/// nodes, or too many.
 pub fn node_windows(runs: &[Run]) -> Option<NodeWindow> {
     let mut all: Option<NodeWindow> = None;
     for window in runs.iter().filter_map(|run| run.window.as_ref()) {
@@ -69,7 +73,7 @@ pub fn node_windows(runs: &[Run]) -> Option<NodeWindow> {
     all
 }
 
-/// Adds to each run what happened to its nodes meanwhile.
+/// Adds to each run the events of its nodes during its window.
 pub fn add_node_events(runs: &mut [Run], events: &[RecordedEvent]) {
     for run in runs {
         let Some(window) = &run.window else { continue };

@@ -1,4 +1,4 @@
-//! Audit entries of a replay: its start, its end, and other users' events that were published.
+//! Audit entries of a replay: its start, its end, and the published events of other users.
 
 use chrono::DateTime;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -8,14 +8,14 @@ use mesh_events::timestamp;
 use super::{Replay, ReplayState};
 use crate::domain::keys::entry_id;
 
-/// Kinds of the audit's entries.
+/// Kinds of the audit entries.
 const KIND: &str = "replay";
 const KIND_READ: &str = "read";
-/// Users in one entry.
+/// Maximum number of users in one entry.
 const MAX_NAMES: usize = 100;
 
 impl Replay {
-    /// Audit entries of the start or the end, with deterministic ids.
+    /// Returns the audit entries of the start or the end, with deterministic ids.
     pub fn audit_entries(&self, at_the_end: bool, cluster: &str) -> Vec<AuditEntry> {
         let id =
             |kind: &str, phase: &str| entry_id(&["slurm-mesh/replay/1", &self.id, kind, phase]);

@@ -1,4 +1,4 @@
-//! What may be replayed, by whom, and what the audit has of it.
+//! Permissions of replays, and their audit entries.
 
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_runtime::api::Role;
@@ -92,7 +92,8 @@ fn an_endpoint_is_for_its_owner_and_administrators() {
     ] {
         assert_eq!(check_endpoint(caller, "ci", owner), Ok(()), "{owner:?}");
     }
-    // Others' and the operator's do not exist for users; who sees them gets 403.
+    // Endpoints of others and of the operator do not exist for users. Callers who may see them get
+    // 403.
     let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
     for (caller, owner) in [
         (&alice(), Some("bob")),
@@ -133,7 +134,7 @@ fn audit_entries_are_deterministic() {
     assert_eq!(read.begun, begun[1].id);
     let ids: BTreeSet<&String> = begun.iter().chain(&ended).map(|entry| &entry.id).collect();
     assert_eq!(ids.len(), 4);
-    // Who sees only what is theirs reads nothing of others.
+    // Callers who see only their own data read nothing of others.
     let own = Replay::new("r2".into(), check("{}", &alice()).unwrap(), now());
     assert_eq!(own.audit_entries(false, "c").len(), 1);
 }

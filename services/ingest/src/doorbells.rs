@@ -1,11 +1,12 @@
-//! Doorbells: somebody says "look at this job now".
+//! Doorbells: hooks request that a job be read now.
 //!
-//! Rings of one job collapse; rings of many jobs become one question to Slurm; between two questions there is always a pause, whatever
-//! rings. A job that is about to change is read again at 50, 100, 200 … ms. A doorbell is acknowledged once its facts are stored, or
-//! once it is certain that there is nothing to publish, or that a sweep will.
+//! Doorbells of one job collapse, and those of many jobs share one request to Slurm. There is always a pause between two requests, whatever
+//! rings. A job that is about to change is read again after 50, 100, 200 … ms. A doorbell is acknowledged once its facts are stored, or
+//! once it is certain that there is nothing to publish, or that a poll will publish it.
 //!
-//! Anybody who may publish doorbells may forge them. One is never an event by itself: [`job_reader`] asks Slurm, for so many jobs and runs per
-//! minute that no poll has shown ([`unknown_jobs`]). A doorbell with the end of a run that no record of Slurm knows is parked as a dead letter.
+//! Any holder of the doorbell credential may forge doorbells, so a doorbell is never an event by itself. [`job_reader`] asks Slurm, and
+//! [`unknown_jobs`] limits requests for jobs and runs that no poll has shown. A doorbell with the end of a run that no record of Slurm
+//! knows is published as a dead letter.
 
 mod job_reader;
 mod pending_reads;
@@ -26,36 +27,36 @@ use crate::domain::{Evidence, Observation};
 use crate::metrics;
 use crate::users::{Logins, login};
 
-/// Stands for jobs that have no id yet: a sweep is to look for them.
+/// Stands for new jobs without an id: requests a poll.
 const NEW_JOBS: u32 = 0;
 
-/// When a doorbell comes again that could be neither confirmed nor refused; twice as much later each time, up to the longest.
+/// First redelivery delay of a doorbell that could be neither confirmed nor refused. It doubles with each delivery.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(5);
-/// The longest of these pauses.
+/// Longest redelivery delay.
 const MAX_REDELIVERY_DELAY: Duration = Duration::from_secs(60);
 
-/// A request to look at a job.
+/// Request to read a job.
 pub struct JobReadRequest {
-    /// Slurm's id of the record.
+    /// Slurm's id of the job.
     pub job_id: u32,
-    /// Which hook rang; `None` if it was no hook.
+    /// Name of the hook; `None` if no hook rang.
     pub hook: Option<String>,
-    /// The array whose task it is, if the hook says so.
+    /// Array of the task, if the hook reports it.
     pub array: Option<u32>,
-    /// the end of a run that the hook reports.
+    /// End of a run that the hook reports.
     pub end: Option<Box<Observation>>,
-    /// The run that ended so; `end` is taken out once it is used.
+    /// Run of that end. Remains set when `end` is taken out.
     pub ended_run: Option<RunKey>,
-    /// Whether it was sent away before.
+    /// Whether the doorbell is a redelivery.
     pub comes_again: bool,
-    /// Answered once everything is published.
+    /// Receives the outcome once everything is published.
     pub done: Option<oneshot::Sender<DoorbellOutcome>>,
     /// Span of the doorbell.
     pub span: Span,
 }
 
 impl JobReadRequest {
-    /// A look that nobody rang for.
+    /// Creates a request without a doorbell.
     pub fn look(job_id: u32) -> Self {
         Self {
             job_id,
@@ -70,18 +71,18 @@ impl JobReadRequest {
     }
 }
 
-/// What became of a ring.
+/// Outcome of a doorbell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DoorbellOutcome {
-    /// Its facts are stored, or there is nothing to publish, or a sweep will.
+    /// Its facts are stored, there is nothing to publish, or a poll will publish it.
     Recorded,
-    /// Redelivered: what it reports can be neither confirmed nor refused yet.
+    /// To be redelivered: its evidence can be neither confirmed nor refused yet.
     Later,
-    /// No record confirms what it reports, for this reason.
+    /// No record confirms its evidence, with the reason.
     Refused(String),
 }
 
-/// Takes doorbells off the bus.
+/// Handles doorbells from the bus.
 pub struct Doorbells {
     cluster: String,
     rings: mpsc::Sender<JobReadRequest>,
@@ -89,7 +90,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Reads are requested through a channel; logins are published at once.
+    /// Creates the handler. `rings` receives the read requests; logins are published at once.
     pub const fn new(cluster: String, rings: mpsc::Sender<JobReadRequest>, logins: Logins) -> Self {
         Self {
             cluster,
@@ -118,7 +119,7 @@ impl Handler for Doorbells {
         if doorbell.hook == login::HOOK_NAME {
             return self.logins.ring(&doorbell).await;
         }
-        // job_submit.lua: a job was submitted, and has no id yet.
+        // job_submit.lua reports a submission before the job has an id.
         let submission = doorbell.job_id == 0
             && doorbell.hook == "JobSubmit"
             && doorbell.cluster == self.cluster;
@@ -147,7 +148,7 @@ impl Handler for Doorbells {
             done: Some(done),
             span: Span::current(),
         };
-        // Stopping: the doorbell comes again after the restart.
+        // During shutdown: the doorbell is redelivered after the restart.
         let again = Disposition::Nak {
             after: Duration::from_secs(1),
         };
@@ -172,7 +173,7 @@ impl Handler for Doorbells {
     }
 }
 
-/// The pause after so many deliveries.
+/// Redelivery delay after this number of deliveries.
 fn later(deliveries: u64) -> Duration {
     let doubled = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
     REDELIVERY_DELAY
@@ -180,15 +181,15 @@ fn later(deliveries: u64) -> Duration {
         .min(MAX_REDELIVERY_DELAY)
 }
 
-/// Answers the doorbells.
+/// Acknowledges doorbells.
 pub fn finish(rings: Vec<JobReadRequest>, outcome: &'static str) {
     for ring in rings {
         answer(ring, outcome, DoorbellOutcome::Recorded);
     }
 }
 
-/// Answers doorbells that must not be waited with. Those that bring the end of a job along come again; the others said only where to
-/// look, and a sweep or catching up publishes what is there.
+/// Answers doorbells that must not wait. Those with the end of a job are redelivered. The others only name a job, which a poll or the
+/// catch-up will read.
 pub fn postpone(rings: Vec<JobReadRequest>, outcome: &'static str) {
     for ring in rings {
         let later = if ring.ended_run.is_some() {
@@ -200,7 +201,7 @@ pub fn postpone(rings: Vec<JobReadRequest>, outcome: &'static str) {
     }
 }
 
-/// Answers doorbells of ends that no record confirms. Those that bring nothing along but the id of a job are done with.
+/// Refuses doorbells with an end that no record confirms. Those with nothing but a job id are acknowledged.
 pub fn refuse(rings: Vec<JobReadRequest>, outcome: &'static str, reason: &str) {
     for ring in rings {
         let refused = if ring.ended_run.is_some() {
@@ -212,7 +213,7 @@ pub fn refuse(rings: Vec<JobReadRequest>, outcome: &'static str, reason: &str) {
     }
 }
 
-/// The array of a task, in the words of slurmctld's and of jobcomp's scripts.
+/// Returns the array of a task, from the variables of slurmctld's scripts or of jobcomp.
 fn array_of(doorbell: &Doorbell) -> Option<u32> {
     let names = ["SLURM_ARRAY_JOB_ID", "ARRAYJOBID"];
     let mut values = names

@@ -1,4 +1,4 @@
-//! From a fact to its event.
+//! Builds events from facts.
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::{
@@ -10,16 +10,16 @@ use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
 use crate::domain::{self, Fact, FactId, Observation, snapshot};
 use crate::identity::IdentityResolver;
 
-/// What made ingest look.
+/// What caused a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A hook rang.
+    /// A hook, by name.
     Hook(String),
-    /// A sweep, by number.
+    /// A poll, by number.
     Poll(u64),
-    /// Accounting was asked.
+    /// An answer of accounting.
     Accounting,
-    /// Ingest itself wanted to know more about a job, and no hook rang meanwhile.
+    /// A follow-up read of ingest itself, without a doorbell.
     Lookup,
 }
 
@@ -43,24 +43,24 @@ impl Cause {
     }
 }
 
-/// What all events of one reading share.
+/// Context shared by all events of one observation.
 pub struct EventContext<'a> {
-    /// Now.
+    /// Current time.
     pub now: DateTime<Utc>,
-    /// What made ingest look.
+    /// What caused the read.
     pub cause: &'a Cause,
-    /// Whether it asked slurmrestd.
+    /// Whether Slurm was read through slurmrestd.
     pub over_rest: bool,
-    /// Facts older than this many seconds could have been seen live.
+    /// Age in seconds beyond which a fact counts as late.
     pub late_after: i64,
-    /// What a run used is not known so many seconds longer.
+    /// Additional age in seconds beyond which usage counts as late.
     pub usage_after: i64,
-    /// Who people are.
+    /// Resolves users to identities.
     pub identities: &'a IdentityResolver,
 }
 
 impl EventContext<'_> {
-    /// The event of a fact, with the snapshot of the run it is about.
+    /// Builds the event of a fact, with the snapshot of its run.
     pub fn event(
         &self,
         fact: &Fact,
@@ -71,7 +71,7 @@ impl EventContext<'_> {
         self.build(fact, observation.cancelled_by, job, owner)
     }
 
-    /// The event of a fact that follows from what no reading shows any more.
+    /// Builds the event of a fact that no observation shows.
     pub fn event_without_reading(&self, fact: &Fact, job: Job, owner: &domain::Owner) -> Event {
         self.build(fact, None, job, owner)
     }
@@ -154,7 +154,7 @@ impl EventContext<'_> {
         }
     }
 
-    /// Somebody who acted on another user's job.
+    /// The actor with this uid, for another user's job.
     fn other_user(&self, uid: u32, owner: &domain::Owner) -> Actor {
         let actors = self.identities.actors();
         let user = actors.name(uid);
@@ -172,7 +172,7 @@ impl EventContext<'_> {
         }
     }
 
-    /// Who did it, where Slurm says so. slurmctld's record does not say who cancelled a job; accounting does.
+    /// Returns the actor, if Slurm reports one. slurmctld's record does not have the canceller of a job; accounting does.
     fn actor(
         &self,
         fact: &Fact,
@@ -226,7 +226,7 @@ fn corrected(fact: &Fact) -> Option<String> {
     }
 }
 
-/// The snapshot for a fact about another run than the one that was read: an array, seen through its task, or the run before.
+/// Builds the snapshot for a fact about a run other than the observed one: an array, seen through its task, or an earlier run.
 pub fn other_run(fact: &Fact, observation: &Observation) -> Job {
     if fact.run.task_id.is_none() && observation.run.task_id.is_some() {
         return snapshot::array_of_task(&observation.job, &fact.run);

@@ -1,53 +1,53 @@
-//! What can go wrong here.
+//! Errors of ingest.
 
-/// Errors of ingest. Slurm being away is none: it is waited for.
+/// Errors of ingest. An unavailable Slurm is none: ingest retries.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Told to stop while something was held.
+    /// Stopped before all pending work was stored.
     #[error("stopped before everything held was stored; it is done again at the next start")]
     Stopped,
     /// Another ingest leads in this cluster.
     #[error("write {key} of bucket {bucket}: another ingest has taken over")]
     Fenced {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: &'static str,
-        /// The key.
+        /// Key of the write.
         key: String,
     },
     /// The stored state cannot be read.
     #[error("read state {key} of bucket {bucket}; it was written by another version or damaged")]
     State {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: &'static str,
-        /// The key.
+        /// Key of the state.
         key: String,
         /// Cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The state cannot be written.
+    /// The state cannot be serialized.
     #[error("encode state {key}")]
     Encode {
-        /// The key.
+        /// Key of the state.
         key: String,
         /// Cause.
         #[source]
         source: serde_json::Error,
     },
-    /// A part of ingest ended where it should not.
+    /// A task of ingest ended unexpectedly.
     #[error("run a part of ingest")]
     Task {
         /// Cause.
         #[source]
         source: tokio::task::JoinError,
     },
-    /// The bus refused for good.
+    /// The bus failed permanently.
     #[error("publish")]
     Bus(#[from] mesh_bus::Error),
 }
 
 impl Error {
-    /// Whether this is the way a shutdown looks from inside.
+    /// Whether this error is the result of a shutdown.
     pub const fn is_shutdown(&self) -> bool {
         matches!(self, Self::Stopped | Self::Bus(mesh_bus::Error::Cancelled))
     }

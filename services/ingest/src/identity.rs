@@ -1,12 +1,12 @@
-//! Who the people behind Unix users are, and how we know.
+//! Resolves Unix users to identities, with the source of each.
 //!
-//! Sources in the order of precedence; the first that knows somebody counts:
+//! Sources in order of precedence; the first one that knows a user wins:
 //!
-//! 1. [`IdentityResolver`], which the operator of the mesh writes;
-//! 2. [`Getent`], the system's own user database, which may be LDAP;
-//! 3. [`Comments`] of Slurm's associations, which coordinators of accounts may write, too.
+//! 1. [`IdentityMap`], the file that the operator of the mesh writes;
+//! 2. [`Getent`], the system's user database, which may be LDAP;
+//! 3. [`Comments`] of Slurm's associations, which account coordinators may write, too.
 //!
-//! [`IdentityResolver::get`] never waits: who must be looked up is looked up later, and becomes known then.
+//! [`IdentityResolver::get`] never waits: an unknown user is looked up later, and resolves then.
 
 mod actors;
 mod comment;
@@ -33,7 +33,7 @@ use self::getent::Getent;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotKnown;
 
-/// The sources together.
+/// All configured sources.
 #[derive(Debug)]
 pub struct IdentityResolver {
     file: Arc<IdentityMap>,
@@ -43,7 +43,7 @@ pub struct IdentityResolver {
 }
 
 impl IdentityResolver {
-    /// The sources that are set up; without any it knows nobody.
+    /// Creates the configured sources. Without any, no user resolves.
     pub fn new(map_file: Option<PathBuf>, config: &Config) -> Self {
         Self {
             file: Arc::new(IdentityMap::new(map_file)),
@@ -53,17 +53,17 @@ impl IdentityResolver {
         }
     }
 
-    /// Who acts on other people's jobs.
+    /// Returns the resolver of actors on other users' jobs.
     pub const fn actors(&self) -> &Actors {
         &self.actors
     }
 
-    /// The person behind a user, as events have it.
+    /// Returns the identity of a user, in its form in events.
     pub fn get(&self, user: &str) -> Option<Identity> {
         self.person(user).map(|person| person.to_identity())
     }
 
-    /// The person behind a user.
+    /// Returns the identity of a user.
     pub fn person(&self, user: &str) -> Option<UserIdentity> {
         let looked_up = || self.getent.as_ref().and_then(|getent| getent.get(user));
         let commented = || {
@@ -74,7 +74,7 @@ impl IdentityResolver {
         self.file.get(user).or_else(looked_up).or_else(commented)
     }
 
-    /// The person behind a user, for who must know the difference between nobody and not known yet.
+    /// Returns the identity of a user, for callers that must distinguish an unknown user from one not looked up yet.
     ///
     /// # Errors
     /// [`NotKnown`] if a source that counts has not answered yet.
@@ -82,7 +82,7 @@ impl IdentityResolver {
         self.first_who_knows(user, Getent::ask)
     }
 
-    /// The same without having anybody looked up.
+    /// Like [`IdentityResolver::ask`], without requesting a lookup.
     ///
     /// # Errors
     /// As [`IdentityResolver::ask`].
@@ -112,7 +112,7 @@ impl IdentityResolver {
         }
     }
 
-    /// Everybody a source knows.
+    /// Returns all users that any source knows.
     pub fn users(&self) -> BTreeSet<String> {
         let mut users: BTreeSet<String> = self.file.users().into_iter().collect();
         users.extend(self.getent.iter().flat_map(Getent::users));
@@ -125,14 +125,14 @@ impl IdentityResolver {
         self.comments.is_some()
     }
 
-    /// Takes in what accounting has just answered.
+    /// Reads the comments of associations from accounting's answer.
     pub fn take_comments(&self, associations: &[AssociationRecord]) {
         if let Some(comments) = &self.comments {
             comments.take(associations);
         }
     }
 
-    /// Reads the map again if it has changed, and looks up some of those who must be.
+    /// Reloads the identity map if it has changed, and makes some of the lookups that are due.
     pub async fn refresh(&self) {
         let file = Arc::clone(&self.file);
         if let Err(error) = tokio::task::spawn_blocking(move || file.reload()).await {
@@ -143,7 +143,7 @@ impl IdentityResolver {
         }
     }
 
-    /// Keeps up with who people are, until shutdown.
+    /// Refreshes the sources until shutdown.
     pub async fn keep_up(&self, every: Duration, shutdown: CancellationToken) {
         loop {
             tokio::select! {
@@ -154,7 +154,7 @@ impl IdentityResolver {
         }
     }
 
-    /// Whether nobody waits for a look-up that was never tried.
+    /// Whether every requested lookup was tried at least once.
     pub fn settled(&self) -> bool {
         self.getent.as_ref().is_none_or(Getent::settled)
     }

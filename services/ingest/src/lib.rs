@@ -1,15 +1,15 @@
-//! Ingest: from Slurm's records of jobs and users to events, each fact once.
+//! Ingest: derives events from Slurm's records of jobs and users, each fact once.
 //!
-//! - [`domain`]: the rules, pure: an observation and the stored run state give ordered facts. `docs/reference/job-events.md` is the
+//! - [`domain`]: the rules, pure. An observation and the stored run state give ordered facts. `docs/reference/job-events.md` is the
 //!   normative table.
 //! - [`collector`]: decides, publishes and stores, under one lock.
-//! - [`doorbells`]: hooks ask for jobs to be read at once. [`poll`]: polls the queue, the safety net.
-//! - [`accounting`]: ends that only accounting knows, usage, exit codes, catching up, array tasks, and what a ledger lacks.
-//! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
+//! - [`doorbells`]: hooks request immediate reads of jobs. [`poll`]: polls the queue, the safety net.
+//! - [`accounting`]: ends that only accounting knows, usage, exit codes, catching up, array tasks, and gaps of a ledger.
+//! - [`envelope`]: builds the event of a fact, with owner, actor and identity ([`identity`]).
 //! - [`users`]: access, identities and logins.
 //! - [`adapters`]: the state in JetStream's key-value store. [`queue`]: the snapshot of waiting jobs. [`sources`]: availability of Slurm.
 //!
-//! Deliberately absent: how Slurm is asked (`slurm-client`) and any judgement about jobs, costs or reasons.
+//! Deliberately absent: access to Slurm itself (`slurm-client`), and any judgement about jobs, costs or reasons.
 
 pub mod accounting;
 pub mod adapters;

@@ -1,11 +1,11 @@
-//! The process of ingest.
+//! The ingest process.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::{env, io};
 
-/// How glibc's malloc works here, which it reads only at the start of a program. By default each thread has a heap of its own, and a block as large
-/// as one that was freed before comes from it and stays: where 100,000 jobs change at once that was 80 MiB more.
+/// Settings of glibc's malloc, which reads them only when a program starts. By default each thread has an arena of its own. A block as
+/// large as an earlier freed one is allocated on the heap and stays there: 80 MiB more when 100,000 jobs change at once.
 const MALLOC_SETTINGS: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_MMAP_THRESHOLD_", "131072"),
@@ -15,13 +15,13 @@ const MALLOC_SETTINGS: [(&str, &str); 3] = [
 fn main() -> ExitCode {
     let is_set = |(name, _): &(&str, &str)| env::var_os(name).is_some();
     if !MALLOC_SETTINGS.iter().any(is_set) {
-        // Where that fails, ingest takes more memory.
+        // If that fails, ingest uses more memory.
         drop(restart_with_settings());
     }
     mesh_runtime::main::<ingest::IngestService>()
 }
 
-/// Executes this program again, in the same process, with the settings. Returns only if that fails.
+/// Executes this program again, in the same process, with the settings. Returns only on failure.
 fn restart_with_settings() -> io::Error {
     let program = match env::current_exe() {
         Ok(program) => program,

@@ -1,4 +1,4 @@
-//! Every metric of ingest.
+//! Metrics of ingest.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-/// Publishes the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub fn describe() {
     describe_counter!("ingest_facts_total", "Facts published, by type.");
     describe_counter!(
@@ -56,66 +56,67 @@ pub fn describe() {
     );
 }
 
-/// Facts published, by type.
+/// Counts a published fact, by type.
 pub fn fact(kind: EventType) {
     counter!("ingest_facts_total", "type" => kind.to_string()).increment(1);
 }
 
-/// Doorbells, by what became of them: `answered`, `left_to_sweep`, `limited` (too many of jobs that no poll has shown), `unknown` (no
-/// record of Slurm knows its job), `unusable`, `contradicted`, `accounting_away`, `accounting_busy` (it
-/// is redelivered, or a sweep publishes it), `probe`.
+/// Counts a doorbell, by outcome: `answered`, `left_to_sweep`, `limited` (too many jobs that no poll has shown), `unknown` (no record of
+/// Slurm knows its job), `unusable`, `contradicted`, `accounting_away`, `accounting_busy` (it is redelivered, or a poll publishes it),
+/// `probe`.
 pub fn doorbell(outcome: &'static str) {
     counter!("ingest_doorbells_total", "outcome" => outcome).increment(1);
 }
 
-/// Whether jobs start and no hook rings.
+/// Sets whether jobs start without any hook ringing.
 pub fn hooks_silent(silent: bool) {
     gauge!("ingest_hooks_silent").set(f64::from(u8::from(silent)));
 }
 
-/// From a doorbell's call to its facts being stored, by the two hosts' clocks.
+/// Records the time from a doorbell's call until its facts are stored, by the clocks of both hosts.
 pub fn answered_after(time: Duration) {
     histogram!("ingest_doorbell_seconds").record(time.as_secs_f64());
 }
 
-/// A sweep: how long it took, how many rows it had, how many jobs had changed.
+/// Records a poll: its duration, its number of rows, and the number of changed jobs.
 pub fn poll(time: Duration, rows: usize, changed: usize) {
     histogram!("ingest_poll_seconds").record(time.as_secs_f64());
     gauge!("ingest_poll_rows").set(count(rows));
     counter!("ingest_changed_rows_total").increment(u64::try_from(changed).unwrap_or(u64::MAX));
 }
 
-/// Runs that are stored.
+/// Sets the number of stored runs.
 pub fn runs(runs: usize) {
     gauge!("ingest_runs").set(count(runs));
 }
 
-/// Jobs whose end must be proven.
+/// Sets the number of jobs whose end must be looked up.
 pub fn unproven(jobs: usize) {
     gauge!("ingest_unproven_jobs").set(count(jobs));
 }
 
-/// A run whose end cannot be known any more.
+/// Counts a run whose end cannot be known any more.
 pub fn lost() {
     counter!("ingest_lost_runs_total").increment(1);
 }
 
-/// Ids that no sweep has shown and that accounting was asked for.
+/// Counts ids that no poll has shown and that were looked up in accounting.
 pub fn unseen(ids: usize) {
     counter!("ingest_unseen_ids_total").increment(u64::try_from(ids).unwrap_or(u64::MAX));
 }
 
-/// Runs whose use accounting does not have.
+/// Counts runs whose usage accounting does not have.
 pub fn usage_lost(runs: usize) {
     counter!("ingest_usage_lost_total").increment(u64::try_from(runs).unwrap_or(u64::MAX));
 }
 
-/// Jobs that accounting knew by a stand-in row only.
+/// Counts jobs of which accounting had only a stand-in row.
 pub fn provisional(jobs: usize) {
     counter!("ingest_provisional_rows_total").increment(u64::try_from(jobs).unwrap_or(u64::MAX));
 }
 
-/// Something Slurm printed that is in no table or cannot be read: `job_state`, `record`, `value`, `row`, `answer`; or a look that was dropped.
+/// Counts output of Slurm that is unknown or unreadable: `job_state`, `record`, `value`, `row`, `answer`. `look_dropped` counts dropped
+/// read requests.
 pub fn drift(what: &'static str, times: u64) {
     counter!("ingest_schema_drift_total", "what" => what).increment(times);
 }

@@ -1,7 +1,6 @@
-//! The safety net: one cheap look at the whole queue every few seconds, and full records of what has changed.
+//! The safety net: a cheap poll of the whole queue every few seconds, and full records of the jobs that have changed.
 //!
-//! Nothing follows from absence alone. A job that is tracked as alive and not in the answer is asked for by its id, then accounting is
-//! asked, and only a record ends it.
+//! Absence alone proves nothing. A live job that the answer lacks is read by its id, then looked up in accounting; only a record ends it.
 
 mod hook_health;
 mod reads;
@@ -26,46 +25,46 @@ use crate::queue::Queue;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics, queue};
 
-/// Sweeps the queue.
+/// Polls the queue.
 pub struct Poller {
     /// Slurm client.
     pub slurm: Slurm,
-    /// The run store.
+    /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmctld.
     pub slurmctld: Arc<SlurmSource>,
     /// Queue of accounting lookups.
     pub questions: LookupQueue,
-    /// Where the queue snapshot is.
+    /// Publishes the queue snapshot.
     pub queue: queue::QueuePublisher,
-    /// Whether the first sweep is done.
+    /// Whether the first poll is done.
     pub live: bool,
-    /// The last of the missing jobs that were asked for.
+    /// Last id of the missing jobs that were read by id.
     pub asked: u32,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
-    /// Somebody wants a sweep, soon.
+    /// Requests an early poll.
     pub nudge: Arc<Notify>,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
-/// What came of a sweep.
+/// Result of a poll.
 enum PollOutcome {
-    /// Everything it saw is published.
+    /// All facts it showed are published.
     Done {
-        /// How long Slurm took to answer.
+        /// Time that Slurm took to answer.
         answer: Duration,
     },
-    /// Slurm did not answer; again after this time.
+    /// Slurm did not answer; retry after this time.
     Again(Duration),
 }
 
-/// Shortest pause before a sweep that somebody wants.
+/// Shortest pause before a requested poll.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Poller {
-    /// Sweeps until one succeeds: what lives is known afterwards.
+    /// Polls until one poll succeeds, so that all live jobs are known.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -82,7 +81,7 @@ impl Poller {
         }
     }
 
-    /// Sweeps until shutdown.
+    /// Polls until shutdown.
     ///
     /// # Errors
     /// If another ingest has taken over.
@@ -104,9 +103,9 @@ impl Poller {
             let began = Instant::now();
             (pause, at_least) = match self.poll().await {
                 Ok(PollOutcome::Again(pause)) => (pause.max(interval), pause.max(interval)),
-                // How long publishing took says nothing about Slurm.
+                // The time that publishing took says nothing about Slurm.
                 Ok(PollOutcome::Done { answer }) => {
-                    // One slow answer is no load: squeue waits ten seconds for a controller that hands over to its backup (22.05).
+                    // One slow answer proves no load: squeue waits ten seconds for a controller that fails over to its backup (22.05).
                     let usual = answer.min(std::mem::replace(&mut before, answer));
                     let polite = politeness(usual, self.hooks.ring_well(), &config)
                         .max(self.slurm.min_poll_interval(answer));
@@ -119,10 +118,10 @@ impl Poller {
         }
     }
 
-    /// One sweep.
+    /// Polls once.
     async fn poll(&mut self) -> Result<PollOutcome, Error> {
         self.collector.check_state().await?;
-        // Much of what it would show must be stored before it is published.
+        // Many of its facts would have to be stored before publication.
         if self.collector.is_stuck().await? {
             return Ok(PollOutcome::Again(self.collector.config.poll_interval));
         }
@@ -134,7 +133,7 @@ impl Poller {
         let answer = began.elapsed();
         let number = self.collector.core().await.meta.poll + 1;
         if listing.rows.is_empty() && !self.collector.core().await.run_store.is_empty() {
-            // An empty answer with status 0 proves nothing; a controller that is up confirms it.
+            // An empty answer with status 0 proves nothing, unless a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
                 Ok(_) => return Ok(PollOutcome::Again(self.collector.config.poll_interval)),
@@ -163,7 +162,7 @@ impl Poller {
         if let Some(pause) = self.read(&cause, changed).await? {
             return Ok(PollOutcome::Again(pause));
         }
-        // Also if a line could not be read: whose job that was, the question by id settles.
+        // Also after an unreadable line: the read by id shows whose it was.
         if let Some(pause) = self.look_for(&cause, &missing).await? {
             return Ok(PollOutcome::Again(pause));
         }
@@ -178,7 +177,7 @@ impl Poller {
         Ok(PollOutcome::Done { answer })
     }
 
-    /// Writes the queue snapshot, a chunk at a time.
+    /// Writes the queue snapshot, one chunk at a time.
     async fn publish_queue(&mut self, queue: &Queue) -> Result<(), Error> {
         let cluster = self.collector.cluster.clone();
         let chunks = {
@@ -197,14 +196,14 @@ impl Poller {
         self.queue.truncate(chunks.len()).await
     }
 
-    /// slurmctld does not answer: how long to wait before the next sweep.
+    /// Reports slurmctld as unavailable. Returns how long to wait before the next poll.
     async fn away(&self, error: &slurm_client::Error) -> Result<Duration, Error> {
         self.slurmctld.down(RequestCost::Heavy, error).await
     }
 }
 
-/// A slow answer means a busy controller: never more than a tenth of the time is spent asking it, and a twentieth while hooks report
-/// nearly everything.
+/// Returns the pause after an answer. A slow answer means a busy controller: polls use at most a tenth of its time, and a twentieth while
+/// hooks report nearly everything.
 fn politeness(answer: Duration, hooks_ring: bool, config: &Config) -> Duration {
     let longest = config.max_poll_interval.max(config.poll_interval);
     let answers = if hooks_ring { 19 } else { 9 };

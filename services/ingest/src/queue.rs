@@ -1,4 +1,4 @@
-//! The queue snapshot of a sweep, for those who need the waiting jobs.
+//! Queue snapshot of a poll, for services that need the waiting jobs.
 
 use mesh_bus::{Bus, ClusterState, PutError};
 use mesh_events::catalogue::BUCKET_QUEUE;
@@ -13,12 +13,12 @@ use crate::Error;
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
 use crate::domain::RunStore;
 
-/// Jobs per chunk.
+/// Maximum number of jobs per chunk.
 const MAX_JOBS_PER_CHUNK: usize = 5_000;
-/// Bytes per chunk; a value may have 1 MiB.
+/// Maximum bytes per chunk. A value may have 1 MiB.
 const MAX_CHUNK_BYTES: usize = 900_000;
 
-/// What a snapshot has of a poll.
+/// The part of a poll that the snapshot contains.
 pub struct Queue {
     taken_at: UnixTime,
     running: usize,
@@ -30,7 +30,7 @@ impl From<QueueListing> for Queue {
         let running = listing.rows.iter();
         let running = running.filter(|row| row.state == Some(JobBaseState::Running));
         let running = running.count();
-        // The others are not held while what has changed is read.
+        // Releases the other rows while changed jobs are read.
         listing
             .rows
             .retain(|row| row.state == Some(JobBaseState::Pending));
@@ -43,7 +43,7 @@ impl From<QueueListing> for Queue {
     }
 }
 
-/// How many of the waiting jobs are in each chunk; one empty chunk if none waits.
+/// Returns the number of waiting jobs per chunk; one empty chunk if none waits.
 pub fn chunks(cluster: &str, run_store: &RunStore, queue: &Queue) -> Vec<usize> {
     let mut chunks = vec![0];
     let mut bytes = 0;
@@ -63,7 +63,7 @@ pub fn chunks(cluster: &str, run_store: &RunStore, queue: &Queue) -> Vec<usize> 
     chunks
 }
 
-/// One of the chunks: all at once would be most of what ingest holds of a long queue.
+/// Builds one chunk. All chunks together would be most of ingest's memory with a long queue.
 pub fn chunk(
     cluster: &str,
     run_store: &RunStore,
@@ -127,16 +127,16 @@ fn display_id(row: &QueueRow) -> JobRef {
     }
 }
 
-/// The snapshot in its bucket, written by one ingest at a time.
+/// Writes the snapshot to its bucket, fenced against other ingests.
 pub struct QueuePublisher {
     state: ClusterState,
     prefix: String,
-    /// How many chunks there may be.
+    /// Number of chunks that the bucket may contain.
     chunks: usize,
 }
 
 impl QueuePublisher {
-    /// Takes over what is there: a former leader writes no snapshot any more.
+    /// Takes over the bucket: a former leader cannot write a snapshot any more. Retries until success.
     ///
     /// # Errors
     /// On shutdown.
@@ -172,7 +172,7 @@ impl QueuePublisher {
         }
     }
 
-    /// Writes a chunk. The next sweep brings newer ones, so what NATS does not take is only noted. Returns whether it is taken.
+    /// Writes a chunk. A failed write is only logged, as the next poll writes newer chunks. Returns whether it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
@@ -183,7 +183,7 @@ impl QueuePublisher {
         taken(self.state.put(&key, chunk.encode_to_vec().into()).await)
     }
 
-    /// Removes the chunks of a longer queue before.
+    /// Removes the chunks of a longer previous queue.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.

@@ -1,4 +1,4 @@
-//! From the configuration to running loops, in this order: NATS, leadership, state, first sweep, then everything else.
+//! Starts ingest from its configuration, in this order: NATS, leadership, state, first poll, then everything else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +29,16 @@ use crate::queue;
 use crate::sources::SlurmSource;
 use crate::users::{AccessWatcher, Logins};
 
-/// Doorbells handled at the same time; each waits for its job's facts. So many that a start is heard however many ends wait before it.
+/// Maximum number of doorbells handled at the same time. Each waits for the facts of its job, so the limit is high enough for a start to be
+/// handled behind many ends.
 const MAX_CONCURRENT_DOORBELLS: usize = 4_096;
-/// Room for rings; who finds it full waits.
+/// Capacity of the channel. Senders wait while it is full.
 const CHANNEL_CAPACITY: usize = 4_096;
 
-/// How long accounting may take to list an hour at least, whatever short answers may take.
+/// Minimum timeout for accounting to list an hour, even if the timeout of short answers is lower.
 const MIN_LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The service.
+/// The ingest service.
 pub struct IngestService;
 
 impl Service for IngestService {
@@ -74,7 +75,7 @@ impl Service for IngestService {
             state: condition("state"),
             users_state: condition("users_state"),
         };
-        // They report failures; the first sweep reports success.
+        // They report failures; the first poll reports success.
         conditions.state.ok();
         conditions.users_state.ok();
         let run = Ingest {
@@ -103,7 +104,7 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
     }
 }
 
-/// What readiness means here.
+/// Conditions of readiness.
 #[derive(Clone)]
 struct ReadinessConditions {
     slurmctld: Condition,
@@ -117,7 +118,7 @@ struct Ingest {
     conditions: ReadinessConditions,
     config: Arc<Config>,
     slurm: Slurm,
-    /// For answers that may be long.
+    /// Client for long answers.
     patient: Slurm,
     identities: Arc<IdentityResolver>,
     bus: Bus,
@@ -158,7 +159,7 @@ impl Ingest {
         })
     }
 
-    /// A term of leading, from the stored state to the last write.
+    /// Runs one term of leadership, from the stored state to the last write.
     async fn term(&self, shutdown: CancellationToken) -> Result<(), Error> {
         let ReadinessConditions {
             slurmctld: answers,
@@ -262,7 +263,7 @@ impl Ingest {
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
         tasks.spawn(resolver.run(question_receiver));
         tasks.spawn(collector.clone().report_drifts(self.slurm.clone()));
-        // Before the first sweep nothing is known to live: a doorbell would publish a baseline job as new.
+        // Before the first poll no live job is known, and a doorbell would publish a baseline job as new.
         poller.first().await?;
         record_poll.ok();
         tasks.spawn(reader.run(ring_receiver));
@@ -274,7 +275,7 @@ impl Ingest {
         let durable = catalogue::durable(SLURM_EVENTS, IngestService::NAME, &collector.cluster);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
-            // One at a time: each asks accounting.
+            // One at a time, because each reads accounting.
             Ok(bus
                 .consume(SLURM_EVENTS, &durable, 1, gap_filler, &stop)
                 .await?)

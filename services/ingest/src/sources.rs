@@ -1,4 +1,4 @@
-//! Whether Slurm's daemons answer: one log line and one event per change, a condition of readiness, and growing pauses meanwhile.
+//! Availability of Slurm's daemons: one log line and one event per change, a condition of readiness, and growing pauses between attempts.
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
@@ -24,37 +24,37 @@ pub struct SlurmSource {
     state: Mutex<SourceState>,
 }
 
-/// Which questions are meant. Who answers light ones may still fail at heavy ones; who answers heavy ones answers all.
+/// Cost of a request. A daemon that answers light requests may still fail at heavy ones; one that answers heavy requests answers all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestCost {
     /// About a few jobs.
     Light,
-    /// About everything; asked again until it is answered.
+    /// About everything. Retried until it is answered.
     Heavy,
 }
 
 #[derive(Default)]
 struct SourceState {
-    /// Failures in a row, by weight.
+    /// Consecutive failures, by cost.
     light: u32,
     heavy: u32,
     down_since: Option<chrono::DateTime<chrono::Utc>>,
 }
 
 impl SourceState {
-    /// A question was answered. Returns since when there was no answer, if that is over.
+    /// Records an answer. Returns the start of the outage that it ends, if any.
     fn answered(&mut self, weight: RequestCost) -> Option<chrono::DateTime<chrono::Utc>> {
         self.light = 0;
         match weight {
             RequestCost::Heavy => self.heavy = 0,
-            // Else a slow daemon would go down and come back with every sweep.
+            // Otherwise a slow daemon would go down and come back with every poll.
             RequestCost::Light if self.heavy > 0 => return None,
             RequestCost::Light => {}
         }
         self.down_since.take()
     }
 
-    /// A question was not answered. Returns whether that is news, and how often in a row it was so.
+    /// Records a failure. Returns whether it starts an outage, and the number of consecutive failures.
     fn failed(&mut self, weight: RequestCost, now: chrono::DateTime<chrono::Utc>) -> (bool, u32) {
         let failures = match weight {
             RequestCost::Light => &mut self.light,
@@ -69,8 +69,8 @@ impl SourceState {
 }
 
 impl SlurmSource {
-    /// A source by the name it has in events: `slurmctld`, `slurmdbd`. With a condition it counts for readiness.
-    /// The source is away if its last event says so.
+    /// Creates a source. `name` is its name in events: `slurmctld` or `slurmdbd`. With a condition it affects readiness. The source starts
+    /// as unavailable if its last event was `capture.source_down`.
     pub async fn new(
         name: &'static str,
         collector: Collector,
@@ -89,7 +89,7 @@ impl SlurmSource {
         }
     }
 
-    /// It has answered questions of this weight.
+    /// Records that it has answered a request of this cost, and publishes the end of an outage.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -106,7 +106,7 @@ impl SlurmSource {
         };
         let Some(since) = was_down else { return Ok(()) };
         let now = chrono::Utc::now();
-        // A clock may have been ahead.
+        // The clock may have been ahead.
         let since = since.min(now);
         tracing::info!(
             source = self.name,
@@ -125,7 +125,8 @@ impl SlurmSource {
             .await
     }
 
-    /// It has not answered a question of this weight. Returns how long to wait before the next attempt.
+    /// Records that it has not answered a request of this cost, and publishes the start of an outage. Returns how long to wait before the
+    /// next attempt.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -159,7 +160,7 @@ impl SlurmSource {
     }
 }
 
-/// Waits for an answer of Slurm, but not beyond the shutdown: one that hangs is given up only after its deadline, up to a minute.
+/// Waits for an answer of Slurm, but not beyond the shutdown: a request that hangs would take up to a minute to time out.
 ///
 /// # Errors
 /// On shutdown.
@@ -171,7 +172,7 @@ pub async fn unless_stopped<T>(
     answer.ok_or(Error::Stopped)
 }
 
-/// How long to wait after so many failures in a row.
+/// Returns the pause after this number of consecutive failures.
 pub fn backoff(failures: u32) -> Duration {
     let pause = Duration::from_millis(500)
         .saturating_mul(1 << failures.min(7))

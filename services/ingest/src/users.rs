@@ -1,11 +1,11 @@
-//! Users: access, who granted it, identities and logins. `docs/reference/user-events.md` says what is published.
+//! Users: access and who granted it, identities and logins. `docs/reference/user-events.md` documents the events.
 //!
-//! - [`access`]: accounting's associations and users as plain values. [`diff`]: the changes between two of them. [`actor`]: the entry of
-//!   slurmdbd's log that made a change. Pure.
-//! - [`access_store`]: what was published, in bucket `mesh_users`. [`access_events`]: from a change to its event.
-//! - [`watch`]: polls accounting, and needs two equal answers. [`suspected_removals`]: removals that the log does not explain.
+//! - [`access`]: accounting's associations and users as plain values. [`diff`]: the changes between two of them. [`actor`]: the log entry
+//!   of slurmdbd that made a change. Pure.
+//! - [`access_store`]: the published state, in bucket `mesh_users`. [`access_events`]: builds the event of a change.
+//! - [`watch`]: polls accounting, and requires two equal answers. [`suspected_removals`]: removals that the log does not explain.
 //!   [`publish`]: publishes the changes.
-//! - [`coordinators`]: who coordinates which accounts, for the APIs. [`login`]: PAM's doorbells.
+//! - [`coordinators`]: the accounts of each coordinator, for the APIs. [`login`]: PAM's doorbells.
 
 pub mod access;
 mod access_changes;

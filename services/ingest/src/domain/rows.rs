@@ -17,7 +17,7 @@ pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
     rows.filter_map(|row| Some(row.job_id?.get())).collect()
 }
 
-/// Splits rows that are sorted by job into batches of at least `at_once`, without splitting a job.
+/// Splits rows that are sorted by job into batches of `at_once` rows, or a few more so that no job is split.
 pub fn parts_of_jobs(
     mut rows: &[AccountingRecord],
     at_once: usize,

@@ -1,4 +1,4 @@
-//! What a run used, from accounting's records of it and of its steps.
+//! Usage of a run, from accounting's records of it and of its steps.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use super::batch_step_end::BatchStepEnd;
 use super::observation::Observation;
 use super::rows::fold_parts;
 
-/// A run as accounting has it, with its use in the snapshot if the run is over.
+/// A run in accounting. If it has ended, its snapshot contains the usage.
 #[derive(Clone, Debug)]
 pub struct RunUsage {
-    /// The reading.
+    /// The run.
     pub observation: Observation,
-    /// Whether every step has reported. What a run used may grow until then.
+    /// Whether every step has reported. Usage may grow until then.
     pub complete: bool,
 }
 
-/// The runs of some jobs with what they used, oldest run first per job. Stand-ins are left out.
+/// Returns the runs of these records with their usage, oldest run first per job. Stand-in rows are left out.
 pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<RunUsage> {
     let rows: Vec<&AccountingRecord> = records.iter().map(|record| &record.record).collect();
     let settled = |(mut observation, parts): (Observation, Vec<usize>)| {
@@ -26,7 +26,7 @@ pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<RunUsage> {
         let steps: Vec<&StepUsage> = parts.iter().flat_map(|part| &part.steps).collect();
         let last = parts.last();
         observation.own_end = last.and_then(|last| BatchStepEnd::of(&last.record, &last.steps));
-        // A step that has not reported yet has no resources; one too short to be looked at has at least the sum `energy=0` (22.05).
+        // A step that has not reported yet has no resources. A step too short to be sampled has at least the sum `energy=0` (22.05).
         let reported = |step: &&StepUsage| !(step.most.is_empty() && step.total.is_empty());
         let complete = !steps.is_empty() && steps.iter().all(|step| step.ended && reported(step));
         if observation.end_kind().is_some() {
@@ -46,7 +46,7 @@ pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<RunUsage> {
         .collect()
 }
 
-/// What the parts of one run used together. A resize splits a run into parts, one after the other.
+/// Sums the usage of the parts of one run. A resize splits a run into consecutive parts.
 fn usage(parts: &[&UsageRecord], steps: &[&StepUsage]) -> Usage {
     let sum = |of: fn(&UsageRecord) -> Option<u64>| -> u64 {
         parts.iter().filter_map(|part| of(part)).sum()
@@ -96,8 +96,8 @@ fn usage(parts: &[&UsageRecord], steps: &[&StepUsage]) -> Usage {
     }
 }
 
-/// Seconds of one part. After a resize accounting of 22.05 counts from the run's own start again, while "submit" is the resize; and of a
-/// finished run that was requeued up to the requeue.
+/// Returns the seconds of one part. After a resize, accounting of 22.05 counts from the start of the whole run, while "submit" is the
+/// resize. For a finished run that was requeued, it counts up to the requeue.
 fn elapsed(part: &UsageRecord) -> u64 {
     let record = &part.record;
     let counted_before = match (record.start, record.submit) {
@@ -113,14 +113,15 @@ fn elapsed(part: &UsageRecord) -> u64 {
         .saturating_sub(counted_after)
 }
 
-/// Bytes a step used at its peak: Slurm sums what each task used at most; where that is not kept, the largest task stands for all.
+/// Returns the peak memory of a step in bytes. Slurm sums the peaks of its tasks; without that sum, the largest task is multiplied by their
+/// number.
 fn memory(step: &StepUsage) -> u64 {
     let tasks = u64::from(step.tasks.unwrap_or(1).max(1));
     let estimate = step.max_rss_bytes.unwrap_or_default().saturating_mul(tasks);
     step.total.get("mem").copied().unwrap_or(estimate)
 }
 
-/// Per resource the most of a task and of a step. What nothing used, or nothing measured, is left out.
+/// Returns the maximum per task and per step for each resource. Resources without any usage, or without measurement, are left out.
 fn tres(steps: &[&StepUsage]) -> Vec<TresUsage> {
     let mut used: BTreeMap<&str, TresUsage> = BTreeMap::new();
     for step in steps {
@@ -192,7 +193,7 @@ mod tests {
         }
     }
 
-    /// What the only run used, of which every step has reported.
+    /// Returns the usage of the only run, of which every step has reported.
     fn complete(records: &[UsageRecord]) -> Usage {
         let settled = usages("c", records);
         match &settled[..] {

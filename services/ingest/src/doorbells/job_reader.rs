@@ -1,4 +1,4 @@
-//! Reads jobs from the controller on demand: many rings, few questions.
+//! Reads jobs from the controller on demand, with few requests for many doorbells.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,33 +21,33 @@ use crate::poll::HookHealth;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics};
 
-/// More jobs that no poll has shown than this are not asked for by their ids if a list of all jobs leaves them out.
+/// Maximum number of jobs that no poll has shown and that are read by id when a list of all jobs lacks them.
 const MAX_UNLISTED_LOOKUPS: usize = 4;
-/// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
+/// Maximum number of reads of a job that is still about to change: after 50 ms … 6.4 s, 13 s in all. Then it is left to the poller.
 const MAX_READS: u32 = 8;
 
 /// Reads jobs from the controller on demand.
 pub struct JobReader {
     /// Slurm client.
     pub slurm: Slurm,
-    /// The run store.
+    /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmctld.
     pub slurmctld: Arc<SlurmSource>,
     /// Queue of accounting lookups.
     pub questions: LookupQueue,
-    /// Bounds the jobs that no poll has shown.
+    /// Limits requests for jobs that no poll has shown.
     pub unknown_jobs: UnknownJobLimiter,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
-    /// Asks for a sweep, soon.
+    /// Requests a poll soon.
     pub nudge: Arc<Notify>,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
 impl JobReader {
-    /// Answers rings until shutdown.
+    /// Handles read requests until shutdown.
     ///
     /// # Errors
     /// If another ingest has taken over.
@@ -69,7 +69,7 @@ impl JobReader {
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
-            // What has rung in the meantime joins this question.
+            // Doorbells that have arrived meanwhile join this request.
             while let Ok(ring) = rings.try_recv() {
                 note(&mut waiting, ring);
             }
@@ -87,7 +87,7 @@ impl JobReader {
         }
     }
 
-    /// Sends away who rings for a job that no poll has shown, if there are too many of those. The sweep finds what is true of it.
+    /// Drops doorbells of jobs that no poll has shown, if there are too many of them. The next poll finds the actual state.
     async fn admit(&mut self, ids: Vec<u32>, waiting: &mut HashMap<u32, PendingRead>) -> Vec<u32> {
         let core = self.collector.core().await;
         let now = Instant::now();
@@ -110,7 +110,7 @@ impl JobReader {
                 }
                 continue;
             }
-            // Once for every wait, however often it is looked at.
+            // Once per wait, however often the job is read.
             let is_admitted = job.is_unknown.is_some();
             let is_unknown = *job
                 .is_unknown
@@ -135,7 +135,7 @@ impl JobReader {
         admitted
     }
 
-    /// Asks once for some jobs. Returns how long to wait before the next question.
+    /// Reads some jobs with one request. Returns how long to wait before the next one.
     async fn look(
         &mut self,
         ids: &[u32],
@@ -168,7 +168,7 @@ impl JobReader {
                 let job = waiting.get(&id.get());
                 job.is_some_and(|job| job.is_unknown == Some(true))
             };
-            // Of a job that no poll has shown nothing follows from its absence, so that needs no second question.
+            // The absence of a job that no poll has shown proves nothing, so it needs no second request.
             let (mut missing, unlisted) = answer.unlisted.iter().partition(|id| is_unknown(id));
             Vec::extend(&mut missing, &answer.missing);
             (missing, unlisted)
@@ -194,7 +194,7 @@ impl JobReader {
                 let is_its_own = found
                     .iter()
                     .any(|observation| observation.run.job_id == array);
-                // Slurm may have purged a task that is over.
+                // Slurm may have purged a task that has ended.
                 let may_be_gone = found.is_empty() && self.unknown_jobs.admit(Instant::now());
                 self.judge(array, is_its_own || may_be_gone);
             }
@@ -228,9 +228,9 @@ impl JobReader {
             self.questions.ask(*id).await;
         }
         for id in missing {
-            // Slurm has purged it: accounting knows, or else the evidence is all there is.
+            // Slurm has purged it. Accounting has the job, or the evidence is all there is.
             if let Some(job) = waiting.remove(&id.get()) {
-                // Unless nobody rang: accounting has just been asked then, and its answer led here.
+                // Unless no hook rang: then an answer of accounting has led to this read.
                 if job.rings.iter().all(|ring| ring.hook.is_none()) {
                     continue;
                 }
@@ -261,12 +261,12 @@ impl JobReader {
         Ok(self.collector.config.read_interval)
     }
 
-    /// Asks accounting about runs that the controller does not show. Of those that no record has shown so far only so many per minute.
+    /// Looks up runs in accounting that the controller does not show. Runs that no record has shown so far are limited per minute.
     async fn ask_accounting(&mut self, job_id: u32, rings: Vec<JobReadRequest>) {
         let is_unheard_of: Vec<bool> = {
             let core = self.collector.core().await;
             let shown = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
-            // Who rings for a job that no poll has shown was let in already.
+            // Doorbells of jobs that no poll has shown were already limited before the read.
             let is_limited =
                 |ring: &JobReadRequest| ring.ended_run.as_ref().is_some_and(|run| !shown(run));
             let known = core.run_store.knows(job_id);
@@ -286,7 +286,7 @@ impl JobReader {
         }
     }
 
-    /// Notes whether a job that was asked for as a task of an array is one.
+    /// Records whether a job that was read as a task of an array is one.
     fn judge(&mut self, array: u32, is_its_own: bool) {
         if !is_its_own {
             metrics::doorbell("contradicted");
@@ -302,7 +302,7 @@ impl JobReader {
         }
     }
 
-    /// The records of one id. An array's id also finds its tasks; those that have ids of their own ring for themselves.
+    /// Returns the observations of one id. An array's id also finds its tasks; those with ids of their own ring for themselves.
     fn observations_of(&self, id: u32, answer: &JobLookup) -> Vec<Observation> {
         let own = answer
             .found

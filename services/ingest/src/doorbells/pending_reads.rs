@@ -1,4 +1,4 @@
-//! Jobs that somebody rings for: who waits, and what the hooks' evidence adds to the controller's record.
+//! Pending read requests: which doorbells wait, and what their evidence adds to the controller's record.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,31 +9,31 @@ use super::JobReadRequest;
 use crate::collector::{Core, TracedObservation};
 use crate::domain::{Confirmation, Observation, RunState, RunStore, confirm, contradict};
 
-/// A job somebody waits for.
+/// A job to be read, with its doorbells.
 pub(super) struct PendingRead {
     pub(super) rings: Vec<JobReadRequest>,
     pub(super) due: Instant,
     pub(super) looks: u32,
-    /// Whether nobody had heard of it; `None` until it is looked up.
+    /// Whether the run store does not have the job; `None` until that is checked.
     pub(super) is_unknown: Option<bool>,
-    /// The array on whose word it is asked for, until it is known whether that is true.
+    /// The array whose task it claims to be, until the claim is checked.
     pub(super) admitted_by: Option<u32>,
 }
 
-/// Jobs per question; more wait for the next one.
+/// Maximum number of jobs per request. Others wait for the next one.
 const MAX_JOBS_PER_READ: usize = 2_000;
-/// Of these, jobs that nothing is urgent about: what starts meanwhile waits until all of them are published.
+/// Of these, the maximum number of jobs that are not urgent. Starts reported meanwhile wait until all of them are published.
 const MAX_ENDS_PER_READ: usize = 500;
 
 impl PendingRead {
-    /// Whether somebody rings for something else than an end.
+    /// Whether any hook reports something other than an end.
     fn is_urgent(&self) -> bool {
         let hooks = self.rings.iter().filter_map(|ring| ring.hook.as_deref());
         hooks.into_iter().any(|hook| !END_HOOKS.contains(&hook))
     }
 }
 
-/// Hooks that ring when a run is over. Nobody waits for that as for a start.
+/// Hooks that ring when a run has ended, which is less urgent than a start.
 const END_HOOKS: [&str; 5] = [
     "JobComp",
     "EpilogSlurmctld",
@@ -42,8 +42,8 @@ const END_HOOKS: [&str; 5] = [
     "TaskEpilog",
 ];
 
-/// The jobs of the next question. If starts are due they have it for themselves, but not twice in a row while ends wait: those are
-/// asked for behind the next ones.
+/// Selects the jobs of the next request. Starts that are due get a request of their own, but not twice in a row while ends wait: then the
+/// ends share the request with them.
 pub(super) fn next(
     waiting: &HashMap<u32, PendingRead>,
     now: Instant,
@@ -59,7 +59,7 @@ pub(super) fn next(
     all.take(MAX_JOBS_PER_READ).collect()
 }
 
-/// Whether all who ring came again with an end that was published meanwhile.
+/// Whether all doorbells are redeliveries whose end was published meanwhile.
 pub(super) fn is_settled(job: &PendingRead, run_store: &RunStore) -> bool {
     let is_published = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
     let settled =
@@ -80,18 +80,19 @@ pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, ring: JobReadRequest
     job.rings.push(ring);
 }
 
-/// What the controller's records and jobcomp's evidence say together.
+/// The controller's records, merged with jobcomp's evidence.
 #[derive(Default)]
 pub(super) struct MergedRecords {
     /// Oldest run first.
     pub(super) readings: Vec<TracedObservation>,
-    /// Ends that the controller's record contradicts.
+    /// Number of ends that the controller's record contradicts.
     pub(super) contradicted: usize,
-    /// Doorbells with ends of runs that no record at hand knows.
+    /// Doorbells with ends of runs that no available record knows.
     pub(super) unknown: Vec<JobReadRequest>,
 }
 
-/// Adds to the controller's records what jobcomp reports of ends, as far as they confirm it. What they leave open is retained for the next look.
+/// Merges ends reported by jobcomp into the controller's records, as far as the records confirm them. Unresolved ends are retained for the
+/// next read.
 pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
     let mut merged = MergedRecords::default();
     let mut observations = found;
@@ -171,7 +172,7 @@ mod tests {
         let mut first = next(&waiting, now, &mut waited);
         first.sort_unstable();
         assert_eq!(first, [7, 3_001, 3_002]);
-        // More starts in the meantime: the first of the next question, but no more for themselves.
+        // Starts that arrive meanwhile come first in the next request, but get no request of their own.
         waiting.retain(|id, _| !first.contains(id));
         rung([3_003], "PrologSlurmctld", &mut waiting);
         let second = next(&waiting, now, &mut waited);

@@ -1,7 +1,7 @@
-//! How many jobs that no poll has shown may be asked for. Such a doorbell is of a job submitted since the last sweep, or forged.
+//! Limits requests for jobs that no poll has shown. Their doorbells belong to jobs submitted since the last poll, or are forged.
 //!
-//! The tasks of an array that is known are let in beside: many may begin at once. That a doorbell is of one only its own word says, so
-//! an array whose tasks are not there, or are another's, admits no unknown tasks for a while.
+//! Tasks of a known array are admitted in addition, because many may start at once. The membership is only a claim of the doorbell.
+//! Therefore an array whose claimed tasks do not exist, or belong to another array, admits no unknown tasks for a while.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -9,32 +9,32 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long an array admits no unknown tasks.
+/// How long an array admits no unknown tasks after a false claim.
 const DISTRUST_DURATION: Duration = Duration::from_secs(60);
-/// Most tasks of one array that are let in on its word before it is known whether that is true.
+/// Maximum number of admitted tasks of one array whose claim is not checked yet.
 const MAX_UNPROVEN_TASKS: u32 = 2_000;
 
-/// What is known of an array's word.
+/// Admissions of one array.
 #[derive(Debug)]
 struct ArrayAdmission {
-    /// Tasks let in on it that were not looked at yet.
+    /// Admitted tasks whose claim is not checked yet.
     open: u32,
-    /// Since when it is suspected.
+    /// Time of the last false claim.
     distrusted_since: Option<Instant>,
 }
 
-/// A bucket that holds a minute's worth.
+/// Token bucket with the capacity of one minute.
 #[derive(Debug)]
 pub struct UnknownJobLimiter {
     admissions: HashMap<u32, ArrayAdmission>,
     per_minute: NonZeroU32,
     left: u32,
-    /// When one more is let in.
+    /// When the bucket was last refilled.
     refilled: Option<Instant>,
 }
 
 impl UnknownJobLimiter {
-    /// Full.
+    /// Creates a full bucket.
     pub fn new(per_minute: NonZeroU32) -> Self {
         Self {
             admissions: HashMap::new(),
@@ -44,7 +44,7 @@ impl UnknownJobLimiter {
         }
     }
 
-    /// Whether one more may be asked for as a task of an array that is known.
+    /// Whether to admit one more task of a known array.
     pub fn array_admits(&mut self, array: u32, now: Instant) -> bool {
         let admission = self.admissions.entry(array).or_insert(ArrayAdmission {
             open: 0,
@@ -62,7 +62,7 @@ impl UnknownJobLimiter {
         true
     }
 
-    /// Who was let in on an array's word was looked at: whether the word was true. Returns whether it is suspected from now on.
+    /// Records whether an admitted task was one of the array. Returns whether the array is distrusted from now on.
     pub fn looked_at(&mut self, array: u32, was_true: bool, now: Instant) -> bool {
         let Some(admission) = self.admissions.get_mut(&array) else {
             return false;
@@ -72,7 +72,7 @@ impl UnknownJobLimiter {
         if !was_true {
             admission.distrusted_since = Some(now);
         }
-        // Only what says something is retained.
+        // Removes entries without effect.
         let says = |admission: &ArrayAdmission| {
             let distrusted_since = admission
                 .distrusted_since
@@ -83,14 +83,14 @@ impl UnknownJobLimiter {
         newly_distrusted
     }
 
-    /// Whether one more may be asked for.
+    /// Whether to admit one more job.
     pub fn admit(&mut self, now: Instant) -> bool {
         let every = Duration::from_secs(60) / self.per_minute.get();
         let refilled = *self.refilled.get_or_insert(now);
         let more = now.saturating_duration_since(refilled).as_nanos() / every.as_nanos().max(1);
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(more).min(self.per_minute.get());
-        // The rest of an interval counts for the next one.
+        // A partial interval counts for the next token.
         self.refilled = Some(if self.left == self.per_minute.get() {
             now
         } else {

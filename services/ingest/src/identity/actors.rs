@@ -1,15 +1,15 @@
-//! Who acts on other people's jobs: names of uids, and who coordinates which accounts.
+//! Actors on other users' jobs: names of uids, and the accounts that users coordinate.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the user database may take to name a uid. After that the uid stands for itself.
+/// Timeout for the user database to resolve a uid. After that, the uid stands for itself.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Uids that are stored; more than act on other people's jobs anywhere.
+/// Maximum number of stored names. More users than any site has that act on other users' jobs.
 const MAX_NAMES: usize = 10_000;
 
-/// Who acts on jobs.
+/// Resolves actors.
 #[derive(Debug, Default)]
 pub struct Actors {
     names: Mutex<HashMap<u32, String>>,
@@ -17,7 +17,7 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Looks up the name of a uid, once. A user database that hangs costs [`LOOKUP_TIMEOUT`] and is asked again next time.
+    /// Looks up the name of a uid, once. A user database that hangs costs [`LOOKUP_TIMEOUT`], and the lookup is retried next time.
     pub async fn look_up(&self, uid: u32) {
         if lock(&self.names).contains_key(&uid) {
             return;
@@ -39,13 +39,13 @@ impl Actors {
         }
     }
 
-    /// The name of a uid, as far as it was looked up; else the uid in digits, as Slurm prints it.
+    /// Returns the name of a uid if it was looked up, else the uid in digits, as Slurm prints it.
     pub fn name(&self, uid: u32) -> String {
         let name = lock(&self.names).get(&uid).cloned();
         name.unwrap_or_else(|| uid.to_string())
     }
 
-    /// Notes who coordinates which accounts, without administrators: they act as such.
+    /// Sets the accounts of each coordinator, without administrators, who act as such.
     pub fn set_coordinators(&self, coordinators: BTreeMap<String, BTreeSet<String>>) {
         *lock(&self.coordinators) = coordinators;
     }

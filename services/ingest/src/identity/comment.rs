@@ -1,4 +1,5 @@
-//! Comments of associations, as `oidc=248289761001` among other words. Slurm 22.05 has none; later versions do.
+//! Comments of associations that contain, for example, `oidc=248289761001` among other words. Slurm 22.05 has no such comments; later
+//! versions do.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,10 +8,10 @@ use slurm_client::AssociationRecord;
 
 use super::{Config, NotKnown, UserIdentity};
 
-/// How events say that they know it from here.
+/// Name of this source in events.
 const PROVENANCE: &str = "association-comment";
 
-/// What the comments say.
+/// Identities from comments.
 #[derive(Debug)]
 pub struct Comments {
     issuer: String,
@@ -19,7 +20,7 @@ pub struct Comments {
 }
 
 impl Comments {
-    /// The source, if an issuer is set.
+    /// Creates the source if an issuer is configured.
     pub fn new(config: &Config) -> Option<Self> {
         (!config.comment_issuer.is_empty()).then(|| Self {
             issuer: config.comment_issuer.clone(),
@@ -28,7 +29,7 @@ impl Comments {
         })
     }
 
-    /// Takes in what accounting has answered. A user whose associations name several people is none of them.
+    /// Reads the comments from accounting's answer. A user whose associations name several identities resolves to none.
     pub fn take(&self, associations: &[AssociationRecord]) {
         let mut found: BTreeMap<String, Option<&str>> = BTreeMap::new();
         for one in associations.iter().filter(|one| !one.user.is_empty()) {
@@ -62,19 +63,22 @@ impl Comments {
         *self.lock() = Some(people);
     }
 
-    /// The person behind a user.
+    /// Returns the identity of a user.
     pub fn get(&self, user: &str) -> Option<UserIdentity> {
         self.ask(user).ok().flatten()
     }
 
-    /// The person behind a user, once accounting has answered.
+    /// Returns the identity of a user, once accounting has answered.
+    ///
+    /// # Errors
+    /// [`NotKnown`] if accounting has not answered yet.
     pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         let people = self.lock();
         let people = people.as_ref().ok_or(NotKnown)?;
         Ok(people.get(user).cloned())
     }
 
-    /// Everybody with a comment.
+    /// Returns all users with such a comment.
     pub fn users(&self) -> Vec<String> {
         self.lock()
             .iter()
@@ -127,7 +131,7 @@ mod tests {
             comments.get("alice").unwrap().to_string(),
             "al-1 at https://id (association-comment)"
         );
-        // The next answer replaces it all.
+        // The next answer replaces all of it.
         comments.take(&[association("bob", "oidc=b-2")]);
         assert_eq!(comments.users(), ["bob"]);
         assert!(Comments::new(&Config::default()).is_none());

@@ -1,7 +1,7 @@
-//! The system's user database: `getent passwd USER`, whatever stands behind it (files, LDAP, SSSD).
+//! The system's user database: `getent passwd USER`, whatever its backend is (files, LDAP, SSSD).
 //!
-//! An attribute of LDAP reaches the passwd entry by the mapping of SSSD or nslcd (`ldap_user_gecos`). A look-up that fails or takes too
-//! long says nothing: what was known stays.
+//! SSSD or nslcd can map an LDAP attribute to the passwd entry (`ldap_user_gecos`). A lookup that fails or times out does not change a
+//! known identity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use tokio::process::Command;
 
 use super::{Config, NotKnown, UserIdentity};
 
-/// How events say that they know it from here.
+/// Name of this source in events.
 const PROVENANCE: &str = "getent";
-/// Look-ups per refresh: with the refresh every few seconds, a directory of thousands is not stormed.
+/// Number of lookups per refresh. With a refresh every few seconds, a directory of thousands is not overloaded.
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
-/// Users that are stored; more than any cluster has.
+/// Maximum number of stored users. More than any cluster has.
 const MAX_ENTRIES: usize = 200_000;
-/// Who was not asked for this long, nor for three times as long as an answer counts, is purged.
+/// Unused entries expire after this time, or after three times the cache TTL if that is longer.
 const CACHE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Status of getent if the database answers that there is no such user.
+/// Exit status of getent if the database has no such user.
 const NO_SUCH_USER: i32 = 2;
 
-/// Where a passwd entry has the subject.
+/// Position of the subject in a passwd entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The user name itself.
@@ -33,12 +33,12 @@ pub enum Field {
     Uid,
     /// The whole comment field.
     Gecos,
-    /// Its n-th part, separated by commas, from 1.
+    /// Its n-th part, separated by commas, counted from 1.
     GecosPart(usize),
 }
 
 impl Field {
-    /// Reads the setting.
+    /// Parses the setting.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "name" => Self::Name,
@@ -51,7 +51,7 @@ impl Field {
         })
     }
 
-    /// The subject in a passwd entry; `None` if the entry is not this user's, or has none.
+    /// Returns the subject in a passwd entry; `None` if the entry belongs to another user, or has no subject.
     fn subject<'a>(self, entry: &'a str, user: &str) -> Option<&'a str> {
         let fields: Vec<&str> = entry.split(':').collect();
         let &[name, _, uid, _, gecos, _, _] = fields.as_slice() else {
@@ -68,7 +68,7 @@ impl Field {
     }
 }
 
-/// What was looked up, and who must be.
+/// Cached lookups, and users to be looked up.
 #[derive(Debug)]
 pub struct Getent {
     program: PathBuf,
@@ -82,11 +82,11 @@ pub struct Getent {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// `None` without an answer so far.
+    /// `None` before the first answer.
     answer: Option<Option<UserIdentity>>,
-    /// When it was tried last.
+    /// Time of the last attempt.
     tried: Option<Instant>,
-    /// When somebody asked last.
+    /// Time of the last request for the user.
     asked: Instant,
 }
 
@@ -101,7 +101,7 @@ impl Entry {
 }
 
 impl Getent {
-    /// The source, if an issuer is set.
+    /// Creates the source if an issuer is configured.
     pub fn new(config: &Config) -> Option<Self> {
         let field = Field::parse(&config.getent_field)?;
         (!config.getent_issuer.is_empty()).then(|| Self {
@@ -115,12 +115,15 @@ impl Getent {
         })
     }
 
-    /// The person behind a user, as far as it was looked up. Who was not will be.
+    /// Returns the identity of a user if it was looked up. Other users are looked up later.
     pub fn get(&self, user: &str) -> Option<UserIdentity> {
         self.ask(user).ok().flatten()
     }
 
-    /// The same, for who must know whether it was looked up.
+    /// Like [`Getent::get`], for callers that must know whether the user was looked up.
+    ///
+    /// # Errors
+    /// [`NotKnown`] if the user was not looked up yet.
     pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         if !is_name(user) {
             return Ok(None);
@@ -136,7 +139,10 @@ impl Getent {
         Err(NotKnown)
     }
 
-    /// The same without asking: nobody is looked up, and nobody is stored for longer.
+    /// Like [`Getent::ask`], without requesting a lookup or prolonging the entry's lifetime.
+    ///
+    /// # Errors
+    /// [`NotKnown`] if the user was not looked up yet.
     pub fn peek(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
         if !is_name(user) {
             return Ok(None);
@@ -146,17 +152,17 @@ impl Getent {
         entry.answer.clone().ok_or(NotKnown)
     }
 
-    /// Everybody who was asked for.
+    /// Returns all users that were requested.
     pub fn users(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
 
-    /// Whether everybody was tried at least once.
+    /// Whether every user was looked up at least once.
     pub fn settled(&self) -> bool {
         self.lock().values().all(|entry| entry.tried.is_some())
     }
 
-    /// Looks up some of those who are due, new ones first, and drops whom nobody asks for.
+    /// Looks up some of the users that are due, new ones first, and removes unused entries.
     pub async fn refresh(&self) {
         let ttl = self.ttl;
         self.lock().retain(|_, entry| entry.asked.elapsed() <= ttl);
@@ -165,7 +171,7 @@ impl Getent {
             let mut state = self.lock();
             let entry = state.entry(user).or_insert_with(Entry::new);
             entry.tried = Some(Instant::now());
-            // getent says "no such user" also while sssd or LDAP is away: that unlinks nobody who was known.
+            // getent reports "no such user" also while SSSD or LDAP is unavailable, so that must not unlink a known user.
             let gone = found == Some(None) && entry.answer.as_ref().is_some_and(Option::is_some);
             if found.is_some() && !gone {
                 entry.answer = found;
@@ -187,7 +193,7 @@ impl Getent {
             .collect()
     }
 
-    /// Outside: whether there was an answer. Inside: the person it names.
+    /// Outer option: whether there was an answer. Inner option: the identity in it.
     async fn look_up(&self, user: &str) -> Option<Option<UserIdentity>> {
         let mut command = Command::new(&self.program);
         command
@@ -234,7 +240,7 @@ impl Getent {
     }
 }
 
-/// Numbers are looked up as uids by getent, and would find somebody else.
+/// getent looks up numbers as uids, which would find another user.
 fn is_name(user: &str) -> bool {
     !user.is_empty()
         && user.len() <= 256
@@ -300,7 +306,7 @@ mod tests {
         getent.refresh().await;
         let asked = |getent: &Getent, user: &str| getent.lock()[user].asked;
         let [root, daemon] = ["root", "daemon"].map(|user| asked(&getent, user));
-        // To be seen is not to be asked for.
+        // `peek` does not count as a request.
         assert!(getent.peek("daemon").unwrap().is_some());
         assert!(getent.get("root").is_some());
         assert!(asked(&getent, "daemon") == daemon && asked(&getent, "root") > root);
@@ -311,7 +317,7 @@ mod tests {
         assert_eq!(getent.users(), ["root"]);
         assert_eq!(getent.peek("daemon"), Err(NotKnown));
         assert_eq!(getent.users(), ["root"]);
-        // Who comes back is looked up again.
+        // A user who returns is looked up again.
         getent.ttl = CACHE_TTL;
         assert_eq!(getent.ask("daemon"), Err(NotKnown));
         getent.refresh().await;
@@ -323,7 +329,7 @@ mod tests {
         let mut getent = getent("uid");
         assert_eq!(getent.ask("root"), Err(NotKnown));
         getent.refresh().await;
-        // Due again at once, and answered otherwise from now on: if it is answered.
+        // Due again at once; from now on, an answer would differ.
         (getent.field, getent.cache) = (Field::Name, Duration::ZERO);
         getent.timeout = Duration::from_millis(100);
         let folder = tempfile::tempdir().unwrap();

@@ -1,19 +1,20 @@
-//! Whether hooks ring, from the starts they could have reported: sweeps that find starts nobody rang for are all that sees them.
+//! Determines whether hooks ring, from the starts they could have reported: a poll that finds unreported starts is the only evidence of
+//! silent hooks.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::metrics;
 
-/// Starts before anything is concluded; beyond it the past counts half.
+/// Minimum number of starts for a conclusion. Past eight times as many, earlier counts are halved.
 const MIN_STARTS: u32 = 8;
 
-/// How well hooks ring.
+/// How reliably hooks ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HookStatus {
-    /// Too little has happened to say.
+    /// Too few starts to tell.
     #[default]
     Unknown,
-    /// They ring for nearly everything.
+    /// They ring for nearly all jobs.
     Healthy,
     /// They ring for some jobs.
     Partial,
@@ -21,7 +22,7 @@ pub enum HookStatus {
     Silent,
 }
 
-/// What was heard of hooks.
+/// Observed activity of hooks.
 #[derive(Debug, Default)]
 pub struct HookHealth(Mutex<HookCounts>);
 
@@ -29,23 +30,23 @@ pub struct HookHealth(Mutex<HookCounts>);
 struct HookCounts {
     /// Jobs that hooks rang for and that Slurm knew.
     rang: u32,
-    /// Starts that a sweep had to find.
+    /// Starts that only a poll found.
     found: u32,
     state: HookStatus,
 }
 
 impl HookHealth {
-    /// Hooks rang for so many jobs that Slurm knows.
+    /// Records that hooks rang for `jobs` jobs that Slurm knows.
     pub fn rang(&self, jobs: usize) {
         self.note(jobs, 0);
     }
 
-    /// A sweep found so many starts.
+    /// Records that a poll found `starts` unreported starts.
     pub fn found_by_poll(&self, starts: usize) {
         self.note(0, starts);
     }
 
-    /// Whether nearly everything is reported by hooks, so that sweeps are a safety net only.
+    /// Whether hooks report nearly everything, so that polls are only a safety net.
     pub fn ring_well(&self) -> bool {
         let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         heard.state == HookStatus::Healthy
@@ -78,7 +79,7 @@ impl HookHealth {
 
 impl HookCounts {
     fn note(&mut self, rang: usize, found: usize) {
-        // One array must not push out everything before it.
+        // One array must not outweigh everything before it.
         let count = |number| {
             u32::try_from(number)
                 .unwrap_or(u32::MAX)

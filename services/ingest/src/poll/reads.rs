@@ -1,4 +1,4 @@
-//! A closer look at what a sweep showed or did not show: full records, questions by id, and what is left for accounting.
+//! Follow-up reads after a poll: full records, reads by id, and lookups left to accounting.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::domain::Observation;
 use crate::envelope::Cause;
 use crate::sources::unless_stopped;
 
-/// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
+/// Maximum number of records per batch. All facts of a batch are in memory at once, and doorbells wait meanwhile.
 const MAX_RECORDS_PER_BATCH: usize = 500;
 
 impl Poller {
-    /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
+    /// Reads and applies the full records of changed jobs. Returns how long to wait if Slurm did not answer.
     pub(super) async fn read(
         &self,
         cause: &Cause,
@@ -50,7 +50,7 @@ impl Poller {
                 .iter()
                 .filter_map(|record| self.reading(record, &changed));
             let follow_ups = self.collector.absorb(cause, readings.collect()).await?;
-            // What happened before this process began says nothing about hooks.
+            // Starts before this process began say nothing about hooks.
             if self.live {
                 self.hooks.found_by_poll(follow_ups.starts);
             }
@@ -60,7 +60,7 @@ impl Poller {
         }
     }
 
-    /// A record on its way into the run store, with the digest of its row.
+    /// Converts a record to an observation with the digest of its row.
     fn reading(&self, record: &JobRecord, changed: &ChangedJobs) -> Option<TracedObservation> {
         let observation = Observation::from_controller(&self.collector.cluster, record)?;
         Some(TracedObservation {
@@ -69,7 +69,7 @@ impl Poller {
         })
     }
 
-    /// Proves what became of jobs that are not in the answer.
+    /// Determines what became of jobs that the answer lacks. Returns how long to wait if Slurm did not answer.
     pub(super) async fn look_for(
         &self,
         cause: &Cause,
@@ -92,7 +92,7 @@ impl Poller {
             .map(TracedObservation::new)
             .collect();
         self.collector.absorb(cause, readings).await?;
-        // Accounting's record of an end is proof enough; without one they are asked for by id in their turn.
+        // Accounting's record of an end suffices; without one, they are read by id in turn.
         for id in answer.unlisted {
             self.questions.ask(id.get()).await;
         }
@@ -104,7 +104,8 @@ impl Poller {
         Ok(None)
     }
 
-    /// Settles tasks that left their arrays' records. Whether a record that no row shows is gone, the controller is asked by id.
+    /// Resolves tasks that left their arrays' records. An array without a row is read by id, to determine whether its record is gone.
+    /// Returns how long to wait if Slurm did not answer.
     pub(super) async fn settle(
         &self,
         cause: &Cause,
@@ -127,7 +128,7 @@ impl Poller {
                 ArrayRecord::Gone => Some(true),
                 ArrayRecord::Absent => self.gone(&run, &answer),
             };
-            // What is not clear is asked again at the next sweep.
+            // Unclear cases are retried at the next poll.
             if let Some(gone) = gone
                 && self.collector.reconcile_array(cause, &run, gone).await?
             {
@@ -137,7 +138,7 @@ impl Poller {
         Ok(None)
     }
 
-    /// Whether an array has no record of its own any more; `None` if the answer does not say.
+    /// Whether an array has no record of its own any more; `None` if the answer does not show it.
     fn gone(&self, array: &RunKey, answer: &JobLookup) -> Option<bool> {
         let of_array = |record: &&JobRecord| {
             let ids = [record.job_id, record.array_job_id];

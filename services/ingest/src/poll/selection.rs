@@ -1,4 +1,4 @@
-//! What a sweep has to look at more closely.
+//! Selects what to read in full after a poll.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,19 +9,19 @@ use slurm_types::JobId;
 use crate::collector::MAX_CLOCK_SKEW_SECS;
 use crate::domain::RunStore;
 
-/// Missing jobs asked for by id per sweep; the others wait for the next one.
+/// Maximum number of missing jobs that are read by id per poll. Others wait for the next one.
 pub(super) const MAX_MISSING_PER_POLL: usize = 1_000;
 
-/// Jobs whose full records are worth reading, in the order in which they are taken in.
+/// Jobs whose full records are to be read, in the order in which they are applied.
 pub(super) struct ChangedJobs {
     pub(super) order: Vec<JobId>,
-    /// Digests of their rows, by Slurm's id of the record and its submit time.
+    /// Digests of their rows, by Slurm's job id and submit time.
     digests: Vec<(u32, i64, u64)>,
 }
 
 impl ChangedJobs {
     fn of(mut rows: Vec<&QueueRow>) -> Self {
-        // An array before its tasks, an earlier id before a later one.
+        // An array before its tasks, a lower id before a higher one.
         rows.sort_by_key(|row| {
             let task = row.array_tasks.as_deref().and_then(ArrayTasks::task);
             (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
@@ -35,7 +35,6 @@ impl ChangedJobs {
         }
     }
 
-    /// The digest of a row.
     pub(super) fn digest(&self, raw_id: u32, submit_time: i64) -> Option<u64> {
         let place = |(id, submit, _): &(u32, i64, u64)| (*id, *submit);
         let at = self
@@ -45,7 +44,7 @@ impl ChangedJobs {
     }
 }
 
-/// Jobs whose rows have changed, or that are to be read whatever their rows show.
+/// Returns jobs whose rows have changed, or that must be read even if their rows have not.
 pub(super) fn changed(run_store: &RunStore, listing: &QueueListing) -> ChangedJobs {
     let unchanged = |row: &QueueRow| {
         let Some(submit) = row.submit.map(slurm_types::UnixTime::as_secs) else {
@@ -64,14 +63,14 @@ pub(super) fn changed(run_store: &RunStore, listing: &QueueListing) -> ChangedJo
     ChangedJobs::of(rows.filter(|row| !unchanged(row)).collect())
 }
 
-/// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
+/// Returns live jobs that the answer lacks, up to the limit, continuing after those that were read last.
 pub(super) fn missing(
     run_store: &RunStore,
     listing: &QueueListing,
     rows: &BTreeSet<u32>,
     asked: u32,
 ) -> Vec<JobId> {
-    // Who was submitted after the sweep began may be missing; who was in the far future was so before the clock was set back.
+    // A job submitted after the poll began may be missing. A submit time in the far future dates from before the clock was set back.
     let (began, future) = (
         listing.started_at.as_secs(),
         listing
@@ -91,7 +90,7 @@ pub(super) fn missing(
     turn(&ids, asked)
 }
 
-/// The next to be asked for, and then from the smallest on: who is not answered does not keep the others waiting.
+/// Continues after the last id, and then from the smallest one, so that unanswered ids do not block the others.
 fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
     let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= asked);
     after
@@ -101,29 +100,29 @@ fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
         .collect()
 }
 
-/// An array with tasks to settle.
+/// An array with departed tasks.
 pub(super) struct OpenArray {
     pub(super) run: RunKey,
     pub(super) record: ArrayRecord,
 }
 
-/// What a sweep shows of an array's own record.
+/// What a poll shows of an array's own record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArrayRecord {
-    /// It is there.
+    /// The record exists.
     There,
-    /// Its last task has it: Slurm gives that task the array's id.
+    /// The last task has it: Slurm gives that task the array's id.
     Gone,
-    /// Nothing has the array's id, which proves nothing.
+    /// No row has the array's id, which proves nothing.
     Absent,
 }
 
-/// Arrays with tasks to settle.
+/// Returns arrays with departed tasks.
 pub(super) fn arrays(run_store: &RunStore, listing: &QueueListing) -> Vec<OpenArray> {
     let open: Vec<RunKey> = run_store
         .iter()
         .filter(|(_, tracked)| {
-            // What left it before it was cancelled is to be settled afterwards, too.
+            // Tasks that left the array before its cancellation are resolved afterwards, too.
             tracked.is_array
                 && (tracked.rare.left.is_some()
                     || !tracked.over() && tracked.rare.remaining.is_some())

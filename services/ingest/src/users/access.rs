@@ -1,4 +1,4 @@
-//! Who may do what, as plain values.
+//! Access of users and accounts as plain values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use slurm_client::AccessRecords;
 
-/// Whom access is about. Accounts come first: their events explain those of their users.
+/// Subject of access. Accounts sort first, because their events explain those of their users.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entity {
     /// An account.
@@ -16,7 +16,7 @@ pub enum Entity {
 }
 
 impl Entity {
-    /// `account` or `user`.
+    /// Returns `account` or `user`.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Account(_) => "account",
@@ -24,7 +24,7 @@ impl Entity {
         }
     }
 
-    /// Reads back an entity key; `None` if it is none.
+    /// Parses an entity key; `None` if it is invalid.
     pub fn parse(key: &str) -> Option<Self> {
         match key.split_once('/')? {
             ("account", name) => Some(Self::Account(name.to_owned())),
@@ -33,7 +33,7 @@ impl Entity {
         }
     }
 
-    /// The user; empty for accounts.
+    /// Returns the user; empty for accounts.
     pub fn user(&self) -> &str {
         match self {
             Self::Account(_) => "",
@@ -49,42 +49,42 @@ impl fmt::Display for Entity {
     }
 }
 
-/// What somebody has.
+/// Access of one user or account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
-    /// The account itself, or the accounts of the user; by account and partition.
+    /// Association of the account itself, or those of the user, by account and partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub associations: Vec<Association>,
     /// `AdminLevel` and `DefaultAccount`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Accounts that are coordinated.
+    /// Accounts that the user coordinates.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub coordinates: BTreeSet<String>,
 }
 
-/// An association, without whom it is about.
+/// An association, without its user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Association {
     /// Slurm's id.
     pub id: u32,
-    /// Account.
+    /// Account name.
     pub account: String,
     /// The only partition; empty for all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub partition: String,
-    /// QOS that may be used.
+    /// Allowed QOS.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub qos: BTreeSet<String>,
-    /// What is set, `Parent` included.
+    /// Explicit settings, including `Parent`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
 }
 
-/// What everybody has.
+/// Access of all users and accounts.
 pub type AccessByEntity = BTreeMap<Entity, Access>;
 
-/// Sorts Slurm's records by whom they are about. Who has nothing is left out: slurmdbd also lists the users of its other clusters.
+/// Groups Slurm's records by user and account. Entries without access are left out: slurmdbd also lists the users of its other clusters.
 pub fn everybody(records: &AccessRecords) -> AccessByEntity {
     let mut everybody = AccessByEntity::new();
     for record in &records.associations {
@@ -110,7 +110,7 @@ pub fn everybody(records: &AccessRecords) -> AccessByEntity {
         let access = everybody
             .entry(Entity::User(record.user.clone()))
             .or_default();
-        // `None` is no level: somebody who has it has nothing.
+        // `None` is no level: a user with it alone has no access.
         if record.admin_level != "None" {
             let level = record.admin_level.clone();
             access.settings.insert("AdminLevel".to_owned(), level);

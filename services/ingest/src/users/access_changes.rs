@@ -1,4 +1,4 @@
-//! Changes of access: what changed and why, and the events that one write publishes.
+//! Changes of access with their explanation, and the events published with one write.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::access_store::AccessStore;
 use super::actor::who_did;
 use super::diff::{Change, Kind, diff};
 
-/// A change, and the entry of the log that explains it.
+/// A change, and the log entry that explains it.
 pub(super) type AttributedChange<'a> = (Change, Option<&'a Transaction>);
 
 /// A reading that differs from the published state.
@@ -21,8 +21,8 @@ pub(super) struct AccessDiff<'a> {
 }
 
 impl<'a> AccessDiff<'a> {
-    /// The changes with their explanation: from the log before the readings, else from the one after them. At the first start there are
-    /// none: what everybody has by then is not published.
+    /// Returns the changes with their explanation: from the log before the readings, else from the log after them. There are none at the
+    /// first start, as existing access is not published.
     pub(super) fn of(
         access_store: &AccessStore,
         now: AccessByEntity,
@@ -44,7 +44,7 @@ impl<'a> AccessDiff<'a> {
         }
     }
 
-    /// Who is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
+    /// Returns users and accounts that are missing, or have lost a role, without a log entry. slurmdbd logs every such change.
     pub(super) fn suspected(&self) -> BTreeSet<Entity> {
         let logged = ["Account", "AdminLevel", "Coordinator"];
         let suspected = self.changes.iter().filter(|(change, by)| {
@@ -56,7 +56,7 @@ impl<'a> AccessDiff<'a> {
     }
 }
 
-/// What is published with one write.
+/// Events published with one write.
 #[derive(Default)]
 pub(super) struct AccessEventBatch {
     pub(super) entities: BTreeSet<Entity>,
@@ -66,7 +66,7 @@ pub(super) struct AccessEventBatch {
 
 impl AccessEventBatch {
     pub(super) fn add(&mut self, entity: &Entity, event: Event) {
-        // Base64 makes 4 of 3.
+        // Base64 turns 3 bytes into 4.
         self.bytes += event.encoded_len() * 4 / 3;
         self.events.push((entity.clone(), event));
     }

@@ -1,4 +1,4 @@
-//! From a change to its event.
+//! Builds events from changes.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use super::access::{Association, Entity};
 use super::diff::{Change, Kind};
 use crate::identity::{IdentityResolver, UserIdentity};
 
-/// What all events of one look share.
+/// Context shared by all events of one poll.
 pub struct AccessEventContext<'a> {
     /// Cluster name.
     pub cluster: &'a str,
-    /// Now.
+    /// Current time.
     pub now: DateTime<Utc>,
-    /// Facts older than this many seconds could have been seen earlier.
+    /// Age in seconds beyond which a fact counts as late.
     pub late_after: i64,
     /// Source of the access: `sacctmgr` or `slurmrestd`.
     pub asked: &'static str,
-    /// Who people are.
+    /// Resolves users to identities.
     pub identities: &'a IdentityResolver,
 }
 
 impl AccessEventContext<'_> {
-    /// The event of a change of access, the `n`th about this user or account.
+    /// Builds the event of a change of access, the `n`th about this user or account.
     pub fn access(&self, change: &Change, by: Option<&Transaction>, n: u64) -> Event {
         let kind = match change.kind {
             Kind::Granted => EventType::UserAccessGranted,
@@ -65,7 +65,7 @@ impl AccessEventContext<'_> {
         }
     }
 
-    /// The event of a Unix user whose person became known, changed, or is not known any more.
+    /// Builds the event of a Unix user whose identity became known, changed, or is not known any more.
     pub fn linked(
         &self,
         user: &str,
@@ -119,7 +119,7 @@ impl AccessEventContext<'_> {
         }
     }
 
-    /// Accounts belong to nobody.
+    /// Returns the owner; `None` for accounts, which have none.
     fn owner(&self, user: &str, account: &str) -> Option<Owner> {
         (!user.is_empty()).then(|| Owner {
             user: user.to_owned(),

@@ -1,7 +1,7 @@
-//! What was published about users, in bucket `mesh_users`: shards of users and accounts, and one entry about the cluster.
+//! Published state of users in bucket `mesh_users`: shards of users and accounts, and one entry about the cluster.
 //!
-//! The same promises as for jobs: every write names the revision it replaces, and an event is in the outbox of its shard before it is
-//! published. An entity that was ever published stays, so that no id is used again.
+//! The guarantees are those of jobs: every write names the revision it replaces, and an event is in the outbox of its shard before it is
+//! published. A published entity is never removed, so that no id is used again.
 
 use std::collections::BTreeMap;
 
@@ -17,36 +17,36 @@ use crate::Error;
 use crate::adapters::fenced::{Fenced, NO_TIMEOUT, pack, unpack};
 use crate::identity::UserIdentity;
 
-/// Shards per cluster: 1 MiB each holds the access of some hundred thousand users together.
+/// Shards per cluster. With 1 MiB each they hold the access of some hundred thousand users.
 const SHARDS: u32 = 64;
-/// Form of the stored values.
+/// Format version of the stored values.
 const VERSION: u32 = 1;
 
-/// What is stored about a user or an account.
+/// Stored state of a user or an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredAccess {
-    /// How many events were published.
+    /// Number of published events.
     #[serde(default)]
     pub seq: u64,
-    /// What they had when it was published last.
+    /// Access as last published.
     #[serde(default)]
     pub access: Access,
-    /// Who they were.
+    /// Identity as last published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<UserIdentity>,
 }
 
-/// What is stored about the cluster.
+/// Stored state of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     version: u32,
-    /// Whether access was read once: what was there by then is not published.
+    /// Whether access was read once. Access that existed by then is not published.
     pub access_known: bool,
-    /// The same for who people are.
+    /// The same for identities.
     pub people_known: bool,
-    /// Time of the newest entry of slurmdbd's log that is published, in Unix seconds.
+    /// Time of the newest published entry of slurmdbd's log, in Unix seconds.
     pub log_time: i64,
-    /// Entries of about that time that are published, with their times.
+    /// Published entries of about that time, by id with their times.
     #[serde(rename = "log_told")]
     pub log_published: BTreeMap<u64, i64>,
 }
@@ -59,18 +59,18 @@ struct Shard {
     outbox: Vec<String>,
 }
 
-/// The memory.
+/// The published state, in memory and in its bucket.
 pub struct AccessStore {
     bucket: Fenced,
     prefix: String,
-    /// Everybody there is something to store about.
+    /// All users and accounts with stored state.
     pub known: BTreeMap<Entity, StoredAccess>,
-    /// About the cluster.
+    /// Stored state of the cluster.
     pub meta: Meta,
 }
 
 impl AccessStore {
-    /// Reads everything of this cluster, and the events whose publishing was not confirmed.
+    /// Reads the state of this cluster, and the events whose publication was not confirmed.
     ///
     /// # Errors
     /// On shutdown, or if the stored state cannot be read.
@@ -114,7 +114,7 @@ impl AccessStore {
         Ok((memory, outbox))
     }
 
-    /// What everybody had when it was published last.
+    /// Returns the access of all users and accounts as last published.
     pub fn published(&self) -> AccessByEntity {
         self.known
             .iter()
@@ -123,7 +123,7 @@ impl AccessStore {
             .collect()
     }
 
-    /// Writes the shards of some, with events that are on their way.
+    /// Writes the shards of these entities, with the events to be published.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote one of them.
@@ -154,7 +154,7 @@ impl AccessStore {
         Ok(())
     }
 
-    /// Looks now and then whether all of it is there still.
+    /// Checks from time to time that the bucket still has the state.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
@@ -162,7 +162,7 @@ impl AccessStore {
         self.bucket.check().await
     }
 
-    /// Writes what is stored about the cluster.
+    /// Writes the cluster entry.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote it.

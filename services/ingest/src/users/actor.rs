@@ -1,6 +1,6 @@
-//! Who did it: which entry of slurmdbd's log explains a change.
+//! Determines which entry of slurmdbd's log explains a change.
 //!
-//! slurmdbd logs what `sacctmgr` changed, as pieces of SQL (22.05.8, `sacctmgr show transactions`):
+//! slurmdbd logs the changes of `sacctmgr` as pieces of SQL (22.05.8, `sacctmgr show transactions`):
 //!
 //! | action | where and what |
 //! | --- | --- |
@@ -11,13 +11,13 @@
 //! | `Add Account Coord`, `Remove Account Coords` | `dave` and `ml`; `(user='dave') && (acct='ml')`, either alone for all |
 //! | `Remove Accounts` | `name='eta' \|\| name='zeta'` |
 //!
-//! Not logged, or not by name: an account that moves below another one, and a QOS that is deleted. Then the actor is not known.
+//! Not logged, or not by name: an account that moves below another one, and a deleted QOS. Then the actor is unknown.
 
 use slurm_client::Transaction;
 
 use super::diff::{Change, Kind};
 
-/// The latest log entry that did this, among those without an event.
+/// Returns the latest log entry that made this change, among entries without an event.
 pub fn who_did<'a>(change: &Change, log: &'a [Transaction]) -> Option<&'a Transaction> {
     log.iter()
         .filter(|entry| explains(change, entry))
@@ -48,7 +48,7 @@ fn explains(change: &Change, entry: &Transaction) -> bool {
             action == "Add Account Coord" && names_user() && names_account()
         }
         ("Coordinator", _) => match action {
-            // Without an account it is about all of the user's, without a user about all of the account's.
+            // Without an account it covers all accounts of the user, without a user all users of the account.
             "Remove Account Coords" => {
                 (names_user() || !text.contains("user="))
                     && (names_account() || !text.contains("acct="))
@@ -57,7 +57,7 @@ fn explains(change: &Change, entry: &Transaction) -> bool {
             "Remove Accounts" => names_account(),
             _ => false,
         },
-        // The entry names associations by ids that the change, which is about the user, does not have.
+        // The entry names associations by id, but the change is about the user and has none.
         ("DefaultAccount", _) => {
             matches!(action, "Add Associations" | "Modify Associations")
                 && has(text, "is_def=1")
@@ -75,7 +75,7 @@ fn explains(change: &Change, entry: &Transaction) -> bool {
     }
 }
 
-/// slurmdbd's column of what sacctmgr calls so.
+/// Returns slurmdbd's column for a name of sacctmgr.
 fn column(attribute: &str) -> Option<&'static str> {
     Some(match attribute {
         "QOS" => "qos",
@@ -102,12 +102,12 @@ fn column(attribute: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether a name stands there: in quotes, or alone between the log's separators.
+/// Whether the text contains a name: in quotes, or alone between the log's separators.
 fn names(text: &str, name: &str) -> bool {
     text.contains(&format!("'{name}'")) || text.split(['|', ',']).any(|word| word.trim() == name)
 }
 
-/// Whether a piece of SQL stands there as a whole: `id_assoc=1` is not in `id_assoc=14`, nor `qos=` in `delta_qos=`.
+/// Whether the text contains a whole piece of SQL: `id_assoc=1` is not in `id_assoc=14`, nor `qos=` in `delta_qos=`.
 fn has(text: &str, piece: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let ends_open = piece.ends_with('=');
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::users::access::{Association, Entity};
 
-    /// What slurmdbd 22.05.8 logged, columns that were not set left out.
+    /// Log of slurmdbd 22.05.8, without columns that were not set.
     const LOG: [(u64, &str, &str); 12] = [
         (31, "Add Users", "dave|admin_level=1"),
         (

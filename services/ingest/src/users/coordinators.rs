@@ -1,6 +1,6 @@
-//! Who coordinates which accounts, in bucket `mesh_coordinators`, for those who decide what a caller may see.
+//! Accounts of each coordinator, in bucket `mesh_coordinators`, for services that decide what a caller may see.
 //!
-//! One key per coordinator, and only what changed is written.
+//! One key per coordinator; only changes are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::access_store::StoredAccess;
 use crate::Error;
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
 
-/// Who coordinates accounts and is no administrator of Slurm, who may do more everywhere.
+/// Returns coordinators with their accounts, without Slurm administrators, who have more rights everywhere.
 pub fn who_act(known: &BTreeMap<Entity, StoredAccess>) -> BTreeMap<String, BTreeSet<String>> {
     let coordinators = known.iter().filter_map(|(entity, known)| {
         let Entity::User(user) = entity else {
@@ -30,16 +30,16 @@ pub fn who_act(known: &BTreeMap<Entity, StoredAccess>) -> BTreeMap<String, BTree
     coordinators.collect()
 }
 
-/// The bucket's keys of the cluster, written by one ingest at a time.
+/// The bucket's keys of the cluster, fenced against other ingests.
 pub struct Coordinators {
     state: ClusterState,
     cluster: String,
-    /// What is written, by key; `None` if it cannot be read and must be written again.
+    /// Written accounts by key; `None` if a value is unreadable and must be rewritten.
     written: BTreeMap<String, Option<BTreeSet<String>>>,
 }
 
 impl Coordinators {
-    /// Takes over what is there.
+    /// Takes over the existing keys. Retries until success.
     ///
     /// # Errors
     /// On shutdown.
@@ -73,7 +73,7 @@ impl Coordinators {
         }
     }
 
-    /// Writes what changed. What NATS does not take is written at the next call.
+    /// Writes the changes. A failed write is repeated at the next call.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.

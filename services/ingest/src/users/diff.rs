@@ -1,48 +1,48 @@
-//! What changed between two readings of everybody's access, in the order of telling.
+//! Changes between two readings of all access, in the order of publication.
 //!
-//! - A new association is one grant of its account; QOS and limits it begins with are in the event, not events of their own.
-//!   One that is gone is one revocation.
-//! - Each QOS that came or went, each account that is coordinated or not any more, and each setting that changed is a change.
-//! - What a user only inherits from the account is published once, at the account, where it was changed. Otherwise a limit at the root
-//!   account would be published for every user of the cluster.
+//! - A new association is one grant of its account. Its initial QOS and limits are part of that event. A removed association is one
+//!   revocation.
+//! - Each added or removed QOS, each gained or lost coordination, and each changed setting is a change.
+//! - A setting that a user only inherits is published once, for the account where it was changed. Otherwise a limit at the root account
+//!   would be published for every user of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::access::{Access, AccessByEntity, Association, Entity};
 
-/// What happened to access.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// It was given.
+    /// Access was added.
     Granted,
-    /// It is different.
+    /// Access is different.
     Changed,
-    /// It was taken.
+    /// Access was removed.
     Revoked,
 }
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What happened.
+    /// Kind of the change.
     pub kind: Kind,
-    /// To whom.
+    /// User or account.
     pub entity: Entity,
-    /// Of what: `Account`, `QOS`, `Coordinator`, `AdminLevel`, `DefaultAccount`, or the name of a limit.
+    /// Changed attribute: `Account`, `QOS`, `Coordinator`, `AdminLevel`, `DefaultAccount`, or the name of a limit.
     pub attribute: String,
-    /// Before; empty if there was nothing.
+    /// Value before; empty if there was none.
     pub before: String,
-    /// After; empty if there is nothing.
+    /// Value after; empty if there is none.
     pub after: String,
     /// Account concerned; empty if none.
     pub account: String,
-    /// The association concerned, as it is, or as it was if it is gone.
+    /// Association concerned, in its current or last state.
     pub association: Option<Association>,
-    /// Of a `DefaultAccount`: Slurm's id of the association that is the default now.
+    /// For `DefaultAccount`: Slurm's id of the association that is the new default.
     pub default_id: Option<u32>,
 }
 
-/// Every change, accounts first.
+/// Returns all changes, accounts first.
 pub fn diff(before: &AccessByEntity, after: &AccessByEntity) -> Vec<Change> {
     let nothing = Access::default();
     let entities: BTreeSet<&Entity> = before.keys().chain(after.keys()).collect();
@@ -102,7 +102,7 @@ fn of_one(
         }
     }
     for (name, before, after) in settings(&old.settings, &new.settings) {
-        // A default that comes with the first account, or goes with the last, says nothing of its own.
+        // A default that comes with the first account, or goes with the last, is no change of its own.
         if name == "DefaultAccount" && (before.is_empty() || after.is_empty()) {
             continue;
         }
@@ -136,7 +136,7 @@ fn find<'a>(associations: &'a [Association], wanted: &Association) -> Option<&'a
         .find(|one| one.account == wanted.account && one.partition == wanted.partition)
 }
 
-/// Settings that differ: name, before, after.
+/// Returns the settings that differ: name, before, after.
 fn settings<'a>(
     old: &'a BTreeMap<String, String>,
     new: &'a BTreeMap<String, String>,
@@ -151,7 +151,7 @@ fn settings<'a>(
         .collect()
 }
 
-/// The accounts before and after, for what is inherited from them.
+/// Accounts before and after, for the settings inherited from them.
 struct Inherited<'a> {
     accounts: BTreeMap<&'a str, (&'a Association, &'a Association)>,
 }
@@ -193,7 +193,7 @@ impl<'a> Inherited<'a> {
     }
 }
 
-/// What sacctmgr shows at a user although it is set at the account (22.05).
+/// Whether sacctmgr shows this setting for a user although it is set at the account (22.05).
 fn inherits(name: &str) -> bool {
     name.starts_with("Max") || name == "DefaultQOS" || name == "Priority"
 }

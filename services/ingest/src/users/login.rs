@@ -1,7 +1,8 @@
-//! Logins: the one event that a doorbell itself is, since Slurm knows nothing of them.
+//! Logins: the only event that follows from a doorbell alone, since Slurm does not know logins.
 //!
-//! What stands behind it is a message of the NATS user `hook`, which mesh-hook has; so it is marked as inferred, and bounded per user and
-//! minute of the login: those that were spooled while NATS was away are all published. Its id comes from the doorbell's id: delivered twice, it is published twice with the same id.
+//! Its only evidence is a message of the NATS user `hook`, whose credential mesh-hook has. So it is marked as inferred, and limited per
+//! user and minute of the login: logins that were spooled while NATS was unavailable are all published. The event id is derived from the
+//! doorbell's id, so a doorbell that is delivered twice is published twice with the same id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,14 +22,14 @@ use tracing::Span;
 use crate::identity::IdentityResolver;
 use crate::metrics;
 
-/// The hook's name.
+/// Name of the hook.
 pub const HOOK_NAME: &str = "Pam";
-/// Longest name of a user or a host, and of the rest.
+/// Longest name of a user or host, and of the other fields.
 const MAX_NAME_BYTES: usize = 256;
-/// Most users with login events per minute. Further ones wait.
+/// Maximum number of users with login events per minute. Further users wait.
 const MAX_LOGINS_PER_MINUTE: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
-/// How far another host's clock may be ahead.
+/// Maximum lead of another host's clock, in seconds.
 const MAX_CLOCK_SKEW_SECS: i64 = 60;
 
 /// Publishes logins.
@@ -42,7 +43,7 @@ pub struct Logins {
 }
 
 impl Logins {
-    /// With so many per minute and user.
+    /// Creates the publisher, with a limit per minute and user.
     pub fn new(
         cluster: &str,
         bus: Bus,
@@ -60,7 +61,7 @@ impl Logins {
         }
     }
 
-    /// Answers a doorbell of the PAM hook.
+    /// Handles a doorbell of the PAM hook.
     pub async fn ring(&self, doorbell: &Doorbell) -> Disposition {
         let event = match self.event(doorbell) {
             Ok(event) => event,
@@ -185,18 +186,17 @@ impl Logins {
     }
 }
 
-/// What becomes of a login.
+/// Verdict on a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoginVerdict {
-    /// It is published.
     Publish,
     /// Its user logs in too often.
     Drop,
-    /// There are too many of all users; again later.
+    /// Too many users log in; retry later.
     Later,
 }
 
-/// How many logins were published in this minute, by user and the minute in which they happened.
+/// Number of logins published in this minute, by user and minute of the login.
 struct LoginLimiter {
     per_minute: u32,
     began: Option<Instant>,

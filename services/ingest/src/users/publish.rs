@@ -1,4 +1,4 @@
-//! Publishes what the watcher has found, and stores it: changes of access, and who people are.
+//! Publishes and stores what the watcher has found: changes of access, and identities.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::watch::LOG_OVERLAP_SECS;
 use crate::identity::UserIdentity;
 use crate::{Error, metrics};
 
-/// Events per write: an outbox must fit into a value of a bucket (1 MiB), together with what is stored.
+/// Maximum bytes of events per write. An outbox must fit into a bucket value (1 MiB), together with the stored state.
 const MAX_OUTBOX_BYTES: usize = 256 * 1_024;
 
 impl AccessWatcher {
-    /// Publishes what changed, and stores it.
+    /// Publishes and stores the changes.
     pub(super) async fn changed(
         &self,
         access_store: &mut AccessStore,
@@ -60,7 +60,7 @@ impl AccessWatcher {
         Ok(())
     }
 
-    /// Records which entries of the log are published.
+    /// Records which log entries are published.
     pub(super) async fn settle(
         &self,
         access_store: &mut AccessStore,
@@ -75,12 +75,13 @@ impl AccessWatcher {
         access_store.write_meta().await
     }
 
-    /// Publishes whose person became known or changed.
+    /// Publishes users whose identity became known or changed.
     pub(super) async fn link(&self, access_store: &mut AccessStore) -> Result<(), Error> {
         if self.config.accounting && !access_store.meta.access_known {
             return Ok(());
         }
-        // Who may use the cluster, or was known, is looked up; of others is published what jobs and logins made known.
+        // Users with access, or with a known identity, are looked up. For other users, only identities known from jobs and logins are
+        // published.
         let mut users: BTreeMap<String, bool> = self
             .identities
             .users()
@@ -182,14 +183,14 @@ impl AccessWatcher {
     }
 }
 
-/// Notes which entries of the log are published, as long as they are asked for.
+/// Records which log entries are published, as long as they are still requested.
 fn note_log(meta: &mut Meta, log: &[Transaction], now: i64) {
     for entry in log {
         let time = entry.time.as_secs();
         meta.log_time = meta.log_time.max(time);
         meta.log_published.insert(entry.id, time);
     }
-    // Of a clock that was ahead: what follows would be older than what is asked for, and be taken for new at each look.
+    // With a time from a clock that was ahead, later entries would be older than the requested range, and count as new at every poll.
     meta.log_time = meta.log_time.min(now);
     let oldest = meta.log_time - LOG_OVERLAP_SECS;
     meta.log_published.retain(|_, time| *time >= oldest);

@@ -1,21 +1,21 @@
-//! Who lost something although slurmdbd's log does not say so: an answer may leave somebody out. They are accepted to have lost it if it
-//! stays so; of everybody else is published meanwhile what can be published.
+//! Losses of access that slurmdbd's log does not explain: an answer may lack a user by mistake. A loss is accepted if it persists.
+//! Meanwhile the changes of all others are published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::access::{Access, AccessByEntity, Entity};
 use super::access_changes::AccessDiff;
 
-/// What is suspected is accepted after so many looks in a row.
+/// Number of consecutive polls after which a suspected loss is accepted.
 const CONFIRMATIONS: u32 = 10;
 
-/// Who is suspected: what they seem to have, and how often that was seen.
+/// Suspected users and accounts: the access they seem to have, and how often that was seen.
 #[derive(Debug, Default)]
 pub(super) struct SuspectedRemovals(BTreeMap<Entity, (Access, u32)>);
 
 impl SuspectedRemovals {
-    /// Takes those whose loss is not accepted yet out of the news, as if they had what was published last. Returns the entries of the log that
-    /// will be needed when it is.
+    /// Removes losses that are not accepted yet from the diff, as if the published access were current. Returns the log entries that are
+    /// needed once they are accepted.
     pub(super) fn withhold(
         &mut self,
         published: &AccessByEntity,
@@ -53,7 +53,7 @@ impl SuspectedRemovals {
         needed
     }
 
-    /// Whether nobody is suspected.
+    /// Whether there is no suspected loss.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -113,7 +113,7 @@ mod tests {
             (user("alice"), of(&[("ml", 1), ("tiny", 2)])),
             (user("bob"), of(&[("ml", 3)])),
         ]);
-        // Alice lost both accounts, one of them by the log; bob got one more.
+        // Alice lost both accounts, one of them according to the log; bob gained one.
         let now = AccessByEntity::from([(user("bob"), of(&[("ml", 3), ("tiny", 4)]))]);
         let log = [Transaction {
             id: 70,

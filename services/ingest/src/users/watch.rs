@@ -1,9 +1,10 @@
-//! Looks at who may do what, and publishes what changed.
+//! Polls access and publishes the changes.
 //!
-//! slurmdbd's log of changes is asked first: one cheap question, and as long as it has nothing new, nothing else is asked. Where there is
-//! no such question (slurmrestd), everything is read each time, so a look is an answer's twentieth of the time at most. Everything
-//! is read twice: only what two readings agree on is published. A reading that fails says nothing about anybody; one in which somebody is
-//! missing whom, by the log, nobody has removed says nothing about them, unless it stays so ([`super::suspected_removals`]).
+//! slurmdbd's log of changes is read first: one cheap request, and without a new entry no other is made. Without such a log (slurmrestd),
+//! everything is read each time, so reading takes at most a twentieth of the time.
+//!
+//! Everything is read twice, and only what two readings agree on is published. A failed reading changes nothing. If a reading lacks a user
+//! whom nobody has removed according to the log, it does not count for that user, unless this persists ([`super::suspected_removals`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,58 +29,58 @@ use crate::config::Config;
 use crate::identity::IdentityResolver;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
-/// Until the next try if two readings, which are a turn apart, did not agree.
+/// Delay before the next attempt if two consecutive readings did not agree.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The log is asked from this many seconds before its newest entry that was published: sacctmgr without `-i` waits half a minute for a yes, and an
-/// entry has the time of its question.
+/// The log is read from this many seconds before its newest published entry. sacctmgr without `-i` waits half a minute for confirmation,
+/// and the entry has the time of its prompt.
 pub(super) const LOG_OVERLAP_SECS: i64 = 600;
 
-/// Where everything is read at every look, a pause is so many times as long as the answer took at least.
+/// Without a log, the pause between polls is at least this many times as long as the answer took.
 const PAUSE_FACTOR: u32 = 20;
 
-/// Watches users.
+/// Watches the access of users.
 pub struct AccessWatcher {
-    /// Accounting.
+    /// Slurm client for accounting.
     pub slurm: Slurm,
-    /// Its health.
+    /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
-    /// Whose turn it is to ask it.
+    /// Rate limit of accounting requests.
     pub turns: Arc<AccountingRateLimit>,
-    /// The bus.
+    /// Bus for the events.
     pub bus: Bus,
     /// Cluster name.
     pub cluster: String,
     /// Configuration of ingest.
     pub config: Arc<Config>,
-    /// Who people are.
+    /// Resolves users to identities.
     pub identities: Arc<IdentityResolver>,
-    /// Whether what is stored can be read and written.
+    /// Whether the stored state can be read and written.
     pub state_health: Condition,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
 
-/// What one run of the watcher knows.
+/// State of one run of the watcher.
 struct WatchState {
     access_store: AccessStore,
-    /// When everything was read last.
+    /// Time of the last full reading.
     read: Option<Instant>,
-    /// How long the answer took then.
+    /// Duration of that answer.
     took: Duration,
-    /// Who lost something, and the log does not say why.
+    /// Losses that the log does not explain.
     suspected_removals: SuspectedRemovals,
-    /// The last problem that was logged, so that each is logged once.
+    /// Last logged problem, so that each is logged once.
     problem: Option<String>,
 }
 
-/// An answer, or how long to wait for the next question.
+/// An answer, or the delay before the next request.
 type OrPause<T> = Result<T, Duration>;
 
 impl AccessWatcher {
     /// Watches until shutdown.
     ///
     /// # Errors
-    /// If another ingest has taken over, or if what is stored cannot be read.
+    /// If another ingest has taken over, or if the stored state cannot be read.
     pub async fn run(self) -> Result<(), Error> {
         match Box::pin(self.watch()).await {
             Err(error) if error.is_shutdown() => Ok(()),
@@ -128,7 +129,7 @@ impl AccessWatcher {
         }
     }
 
-    /// One look. Returns how long to wait before the next one.
+    /// Polls once. Returns how long to wait before the next poll.
     async fn look(&self, state: &mut WatchState) -> Result<Duration, Error> {
         let settings = &self.config.users;
         let log = match self.log(state).await? {
@@ -155,7 +156,7 @@ impl AccessWatcher {
         if first != published || !state.access_store.meta.access_known {
             match self.read(state).await? {
                 Ok(second) if second == first => {}
-                // Somebody is at it: what it comes to will be seen.
+                // A change is in progress; the next poll sees its result.
                 Ok(_) => return Ok(RETRY_DELAY),
                 Err(pause) => return Ok(pause),
             }
@@ -177,7 +178,7 @@ impl AccessWatcher {
         } else {
             state.suspected_removals = SuspectedRemovals::default();
         }
-        // Who is suspected is looked at again, whatever the log says.
+        // Suspected losses are read again, whatever the log says.
         state.read = state.suspected_removals.is_empty().then(Instant::now);
         let mut log = log.unwrap_or_default();
         log.retain(|entry| !still_needed.contains(&entry.id));
@@ -188,7 +189,7 @@ impl AccessWatcher {
         })
     }
 
-    /// What was logged lately; nothing if there is no such question, or who we are may not see it.
+    /// Reads recent log entries; `None` if Slurm has no such log, or if ingest may not read it.
     async fn log(
         &self,
         state: &mut WatchState,
@@ -237,7 +238,7 @@ impl AccessWatcher {
         }
     }
 
-    /// Returns how long to wait if slurmdbd is away. Other problems are this question's own: jobs are not concerned.
+    /// Returns how long to wait if slurmdbd is unavailable; `None` for other problems, which concern only this request and not jobs.
     async fn failed(
         &self,
         state: &mut WatchState,

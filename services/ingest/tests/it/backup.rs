@@ -1,4 +1,4 @@
-//! slurmctld dies and its backup takes over, then the first one comes back: jobs go on, and are told as if nothing had been.
+//! slurmctld dies and its backup takes over, then the primary comes back: jobs continue, and are published as if nothing had happened.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use mesh_testkit::wait_for;
 use crate::cluster::Cluster;
 use crate::mesh::Mesh;
 
-/// The backup waits for `SlurmctldTimeout` (5 s here), then reads the state; on a busy machine each takes its time.
+/// The backup waits for `SlurmctldTimeout` (5 s here), then reads the state. On a busy machine both take longer.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 async fn answers(cluster: &Cluster) {
@@ -27,7 +27,7 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
 
     let held = cluster.sbatch(&["--hold"], "true").await;
-    // It ends when told so, while nobody controls.
+    // Ends on request, while no slurmctld is up.
     let published = cluster.folder.join("told-to-end");
     let script = format!("until [ -e {} ]; do sleep 0.1; done", published.display());
     let ends = cluster.sbatch(&[], &script).await;
@@ -52,13 +52,13 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     mesh.wait_history(held, "submitted held released started completed")
         .await;
 
-    // The first one takes control back.
+    // The primary takes control back.
     cluster.ctl("start", "slurmctld").await;
     answers(cluster).await;
     cluster.run("alice", &["scancel", &runs.to_string()]).await;
     mesh.wait_history(runs, "submitted started cancelled").await;
 
-    // Accounting has each of them once and with the end that was told.
+    // Accounting has each of them once, with the published end.
     let ids = [held, ends, waits, runs, new];
     let list = ids.map(|id| id.to_string()).join(",");
     let rows = [
@@ -93,7 +93,7 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     .await;
     mesh.assert_no_duplicates();
 
-    // Of slurmctld's absences, if they were noticed, the beginning and the end, in turn.
+    // Outages of slurmctld, if noticed at all, alternate between down and up.
     let sources = wait_for("slurmctld is there again", PATIENCE, async || {
         let of_slurmctld = |event: &mesh_events::Event| match &event.payload {
             Some(Payload::Capture(capture))

@@ -1,4 +1,4 @@
-//! Who cancelled: by the end itself where accounting told it, else by a correction; from a real slurmdbd.
+//! Cancellers: published with the end if accounting has it in time, else with a correction; from a real slurmdbd.
 
 use mesh_events::proto::mesh::event::v1::ActorKind;
 
@@ -9,7 +9,7 @@ use mesh_testkit::wait_for;
 
 const FAST: &str = "poll_interval = \"500ms\"\nidentity_reload_interval = \"200ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"5s\"\n[ingest.users]\ninterval = \"1s\"";
 
-/// Waits until it is told who cancelled a job.
+/// Waits until the canceller of a job is published.
 async fn canceller(mesh: &Mesh, job: u32) -> (ActorKind, String) {
     let event = wait_for("who cancelled is told", DEADLINE, async || {
         mesh.canceller_of(job)
@@ -25,9 +25,9 @@ async fn canceller(mesh: &Mesh, job: u32) -> (ActorKind, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cancelled_is_told_of_every_kind() {
-    // Users who coordinate or administer are the whole cluster's.
+    // Coordinators and administrators belong to the whole cluster.
     let (cluster, _guard) = cluster::exclusive().await;
-    // Bob coordinates alice's account and is nothing else; carol coordinates it, and is an operator.
+    // Bob only coordinates alice's account; carol coordinates it and is an operator.
     for command in [
         "add coordinator account=physics names=bob,carol",
         "modify user carol set adminlevel=Operator",
@@ -46,7 +46,7 @@ async fn who_cancelled_is_told_of_every_kind() {
     ];
     let mut jobs = Vec::new();
     for (user, kind) in expected {
-        // One that runs, and one that never does.
+        // One that runs, and one that never starts.
         let running = cluster.sbatch(&["-Aphysics"], "sleep 1000").await;
         let waiting = cluster
             .sbatch(&["-Aphysics", "--begin=now+1hour"], "true")

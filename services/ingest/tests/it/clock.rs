@@ -1,4 +1,4 @@
-//! A clock of the mesh that runs an hour ahead and comes back: only ingest's own, as Slurm's clock is another host's.
+//! The clock of ingest runs an hour ahead and comes back. Slurm's clock is not changed, as it belongs to another host.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::mesh::{DEADLINE, Mesh};
 
 const HOUR: i64 = 3_600;
 
-/// A process of ingest with a clock of its own (libfaketime), killed when it is dropped.
+/// An ingest process with its own clock (libfaketime), killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -43,7 +43,7 @@ fn start(config: &PathBuf, clock: &PathBuf) -> Process {
     Process(child.unwrap())
 }
 
-/// How far the last poll that ingest has stored is ahead of the clock, in seconds.
+/// Returns how far the last poll stored by ingest is ahead of the clock, in seconds.
 async fn ahead(mesh: &Mesh) -> Option<i64> {
     Some(mesh.last_poll().await? - chrono::Utc::now().timestamp())
 }
@@ -73,7 +73,7 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     let first = cluster.sbatch(&[], "true").await;
     mesh.wait_passed(first, "submitted started completed").await;
 
-    // It comes back while ingest runs.
+    // The clock is set back while ingest runs.
     set(HOUR);
     wait_ahead(&mesh, "it is an hour ahead", |seconds| seconds > HOUR / 2).await;
     set(0);
@@ -82,7 +82,7 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     })
     .await;
 
-    // It comes back while ingest is away.
+    // The clock is set back while ingest is stopped.
     set(HOUR);
     wait_ahead(&mesh, "it is an hour ahead again", |seconds| {
         seconds > HOUR / 2

@@ -1,4 +1,4 @@
-//! One real Slurm cluster for all tests of this binary; it is wiped when the process ends.
+//! One real Slurm cluster for all tests of this binary. It is removed when the process ends.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -7,23 +7,22 @@ use mesh_testkit::{SlurmCluster, wait_for};
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::block_in_place;
 
-/// ClusterName.
 pub const NAME: &str = "ingest";
 /// First of a hundred ports of the shared cluster.
 const BASE_PORT: u16 = 23_000;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 
-/// Tests share the cluster; a test that stops a daemon has it for itself.
+/// Tests share the cluster; a test that stops a daemon has it exclusively.
 static DAEMONS: RwLock<()> = RwLock::const_new(());
 
-/// A cluster, asked without holding up what runs beside the test.
+/// A cluster whose commands do not block other tasks of the test.
 pub struct Cluster {
     slurm: SlurmCluster,
     pub folder: PathBuf,
 }
 
-/// The cluster, with its daemons left alone meanwhile.
+/// Returns the cluster; its daemons keep running while the guard is held.
 pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
     let guard = DAEMONS.read().await;
     (
@@ -34,7 +33,7 @@ pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
     )
 }
 
-/// The cluster, for a test that stops daemons.
+/// Returns the cluster for a test that stops daemons.
 pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
     let guard = DAEMONS.write().await;
     (
@@ -54,22 +53,22 @@ impl Cluster {
         Self { slurm, folder }
     }
 
-    /// slurm.conf.
+    /// Returns the path of slurm.conf.
     pub fn conf(&self) -> PathBuf {
         self.slurm.conf()
     }
 
-    /// Where its Slurm's commands are.
+    /// Returns the directory of Slurm's commands.
     pub fn commands(&self) -> PathBuf {
         self.slurm.commands()
     }
 
-    /// Runs a command as a user and returns what it prints.
+    /// Runs a command as a user and returns its output.
     pub async fn run(&self, user: &str, command: &[&str]) -> String {
         block_in_place(|| self.slurm.run_as(user, command))
     }
 
-    /// The same for a command that may fail: then what it complains about.
+    /// Like [`Self::run`], but returns the error output of a command that fails.
     pub async fn attempt(&self, user: &str, command: &[&str]) -> Result<String, String> {
         block_in_place(|| self.slurm.attempt(user, command))
     }
@@ -93,7 +92,7 @@ impl Cluster {
             let ask = ["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id];
             match self.attempt("root", &ask).await {
                 Ok(shown) => shown.lines().any(|line| line == state).then_some(()),
-                // A slurmctld that forgets soon may have forgotten it since: then it is over.
+                // A slurmctld that purges jobs quickly may have purged it meanwhile: then it has ended.
                 Err(error) if error.contains("Invalid job id") => Some(()),
                 Err(error) => panic!("{error}"),
             }
@@ -101,12 +100,12 @@ impl Cluster {
         .await;
     }
 
-    /// Waits until what the jobs are now is in the state that slurmctld reads when it starts, here or elsewhere; this job's comment is changed.
-    /// A job whose start is not in it is started once more, and its node drained ("Duplicate jobid", seen on Slurm 22.05).
+    /// Waits until the current jobs are in the saved state that slurmctld reads when it starts, here or elsewhere. Changes the comment of
+    /// this job. A job whose start is not saved would be started again, and its node drained ("Duplicate jobid", seen on 22.05).
     pub async fn saved(&self, job: u32) {
         let job_state = self.folder.join("state/job_state");
         let id = format!("JobId={job}");
-        // A change makes slurmctld save; twice, since the first time it may have been about to write what it had gathered before.
+        // A change makes slurmctld save. Two changes, because the first save may contain older state.
         for comment in ["Comment=one", "Comment=two"] {
             let now = SystemTime::now();
             self.run("root", &["scontrol", "update", &id, comment])

@@ -1,4 +1,4 @@
-//! Clients without a token hold every connection there is, and ingest still runs Slurm's commands.
+//! Clients without a token hold every connection, and ingest can still run Slurm's commands.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -44,7 +44,7 @@ async fn connections_of_strangers_leave_room_for_slurms_commands() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::new(IpAddr::V4(from), 0)).unwrap();
         let mut stream = socket.connect(address).await.unwrap();
-        // Those beyond a limit are closed at once.
+        // Connections beyond the limit are closed at once.
         drop(stream.write_all(b"GET /v1/whoami HTTP/1.1\r\nx: ").await);
         held.push(stream);
     }

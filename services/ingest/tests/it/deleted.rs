@@ -1,4 +1,4 @@
-//! What ingest remembers is on the bus. Somebody deletes it, and it is there again before it is needed.
+//! The state of ingest is on the bus. After it is deleted, ingest restores it before it is needed.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::mesh::{DEADLINE, Mesh};
 
 const FAST: &str = "poll_interval = \"500ms\"";
 
-/// The keys of a bucket; none if there is no such bucket.
+/// Returns the keys of a bucket; none if there is no such bucket.
 async fn keys(context: &jetstream::Context, bucket: &str) -> BTreeSet<String> {
     let Ok(stream) = context.get_stream(format!("KV_{bucket}")).await else {
         return BTreeSet::new();
@@ -37,13 +37,13 @@ async fn what_ingest_remembers_is_put_back_although_nothing_happens() {
         before.push(
             wait_for(bucket, DEADLINE, async || {
                 let keys = keys(&context, bucket).await;
-                // The mark of who writes alone is no state.
+                // The fencing key is no state.
                 (keys.len() > usize::from(bucket != BUCKET_LEASES)).then_some(keys)
             })
             .await,
         );
     }
-    // The lease, too: who leads next begins with what the last one knew.
+    // Including the lease: the next leader starts with the state of the last one.
     for bucket in buckets {
         let deleted = context.delete_stream(format!("KV_{bucket}")).await;
         assert!(deleted.unwrap().success);

@@ -1,4 +1,4 @@
-//! Doorbells: answered at once, distrusted always. The sweep is so slow here that only doorbells can be the cause.
+//! Doorbells: handled at once, but never trusted. The poll interval is so long here that only doorbells can be the cause.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -113,7 +113,7 @@ async fn evidence_that_the_controller_contradicts_is_not_believed() {
     ingest.stop().await;
 }
 
-/// What jobcomp tells of a job, but for its id.
+/// What jobcomp reports of a job, without its id.
 pub const TIMED_OUT: [(&str, &str); 8] = [
     ("JOBID", "66000001"),
     ("JOBSTATE", "TIMEOUT"),

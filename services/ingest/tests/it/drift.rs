@@ -1,4 +1,4 @@
-//! What Slurm prints and this version does not know: told once, and nothing of the job with it.
+//! Output of Slurm that this version does not know: published once, and without data of the job.
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -45,7 +45,7 @@ async fn a_state_that_no_version_had_is_told_once_a_day() {
         event.r#type == "capture.schema_drift"
     })
     .await;
-    // Also by the one that comes next.
+    // Also across a restart.
     ingest.stop().await;
     let ingest = mesh
         .ingest_through(&stand_in, cluster, FAST)
@@ -104,7 +104,7 @@ async fn what_catching_up_reads_and_nobody_knows_is_told() {
     );
 }
 
-/// A line that is none in every sweep, a row that is none in every list of accounting, and an association that is none.
+/// An unreadable line in every poll, an unreadable row in every list of accounting, and an unreadable association.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
     let (cluster, _guard) = cluster::shared().await;
@@ -124,7 +124,7 @@ async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
         "sacctmgr",
         "case \"$*\" in *'show assoc'*) echo 'secret|bob'; exit 0 ;; esac",
     );
-    // Of a sweep nothing but lines that are none would be no answer at all.
+    // A poll with nothing but unreadable lines would be no answer at all.
     let held = cluster.sbatch(&["--hold"], "true").await;
     let since = chrono::Utc::now() - chrono::Duration::hours(2);
     let since = since.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);

@@ -1,4 +1,4 @@
-//! Finished jobs that are requeued while ingest is away: accounting of 22.05 and 24.11 writes over the row of the run that had ended.
+//! Finished jobs that are requeued while ingest is stopped: accounting of 22.05 and 24.11 overwrites the row of the run that had ended.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::forged::field;
 use crate::mesh::{DEADLINE, Mesh};
 use crate::stand_in::StandIn;
 
-/// The first run fails at once, the next one stays.
+/// The first run fails at once, the next one continues.
 const SCRIPT: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 1; exit 3";
 
-/// A job whose first run was seen to start, and what slurmctld said of its end before it was requeued. Nobody looks from its start on.
+/// A job whose first run was seen to start, and slurmctld's data of its end before it was requeued. Ingest is stopped from its start on.
 struct Requeued {
     job: u32,
     submit: String,
@@ -51,7 +51,7 @@ async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requ
     }
 }
 
-/// Whether accounting has lost the end, and says only that the run was requeued.
+/// Whether accounting has lost the end, and has only the requeue.
 async fn is_overwritten(cluster: &Cluster, job: u32) -> bool {
     let id = job.to_string();
     let ask = ["sacct", "-D", "-X", "-n", "-P", "-o", "State", "-j", &id];
@@ -91,7 +91,7 @@ async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() 
     assert_eq!(failed.occurred_at.as_ref().unwrap().seconds, requeued.end);
     assert_eq!(failed.job().unwrap().exit_code.unwrap().code, 3);
     assert_eq!(failed.owner.as_ref().unwrap().user, "alice");
-    // What accounting says afterwards takes nothing back.
+    // Later rows of accounting do not retract it.
     mesh.wait_event("what the first run used", |_| {
         mesh.updates_of(requeued.job).len() == 1
     })
@@ -169,7 +169,7 @@ async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    // Its program ends by itself when it is told to go.
+    // Its program ends by itself when it is terminated.
     let script = "trap \"exit 3\" TERM; sleep 300 & wait";
     let job = cluster.sbatch(&["--requeue"], script).await;
     mesh.wait_history(job, "submitted started").await;
@@ -204,7 +204,7 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
     stand_in.lie("sacct", "exit 1");
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
-    // Of two polls that began since, the second finds what the first has read.
+    // The second of two polls that began since then finds what the first one has read.
     stand_in.wait_calls("squeue", 3).await;
     cluster.run("root", &["scontrol", "release", &id]).await;
     cluster.wait_state(job, "COMPLETED").await;

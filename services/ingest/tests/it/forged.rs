@@ -1,4 +1,4 @@
-//! Who holds the credential that rings doorbells tells ends of jobs as jobcomp would. No record of Slurm stands behind them.
+//! Forged doorbells: a holder of the credential reports ends of jobs like jobcomp, without any record in Slurm.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::stand_in::StandIn;
 
 const SLOW: &str = "poll_interval = \"1h\"";
 
-/// A field of `scontrol show job`; times in Unix seconds.
+/// Returns a field of `scontrol show job`; times in Unix seconds.
 pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
     let id = job.to_string();
     let ask = [
@@ -37,7 +37,7 @@ pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
         .to_owned()
 }
 
-/// What jobcomp would tell of a run; the last fields say what is different.
+/// Rings like jobcomp for a run; `fields` override the defaults.
 async fn ring_end(mesh: &Mesh, job: u32, submit: i64, fields: &[(&str, &str)]) {
     let (id, submit) = (job.to_string(), submit.to_string());
     let mut environment = vec![
@@ -64,7 +64,7 @@ fn names_bob(event: &Event) -> bool {
     owner.is_some_and(|owner| owner.user == "bob" || owner.account == "ml")
 }
 
-/// Every run that something was told of.
+/// Returns every run with an event.
 fn runs(mesh: &Mesh, job: u32) -> BTreeSet<String> {
     let events = mesh.of_job(job).into_iter();
     events.map(|event| event.entity_key().to_owned()).collect()
@@ -129,7 +129,7 @@ async fn without_accounting_an_unknown_earlier_run_is_inferred_names_nobody_and_
         event.r#type == "job.failed" && event.entity_key() != genuine
     })
     .await;
-    // What rings afterwards is heard: the others were sent away.
+    // Later doorbells are handled, because the others were postponed.
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     cluster.wait_state(job, "CANCELLED").await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
@@ -139,7 +139,7 @@ async fn without_accounting_an_unknown_earlier_run_is_inferred_names_nobody_and_
         assert_eq!(event.confidence(), Confidence::Inferred, "{}", event.r#type);
         assert!(!names_bob(&event), "{event:?}");
     }
-    // Three at once, and three each minute.
+    // Three at once, and three per minute.
     assert!(
         runs(&mesh, job).len() <= 1 + 3 + 3,
         "{:?}",
@@ -164,7 +164,7 @@ async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_it
     mesh.wait_history(job, "submitted started").await;
     let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
     let start = field(cluster, job, "StartTime").await;
-    // Accounting says nothing: only the run that was seen, and the next one, are known.
+    // Accounting fails: only the observed run and the next one are known.
     stand_in.lie("sacct", "exit 1");
     cluster
         .run("root", &["scontrol", "requeue", &job.to_string()])
@@ -228,7 +228,7 @@ async fn an_earlier_run_that_only_accounting_knows_is_told_as_accounting_has_it(
     ingest.stop().await;
 }
 
-/// slurmctld of 22.05 hides how a run ended while its epilogs run, not when, nor with which exit code.
+/// slurmctld of 22.05 hides how a run ended while its epilogs run, but not the time or the exit code.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if_that_was_a_lie() {
     let folder = tempfile::tempdir().unwrap();
@@ -250,7 +250,7 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
         .await
         .ready()
         .await;
-    // Until everything is told accounting is silent: it has an end while the epilogs run.
+    // Accounting, which has an end while the epilogs run, fails until everything is published.
     stand_in.lie("sacct", "exit 1");
     let (failed, lied) = (
         cluster.sbatch(&[], "sleep 3; exit 3").await,
@@ -277,7 +277,7 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
         ];
         ring_end(&mesh, job, submit.parse().unwrap(), &fields).await;
     }
-    // The exit code gives one lie away; the other is told of a run that is over, and of alice.
+    // The exit code exposes one lie. The other one is published for a run that has ended, and that belongs to alice.
     mesh.wait_history(failed, "submitted started failed").await;
     assert_eq!(
         mesh.last(failed, "job.failed")

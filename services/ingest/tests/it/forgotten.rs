@@ -1,4 +1,4 @@
-//! Jobs that slurmctld has forgotten: accounting is all there is.
+//! Jobs that slurmctld has purged: accounting is the only source.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const FAST: &str = "poll_interval = \"500ms\"";
 
 static CLUSTER: Mutex<Option<Cluster>> = Mutex::const_new(None);
 
-/// A cluster where ended jobs leave slurmctld's memory after seconds, not after five minutes; for one test at a time.
+/// A cluster whose slurmctld purges ended jobs after seconds instead of five minutes, for one test at a time.
 async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
     let mut cluster = CLUSTER.lock().await;
     if cluster.is_none() {
@@ -25,7 +25,7 @@ async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
     cluster
 }
 
-/// Waits until slurmctld remembers no job.
+/// Waits until slurmctld has purged all jobs.
 async fn all_forgotten(cluster: &Cluster) {
     wait_for(
         "slurmctld has forgotten the jobs",
@@ -88,8 +88,8 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
-    // Without an overlap only what is owed leads back to the absence. A slurmdbd that is back answers at once, but slurmctld brings
-    // what it has kept for it only seconds later (seen on 24.11.5): `resolution_timeout` waits for that.
+    // Without an overlap, only the backlog covers the downtime. A restarted slurmdbd answers at once, but slurmctld sends its queued
+    // records seconds later (seen on 24.11.5): `resolution_timeout` allows for that.
     let settings = format!(
         "{FAST}\ncatch_up_overlap = \"0s\"\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"45s\""
     );
@@ -97,7 +97,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     let known = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_history(known, "submitted started").await;
     ingest.stop().await;
-    // What slurmctld keeps for slurmdbd must be waited for, too.
+    // The records that slurmctld queues for slurmdbd must be waited for, too.
     cluster.ctl("kill", "slurmdbd").await;
     let unseen = cluster.sbatch(&[], "exit 7").await;
     cluster.wait_state(unseen, "FAILED").await;
@@ -109,7 +109,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
             event.r#type == "capture.source_down"
         })
         .await;
-        // Sweeps go on and move the watermark.
+        // Polls continue and move the watermark.
         let seen = cluster.sbatch(&[], "sleep 2").await;
         mesh.wait_history(seen, "submitted started completed").await;
         if restart == 0 {
@@ -123,7 +123,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
         mesh.wait_history(unseen, "submitted started failed").await;
         mesh.wait_history(known, "submitted started cancelled")
             .await;
-        // It was told to be away by the ingest before.
+        // The previous process has published the outage.
         let from = |event: &Event| match &event.payload {
             Some(Payload::Capture(what)) => what.from.map(|from| from.seconds),
             _ => None,
@@ -140,7 +140,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
         ingest.stop().await;
     }
     mesh.assert_no_duplicates();
-    // Accounting had not answered, so that nothing could be said to be missing from it.
+    // Accounting had not answered, so nothing could be reported as missing from it.
     let gaps = mesh.events();
     let mut gaps = gaps
         .iter()
@@ -175,7 +175,7 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
     mesh.wait_event("the gap", |_| !gaps().is_empty()).await;
     ingest.crash().await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
-    // It looks at the queue again. The end of a job that slurmctld forgets so soon might be missed by who is slow.
+    // It polls again. A slow poll might miss the end of a job that slurmctld purges so soon.
     let next = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_history(next, "submitted started").await;
     ingest.stop().await;
@@ -203,7 +203,7 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
     mesh.wait_history(before, "submitted started completed")
         .await;
     mesh.nats.kill();
-    // The sweep that sees this one waits for NATS, so that none sees the next.
+    // The poll that shows this job waits for NATS, so no poll shows the next one.
     let blocking = cluster.sbatch(&[], "sleep 2").await;
     cluster.wait_state(blocking, "COMPLETED").await;
     let unseen = cluster.sbatch(&[], "exit 3").await;
@@ -239,7 +239,7 @@ async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
             &["scancel", &dependent.to_string(), &held.to_string()],
         )
         .await;
-    // An id that is no job's.
+    // An id without a job.
     let tested = ["sbatch", "--test-only", "--mem=10", "--wrap=true"];
     cluster.run("alice", &tested).await;
     all_forgotten(cluster).await;
@@ -278,13 +278,13 @@ async fn a_job_id_that_is_used_again_is_another_job() {
             mesh.wait_history(job, last).await;
         } else {
             mesh.wait_history(job, "submitted started completed").await;
-            // While Slurm remembers a job its id is not given again.
+            // Slurm does not reuse the id of a job before purging it.
             all_forgotten(&cluster).await;
         }
         jobs.push(job);
     }
     let again = *jobs.last().unwrap();
-    // Slurm counts up to MaxJobId and begins again at FirstJobId.
+    // Slurm counts up to MaxJobId and restarts at FirstJobId.
     let (_, counted) = jobs.split_last().unwrap();
     assert!(counted.len() > 1 && counted.is_sorted(), "{jobs:?}");
     assert_eq!(again, counted[0], "{jobs:?}");
@@ -292,7 +292,7 @@ async fn a_job_id_that_is_used_again_is_another_job() {
         .of_job(again)
         .into_iter()
         .rfind(|event| event.r#type == "job.submitted");
-    // It continues nothing.
+    // It continues no earlier run.
     assert_eq!(payload(&second.unwrap()).continues, None);
     mesh.wait_event("what both used", |_| mesh.updates_of(again).len() == 2)
         .await;
@@ -315,7 +315,7 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     for job in &jobs {
         mesh.wait_history(*job, "submitted held").await;
     }
-    // Nobody looks meanwhile.
+    // No poll succeeds meanwhile.
     stand_in.lie("squeue", "exit 1");
     cluster.run("alice", &["scancel", "--user=alice"]).await;
     all_forgotten(cluster).await;
@@ -324,7 +324,7 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     for job in &jobs {
         mesh.wait_history(*job, "submitted held cancelled").await;
     }
-    // Sixteen of them are asked for by their ids after each sweep: so it would take thirteen sweeps.
+    // At most sixteen of them are read by id after each poll, which would take thirteen polls.
     let asked = stand_in.count("squeue") - before;
     println!("all were told after {asked} questions");
     assert!(asked < 10, "{asked} times squeue was asked");
@@ -332,7 +332,8 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     ingest.stop().await;
 }
 
-/// An array that waits, of which one task is cancelled alone; accounting has it as alive as often as is asked for a proof.
+/// Submits a waiting array of which one task is cancelled alone. Accounting answers often enough to prove an absence, but has the array as
+/// alive.
 async fn one_task_cancelled(cluster: &Cluster, mesh: &Mesh, stand_in: &StandIn) -> u32 {
     let options = ["--array=0-3", "--begin=now+1hour"];
     let array = cluster.sbatch(&options, "true").await;
@@ -398,7 +399,7 @@ async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
     ingest.stop().await;
 }
 
-/// An array of which a task is cancelled alone before any ingest has seen it, while nobody rings.
+/// A task of an array is cancelled alone before any ingest has seen the array, and no hook rings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
     let cluster = forgetful().await;
@@ -411,7 +412,7 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
         .await;
     ingest.stop().await;
     let options = ["--array=0-3", "--begin=now+1hour"];
-    // The older one is found by its id, which no sweep has shown.
+    // The older one is found by its id, which no poll has shown.
     let (gone, waits) = (
         cluster.sbatch(&options, "true").await,
         cluster.sbatch(&options, "true").await,
@@ -420,7 +421,7 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
         let task = format!("{array}_2");
         cluster.run("alice", &["scancel", &task]).await;
     }
-    // Of one the controller shows what is left, of the other nothing.
+    // The controller shows the rest of one array, and nothing of the other.
     cluster.run("alice", &["scancel", &gone.to_string()]).await;
     wait_for(
         "slurmctld has forgotten it",

@@ -1,4 +1,4 @@
-//! The bucket of ingest's memory is full: what must be remembered before it is told waits, everything else goes on.
+//! The bucket of ingest's state is full: facts that must be stored before publication wait, everything else continues.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::users::{FAST, baseline};
 const DEADLINE: Duration = Duration::from_secs(60);
 const STATE: &str = "ingest.state";
 
-/// Lets the bucket hold this much; all it wants if `None`.
+/// Limits the size of the bucket; no limit if `None`.
 async fn limit(mesh: &Mesh, bytes: Option<i64>) {
     let client = async_nats::connect(mesh.nats.url()).await.unwrap();
     let jetstream = jetstream::new(client);
@@ -38,7 +38,7 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     mesh.wait_history(before, "submitted held").await;
 
     limit(&mesh, Some(1)).await;
-    // A hold must be remembered first, and so must what a sweep sees.
+    // A hold must be stored first, and so must what a poll shows.
     let held = cluster.sbatch(&["--hold"], "true").await;
     wait_for("readiness says it", DEADLINE, async || {
         let problems = ingest.context.health.problems();
@@ -46,12 +46,12 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     })
     .await;
     ring(&mesh, "JobSubmit", held, &[]).await;
-    // And so must that slurmdbd is away.
+    // So must the outage of slurmdbd.
     let away =
         "echo 'sacctmgr: error: Problem talking to the database: Connection refused' >&2; exit 1";
     stand_in.lie("sacctmgr", away);
     stand_in.wait_calls("sacctmgr", 1).await;
-    // A start and an end that are rung for need not: Slurm remembers them.
+    // A start and an end reported by hooks need not be: Slurm's records have them.
     let runs = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(runs, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", runs, &[]).await;
@@ -75,7 +75,7 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
         mesh.wait_history(job, "submitted held cancelled").await;
     }
-    // What was told meanwhile is remembered.
+    // What was published meanwhile is stored.
     ingest.stop().await;
     let ingest = mesh.ingest(cluster, "").await.ready().await;
     mesh.assert_no_duplicates();

@@ -1,4 +1,4 @@
-//! The public bus has lost what was told. A ledger says so, and it is told again.
+//! The public bus has lost events. A ledger reports the gap, and they are republished.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use mesh_events::{Event, EventId, EventType, timestamp};
 use crate::cluster::{self, NAME};
 use crate::mesh::Mesh;
 
-/// What Slurm times: not what waits, is held or was used.
+/// Whether Slurm records the fact: not so for pending, holds and usage.
 fn is_recorded(event: &Event) -> bool {
     !["job.pending", "job.held", "job.released", "job.updated"].contains(&event.r#type.as_str())
 }
@@ -38,8 +38,7 @@ fn gap_opened(n: u64, from: chrono::DateTime<Utc>) -> Event {
     }
 }
 
-/// The stream loses all it has, as by its limits, but within the time in which JetStream would take a message for known if it were
-/// published as it was.
+/// Purges the stream, as by its limits, but within the time in which JetStream discards a known message id.
 pub async fn lose_everything(mesh: &Mesh) {
     let client = async_nats::connect(mesh.nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
@@ -47,7 +46,7 @@ pub async fn lose_everything(mesh: &Mesh) {
     stream.purge().await.unwrap();
 }
 
-/// Says as a ledger does, for the `n`th time, what it lacks since then, and waits until that was told again.
+/// Reports the `n`th gap like a ledger, from the given time on, and waits until it is filled.
 pub async fn filled(mesh: &Mesh, n: u64, from: chrono::DateTime<Utc>) -> CaptureEvent {
     let opened = gap_opened(n, from);
     mesh.bus.publish(&opened).await.unwrap();
@@ -126,7 +125,7 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
     assert!(again.iter().all(|event| event.late || !is_recorded(event)));
     assert_eq!(recorded(again), lost, "the same facts, no others");
 
-    // Of a time in which nothing happened there is nothing to tell.
+    // A time without facts has nothing to republish.
     let what = filled(&mesh, 2, Utc::now() + Duration::hours(2)).await;
     assert_eq!(what.recovered, 0);
     for job in [waits, runs] {

@@ -1,4 +1,4 @@
-//! Genuine hooks: whatever `jobcomp/script` of a real slurmctld tells is believed.
+//! Genuine hooks: ingest accepts everything that `jobcomp/script` of a real slurmctld reports.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::doorbell::ring;
 use crate::mesh::{DEADLINE, Mesh};
 
-/// What a call of the hook brought along.
+/// Reads the environment of a call of the hook.
 fn environment(file: &Path) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(file).unwrap();
     let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
@@ -21,7 +21,7 @@ fn environment(file: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Rings for every call of the hook, as soon as it was made, in the order of the calls.
+/// Rings for every call of the hook as soon as it is made, in the order of the calls.
 async fn ring_on(mesh: &Mesh, folder: &Path) {
     let mut rung = std::collections::BTreeSet::new();
     loop {
@@ -92,7 +92,7 @@ async fn what_a_genuine_jobcomp_tells_is_never_called_not_believed() {
     mesh.assert_no_duplicates();
 }
 
-/// Ends of every kind that a test can bring about.
+/// Brings about every kind of end that a test can.
 async fn play(mesh: &Mesh, cluster: &Cluster) {
     let submit = async |options: &[&str], script: &str| cluster.sbatch(options, script).await;
     let failed = submit(&[], "exit 3").await;
@@ -147,7 +147,7 @@ async fn play(mesh: &Mesh, cluster: &Cluster) {
         mesh.history(suspended).ends_with("cancelled")
     })
     .await;
-    // Finished, then requeued: its doorbell is of a run that ended long ago.
+    // Finished, then requeued: its doorbell is about a run that ended long ago.
     tokio::time::sleep(Duration::from_secs(3)).await;
     run_as("root", &["scontrol", "requeue"], failed).await;
     mesh.wait_history(

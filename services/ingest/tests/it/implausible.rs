@@ -1,4 +1,5 @@
-//! Answers that must not be believed: hung, empty, cut, foreign, old. Nothing follows from them, and nothing is lost by them.
+//! Answers that must not be trusted: hung, empty, truncated, foreign, outdated. Ingest derives nothing from them, and loses nothing because
+//! of them.
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -7,19 +8,19 @@ use crate::cluster;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
-/// So impatient that a lie is believed soon if it is believed at all.
+/// Timeouts so short that a trusted lie shows quickly.
 const FAST: &str = "poll_interval = \"500ms\"\nmissing_record_timeout = \"1s\"";
 
-/// There is no job, whether all are asked for or one by its id.
+/// No job exists, neither in the list nor by its id.
 const NO_SUCH_JOB: &str = "case \"$*\" in
     *'show jobs'*) echo 'No jobs in the system'; exit 0 ;;
     *'show job '*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1 ;;
 esac";
 
-/// This one is listened to for longer.
+/// This lie lasts longer.
 const FORGETFUL: &str = "a controller that has lost its memory";
 
-/// Lies that others have believed: an error told with status 0 was taken for an empty queue (OSC/ood_core#149), a controller that
+/// Lies that misled other tools: an error printed with status 0 was taken for an empty queue (OSC/ood_core#149), and a controller that
 /// timed out for the end of every job (broadinstitute/cromwell#5400).
 const LIES: [(&str, &[(&str, &str)]); 8] = [
     ("an empty queue with status 0", &[("squeue", "exit 0")]),
@@ -68,7 +69,7 @@ fn capture(event: &mesh_events::Event) -> Option<&CaptureEvent> {
     }
 }
 
-/// What a gap says.
+/// Returns the text of a gap.
 fn gap(event: &mesh_events::Event) -> Option<String> {
     let what = capture(event).filter(|_| event.r#type == "capture.gap_closed")?;
     Some(format!("{} {}", what.message, what.not_recoverable))
@@ -100,7 +101,7 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
         }
         stand_in.wait_calls("squeue", 2).await;
         if name == FORGETFUL {
-            // Accounting, which still tells the truth, is asked so often that what it did not have would count as gone.
+            // Accounting, which still tells the truth, is asked often enough that jobs it lacked would count as gone.
             stand_in.wait_calls("sacct", 5).await;
         }
         for (job, history) in histories {
@@ -119,7 +120,7 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
         mesh.wait_history(job, &format!("{history} cancelled"))
             .await;
     }
-    // Jobs of other tests live on this cluster, too, and may end while nobody can tell how.
+    // Jobs of other tests run on this cluster, too. They may end while no source can answer.
     let gaps: Vec<String> = mesh.events().iter().filter_map(gap).collect();
     let about = |job: u32| {
         let runs = ["/", "_"].map(|next| format!("job/{job}{next}"));
@@ -164,7 +165,7 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    // Every answer about the queue and about jobs is kept, by its question.
+    // Every answer about the queue and about jobs is saved, by its arguments.
     let question = "question=$here/old-$(printf %s \"$*\" | tr -c 'a-zA-Z0-9\\n' _)";
     let squeue = |then: &str| format!("case \"$*\" in *' -j '*) ;; *) {question}; {then} ;; esac");
     let scontrol = |then: &str| format!("case \"$*\" in *'show job'*) {question}; {then} ;; esac");
@@ -187,7 +188,7 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
         .await;
     let newer = cluster.sbatch(&["--hold"], "true").await;
     mesh.wait_history(newer, "submitted held").await;
-    // A controller that was restarted with an older state answers like this.
+    // Answers like a controller that was restarted with an older state.
     let old = "[ ! -e \"$question\" ] || { cat \"$question\"; exit 0; }; echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
     stand_in.lie("squeue", &squeue(old));
     stand_in.lie("scontrol", &scontrol(old));
@@ -203,7 +204,7 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_moves_to_another_partition_stays_the_same_run() {
-    // Others lose it (nextflow-io/nextflow#1151).
+    // Other tools lose it (nextflow-io/nextflow#1151).
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -221,8 +222,8 @@ async fn a_job_that_moves_to_another_partition_stays_the_same_run() {
     mesh.wait_history(job, history).await;
     let end = mesh.of_job(job).pop().unwrap();
     assert_eq!(end.job().unwrap().partition, "low");
-    // JSON of 22.05 loses exit codes, and of a queue it is fifteen times the text (rivosinc/prometheus-slurm-exporter#10);
-    // accounting's window is always named, as sacct's own begins at midnight (snakemake/snakemake#1227).
+    // JSON of 22.05 loses exit codes, and is fifteen times as large as the text (rivosinc/prometheus-slurm-exporter#10). Accounting
+    // requests always name their window, since sacct's default begins at midnight (snakemake/snakemake#1227).
     for call in stand_in.calls() {
         assert!(!call.contains("--json"), "{call}");
         let window = call.contains(" -S ") || call.contains(" -j ");

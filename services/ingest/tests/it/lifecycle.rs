@@ -1,4 +1,4 @@
-//! Hooks off: the exact events of real jobs, found by sweeps alone.
+//! Without hooks: the exact events of real jobs, found by polls alone.
 
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
     ingest.stop().await;
 }
 
-/// Slurm keeps the last suspend or resume only, and 22.05 hides how a job ended while its epilogs run.
+/// Slurm keeps only the last suspend or resume, and 22.05 hides how a job ended while its epilogs run.
 #[tokio::test(flavor = "multi_thread")]
 async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     let (cluster, _guard) = cluster::shared().await;
@@ -225,7 +225,7 @@ async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     let mut history = "submitted started".to_owned();
     mesh.wait_history(job, &history).await;
-    // Slurm counts whole seconds: two suspends in one would be one.
+    // Slurm counts whole seconds: two suspends within one would count once.
     let scontrol = async |what: &str| {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         let command = ["scontrol", what, &job.to_string()];
@@ -233,7 +233,7 @@ async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     };
     for round in 0..3 {
         for (what, published) in [("suspend", " suspended"), ("resume", " resumed")] {
-            // The last of the suspends is told when ingest ends.
+            // The last suspend is published when ingest stops.
             if (round, what) == (2, "resume") {
                 break;
             }
@@ -247,7 +247,7 @@ async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
         scontrol(what).await;
     }
     ingest = mesh.ingest(cluster, FAST).await.ready().await;
-    // Of what happened meanwhile Slurm knows the last resume.
+    // Of the changes meanwhile, Slurm has only the last resume.
     history.push_str(" resumed");
     mesh.wait_history(job, &history).await;
     scontrol("suspend").await;

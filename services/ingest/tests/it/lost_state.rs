@@ -1,4 +1,4 @@
-//! A slurmctld that is started with an older state: it runs jobs again that had ended.
+//! A slurmctld that is started with an older state runs ended jobs again.
 
 use std::path::Path;
 use std::process::Command;
@@ -66,7 +66,7 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     let second = mesh.last(job, "job.submitted");
     let continues = payload(&second).continues.clone().unwrap();
     assert_eq!(continues.cause, "failed");
-    // The id of a job that slurmctld has forgotten is another job's now.
+    // The id of a job that slurmctld has lost now belongs to another job.
     assert_eq!(cluster.sbatch(&[], "exit 5").await, forgotten);
     mesh.wait_history(forgotten, twice).await;
     let closed = mesh
@@ -77,14 +77,14 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     let closed = gap(&closed, "capture.gap_closed").unwrap();
     assert_eq!(closed.recovered, 1, "{closed:?}");
     assert!(!closed.not_recoverable.is_empty());
-    // It is open before what runs again is told, and closed afterwards.
+    // The gap opens before the repeated runs are published, and closes afterwards.
     let events = mesh.events();
     let position = |is: &dyn Fn(&Event) -> bool| events.iter().position(is).unwrap();
     let opened = position(&|event| gap(event, "capture.gap_opened").is_some());
     let again = position(&|event| event.id == second.id);
     let ended = position(&|event| gap(event, "capture.gap_closed").is_some());
     assert!(opened < again && again < ended, "{opened} {again} {ended}");
-    // Cancelled for the second time before it could run.
+    // Cancelled for the second time before it could start.
     cluster.run("alice", &["scancel", &lost.to_string()]).await;
     mesh.wait_history(lost, "submitted cancelled | submitted cancelled")
         .await;

@@ -1,5 +1,7 @@
-//! What ingest holds of a long queue: not the answers of Slurm, nor all that follows from them. In a process of its own, as its peak is
-//! measured. Slurm's answers are printed, as a queue so long would keep a small machine's slurmctld busy.
+//! Memory of ingest with a long queue: it holds neither Slurm's whole answers nor all facts derived from them.
+//!
+//! Ingest runs as a separate process, because its peak is measured. Slurm's answers are generated, since such a queue would keep slurmctld
+//! busy on a small machine.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +17,7 @@ use crate::mesh::DEADLINE;
 
 const FEW: u32 = 500;
 const MANY: u32 = 16_000;
-/// What a job more may cost at the peak, in bytes. Its row, its record and its event as values would be more than 5,000, and squeue and
+/// Maximum bytes per additional job at the peak. Its row, record and event as values would take more than 5,000 bytes, and squeue and
 /// scontrol print 1,300.
 const MOST_PER_JOB: u64 = 2_500;
 
@@ -29,7 +31,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// A line of its status, in bytes.
+    /// Returns a field of its `/proc` status, in bytes.
     fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
@@ -38,7 +40,7 @@ impl Process {
     }
 }
 
-/// Prints a queue of so many jobs into a folder, and has the commands answer from it.
+/// Generates a queue with this number of jobs in a folder, from which the commands answer.
 fn show(folder: &Path, name: &str, jobs: u32, running: bool) {
     let (mut queue, mut records) = (String::new(), String::new());
     let (state, reason, nodes, start, end) = match running {
@@ -144,7 +146,7 @@ async fn a_long_queue_that_changes_at_once_is_not_held() {
     let environment = fs::read(format!("/proc/{}/environ", ingest.0.id())).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();
     assert!(environment.contains("MALLOC_ARENA_MAX=1"));
-    // The peak from here on.
+    // Resets the peak.
     fs::write(format!("/proc/{}/clear_refs", ingest.0.id()), "5").unwrap();
     let before = ingest.status("VmRSS");
     show(folder.path(), "many", MANY, false);

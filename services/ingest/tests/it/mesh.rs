@@ -1,4 +1,4 @@
-//! An ingest under test, and everything that is on the bus.
+//! An ingest under test, and everything on its bus.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Cluster, NAME};
 use crate::stand_in::StandIn;
 
-/// How long anything may take here. A source that was away is asked again after a minute at most.
+/// Timeout of every wait. An unavailable source is retried after a minute at most.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A nats-server, and what was published on it.
+/// A nats-server, and the events published on it.
 pub struct Mesh {
     pub nats: NatsServer,
     pub bus: Bus,
@@ -31,7 +31,6 @@ pub struct Mesh {
     follower: JoinHandle<()>,
 }
 
-/// A running ingest.
 pub struct Running {
     shutdown: CancellationToken,
     work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
@@ -70,12 +69,12 @@ impl Mesh {
         }
     }
 
-    /// Starts ingest with more lines for its section.
+    /// Starts ingest with additional lines in its configuration section.
     pub async fn ingest(&self, cluster: &Cluster, settings: &str) -> Running {
         self.ingest_named(NAME, cluster, settings).await
     }
 
-    /// Starts ingest that asks slurmrestd.
+    /// Starts ingest with slurmrestd as its source.
     pub async fn ingest_over_rest(&self, cluster: &Cluster, settings: &str) -> Running {
         let ask = ["scontrol", "token", "username=root", "lifespan=3600"];
         let token = self.folder.path().join("token");
@@ -88,7 +87,7 @@ impl Mesh {
             .await
     }
 
-    /// Starts ingest with somebody between it and Slurm.
+    /// Starts ingest with a stand-in for Slurm's commands.
     pub async fn ingest_through(
         &self,
         stand_in: &StandIn,
@@ -98,7 +97,7 @@ impl Mesh {
         self.ingest_as(NAME, stand_in, cluster, settings).await
     }
 
-    /// The same under another name of the cluster.
+    /// Like [`Self::ingest_through`], under another cluster name.
     pub async fn ingest_as(
         &self,
         name: &str,
@@ -127,20 +126,20 @@ impl Mesh {
         }
     }
 
-    /// The same for a cluster of that name.
+    /// Like [`Self::ingest`], under another cluster name.
     pub async fn ingest_named(&self, name: &str, cluster: &Cluster, settings: &str) -> Running {
         let slurm = format!("bin_dir = {:?}", cluster.commands());
         self.run(self.write_config(name, cluster, &slurm, settings))
             .await
     }
 
-    /// The configuration of a process of ingest.
+    /// Writes the configuration of an ingest process.
     pub fn config_of_process(&self, cluster: &Cluster, settings: &str) -> PathBuf {
         let slurm = format!("bin_dir = {:?}", cluster.commands());
         self.write_config(NAME, cluster, &slurm, settings)
     }
 
-    /// Two processes of ingest.
+    /// Starts two ingest processes.
     pub fn replicas(&self, cluster: &Cluster, settings: &str) -> Replicas {
         let config = self.config_of_process(cluster, settings);
         let program = env!("CARGO_BIN_EXE_ingest");
@@ -152,7 +151,7 @@ impl Mesh {
         if !self.folder.path().join("identities.toml").exists() {
             self.identities("[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n");
         }
-        // On a busy machine Slurm answers slowly; asked as rarely as it should be then, it would tell nothing in time.
+        // Slurm is slow on a busy machine. The pauses required then would exceed the deadlines.
         let text = format!(
             "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\nmax_poll_interval = \"2s\"\n{settings}\n",
             self.folder.path(),
@@ -163,18 +162,17 @@ impl Mesh {
         path
     }
 
-    /// Writes the identity map.
     pub fn identities(&self, text: &str) {
         std::fs::write(self.folder.path().join("identities.toml"), text).unwrap();
     }
 
-    /// Every event so far.
+    /// Returns all events so far.
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap().clone()
     }
 
-    /// What happened to a job: an array's id also finds its tasks. What it used comes later, see [`Mesh::updates_of`], and so does who
-    /// cancelled it, see [`Mesh::canceller_of`].
+    /// Returns the events of a job; an array's id also finds its tasks. Excludes later events: usage ([`Mesh::updates_of`]) and the
+    /// canceller ([`Mesh::canceller_of`]).
     pub fn of_job(&self, id: u32) -> Vec<Event> {
         self.of_job_in(NAME, id)
     }
@@ -186,7 +184,7 @@ impl Mesh {
         self.events().into_iter().filter(about).collect()
     }
 
-    /// Who cancelled a job, by its end or by the correction that follows.
+    /// Returns the event with the canceller of a job: its end or the correction that follows.
     pub fn canceller_of(&self, id: u32) -> Option<Event> {
         let is_cancel =
             |event: &Event| event.r#type == "job.cancelled" || event.r#type == "job.corrected";
@@ -195,18 +193,18 @@ impl Mesh {
             .find(|event| is_about(event, NAME, id) && is_cancel(event) && event.actor.is_some())
     }
 
-    /// What a job's runs used.
+    /// Returns the usage events of a job's runs.
     pub fn updates_of(&self, id: u32) -> Vec<Event> {
         let about = |event: &Event| is_about(event, NAME, id) && event.r#type == "job.updated";
         self.events().into_iter().filter(about).collect()
     }
 
-    /// The lifecycle of a job's runs in words: runs in order, separated by ` | `. Waiting facts are left out: they depend on the scheduler.
+    /// Returns the events of a job as words: runs in order, separated by ` | `. Leaves out `pending`, which depends on the scheduler.
     pub fn history(&self, id: u32) -> String {
         self.history_in(NAME, id)
     }
 
-    /// The same of a job of that cluster.
+    /// Like [`Self::history`], for a job of another cluster.
     pub fn history_in(&self, cluster: &str, id: u32) -> String {
         let mut runs: Vec<(String, Vec<(u64, String)>)> = Vec::new();
         for event in self.of_job_in(cluster, id) {
@@ -240,12 +238,12 @@ impl Mesh {
             .join(" | ")
     }
 
-    /// Waits until a job's story is this one.
+    /// Waits until a job has exactly this history.
     pub async fn wait_history(&self, id: u32, history: &str) {
         self.wait_history_in(NAME, id, history).await;
     }
 
-    /// The same of a job of that cluster.
+    /// Like [`Self::wait_history`], for a job of another cluster.
     pub async fn wait_history_in(&self, cluster: &str, id: u32, history: &str) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         while self.history_in(cluster, id) != history {
@@ -258,7 +256,7 @@ impl Mesh {
         }
     }
 
-    /// Waits until a job's story is this one, or goes on from there: for what does not last.
+    /// Waits until a job's history begins with this one, for states that do not last.
     pub async fn wait_passed(&self, id: u32, history: &str) {
         wait_for(&format!("job {id}: {history}"), DEADLINE, async || {
             self.history(id).starts_with(history).then_some(())
@@ -266,7 +264,7 @@ impl Mesh {
         .await;
     }
 
-    /// When the last poll began that a process of ingest has stored, in Unix seconds.
+    /// Returns the start of the last poll stored by an ingest process, in Unix seconds.
     pub async fn last_poll(&self) -> Option<i64> {
         let client = async_nats::connect(self.nats.url()).await.ok()?;
         let bucket = async_nats::jetstream::new(client);
@@ -276,7 +274,7 @@ impl Mesh {
         meta["watermark"].as_i64().filter(|began| *began > 0)
     }
 
-    /// Waits until a process of ingest has stored its first poll: jobs that end before it are history, without events.
+    /// Waits until an ingest process has stored its first poll. Jobs that end before it have no events.
     pub async fn wait_first_poll(&self) {
         wait_for("the first poll is stored", DEADLINE, async || {
             self.last_poll().await
@@ -284,7 +282,7 @@ impl Mesh {
         .await;
     }
 
-    /// The last event of a type about a job.
+    /// Returns the last event of a type about a job.
     pub fn last(&self, id: u32, kind: &str) -> Event {
         let mut events = self.of_job(id);
         events.retain(|event| event.r#type == kind);
@@ -300,7 +298,7 @@ impl Mesh {
         .await
     }
 
-    /// Asserts that no fact was stored twice, and that each id came about as the catalogue says.
+    /// Asserts that no fact was stored twice, and that each id was computed as in the catalogue.
     pub fn assert_no_duplicates(&self) {
         let mut counts: HashMap<String, u32> = HashMap::new();
         for event in self.events() {
@@ -331,13 +329,13 @@ impl Running {
         self
     }
 
-    /// Stops it in order.
+    /// Shuts it down gracefully.
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.work.await.unwrap().unwrap();
     }
 
-    /// Ends it like a crash: nothing more is written.
+    /// Aborts it like a crash: nothing more is written.
     pub async fn crash(self) {
         self.work.abort();
         assert!(self.work.await.unwrap_err().is_cancelled());
@@ -355,13 +353,13 @@ fn is_about(event: &Event, cluster: &str, id: u32) -> bool {
         })
 }
 
-/// `job/7_12/100` as (task, submit time): the array before its tasks, 9 before 10.
+/// Sort key of `job/7_12/100` (task, submit time): the array before its tasks, 9 before 10.
 fn natural(cluster: &str, key: &str) -> (Option<u32>, i64) {
     let run = RunKey::parse(cluster, key).unwrap();
     (run.task_id, run.submit_time)
 }
 
-/// The job payload of an event.
+/// Returns the job payload of an event.
 pub fn payload(event: &Event) -> &JobEvent {
     match event.payload.as_ref() {
         Some(Payload::Job(job)) => job,

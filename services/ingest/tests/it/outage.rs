@@ -1,4 +1,4 @@
-//! Slurm's daemons and NATS away for a while.
+//! Outages of Slurm's daemons and of NATS.
 
 use mesh_testkit::wait_for;
 

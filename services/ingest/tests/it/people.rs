@@ -1,4 +1,4 @@
-//! Who people are, and logins.
+//! Identities and logins.
 
 use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_events::proto::mesh::hook::v1::{Doorbell, Login};
@@ -23,13 +23,13 @@ async fn people_are_linked_when_they_become_known_or_change() {
     let alice = ["user/alice identity_linked"];
     let linked = "user/alice identity_linked Identity al-1 at https://id.example.org (map-file)>al-2 at https://id.example.org (map-file) by ?";
     wait_history(&mesh, &alice, &[linked]).await;
-    // Not in the map any more: the next source counts.
+    // Removed from the map: the next source applies.
     mesh.identities("[users.zoe]\nissuer = \"https://id.example.org\"\nsubject = \"z-1\"\n");
     let fallen_back = "user/alice identity_linked Identity al-2 at https://id.example.org (map-file)>alice at https://ldap.example.org (getent) by ?";
     wait_history(&mesh, &alice, &[linked, fallen_back]).await;
     let known = "user/zoe identity_linked Identity >z-1 at https://id.example.org (map-file) by ?";
     wait_history(&mesh, &["user/zoe "], &[known]).await;
-    // A map that cannot be read, and a restart: nobody is forgotten, nobody is told again.
+    // An unreadable map, and a restart: no identity is lost or republished.
     mesh.identities("[users.alice\n");
     ingest.stop().await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
@@ -101,7 +101,7 @@ async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
         (!of("alice").is_empty()).then_some(())
     })
     .await;
-    // What it holds is answered before it stops.
+    // Pending doorbells are answered before it stops.
     ingest.stop().await;
     let alice = &of("alice")[0];
     assert_eq!(alice.confidence(), Confidence::Inferred);
@@ -122,7 +122,7 @@ async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
         ("login1", "198.51.100.7")
     );
     mesh.assert_no_duplicates();
-    // The budget begins anew each minute, and a slow machine may need two of them.
+    // The limit applies per minute, and a slow machine may need two.
     let published = of("mallory").len();
     assert!(
         (5..=10).contains(&published),

@@ -1,4 +1,4 @@
-//! What Slurm is asked, counted: whatever rings, it is little.
+//! Load on Slurm: few requests, whatever rings.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::stand_in::StandIn;
 /// So slow that only doorbells can be the cause.
 const SLOW: &str = "poll_interval = \"1h\"";
 
-/// A doorbell of PrologSlurmctld.
+/// Builds a doorbell of PrologSlurmctld.
 fn start(occasion: &str, job_id: u32) -> Doorbell {
     Doorbell {
         id: format!("{occasion}-{job_id}"),
@@ -60,7 +60,7 @@ async fn f16_a_hundred_hooks_at_once_cause_a_handful_of_commands() {
     let ids: Vec<&str> = printed.lines().collect();
     let jobs: Vec<u32> = ids.iter().map(|id| id.parse().unwrap()).collect();
     assert_eq!(jobs.len(), 100);
-    // Slurm takes its time, so that all of them have rung when the second look begins, however slow this machine is.
+    // Slurm answers slowly, so that all of them have rung when the second read begins, even on a slow machine.
     stand_in.lie("squeue", "sleep 1");
     for (occasion, history) in [
         ("submitted", "submitted held"),
@@ -96,7 +96,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
     mesh.wait_history(real, "submitted held").await;
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
     let calls = stand_in.calls();
-    // 500 strangers are asked for in a few lists, and 16 of each list by their ids; the others cause one sweep a second at most.
+    // 500 unknown jobs are read in a few lists, and 16 of each list by their ids. The others cause at most one poll per second.
     assert!(
         calls.len() - before <= 150 + 10 * seconds,
         "{} commands in {seconds} s",
@@ -106,7 +106,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
     let forged =
         |event: &mesh_events::Event| event.job().is_some_and(|job| job.job_id >= 50_000_000);
     assert!(!mesh.events().iter().any(forged));
-    // The same as tasks of an array that is there, which would let in any number of them: it is not believed for long.
+    // The same, claimed as tasks of an existing array, which would admit any number of them: it is soon distrusted.
     let array = cluster.sbatch(&["--hold", "--array=1-9"], "true").await;
     ring_all(&mesh, "array", [array]).await;
     mesh.wait_history(array, "submitted held").await;
@@ -151,7 +151,7 @@ async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
         ),
     ] {
         stand_in.lie("sacct", lie);
-        // More ends than may be handled or unanswered at the same time, and only accounting could tell whether they are true.
+        // More ends than may be handled or wait at the same time, and only accounting could confirm them.
         let ends = (50_000_000..50_002_000).map(|job| Doorbell {
             hook: "JobComp".to_owned(),
             environment: TIMED_OUT
@@ -187,11 +187,11 @@ async fn a_job_that_nobody_knows_is_asked_for_once() {
         let about = |call: &&String| call.starts_with("sacct ") && call.contains(&job.to_string());
         calls.iter().filter(about).count()
     };
-    // Each is a turn at accounting of its own: whoever asks again without end is in all that follow.
+    // Each needs a separate accounting request. An id that is retried for ever would be in all following ones.
     let jobs = 51_000_000..51_000_006;
     let mut rung_first = 0;
     for job in jobs.clone() {
-        // Rung again now and then: while accounting is away, as it may be on a busy machine, such a doorbell is not waited with.
+        // Rings repeatedly: such a doorbell does not wait while accounting is unavailable, as it may be on a busy machine.
         let mut looks = 0;
         while asked(job) == 0 {
             assert!(looks < 1_200, "accounting is asked for {job}");
@@ -203,7 +203,7 @@ async fn a_job_that_nobody_knows_is_asked_for_once() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    // A doorbell may come twice.
+    // A doorbell may be delivered twice.
     let first = asked(jobs.start);
     assert!(
         first <= 2 * rung_first,

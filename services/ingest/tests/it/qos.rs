@@ -1,4 +1,4 @@
-//! Which QOS may be used, which one is used unless another is asked for, and in which accounts: told from a real slurmdbd.
+//! Allowed QOS, default QOS and account membership, published from a real slurmdbd.
 
 use crate::cluster;
 use crate::mesh::{Mesh, payload};
@@ -39,7 +39,7 @@ async fn qos_default_qos_and_membership_are_told_one_by_one() {
             "modify user quin where account=qlab set qos-=high",
             "user/quin access_revoked QOS high> by root",
         ),
-        // Whoever is below the account may use it, too: told once.
+        // Users below the account may use it, too: published once.
         (
             "modify account qalt set qos+=low",
             "account/qalt access_granted QOS >low by root",
@@ -62,7 +62,7 @@ async fn qos_default_qos_and_membership_are_told_one_by_one() {
     for (command, published) in steps {
         sacctmgr(cluster, "root", command).await;
         expected.push(published);
-        // By whom they are about, in the order of telling.
+        // By entity, in the order of publication.
         expected.sort_by_key(|line| line.split(' ').next());
         wait_history(&mesh, &keys, &expected).await;
     }
@@ -77,7 +77,7 @@ async fn qos_default_qos_and_membership_are_told_one_by_one() {
     mesh.assert_no_duplicates();
 }
 
-/// `limited` allows one job per user. Neither job asks for it: their partition has it.
+/// `limited` allows one job per user. Neither job requests it: it is the QOS of their partition.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_qos_reason_may_mean_the_qos_of_the_partition() {
     let (cluster, _guard) = cluster::shared().await;
@@ -105,7 +105,7 @@ async fn a_qos_reason_may_mean_the_qos_of_the_partition() {
         (job.reason.as_str(), job.reason_class.as_str()),
         ("QOSMaxJobsPerUserLimit", "limit")
     );
-    // It names its own QOS, which has no limit, and the partition, whose QOS has.
+    // The event has the job's own QOS, which has no limit, and the partition, whose QOS has one.
     assert_eq!(
         (job.qos.as_str(), job.partition.as_str()),
         ("normal", "strict")

@@ -1,4 +1,4 @@
-//! What happens faster than anybody looks: attempts that last no second.
+//! Changes faster than any poll: attempts that last less than a second.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::mesh::Mesh;
 
 const FAST: &str = "poll_interval = \"500ms\"\nmissing_record_timeout = \"5s\"";
 
-/// Submits jobs and requeues each as soon as Slurm lets it, from one shell.
+/// Submits jobs and requeues each as soon as Slurm allows it, from one shell.
 const AT_ONCE: &str = "for i in 1 2 3; do
     job=$(setpriv --reuid=alice --regid=alice --init-groups sbatch --parsable --requeue --mem=10 --chdir=/tmp --output=/dev/null --wrap='sleep 300')
     until scontrol requeue $job 2>/dev/null; do :; done

@@ -1,4 +1,4 @@
-//! Two processes of ingest for one cluster, while jobs come and go: whatever happens to the one that leads, everything is told once.
+//! Two ingest processes for one cluster while jobs run: whatever happens to the leader, everything is published once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{self, Cluster};
 use crate::mesh::Mesh;
 
-/// Submits short jobs until told to stop.
+/// Submits short jobs until `stop` is cancelled.
 async fn submit(cluster: &'static Cluster, stop: CancellationToken) -> BTreeSet<u32> {
     let mut jobs = BTreeSet::new();
     while !stop.is_cancelled() {
@@ -19,7 +19,7 @@ async fn submit(cluster: &'static Cluster, stop: CancellationToken) -> BTreeSet<
     jobs
 }
 
-/// A job that is held and released: facts that Slurm does not time, so that nothing but the state tells whether they were told.
+/// A job that is held and released. Slurm does not time these facts, so only the state shows whether they were published.
 struct Held(u32);
 
 impl Held {

@@ -1,4 +1,4 @@
-//! The same facts by Slurm's commands and by slurmrestd.
+//! The same facts from Slurm's commands and from slurmrestd.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +17,13 @@ const FAST: &str =
     "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"30s\"";
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Waits until both have told this of a job.
+/// Waits until both have published this history of a job.
 async fn both_publish(commands: &Mesh, rest: &Mesh, job: u32, history: &str) {
     commands.wait_history(job, history).await;
     published_over_rest(rest, job, history).await;
 }
 
-/// Waits until this is told of a job. Over REST sweeps are half a minute apart: hooks ring.
+/// Waits until this history of a job is published. Over REST, polls are half a minute apart, so hooks ring.
 async fn published_over_rest(rest: &Mesh, job: u32, history: &str) {
     let mut rings = Vec::new();
     wait_for(
@@ -33,7 +33,7 @@ async fn published_over_rest(rest: &Mesh, job: u32, history: &str) {
             if rest.history(job) == history {
                 return Some(());
             }
-            // Each ring is another one.
+            // Each doorbell is a new one.
             rings.push(("SLURM_X", ""));
             ring(rest, "EpilogSlurmctld", job, &rings).await;
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -43,7 +43,7 @@ async fn published_over_rest(rest: &Mesh, job: u32, history: &str) {
     .await;
 }
 
-/// What was told of a job, without what depends on the moment somebody looks: why it waits.
+/// Returns the events of a job without `pending`, which depends on the time of the poll.
 fn facts(mesh: &Mesh, job: u32) -> BTreeMap<String, Event> {
     let of_job = mesh.of_job(job).into_iter().chain(mesh.updates_of(job));
     of_job
@@ -52,7 +52,7 @@ fn facts(mesh: &Mesh, job: u32) -> BTreeMap<String, Event> {
         .collect()
 }
 
-/// What a run used, once it is known for good.
+/// Returns the usage of a run once it is complete.
 fn used(event: &Event) -> Option<Usage> {
     let usage = event.job()?.usage.clone();
     usage.filter(|usage| !usage.incomplete)
@@ -99,7 +99,7 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
     both(requeued, &format!("{again} cancelled")).await;
 
     let jobs = [measured, failed, waiting, running, array, requeued];
-    // Two runs of the requeued job, three tasks, and all others but the one that never ran.
+    // Two runs of the requeued job, three tasks, and one of each other job except the one that never started.
     for (job, runs) in jobs.into_iter().zip([1, 1, 0, 1, 3, 2]) {
         wait_for("what the runs used", DEADLINE, async || {
             let published = [&commands, &rest].map(|mesh| mesh.updates_of(job).len());
@@ -114,9 +114,10 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
             let of = |event: &Event| (event.r#type.clone(), event.occurred_at);
             assert_eq!(of(printed), of(published), "{id}");
             let code = |event: &Event| event.job().unwrap().exit_code;
-            // Accounting of 22.05 has none over REST, and only there is a run that was requeued. Before the end whoever looks late has one.
+            // Accounting of 22.05 has no exit codes over REST, and a requeued run is only in accounting. Before the end, a late read may
+            // have one.
             let is_over = !["job.submitted", "job.started"].contains(&published.r#type.as_str());
-            // Of a job that is cancelled the record has 0 until its script has ended (26.05): who looks late has another one.
+            // The record of a cancelled job has exit code 0 until its script has ended (26.05), so a late read differs.
             let ends_itself = ![running, requeued].contains(&job);
             if code(published).is_some() && is_over && ends_itself {
                 assert_eq!(code(printed), code(published), "{id}");
@@ -135,7 +136,7 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
     by_commands.stop().await;
 }
 
-/// Accounting of 22.05 has no exit codes over REST: that of the end is remembered until what the run used is told.
+/// Accounting of 22.05 has no exit codes over REST: that of the end is stored until the usage is published.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_run_used_has_its_exit_code_after_a_restart() {
     let (cluster, _guard) = cluster::shared().await;
@@ -155,7 +156,8 @@ async fn what_a_run_used_has_its_exit_code_after_a_restart() {
     ingest.stop().await;
 }
 
-/// Accounting has an end while the epilogs run, but over REST of 22.05 not its exit code, and slurmctld of 22.05 hides the end meanwhile.
+/// Accounting has an end while the epilogs run, but over REST of 22.05 without its exit code, and slurmctld of 22.05 hides the end
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +181,7 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     let unseen = cluster.sbatch(&[], "exit 4").await;
     cluster.wait_state(seen, "COMPLETING").await;
     cluster.wait_state(unseen, "COMPLETING").await;
-    // What was missed is asked of accounting at once.
+    // The catch-up reads accounting at once.
     let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
     for (job, code) in [(seen, 3), (unseen, 4)] {
         published_over_rest(&mesh, job, "submitted started failed").await;
@@ -188,7 +190,7 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     }
     mesh.assert_no_duplicates();
 
-    // Who has lost them gets them again as they were.
+    // After a loss, they are republished unchanged.
     lose_everything(&mesh).await;
     let before = mesh.events().len();
     filled(&mesh, 1, begin).await;

@@ -1,41 +1,41 @@
-//! The faults F0 to F17 under which the nearest other publisher of Slurm's job events was run, each with the test that shows what ours does.
+//! Faults F0 to F17, under which a comparable publisher of Slurm's job events was tested, each with the test of ingest.
 //!
-//! | fault | here |
+//! | fault | test |
 //! | --- | --- |
 //! | F0 none | `doorbell::a_doorbell_makes_ingest_look_at_the_job_now`; times: `make bench`, `make demo` |
 //! | F1, F2 a hook rings, accounting has no row yet | [`f1_f2_accounting_that_is_behind_delays_nothing`] |
-//! | F3 anybody rings for a job that is none | `polite::f3_…`, `doorbell::the_end_of_a_job_that_no_record_knows_is_parked` |
+//! | F3 a doorbell names a job that does not exist | `polite::f3_…`, `doorbell::the_end_of_a_job_that_no_record_knows_is_parked` |
 //! | F4 the daemon is down | [`f4_doorbells_wait_for_an_ingest_that_is_down`]; the hook's side: `hooks/mesh-hook/tests` |
 //! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
 //! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
 //! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/reference/job-events.md` |
 //! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests/it/retry.rs`: `a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice` |
 //! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
-//! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`]; all of Slurm of one hangs, two Slurms with the same job ids: `two` |
+//! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`]; one whole Slurm hangs, or two have the same job ids: `two` |
 //! | F12 sacct hangs | [`f12_accounting_that_hangs_holds_up_nobody_else`] |
-//! | F13 killed and started again | `start::a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice` |
+//! | F13 killed and restarted | `start::a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice` |
 //! | F14 the backend is down at the start | [`f14_ingest_starts_before_nats`] |
 //! | F15 other versions of Slurm | `docs/internals/compat.md` |
 //! | F16 a hundred hooks at once | `polite::f16_…` |
-//! | F17 a short job between two looks | `lifecycle`, and `lived between two polls` of `docs/reference/job-events.md` |
+//! | F17 a short job between two polls | `lifecycle`, and `lived between two polls` of `docs/reference/job-events.md` |
 //!
-//! And what users of other tools complain about. "Table" is the table of `docs/reference/job-events.md`, whose rows are run.
+//! Known problems of other tools. "Table" is the table of `docs/reference/job-events.md`, whose rows are tested.
 //!
-//! | pain | here |
+//! | problem | test |
 //! | --- | --- |
 //! | 4 a squeue that times out or fails is taken for the end | `implausible::nothing_follows_from_answers_that_cannot_be_true` |
 //! | 5 a job that moved to another partition is lost | `implausible::a_job_that_moves_to_another_partition_stays_the_same_run` |
-//! | 6 accounting's own window begins at midnight | the same test: every question names its window |
+//! | 6 accounting's own window begins at midnight | the same test: every request names its window |
 //! | 7 a job id that is used again | `forgotten::a_job_id_that_is_used_again_is_another_job` |
 //! | 8 requeue and preemption read as failure or as a second job | `transitions`; table |
 //! | 9 node failure, suspension, time limit not recognised | `transitions`, `lifecycle::suspensions_stay_in_order_whatever_happens_to_ingest`, `rows`, `doorbell`; table |
-//! | 10 out of memory not recognised | `rows`; table: the controller's, jobcomp's and accounting's word |
+//! | 10 out of memory not recognised | `rows`; table: the states of the controller, jobcomp and accounting |
 //! | 16 arrays: one message per task, or a wrong summary | `lifecycle::an_array_is_submitted_once_and_each_task_starts_and_ends`, `lifecycle::a_hundred_tasks_make_two_hundred_and_one_events` |
-//! | 17 accounting lags, so what is told is false | `rows`, [`f1_f2_accounting_that_is_behind_delays_nothing`]; table: accounting lags |
+//! | 17 accounting lags, so events are false | `rows`, [`f1_f2_accounting_that_is_behind_delays_nothing`]; table: accounting lags |
 //! | 18 scrontab: "did not run" after each success | `scrontab::each_run_of_a_scrontab_job_continues_the_one_before`, where Slurm has it; table: scrontab |
-//! | 20 one bad row stops all, rows twice or under another's name | `rows::a_row_that_is_none_late_twice_or_behind_concerns_no_other_job` |
+//! | 20 one bad row stops everything; rows are duplicated, or under another job's name | `rows::a_row_that_is_none_late_twice_or_behind_concerns_no_other_job` |
 //! | 26 JSON changes with every release | `slurm-client`: `json::tests`, against answers of 22.05, 24.11 and 26.05 |
-//! | 27 JSON is slow and huge | `implausible`: no question asks for it; `make bench` |
+//! | 27 JSON is slow and huge | `implausible`: no request uses it; `make bench` |
 
 use std::time::{Duration, Instant};
 
@@ -148,7 +148,7 @@ async fn f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other() {
     .await;
     let events = mesh.events();
     assert!(!events.iter().any(caught_up("other")), "it owes that still");
-    // What it owes is its own, and is paid once its accounting answers.
+    // It has a backlog of its own, which it works off once its accounting answers.
     stand_in.truth("sacct");
     mesh.wait_event("the other has caught up", caught_up("other"))
         .await;
@@ -169,7 +169,7 @@ async fn f12_accounting_that_hangs_holds_up_nobody_else() {
     stand_in.lie("sacct", "exec sleep 1000");
     let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
     let ingest = ingest.ready().await;
-    // Nobody but accounting can know this one, so it is asked, and asked again.
+    // Only accounting can know this one, so it is asked repeatedly.
     ring(&mesh, "JobComp", 66_000_010, &crate::doorbell::TIMED_OUT).await;
     stand_in.wait_calls("sacct", 1).await;
     let job = cluster.sbatch(&[], "sleep 300").await;
@@ -200,7 +200,7 @@ async fn f12_stopping_does_not_wait_for_accounting_that_hangs() {
     }
     let begun = Instant::now();
     ingest.stop().await;
-    // The question itself would be given up after a minute.
+    // The request itself would time out after a minute.
     let waited = begun.elapsed();
     assert!(waited < Duration::from_secs(45), "{waited:?}");
 }

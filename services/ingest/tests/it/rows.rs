@@ -1,5 +1,5 @@
-//! What accounting lists may be wrong row by row: one that is none, the same one twice, one that is a day late, one that is behind the
-//! controller. None concerns another job, and nothing false is told.
+//! Faulty rows of accounting: an unreadable one, a duplicate, one that is a day late, one that is behind the controller. None affects
+//! another job, and nothing false is published.
 
 use chrono::{Duration, SecondsFormat, Utc};
 use mesh_events::Event;
@@ -8,7 +8,7 @@ use crate::cluster;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
-/// A row of whatever columns are asked for, before the real answer.
+/// Prints a row with the requested columns before the real answer.
 const ROW: &str = r#"
 for a in "$@"; do case "$a" in --delimiter=*) d=${a#*=} ;; --format=*) f=${a#*=} ;; esac; done
 row() {
@@ -18,12 +18,12 @@ row() {
 }
 "#;
 
-/// Nobody's: it has no id.
+/// An invalid row: it has no id.
 const NO_ROW: &str = "JobIDRaw=?|JobID=?|State=COMPLETED|End=1795305073";
 const TIMED_OUT: u32 = 66_000_030;
 const OUT_OF_MEMORY: u32 = 66_000_031;
 
-/// Only long answers have these rows: a question by id is about others.
+/// Only long answers have these rows, not a request by id, which is about other jobs.
 fn answer(rows: &[String]) -> String {
     let rows: Vec<String> = rows.iter().map(|row| format!("row '{row}'")).collect();
     format!(
@@ -47,7 +47,7 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
     let now = Utc::now();
-    // Long ago enough to be late, near enough for a few questions about an hour each.
+    // Old enough to be late, and recent enough for a few requests about an hour each.
     let history = (now - Duration::hours(30)).to_rfc3339_opts(SecondsFormat::Secs, true);
     let settings = format!(
         "poll_interval = \"500ms\"\nmissing_record_timeout = \"2s\"\nhistory_since = \"{history}\"\ncatch_up_overlap = \"30h\"\nended_run_retention = \"60h\"\nusage_delay = \"1h\""
@@ -57,7 +57,7 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
         "case \"$*\" in *' -j '*) ;; *'%A<'*) ;; *) echo 'no row of a queue' ;; esac",
     );
     stand_in.lie("sacct", &answer(&[]));
-    // Of a sweep nothing but lines that are none would be no answer at all.
+    // A poll with nothing but unreadable lines would be no answer at all.
     let held = cluster.sbatch(&["--hold"], "true").await;
     let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
@@ -120,9 +120,9 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     }
     let killed = mesh.of_job(OUT_OF_MEMORY).pop().unwrap();
     assert_eq!(killed.job().unwrap().exit_code.unwrap().signal, 125);
-    // What accounting has not heard of yet takes nothing back.
+    // Missing rows of accounting do not retract anything.
     assert_eq!(mesh.history(job), "submitted started failed");
-    // A job that left the queue is found though a line of every sweep cannot be read.
+    // A job that left the queue is found although every poll has an unreadable line.
     let next = cluster.sbatch(&[], "sleep 1").await;
     mesh.wait_history(next, "submitted started completed").await;
     cluster.run("alice", &["scancel", &held.to_string()]).await;

@@ -1,4 +1,4 @@
-//! Much at once: a thousand jobs and an array of twenty thousand tasks, cancelled with two commands.
+//! Large numbers: a thousand jobs and an array of twenty thousand tasks, cancelled with two commands.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_tol
     let ingest = mesh.ingest(&cluster, "poll_interval = \"1s\"").await;
     let ingest = ingest.ready().await;
 
-    // One task runs, the rest never becomes a job of its own.
+    // One task runs, the rest never become jobs of their own.
     let tasks = format!("--array=0-{LAST_TASK}%1");
     let array = cluster.sbatch(&[&tasks], "sleep 300").await;
     mesh.wait_history(array, "submitted | started").await;

@@ -1,4 +1,4 @@
-//! Jobs that cron starts: each run is another attempt of the same id, whatever the end of the one before.
+//! Jobs of scrontab: each run is another attempt of the same id, however the previous one ended.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use mesh_testkit::wait_for;
 use crate::cluster::Cluster;
 use crate::mesh::{Mesh, payload};
 
-/// Slurm's cron counts minutes, and two runs of a job are to be seen.
+/// Slurm's cron counts minutes, and the test waits for two runs of each job.
 const PATIENCE: Duration = Duration::from_secs(240);
 const TABLE: &str = "#SCRON --mem=10 --output=/dev/null --job-name=good
 * * * * * sleep 1
@@ -47,7 +47,7 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
             (mesh.history(job).matches(" | ").count() >= 2).then_some(())
         })
         .await;
-        // Accounting calls each end a requeue (seen on 24.11), the controller shows the run's own end while its epilogs run.
+        // Accounting reports each end as a requeue (seen on 24.11). The controller shows the run's own end while its epilogs run.
         let is_end = |word: &str| word == own || word == "requeued";
         let history = mesh.history(job);
         let runs: Vec<&str> = history.split(" | ").collect();
@@ -70,7 +70,7 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
             assert!(end.is_some(), "{before:?} in {history}");
         }
     }
-    // A user who removes the table cancels what waits.
+    // A user who removes the table cancels the waiting jobs.
     cluster.run("alice", &["scrontab", "-r"]).await;
     for (job, _) in jobs {
         wait_for("the waiting run is cancelled", PATIENCE, async || {

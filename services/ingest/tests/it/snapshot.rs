@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mesh::Mesh;
 
-/// A snapshot of so many chunks, recognised by how many jobs run.
+/// A snapshot with this number of chunks, identified by the number of running jobs.
 fn chunks(count: u32, running: u32) -> Vec<QueueSnapshot> {
     let chunk = |chunk| QueueSnapshot {
         chunk,
@@ -27,7 +27,7 @@ async fn stored(mesh: &Mesh) -> Vec<QueueSnapshot> {
     entries.map(|entry| chunk(entry.value)).collect()
 }
 
-/// Publishes all of it, as a poll does.
+/// Publishes all chunks, as a poll does.
 async fn publish(by: &mut QueuePublisher, chunks: &[QueueSnapshot]) -> Result<(), Error> {
     for chunk in chunks {
         assert!(by.publish(chunk).await?);
@@ -48,7 +48,7 @@ async fn a_former_leader_overwrites_no_newer_snapshot() {
     publish(&mut former, &chunks(3, 1)).await.unwrap();
     assert_eq!(stored(&mesh).await, chunks(3, 1));
 
-    // The next one knows that there were three.
+    // The next writer knows that there were three.
     let mut present = take_over().await;
     publish(&mut present, &chunks(1, 2)).await.unwrap();
     for late in [chunks(2, 1), chunks(4, 1)] {

@@ -1,4 +1,4 @@
-//! Starts: the first one, one after an absence, one after a crash, a second ingest beside the first.
+//! Starts: the first one, one after downtime, one after a crash, a second ingest beside the first.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
     let over = cluster.sbatch(&[], "true").await;
     cluster.wait_state(running, "RUNNING").await;
     cluster.wait_state(over, "COMPLETED").await;
-    // Slurm's times are whole seconds: what was submitted in the second in which capture begins is told in full.
+    // Slurm's times are whole seconds: jobs submitted in the second in which capture begins are published in full.
     let submitted = chrono::Utc::now().timestamp();
     while chrono::Utc::now().timestamp() == submitted {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

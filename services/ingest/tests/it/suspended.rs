@@ -1,4 +1,4 @@
-//! Suspensions that nobody looked at: what Slurm's record does not time is not told as observed, and what a run used is right.
+//! Suspensions that no poll has shown: times that Slurm does not record are not published as observed, and usage is correct.
 
 use mesh_events::proto::mesh::event::v1::Confidence;
 
@@ -43,7 +43,7 @@ async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
         .await;
     mesh.wait_event("what it used", |_| mesh.updates_of(job).len() == 1)
         .await;
-    // As long as both together, by what accounting has.
+    // As long as both together, according to accounting.
     let ask = ["sacct", "-X", "-n", "-P", "-o", "Suspended", "-j", &id];
     let sum = cluster.run("root", &ask).await;
     let seconds: i64 = sum.rsplit(':').next().unwrap().parse().unwrap();

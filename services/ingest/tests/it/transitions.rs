@@ -1,7 +1,8 @@
-//! Every transition Slurm 22.05 can be brought to, all at once on one cluster, hooks off; then compared with accounting run by run.
+//! Every transition that Slurm 22.05 can be made to take, all at once on one cluster without hooks; then compared with accounting run by
+//! run.
 //!
-//! The pains of users of other tools, each a part here: requeue and preemption read as a failure or as a second job, a node failure not
-//! recognised, a held job's requeue, dependencies that can never be met.
+//! Each part covers a known problem of other tools: requeue and preemption read as a failure or as a second job, an unrecognised node
+//! failure, the requeue of a held job, dependencies that can never be met.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::mesh::{Mesh, payload};
 
 const SETTINGS: &str =
     "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"5s\"";
-/// `spare`: whose jobs are cancelled, not requeued, when the partition `cpu` wants the node.
+/// `spare`: jobs in it are cancelled, not requeued, when the partition `cpu` needs the node.
 const CONF: &str = "PartitionName=spare Nodes=n[1-2] PriorityTier=1 PreemptMode=CANCEL MaxTime=1:00:00 DefaultTime=10:00 State=UP
 DependencyParameters=kill_invalid_depend
 ";
@@ -40,7 +41,7 @@ impl Play {
         self.mesh.wait_history(job, history).await;
     }
 
-    /// A node fails: one job goes back to the queue, one must not.
+    /// A node fails: one job returns to the queue, one must not.
     async fn node_failure(&self) -> Vec<u32> {
         let on_n4 = ["-pgpu", "-wn4"];
         let again = self
@@ -71,7 +72,7 @@ impl Play {
         vec![again, once]
     }
 
-    /// A job of a better partition takes the node: one job is requeued, one is cancelled.
+    /// A job of a higher partition takes the node: one job is requeued, one is cancelled.
     async fn preemption(&self) -> Vec<u32> {
         let requeued = self
             .cluster
@@ -82,7 +83,7 @@ impl Play {
             .sbatch(&["-pspare", "-wn2", "-n4"], "sleep 300")
             .await;
         self.history(requeued, "submitted started").await;
-        // Others may want its node at any moment.
+        // Other jobs may take its node at any moment.
         self.mesh.wait_passed(cancelled, "submitted started").await;
         let better = self
             .cluster
@@ -122,7 +123,7 @@ impl Play {
         self.history(special, history).await;
         self.cancel(special).await;
         self.history(special, &format!("{history} cancelled")).await;
-        // Accounting of 22.05 has overwritten the row of the run that had completed: nothing to compare.
+        // Accounting of 22.05 has overwritten the row of the completed run: nothing to compare.
         vec![special]
     }
 
@@ -154,7 +155,7 @@ impl Play {
         self.history(bad, "submitted started failed").await;
         self.history(met, "submitted started completed").await;
         self.history(killed, "submitted cancelled").await;
-        // Which of the two reasons it waits for is the same class.
+        // Both possible reasons have the same class.
         let waits = |event: &mesh_events::Event| {
             event.r#type == "job.pending"
                 && event
@@ -167,8 +168,8 @@ impl Play {
         vec![good, bad, met, killed, stuck]
     }
 
-    /// When nobody else is there to be driven away for a component: another one would give its nodes back, and Slurm lets it wait for two
-    /// minutes and the next backfill. That is a row of the table in docs/reference/job-events.md.
+    /// Runs when no other job can be preempted for a component. Otherwise a component would return its nodes, and Slurm lets it wait for
+    /// two minutes and the next backfill: a row of the table in docs/reference/job-events.md.
     async fn components(&self) -> Vec<u32> {
         let leader = self
             .cluster
@@ -250,7 +251,7 @@ impl Play {
         vec![throttled, requeued]
     }
 
-    /// What accounting says of these jobs' ended runs: job and task, submit time, whether it started, its end.
+    /// Returns the ended runs of these jobs in accounting: job and task, submit time, whether it started, its end.
     async fn accounting(&self, jobs: &[u32]) -> BTreeSet<(String, i64, bool, String)> {
         let ids: Vec<String> = jobs.iter().map(u32::to_string).collect();
         let format = "--format=JobID,Submit,NodeList,State,End";
@@ -281,17 +282,17 @@ impl Play {
                 continue;
             }
             if end.parse::<i64>().is_err() {
-                // It does not know the end yet.
+                // Accounting does not know the end yet.
                 continue;
             }
-            // A component that gave its nodes back.
+            // A component that returned its nodes.
             let word = if word == "pending" { "requeued" } else { &word };
             runs.insert((job.replace('+', "-"), first, started, word.to_owned()));
         }
         runs
     }
 
-    /// The same, as the events have it.
+    /// Returns the same from the events.
     fn published(&self, jobs: &[u32]) -> BTreeSet<(String, i64, bool, String)> {
         let mut runs = BTreeSet::new();
         for job in jobs {
@@ -337,7 +338,7 @@ async fn every_transition_is_told_as_accounting_has_it() {
         play.reservation(),
         play.arrays(),
     );
-    // It wants two whole nodes' worth of a partition that the others use.
+    // These need all of two nodes in a partition that the others use.
     let alone = tokio::join!(play.resize(), play.components());
     let (a, b, c, d, e, f, g) = parts;
     let jobs = [a, b, c, d, e, f, g, alone.0, alone.1].concat();
@@ -355,7 +356,7 @@ async fn every_transition_is_told_as_accounting_has_it() {
         );
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    // A run that continues another names it.
+    // A run that continues another one names it.
     for event in play.mesh.events() {
         if let Some(continues) = event.job().and(payload_of(&event)) {
             let cause = continues.cause.as_str();
@@ -363,7 +364,7 @@ async fn every_transition_is_told_as_accounting_has_it() {
             assert!(causes.contains(&cause), "{cause}");
         }
     }
-    // Every run that started has told what it used, once.
+    // Every started run has published its usage, once.
     let started = |kind: &str| -> BTreeSet<String> {
         let events = play.mesh.events().into_iter();
         let events = events.filter(|event| event.r#type == kind);

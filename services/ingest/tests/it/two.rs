@@ -1,4 +1,4 @@
-//! Two Slurm clusters on one NATS, each with its ingest, whose jobs have the same ids.
+//! Two Slurm clusters on one NATS, each with its own ingest, whose jobs have the same ids.
 
 use crate::cluster::Cluster;
 use crate::mesh::Mesh;
@@ -34,7 +34,7 @@ async fn two_clusters_with_the_same_job_ids_have_nothing_to_do_with_each_other()
         .await;
     mesh.wait_history_in("west", job, "submitted started").await;
 
-    // Slurm of the one hangs; the other goes on as if nothing were.
+    // Slurm of one cluster hangs; the other is not affected.
     west.ctl("pause", "slurmctld").await;
     mesh.wait_event("slurmctld of west is away", |event| {
         event.r#type == "capture.source_down" && event.cluster == "west"

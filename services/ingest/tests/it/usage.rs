@@ -1,4 +1,4 @@
-//! What ended runs used: told once per run that started, when accounting has it.
+//! Usage of ended runs: published once per started run, when accounting has it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::stand_in::StandIn;
 
 const FAST: &str =
     "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"60s\"";
-/// Two tasks that hold 40 MB and use a second of CPU each, however long that takes, and then stay until Slurm has looked at them: once a
-/// second.
+/// Two tasks that hold 40 MB and use a second of CPU each, however long that takes. Then they stay until Slurm has sampled them, which it
+/// does once a second.
 const BURN: &str = "srun -n2 python3 -c 'import time; held = bytearray(40 << 20)\nwhile time.process_time() < 1: pass\ntime.sleep(2)'";
 
 fn used(event: &Event) -> Usage {
     event.job().unwrap().usage.clone().unwrap()
 }
 
-/// Waits until so many runs of a job have told what they used.
+/// Waits until this number of runs of a job have published their usage.
 async fn wait_updates(mesh: &Mesh, job: u32, runs: usize) -> Vec<Event> {
     mesh.wait_event("what the runs used", |_| mesh.updates_of(job).len() >= runs)
         .await;
@@ -54,7 +54,7 @@ async fn a_run_that_ended_tells_what_it_used_once() {
         (update.run_seq, update.occurred_at),
         (end.run_seq + 1, end.occurred_at)
     );
-    // Everything that the end said, and what it used.
+    // Everything in the end event, and the usage.
     let (published, ended) = (update.job().unwrap(), end.job().unwrap());
     assert_eq!(
         (
@@ -98,7 +98,7 @@ async fn a_run_that_ended_tells_what_it_used_once() {
         usage.tres.iter().any(|tres| tres.name == "mem"),
         "{usage:?}"
     );
-    // Accounting of 22.05 says 72: it takes 128 from exit codes above 127.
+    // Accounting of 22.05 reports 72: it subtracts 128 from exit codes above 127.
     let update = wait_updates(&mesh, failed, 1).await.remove(0);
     assert_eq!(update.job().unwrap().exit_code.unwrap().code, 200);
     assert_eq!(mesh.updates_of(waiting), []);
@@ -156,7 +156,7 @@ async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
     let update = wait_updates(&mesh, job, 1).await.remove(0);
     assert_eq!(update.run_seq, mesh.last(job, "job.completed").run_seq + 1);
     ingest.stop().await;
-    // Once more: nothing is owed any more.
+    // After another restart, the backlog is empty.
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let last = cluster.sbatch(&[], "true").await;
     wait_updates(&mesh, last, 1).await;

@@ -1,4 +1,4 @@
-//! Who may do what, told from a real slurmdbd.
+//! Access, published from a real slurmdbd.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 
 pub const FAST: &str = "identity_reload_interval = \"200ms\"\n[ingest.users]\ninterval = \"1s\"";
-/// Reads everything at every look, whatever the log says.
+/// Reads everything at every poll, whatever the log contains.
 const EAGER: &str = "identity_reload_interval = \"200ms\"\n[ingest.users]\ninterval = \"1s\"\nfull_interval = \"1s\"";
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
@@ -23,7 +23,7 @@ pub fn of_user(event: &Event) -> Option<&UserEvent> {
     }
 }
 
-/// What was told about access and identities, in order, with who did it: the lines that begin like this.
+/// Returns the lines about access and identities that begin with these texts, in order, with their actors.
 pub fn history(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
     let mut events: Vec<Event> = mesh.events();
     events.retain(|event| of_user(event).is_some());
@@ -66,7 +66,7 @@ where
     }
 }
 
-/// Waits until what everybody has is known, so that what follows is a change.
+/// Waits until existing access is known, so that what follows is a change.
 pub async fn baseline(mesh: &Mesh) {
     let key = format!("{NAME}.meta");
     wait_for("access and people are known", DEADLINE, async || {
@@ -114,12 +114,12 @@ async fn access_is_told_once_with_who_gave_it() {
     ];
     let grown = |expected: &mut Vec<&'static str>, more: &[&'static str]| {
         expected.extend(more);
-        // By whom they are about, in the order of telling.
+        // By entity, in the order of publication.
         expected.sort_by_key(|line| line.split(' ').next().unwrap());
     };
-    // One after the other or all at once, as the looks happen to come: the order of telling is the same.
+    // One by one or all at once, depending on the polls: the order of publication is the same.
     wait_history(&mesh, &keys, &expected).await;
-    // A coordinator did this, and is known as a person.
+    // A coordinator made this change, and has a known identity.
     sacctmgr(
         cluster,
         "alice",
@@ -144,13 +144,13 @@ async fn access_is_told_once_with_who_gave_it() {
     assert_eq!(what.settings["MaxJobs"], "3");
     assert!(what.qos.contains(&"normal".to_owned()));
     assert!(what.transaction > 0 && what.association > 0);
-    // Slurm's time of it, not ours.
+    // Slurm's time of it, not that of ingest.
     let [occurred, observed] = [&event.occurred_at, &event.observed_at]
         .map(|at| from_timestamp(at.as_ref().unwrap()).unwrap());
     assert_eq!(occurred.timestamp_subsec_nanos(), 0);
     assert!(occurred <= observed);
 
-    // What happens while nobody looks is told afterwards, once.
+    // Changes during downtime are published afterwards, once.
     ingest.stop().await;
     sacctmgr(
         cluster,
@@ -177,7 +177,7 @@ async fn access_is_told_once_with_who_gave_it() {
         ],
     );
     wait_history(&mesh, &keys, &expected).await;
-    // A crash instead, and everything is taken away again.
+    // A crash instead, and everything is removed.
     ingest.crash().await;
     sacctmgr(cluster, "root", "delete user lin").await;
     sacctmgr(cluster, "root", "delete account lab").await;
@@ -250,7 +250,7 @@ async fn without_slurmdbd_nobody_loses_anything() {
     ingest.stop().await;
 }
 
-/// Real commands, but a sacctmgr that leaves out what a file says.
+/// Real commands, except for a sacctmgr that leaves out some rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
     let (cluster, _guard) = cluster::shared().await;
@@ -270,7 +270,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
     let lies = [
         "case \"$*\" in *\"show assoc\"*) exit 0;; esac\n".to_owned(),
         cut("assoc", 3) + &cut("user", 2),
-        // Nothing contradicts this, so it must not go on for ever: it would be believed in the end.
+        // Nothing contradicts this lie, so it must end: it would be accepted finally.
         format!(
             "[ $(cat \"$here/left\" | wc -c) -gt 5 ] || {{ case \"$*\" in *\"show assoc\"*) printf x >>\"$here/left\"; esac; {} }}\n",
             cut("assoc", 3)
@@ -292,7 +292,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
         })
         .await;
     }
-    // Carol is left out everywhere, for six looks: of others is told meanwhile.
+    // Carol is left out everywhere for six polls; changes of others are published meanwhile.
     std::fs::write(stand_in.bin_dir().join("left"), "").unwrap();
     let without_carol = "case \"$*\" in *\"show assoc\"*) printf x >>\"$here/left\"; esac\n\
         [ $(cat \"$here/left\" | wc -c) -gt 12 ] || { case \"$*\" in *\"show assoc\"*|*\"show user\"*) \"$real\" \"$@\" | grep -v carol; exit 0;; esac; }\n";

@@ -1,4 +1,4 @@
-//! Who may do what, told alike by `sacctmgr` and by slurmrestd.
+//! Access, published alike from `sacctmgr` and from slurmrestd.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::users::{FAST, baseline, of_user, sacctmgr, wait_history};
 
 const KEYS: [&str; 2] = ["account/ward ", "user/rita "];
 
-/// What was told of the test's own, by id, without what only the commands know: who did it, when, and Slurm's ids.
+/// Returns the test's own events by id, without data that only the commands have: actor, time, and Slurm's ids.
 fn facts(mesh: &Mesh) -> BTreeMap<String, UserEvent> {
     let is_ours = |event: &Event| KEYS.iter().any(|key| key.trim_end() == event.entity_key());
     let events = mesh.events().into_iter().filter(is_ours);
@@ -35,7 +35,7 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
     baseline(&commands).await;
     baseline(&rest).await;
     let mut published: Vec<String> = Vec::new();
-    // What is done, and what is told of it in this order.
+    // Changes, and their events in this order.
     for (changes, news) in [
         (
             &["add account ward parent=acme", "add user rita account=ward"][..],
@@ -61,7 +61,7 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
                 "user/rita access_changed MaxWall >02:04:00",
             ],
         ),
-        // One after the other or all at once, as the looks happen to come: the order of telling is the same.
+        // One by one or all at once, depending on the polls: the order of publication is the same.
         (
             &[
                 "add user rita account=tiny partition=cpu",
@@ -76,7 +76,7 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
                 "user/rita access_granted Coordinator >ward",
             ],
         ),
-        // Without a log it takes ten looks until a loss is believed.
+        // Without a log, a loss is accepted only after ten polls.
         (
             &["delete user rita", "delete account ward"],
             &[

@@ -68,7 +68,8 @@ pub fn fill(job: &mut Job, last: &Job) {
         allocations
     );
     if job.state == last.state {
-        // The snapshot of the end itself is better: sacct of 22.05 subtracts 128 from exit codes above 127, and loses the pending reason.
+        // The snapshot of the end itself is better: sacct of 22.05 subtracts 128 from exit codes above 127, and still prints the pending
+        // reason.
         job.exit_code = last.exit_code.or(job.exit_code);
         job.derived_exit_code = last.derived_exit_code.or(job.derived_exit_code);
         if !last.reason.is_empty() {

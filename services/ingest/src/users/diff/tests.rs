@@ -6,7 +6,8 @@ use slurm_client::{AccessRecords, AssociationRecord, UserRecord};
 use super::*;
 use crate::users::access::everybody;
 
-/// Reads `account NAME …`, `user NAME ACCOUNT[:PARTITION] …` and `login NAME …`, separated by `;`. Words are `qos=a,b`, `LIMIT=value`.
+/// Parses `account NAME …`, `user NAME ACCOUNT[:PARTITION] …` and `login NAME …`, separated by `;`. Further words are `qos=a,b`,
+/// `LIMIT=value`.
 fn reading(text: &str) -> AccessByEntity {
     let mut records = AccessRecords::default();
     for line in text
@@ -108,7 +109,7 @@ fn memberships_come_and_go() {
             "-user/bob@tiny:cpu Account tiny>",
         ],
     );
-    // The same account for all partitions and for one are two.
+    // An account for all partitions and the same one for a single partition are two associations.
     check(
         "user bob ml",
         "user bob ml:gpu",
@@ -142,13 +143,13 @@ fn what_is_inherited_is_told_at_the_account() {
         "account a qos=n,h MaxJobs=9; account b parent=a qos=n,h MaxJobs=9; user bob b qos=n,h MaxJobs=9",
         &["+account/a@a: QOS >h", "~account/a@a: MaxJobs >9"],
     );
-    // Shares are everybody's own.
+    // Fairshare is not inherited.
     check(
         "account a Fairshare=1; user bob a Fairshare=1",
         "account a Fairshare=7; user bob a Fairshare=7",
         &["~account/a@a: Fairshare 1>7", "~user/bob@a: Fairshare 1>7"],
     );
-    // Moved below another account: what is inherited from there is new here.
+    // Moved below another account, whose settings it now inherits.
     check(
         "account a; account c MaxJobs=2; account b parent=a",
         "account a; account c MaxJobs=2; account b parent=c MaxJobs=2",
@@ -189,7 +190,7 @@ fn readings() -> impl Strategy<Value = AccessByEntity> {
             .prop_map(|(u, a, q, n)| format!("user {u} {a} qos={q} MaxJobs={n} Fairshare={n}")),
     ];
     proptest::collection::btree_map(0..4_u8, line, 0..4).prop_map(|lines| {
-        // One row per association, as Slurm has it.
+        // One row per association, as in Slurm.
         let mut seen = BTreeSet::new();
         let lines: Vec<String> = lines
             .into_values()
@@ -205,7 +206,7 @@ proptest! {
         prop_assert_eq!(diff(&one, &one), vec![]);
     }
 
-    /// Where memberships differ, each is published, in both directions.
+    /// Each membership that differs is published, in both directions.
     #[test]
     fn every_membership_that_differs_is_told(one in readings(), other in readings()) {
         let memberships = |of: &AccessByEntity| -> BTreeSet<(Entity, String)> {

@@ -1,4 +1,4 @@
-//! The embedded tables and how they are read. See `data/README.md` for their source.
+//! The embedded tables and their parser. See `data/README.md` for their source.
 
 #[cfg(test)]
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub fn rows(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
         .map(|line| line.split('\t').collect())
 }
 
-/// Where each column of a table stands, by its name in the header.
+/// Index of each column of a table, by its name in the header.
 #[cfg(test)]
 pub(crate) fn columns(table: &'static str) -> HashMap<&'static str, usize> {
     table

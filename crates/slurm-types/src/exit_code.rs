@@ -1,14 +1,14 @@
-//! How a process ended: `exit:signal`, and the raw wait status behind it.
+//! Exit codes of processes: `exit:signal`, and the raw wait status behind it.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// How a job or step ended, as Slurm prints it: `exit:signal`.
+/// Exit code of a job or step, as Slurm prints it: `exit:signal`.
 ///
-/// Out of memory is `0:125`: Slurm stores the dummy signal 253 in the low byte, whose low seven bits are 125. Three sources
-/// disagree on purpose or by mistake (seen on 22.05 and 26.05): Slurm's own failure value is `1:0` in sacct but `0:1` in
-/// jobcomp, and sacct of 22.05 subtracts 128 from exit codes above 127. The controller's record is the true one.
+/// Out of memory is `0:125`: Slurm stores the dummy signal 253 in the low byte, whose low seven bits are 125. Three sources disagree on
+/// purpose or by mistake (seen on 22.05 and 26.05). Slurm's own failure value is `1:0` in sacct but `0:1` in jobcomp, and sacct of 22.05
+/// subtracts 128 from exit codes above 127. The controller's record is the true one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -19,7 +19,7 @@ pub struct ExitCode {
     pub signal: u8,
 }
 
-/// The text is no `exit:signal`.
+/// The text is not an exit code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read exit code {text:?}: expected exit:signal")]
 pub struct ParseExitCodeError {
@@ -29,7 +29,7 @@ pub struct ParseExitCodeError {
 impl ExitCode {
     /// Success: `0:0`.
     pub const SUCCESS: Self = Self { exit: 0, signal: 0 };
-    /// What Slurm prints for a job killed by the out-of-memory killer.
+    /// Slurm's value for a job killed by the out-of-memory killer.
     pub const OUT_OF_MEMORY: Self = Self {
         exit: 0,
         signal: 125,
@@ -43,17 +43,17 @@ impl ExitCode {
         }
     }
 
-    /// The wait status this code came from, without the core dump bit.
+    /// The wait status of this code, without the core dump bit.
     pub const fn wait_status(self) -> u32 {
         ((self.exit as u32) << 8) | (self.signal as u32 & 0x7f)
     }
 
-    /// Whether it is `0:0`.
+    /// True if it is `0:0`.
     pub const fn is_success(self) -> bool {
         self.exit == 0 && self.signal == 0
     }
 
-    /// Whether this is the value Slurm uses for "out of memory".
+    /// True if this is Slurm's value for "out of memory".
     pub const fn is_out_of_memory(self) -> bool {
         self.signal == Self::OUT_OF_MEMORY.signal
     }
@@ -68,7 +68,7 @@ impl fmt::Display for ExitCode {
 impl FromStr for ExitCode {
     type Err = ParseExitCodeError;
 
-    /// Reads `exit:signal`, `exit` alone, and `exit:signal(NAME)`-like texts with something after the number.
+    /// Parses `exit:signal`, `exit` alone, and texts like `exit:signal(NAME)`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || ParseExitCodeError {
             text: text.chars().take(64).collect(),

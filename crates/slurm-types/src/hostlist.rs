@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most hosts one bracket range may stand for (`MAX_RANGE` in Slurm's `hostlist.c`), and the default bound of a whole list.
+/// Largest number of hosts of one bracket range (`MAX_RANGE` in Slurm's `hostlist.c`), and the default limit of a whole list.
 pub const MAX_HOSTS: usize = 65_536;
 
-/// What Slurm writes where there is no host.
+/// Slurm's placeholders for "no host".
 const NOTHING: [&str; 4] = ["(null)", "(unknown)", "None", "N/A"];
 
-/// The text is no host list, or stands for too many hosts.
+/// The text is not a host list, or has too many hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read host list {text:?}: {problem}")]
 pub struct HostListError {
@@ -16,19 +16,19 @@ pub struct HostListError {
     problem: &'static str,
 }
 
-/// Writes and reads host lists. A list is a plain vector of names; this type only groups the functions.
+/// Functions that parse and write host lists. A list itself is a plain vector of names.
 #[derive(Clone, Copy, Debug)]
 pub struct HostList;
 
 impl HostList {
-    /// The names in the order Slurm would list them; none for `(null)`, `None assigned`, `(unknown)`, `None` and the empty text.
+    /// The names in Slurm's order; none for `(null)`, `None assigned`, `(unknown)`, `None` and the empty text.
     ///
-    /// Bounded: more than [`MAX_HOSTS`] names are an error, so a hostile text cannot eat the memory.
+    /// Bounded: more than [`MAX_HOSTS`] names are an error, so a hostile text cannot exhaust the memory.
     pub fn expand(text: &str) -> Result<Vec<String>, HostListError> {
         Self::expand_up_to(text, MAX_HOSTS)
     }
 
-    /// Like [`expand`](Self::expand) with another bound.
+    /// Like [`expand`](Self::expand) with another limit.
     pub fn expand_up_to(text: &str, most: usize) -> Result<Vec<String>, HostListError> {
         let error = |problem| HostListError {
             text: text.chars().take(128).collect(),
@@ -41,7 +41,7 @@ impl HostList {
         Ok(hosts)
     }
 
-    /// The parts of a list, each a name or names with brackets; none for what stands for no host.
+    /// The items of a list: names, or names with brackets; none for a placeholder.
     pub fn items(text: &str) -> Result<Vec<&str>, HostListError> {
         if text.trim() == "None assigned" {
             return Ok(Vec::new());
@@ -54,8 +54,8 @@ impl HostList {
         Ok(items)
     }
 
-    /// The shortest usual form: names that differ in their last number only share a bracket, in rising order of the number.
-    /// Groups keep the order of their first name. Duplicates are written once.
+    /// The shortest usual form: names that differ only in their last number share a bracket, in ascending order of the number. Groups keep
+    /// the order of their first name. Duplicates are written once.
     pub fn compress<S: AsRef<str>>(hosts: &[S]) -> String {
         let mut groups: Vec<Group<'_>> = Vec::new();
         let mut places: BTreeMap<(&str, usize, &str), usize> = BTreeMap::new();

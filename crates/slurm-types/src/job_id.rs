@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::task_set::{ParseTaskSetError, TaskSet};
 
-/// Slurm's own id of one job record. Every array task that left the array's record has its own.
+/// Slurm's id of one job record. Every array task that has left the array's record has its own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(u32);
@@ -42,7 +42,7 @@ impl FromStr for JobId {
     }
 }
 
-/// What a person or a command may write for a job: `123`, `123_4`, `123_[1-5%2]`, `123+1`.
+/// A reference to a job as people and commands write it: `123`, `123_4`, `123_[1-5%2]`, `123+1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum JobRef {
     /// `123`
@@ -71,7 +71,7 @@ pub enum JobRef {
 }
 
 impl JobRef {
-    /// The id in front: the job's, the array's, the leader's.
+    /// The first id: the job's, the array's or the leader's.
     pub const fn root(&self) -> JobId {
         match self {
             Self::Job(id)
@@ -120,7 +120,7 @@ impl FromStr for JobRef {
     }
 }
 
-/// The text is no job id.
+/// The text is not a job reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read job id {text:?}: expected 123, 123_4, 123_[1-5] or 123+1")]
 pub struct ParseJobRefError {

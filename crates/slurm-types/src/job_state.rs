@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The base state of a job: the low eight bits of Slurm's state word. Unchanged from 21.08 to 26.05.
+/// The base state of a job: the low eight bits of Slurm's state value. Unchanged from 21.08 to 26.05.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(u8)]
@@ -44,7 +44,7 @@ impl JobBaseState {
         Self::OutOfMemory,
     ];
 
-    /// Slurm's word for it.
+    /// Slurm's keyword.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pending => "PENDING",
@@ -92,7 +92,7 @@ impl fmt::Display for JobBaseState {
     }
 }
 
-/// One flag of the state word; the discriminant is Slurm's bit number.
+/// One flag of the state; the discriminant is Slurm's bit number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(
@@ -121,7 +121,7 @@ pub enum JobFlag {
 }
 
 impl JobFlag {
-    /// Every flag with Slurm's word and compact code (empty where Slurm has none), in the order of the bits.
+    /// Every flag with Slurm's keyword and compact code (empty where Slurm has none), in the order of the bits.
     pub const ALL: [(Self, &'static str, &'static str); 17] = [
         (Self::LaunchFailed, "LAUNCH_FAILED", ""),
         (Self::GetenvFailed, "GETENV_FAILED", ""),
@@ -147,12 +147,12 @@ impl JobFlag {
     }
 }
 
-/// The flags of a job's state word, at Slurm's own bit positions.
+/// The flags of a job's state, at Slurm's bit positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobFlags(u32);
 
 impl JobFlags {
-    /// Whether the flag is set.
+    /// True if the flag is set.
     pub const fn contains(self, flag: JobFlag) -> bool {
         self.0 & flag.bit() != 0
     }
@@ -162,7 +162,7 @@ impl JobFlags {
         self.0 |= flag.bit();
     }
 
-    /// Whether none is set.
+    /// True if no flag is set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -176,29 +176,28 @@ impl JobFlags {
     }
 }
 
-/// A job's state as one answer of Slurm tells it.
+/// A job's state as one response of Slurm reports it.
 ///
-/// `squeue`, `scontrol` and `sacct` print **one** word, and a flag hides the base state: `COMPLETING` does not say which end the
-/// job came to. The base state is then `None`: not told, and never to be read as an end. Words no table knows are kept
-/// in [`unknown`](Self::unknown).
+/// `squeue`, `scontrol` and `sacct` print **one** keyword, and a flag hides the base state: `COMPLETING` does not reveal how the job ended.
+/// The base state is then `None`, which must never be read as an end. Unknown keywords are stored in [`unknown`](Self::unknown).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct JobState {
-    /// The base state, if the text tells or implies it.
+    /// The base state, if the text states or implies it.
     pub base: Option<JobBaseState>,
-    /// The flags the text shows. Single-word forms show at most one.
+    /// The flags in the text. Single-keyword forms show at most one.
     pub flags: JobFlags,
-    /// Words that are neither a known base state nor a known flag.
+    /// Keywords that are neither a known base state nor a known flag.
     pub unknown: Vec<String>,
 }
 
 impl JobState {
-    /// Reads any printed form: `RUNNING`, `CG`, `RUNNING,CONFIGURING,POWER_UP_NODE`, `CANCELLED by 20002`, `CANCELLED+`.
+    /// Parses any printed form: `RUNNING`, `CG`, `RUNNING,CONFIGURING,POWER_UP_NODE`, `CANCELLED by 20002`, `CANCELLED+`.
     pub fn parse(text: &str) -> Self {
         Self::parse_accounting(text).0
     }
 
-    /// Like [`parse`](Self::parse), and who cancelled the job: sacct prints `CANCELLED by <uid>`.
+    /// Like [`parse`](Self::parse), and returns the uid that cancelled the job: sacct prints `CANCELLED by <uid>`.
     pub fn parse_accounting(text: &str) -> (Self, Option<u32>) {
         let (words, by) = match text.split_once(" by ") {
             Some((words, uid)) => (words, uid.trim().parse().ok()),
@@ -207,11 +206,11 @@ impl JobState {
         (Self::from_words(words.split([',', ' ', '|'])), by)
     }
 
-    /// Reads a list of words, as JSON of data parser v0.0.40 and later has it (`["RUNNING","CONFIGURING"]`).
+    /// Reads a list of keywords, as in JSON of data parser v0.0.40 and later (`["RUNNING","CONFIGURING"]`).
     pub fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let mut state = Self::default();
         for word in words {
-            // sacct marks a cut column with a plus sign.
+            // sacct marks a truncated column with a plus sign.
             let word = word
                 .trim_start()
                 .trim_end_matches(|c: char| c == '+' || c.is_whitespace());
@@ -249,11 +248,11 @@ impl JobState {
         }
     }
 
-    /// Flags that occur with one base state only tell it. `COMPLETING`, `STAGE_OUT`, `REVOKED`, `EXPEDITING`, and the
-    /// `REQUEUED` stored by accounting stay open.
+    /// Flags that occur with only one base state imply it. `COMPLETING`, `STAGE_OUT`, `REVOKED`, `EXPEDITING`, and the `REQUEUED` stored by
+    /// accounting imply none.
     fn implied_base(&self) -> Option<JobBaseState> {
         let any = |flags: &[JobFlag]| flags.iter().any(|flag| self.flags.contains(*flag));
-        // A completing job hides what comes after it, whatever other flag is there.
+        // A completing job's next state is hidden, whatever other flag is set.
         if any(&[JobFlag::Completing, JobFlag::StageOut, JobFlag::Revoked]) {
             return None;
         }
@@ -276,12 +275,12 @@ impl JobState {
         None
     }
 
-    /// Whether a flag is set.
+    /// True if a flag is set.
     pub const fn has(&self, flag: JobFlag) -> bool {
         self.flags.contains(flag)
     }
 
-    /// Whether the base state is this one.
+    /// True if this is the base state.
     pub fn is(&self, base: JobBaseState) -> bool {
         self.base == Some(base)
     }
@@ -291,14 +290,14 @@ impl JobState {
         self.base.is_some_and(JobBaseState::finished) || self.has(JobFlag::Revoked)
     }
 
-    /// Finished, and nothing of the run is left to clean up. Final for this run only: the owner may requeue the job as long
-    /// as its record is in memory (`MinJobAge`).
+    /// Finished, with nothing of the run left to clean up. Final for this run only: the owner may requeue the job as long as its record is
+    /// in memory (`MinJobAge`).
     pub fn is_terminal(&self) -> bool {
         self.finished() && !self.has(JobFlag::Completing)
     }
 
-    /// Whether an accounting row or a jobcomp record with this state belongs to a run that is over. Besides the
-    /// finished states that is `REQUEUED`, the value accounting stores for the run before a plain requeue.
+    /// True if an accounting row or a jobcomp record with this state belongs to a run that is over. In addition to the finished states that
+    /// is `REQUEUED`, which accounting stores for the run before a plain requeue.
     pub fn ends_run_in_accounting(&self) -> bool {
         self.finished() || (self.base.is_none() && self.has(JobFlag::Requeued))
     }

@@ -1,7 +1,7 @@
-//! Slurm's words as types: job and node states, ids, resources, host lists, exit codes and reasons.
+//! Slurm's vocabulary as types: job and node states, ids, resources, host lists, exit codes and reasons.
 //!
-//! Pure: no IO, no async, no clock. Every reader here takes text of Slurm 22.05 to 26.05, survives any other text, and keeps what
-//! it does not know instead of failing or guessing. How the text is obtained is `slurm-client`'s business.
+//! Pure: no IO, no async, no clock. Every parser here accepts the text of Slurm 22.05 to 26.05 and survives any other. Unknown parts are
+//! stored as they are; nothing is guessed. `slurm-client` obtains the text.
 
 pub mod data;
 mod exit_code;

@@ -1,4 +1,4 @@
-//! The stage of life a node's state stands for.
+//! Lifecycle of a node, derived from its state.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node_state::{NodeBaseState, NodeFlag, NodeState};
 
-/// A node's stage of life, from one snapshot of its state.
+/// A node's stage in its lifecycle, from one snapshot of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifecycle {
@@ -14,22 +14,22 @@ pub enum Lifecycle {
     Provisioning,
     /// Can run jobs.
     Active,
-    /// Takes no new jobs, still has some.
+    /// Accepts no new jobs and still has some.
     Draining,
-    /// Takes no new jobs and has none.
+    /// Accepts no new jobs and has none.
     Drained,
-    /// Cannot run jobs, is not switched off.
+    /// Cannot run jobs and is not powered off.
     Down,
-    /// Is being switched off.
+    /// Is being powered off.
     Terminating,
-    /// Switched off or not there.
+    /// Powered off or gone.
     Terminated,
     /// The controller has not heard from it since its own start.
     Unknown,
 }
 
 impl Lifecycle {
-    /// The word used in events and metrics.
+    /// The keyword used in events and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Provisioning => "provisioning",
@@ -50,11 +50,11 @@ impl fmt::Display for Lifecycle {
     }
 }
 
-/// How far a node that is being provisioned has come.
+/// Progress of a node that is being provisioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProvisioningStage {
-    /// Asked for; the power-saving program has not run yet.
+    /// Requested; the power-saving program has not run yet.
     Requested,
     /// Powering up.
     Booting,
@@ -63,8 +63,8 @@ pub enum ProvisioningStage {
 }
 
 impl NodeState {
-    /// The controller lost contact but has not given the node up: `NOT_RESPONDING` while the base state is still a working one
-    /// and no power change explains the silence. Keep the former class and watch.
+    /// True if the controller has lost contact but has not set the node down: `NOT_RESPONDING` with a working base state and no power
+    /// change that explains the silence. The former lifecycle stays in force meanwhile.
     pub fn is_suspect(&self) -> bool {
         use NodeFlag::*;
         self.has(NotResponding)
@@ -82,15 +82,15 @@ impl NodeState {
             ])
     }
 
-    /// The stage of life this snapshot stands for. `has_jobs` is what the caller knows besides the state (CPUs allocated > 0).
+    /// The lifecycle of this snapshot. `has_jobs` is the caller's further knowledge (CPUs allocated > 0).
     ///
-    /// Rules in order, the first that fits counts; a node missing from the list is [`Lifecycle::Terminated`], which only the
-    /// caller can see:
+    /// The first rule that matches applies. A node missing from the list is [`Lifecycle::Terminated`], which only the caller can know:
     ///
     /// 1. `FUTURE`, or `POWERED_DOWN` without `ALLOCATED`/`MIXED`: terminated.
     /// 2. `POWERED_DOWN` (with an allocation), `POWERING_UP`, `POWER_UP`, `REBOOT_ISSUED`: provisioning.
     /// 3. `POWERING_DOWN`, `POWER_DOWN`, `POWER_DRAIN`: terminating.
-    /// 4. `DOWN`, `ERROR`, `INVALID_REG`, `FAIL` without jobs: down. `NOT_RESPONDING` alone decides nothing, see [`is_suspect`](Self::is_suspect).
+    /// 4. `DOWN`, `ERROR`, `INVALID_REG`, `FAIL` without jobs: down. `NOT_RESPONDING` alone decides nothing, see
+    ///    [`is_suspect`](Self::is_suspect).
     /// 5. `DRAIN`, `FAIL`, `MAINTENANCE`: draining with jobs, else drained.
     /// 6. `IDLE`, `ALLOCATED`, `MIXED`: active.
     /// 7. else unknown.
@@ -131,7 +131,7 @@ impl NodeState {
         }
     }
 
-    /// How far a node in [`Lifecycle::Provisioning`] has come.
+    /// Progress of a node in [`Lifecycle::Provisioning`].
     pub fn provisioning_stage(&self) -> Option<ProvisioningStage> {
         if self.lifecycle(false) != Lifecycle::Provisioning {
             None

@@ -1,4 +1,4 @@
-//! What a node's reason text says about its fate and its cause.
+//! Known reason texts of nodes, with the cause and the lifecycle they imply.
 
 use std::sync::LazyLock;
 
@@ -6,16 +6,16 @@ use regex::Regex;
 
 use crate::{Lifecycle, data};
 
-/// What one known reason text means.
+/// Meaning of a known reason text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeReason {
-    /// Who writes this text: `slurm`, `aws-parallelcluster`, `gcp-slurm`, `azure-cyclecloud`.
+    /// Author of the text: `slurm`, `aws-parallelcluster`, `gcp-slurm`, `azure-cyclecloud`.
     pub source: &'static str,
-    /// The stage of life it belongs to.
+    /// The node's lifecycle that it implies.
     pub lifecycle: Lifecycle,
-    /// A short word for the cause: `unreachable`, `power_saving`, `insufficient_capacity`, `spot_preempted`, …
+    /// The cause in a word: `unreachable`, `power_saving`, `insufficient_capacity`, `spot_preempted`, …
     pub cause: &'static str,
-    /// More about it; may be empty.
+    /// Further explanation; may be empty.
     pub note: &'static str,
 }
 
@@ -40,8 +40,7 @@ static TABLE: LazyLock<Vec<(Regex, NodeReason)>> = LazyLock::new(|| {
 });
 
 impl NodeReason {
-    /// The first row of the table whose pattern the text matches. Slurm's rows come first; a text an admin wrote by hand gives
-    /// `None`: its cause is the admin.
+    /// The first row of the table whose pattern matches the text. Slurm's rows come first. A text written by an administrator gives `None`.
     pub fn lookup(text: &str) -> Option<Self> {
         let text = text.trim();
         TABLE

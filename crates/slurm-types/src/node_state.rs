@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The base state of a node: the low four bits of Slurm's state word.
+/// The base state of a node: the low four bits of Slurm's state value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(
@@ -22,7 +22,7 @@ pub enum NodeBaseState {
 }
 
 impl NodeBaseState {
-    /// Every base state with Slurm's word.
+    /// Every base state with Slurm's keyword.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Unknown, "UNKNOWN"),
         (Self::Down, "DOWN"),
@@ -33,13 +33,13 @@ impl NodeBaseState {
         (Self::Future, "FUTURE"),
     ];
 
-    /// Slurm's word for it.
+    /// Slurm's keyword.
     pub const fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 }
 
-/// One flag of a node's state word; the discriminant is Slurm's bit number.
+/// One flag of a node's state; the discriminant is Slurm's bit number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(
@@ -74,7 +74,7 @@ pub enum NodeFlag {
 }
 
 impl NodeFlag {
-    /// Every flag with Slurm's word, in the order of the bits.
+    /// Every flag with Slurm's keyword, in the order of the bits.
     pub const ALL: [(Self, &'static str); 24] = [
         (Self::External, "EXTERNAL"),
         (Self::Reserved, "RESERVED"),
@@ -107,17 +107,17 @@ impl NodeFlag {
     }
 }
 
-/// The flags of a node's state word, at Slurm's own bit positions.
+/// The flags of a node's state, at Slurm's bit positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeFlags(u32);
 
 impl NodeFlags {
-    /// Whether the flag is set.
+    /// True if the flag is set.
     pub const fn contains(self, flag: NodeFlag) -> bool {
         self.0 & flag.bit() != 0
     }
 
-    /// Whether any of them is set.
+    /// True if any of them is set.
     pub fn any(self, flags: &[NodeFlag]) -> bool {
         flags.iter().any(|flag| self.contains(*flag))
     }
@@ -136,25 +136,25 @@ impl NodeFlags {
     }
 }
 
-/// A node's state as one answer of Slurm tells it.
+/// A node's state as one response of Slurm reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct NodeState {
-    /// The base state, if the text has one this version knows.
+    /// The base state; `None` if the text has none that this version knows.
     pub base: Option<NodeBaseState>,
     /// The flags.
     pub flags: NodeFlags,
-    /// Words that are neither a known base state nor a known flag.
+    /// Keywords that are neither a known base state nor a known flag.
     pub unknown: Vec<String>,
 }
 
 impl NodeState {
-    /// Reads scontrol's `IDLE+CLOUD+POWERED_DOWN`, sinfo's single words and codes (`drng`, `mix`) and their suffix symbols (`idle~`).
+    /// Parses scontrol's `IDLE+CLOUD+POWERED_DOWN`, sinfo's keywords and codes (`drng`, `mix`) and their suffix symbols (`idle~`).
     pub fn parse(text: &str) -> Self {
         Self::from_words(text.split(['+', ',', ' ']))
     }
 
-    /// Reads a list of words, as JSON of data parser v0.0.39 and later has it.
+    /// Reads a list of keywords, as in JSON of data parser v0.0.39 and later.
     pub fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let mut state = Self::default();
         for word in words {
@@ -193,12 +193,12 @@ impl NodeState {
             '!' => self.flags.insert(NodeFlag::PowerDown),
             '*' => self.flags.insert(NodeFlag::NotResponding),
             '-' => self.flags.insert(NodeFlag::Planned),
-            // POWER_DRAIN has no letter of its own in sinfo and scontrol.
+            // sinfo and scontrol have no separate letter for POWER_DRAIN.
             _ => self.flags.insert(NodeFlag::PowerDrain),
         }
     }
 
-    /// Words of sinfo that stand for a combination, and the older names of flags.
+    /// sinfo's keywords for a combination, and the older names of flags.
     fn add_short_word(&mut self, upper: &str) -> bool {
         let (base, flag) = match upper {
             "ALLOC" => (Some(NodeBaseState::Allocated), None),
@@ -221,7 +221,7 @@ impl NodeState {
             "NO_RESPOND" => (None, Some(NodeFlag::NotResponding)),
             _ => return false,
         };
-        // DRAIN and FAIL of sinfo are flags by the same name, found before.
+        // sinfo's DRAIN and FAIL are flags of the same name, found before.
         if let Some(base) = base {
             self.base = self.base.or(Some(base));
         }
@@ -231,12 +231,12 @@ impl NodeState {
         true
     }
 
-    /// Whether a flag is set.
+    /// True if a flag is set.
     pub const fn has(&self, flag: NodeFlag) -> bool {
         self.flags.contains(flag)
     }
 
-    /// Whether jobs hold the node: allocated, mixed, or still completing.
+    /// True if jobs hold the node: allocated, mixed, or still completing.
     pub fn has_jobs(&self) -> bool {
         matches!(
             self.base,

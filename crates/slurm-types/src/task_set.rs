@@ -1,4 +1,4 @@
-//! Sets of array task indexes: `1-10:2,15%4`, and the bitmap newer sacct prints.
+//! Sets of array task indexes: `1-10:2,15%4`, and the bitmap that newer sacct prints.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -9,13 +9,13 @@ pub const MAX_TASK: u32 = 4_000_001;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TaskSet {
     tasks: BTreeSet<u32>,
-    /// At most so many tasks run at once (`%4`).
+    /// Limit of concurrently running tasks (`%4`).
     pub throttle: Option<u32>,
-    /// The text ended in `...`: Slurm cut it (64 characters unless `SLURM_BITSTR_LEN` says more), so tasks are missing.
+    /// True if the text ended in `...`: Slurm truncated it (to 64 characters unless `SLURM_BITSTR_LEN` allows more), so tasks are missing.
     pub truncated: bool,
 }
 
-/// The text is no set of tasks.
+/// The text is not a set of tasks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read array tasks {text:?}: {problem}")]
 pub struct ParseTaskSetError {
@@ -33,7 +33,7 @@ impl TaskSet {
         }
     }
 
-    /// The tasks in rising order.
+    /// The tasks in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.tasks.iter().copied()
     }
@@ -43,17 +43,17 @@ impl TaskSet {
         self.tasks.len()
     }
 
-    /// Whether there is none.
+    /// True if the set has no tasks.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// Whether the task belongs to the set.
+    /// True if the set contains the task.
     pub fn contains(&self, task: u32) -> bool {
         self.tasks.contains(&task)
     }
 
-    /// The tasks of this set that are not in the other: what left an array's pending remainder between two readings.
+    /// The tasks of this set that are not in the other, e.g. those that left an array's pending remainder between two polls.
     pub fn difference(&self, other: &Self) -> Self {
         Self::new(self.tasks.difference(&other.tasks).copied())
     }
@@ -88,7 +88,7 @@ impl TaskSet {
 impl FromStr for TaskSet {
     type Err = ParseTaskSetError;
 
-    /// Reads `1,3,5-9:2%4` or a bitmap `0xC` (sacct of 24.11 and later: bit n is task n).
+    /// Parses `1,3,5-9:2%4` or a bitmap `0xC` (sacct of 24.11 and later: bit n is task n).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = |problem| ParseTaskSetError {
             text: text.chars().take(64).collect(),
@@ -107,7 +107,7 @@ impl FromStr for TaskSet {
             return Ok(Self { throttle, ..set });
         }
         let (ranges, truncated) = match ranges.strip_suffix("...") {
-            // A cut text may end inside a number, so the last item cannot be trusted.
+            // A truncated text may end inside a number, so the last item cannot be trusted.
             Some(cut) => (cut.rsplit_once(',').map_or("", |(whole, _)| whole), true),
             None => (ranges, false),
         };
@@ -133,7 +133,7 @@ impl FromStr for TaskSet {
                 return Err(error("range is reversed, too large or has step 0"));
             }
             tasks.extend((low..=high).step_by(step as usize));
-            // Slurm writes each task once; a text that repeats large ranges would cost without bound.
+            // Slurm writes each task once; a text that repeats large ranges would cost unbounded time.
             if tasks.len() > MAX_TASK as usize + 1 {
                 return Err(error("tasks are named more than once"));
             }
@@ -147,7 +147,7 @@ impl FromStr for TaskSet {
 }
 
 impl fmt::Display for TaskSet {
-    /// Writes runs as `low-high`, so the text is short and the same for equal sets.
+    /// Writes runs as `low-high`: short, and the same text for equal sets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut tasks = self.tasks.iter().copied().peekable();
         let mut first = true;

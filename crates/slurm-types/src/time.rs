@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A point in time as Slurm stores it (`time_t`, whole seconds).
 ///
-/// Text read by this project is printed by Slurm with `SLURM_TIME_FORMAT=%s`, so no zone and no daylight saving is involved.
+/// Slurm prints the text that this project parses with `SLURM_TIME_FORMAT=%s`, so neither time zones nor daylight saving matter.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -24,11 +24,11 @@ impl UnixTime {
         self.0
     }
 
-    /// Reads a time as printed by Slurm's commands under `SLURM_TIME_FORMAT=%s`, and the default form `2026-11-20T20:35:09`,
-    /// taken as UTC: the commands are run with `TZ=UTC`.
+    /// Parses a time as Slurm's commands print it under `SLURM_TIME_FORMAT=%s`, and the default form `2026-11-20T20:35:09`, taken as UTC:
+    /// the commands are run with `TZ=UTC`.
     ///
-    /// `Unknown`, `None`, `N/A`, `NONE`, an empty text and `0` all mean "not known" (Slurm stores 0 for an unset time), and
-    /// so does any other text that is no time: a caller who must tell those apart looks at the text first.
+    /// `Unknown`, `None`, `N/A`, `NONE`, an empty text and `0` all mean "not known" (Slurm stores 0 for an unset time). Any other invalid
+    /// text gives `None` as well; a caller who must distinguish them has to examine the text first.
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim().parse::<i64>() {
             Ok(secs) => (secs > 0).then_some(Self(secs)),
@@ -43,9 +43,9 @@ impl fmt::Display for UnixTime {
     }
 }
 
-/// Reads Slurm's duration text `[days-]hh:mm:ss`, `mm:ss` or plain seconds, in seconds. `None` if it is no duration.
+/// Parses Slurm's duration text `[days-]hh:mm:ss`, `mm:ss` or plain seconds, in seconds. `None` if it is not a duration.
 ///
-/// `RunTime`, `SecsPreSuspend`-like fields and `TimeLimit` are printed in this form by `secs2time_str` and `mins2time_str`.
+/// `secs2time_str` and `mins2time_str` print `RunTime`, `TimeLimit` and fields like `SecsPreSuspend` in this form.
 pub fn parse_duration_secs(text: &str) -> Option<u64> {
     let text = text.trim();
     let (days, clock) = match text.split_once('-') {
@@ -82,7 +82,7 @@ pub enum TimeLimit {
 }
 
 impl TimeLimit {
-    /// Reads `1-00:00:00`, `UNLIMITED`, `Partition_Limit`; `None` if the text is none of them.
+    /// Parses `1-00:00:00`, `UNLIMITED`, `Partition_Limit`; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim() {
             "UNLIMITED" | "INFINITE" => Some(Self::Unlimited),
@@ -94,7 +94,7 @@ impl TimeLimit {
         }
     }
 
-    /// The limit in minutes, if it is a number.
+    /// The limit in minutes; `None` if it is not a number.
     pub const fn minutes(self) -> Option<u32> {
         match self {
             Self::Minutes(minutes) => Some(minutes),
@@ -133,7 +133,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 }
 
 fn parse_digits(text: &str) -> Option<u64> {
-    // `str::parse` would also take a sign.
+    // `str::parse` would also accept a sign.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

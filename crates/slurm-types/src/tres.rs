@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Tres(BTreeMap<String, u64>);
 
-/// The text is no list of resources.
+/// The text is not a list of resources.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read resources {text:?}: expected name=count, got {item:?}")]
 pub struct ParseTresError {
@@ -18,7 +18,7 @@ pub struct ParseTresError {
 }
 
 impl Tres {
-    /// Amount of one resource by Slurm's name for it (`gres/gpu`), if it is listed.
+    /// Amount of a resource by Slurm's name (`gres/gpu`), if it is listed.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
@@ -33,7 +33,7 @@ impl Tres {
         self.get("cpu").unwrap_or(0)
     }
 
-    /// Memory in MiB, if memory is a consumable resource here.
+    /// Memory in MiB; `None` where memory is not a consumable resource.
     pub fn mem_mib(&self) -> Option<u64> {
         self.get("mem")
     }
@@ -58,18 +58,18 @@ impl Tres {
         })
     }
 
-    /// Every resource by name.
+    /// All amounts with their names, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
     }
 
-    /// Whether nothing is listed.
+    /// True if nothing is listed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Reads what can be read and returns the items that cannot beside it. For answers of Slurm, where one odd item must not
-    /// cost the whole record.
+    /// Parses the valid items and returns the invalid ones beside them. For output of Slurm, where one odd item must not cost the whole
+    /// record.
     pub fn parse_lossy(text: &str) -> (Self, Vec<String>) {
         let (mut tres, mut odd) = (Self::default(), Vec::new());
         for item in items(text) {
@@ -118,10 +118,10 @@ impl fmt::Display for Tres {
     }
 }
 
-/// Reads an amount of memory as Slurm prints it (`100M`, `8G`, `1.50T`, `4096`; no unit is MiB), in MiB, rounded down.
+/// Parses an amount of memory as Slurm prints it (`100M`, `8G`, `1.50T`, `4096`; no unit is MiB), in MiB, rounded down.
 pub fn parse_mem_mib(text: &str) -> Option<u64> {
     let (number, unit) = split_unit(text.trim())?;
-    // In KiB, so that `512K` is not lost in a sum of halves; then down to MiB.
+    // Computed in KiB, so that `512K` stays exact, then rounded down to MiB.
     let kib_per_unit: u64 = match unit {
         None | Some('M') => 1 << 10,
         Some('K') => 1,

@@ -1,11 +1,11 @@
-//! The coarse classes of reasons: what "the reason changed" means to a person.
+//! Coarse classes of reasons: a change of class is a change that matters to a person.
 
 use serde::{Deserialize, Serialize};
 
 use super::table::{DescriptionRow, ReasonRow};
 
-/// The class of a reason. Events about waiting are sent when the class changes, so it must not follow what the scheduler
-/// rewrites on every cycle.
+/// The class of a reason. Events about waiting are sent when the class changes, so it must not follow reasons that the scheduler rewrites
+/// on every cycle.
 ///
 /// Classes come from the column `category` of the reason table:
 ///
@@ -14,8 +14,8 @@ use super::table::{DescriptionRow, ReasonRow};
 /// | `not_evaluated` | `unknown` (the reason `None`) |
 /// | `waiting_turn` | `queue`, `resources`: `Priority` and `Resources` swap places whenever the head of the queue changes |
 /// | `limit` | `assoc_*`, `qos_*`, `array`, `fairshare`, `policy` |
-/// | `dependency` | `dependency`, as long as it may come true |
-/// | `dependency_never_satisfied` | `dependency` on what can never happen any more: somebody has to act |
+/// | `dependency` | `dependency`, as long as it may be fulfilled |
+/// | `dependency_never_satisfied` | `dependency` that can never be fulfilled: a person has to act |
 /// | `held` | `hold` |
 /// | `node_unavailable` | `node_unavailable`, and free texts that name nodes that are down |
 /// | `licence` | `license` |
@@ -27,21 +27,21 @@ use super::table::{DescriptionRow, ReasonRow};
 /// | `request` | `account`, `request_invalid`, `immediate` |
 /// | `failure` | `failure`: reasons of a job that ended |
 /// | `system` | `system`, `federation`, `obsolete` |
-/// | `unknown` | a text no table knows |
+/// | `unknown` | a text that no table contains |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonClass {
-    /// The scheduler has not looked at the job yet. Not worth an event: it becomes something else.
+    /// The scheduler has not evaluated the job yet. Not worth an event: the class changes soon.
     NotEvaluated,
-    /// Its turn will come: other jobs are ahead, or it is next and waits for room.
+    /// Other jobs are ahead, or the job is next and waits for resources.
     WaitingTurn,
     /// A limit of an association, a QOS or the array itself.
     Limit,
     /// Waits for another job.
     Dependency,
-    /// What it depends on can never happen any more.
+    /// Its dependency can never be fulfilled.
     DependencyNeverSatisfied,
-    /// Priority 0, until somebody releases it.
+    /// Priority 0, until it is released.
     Held,
     /// Nodes it needs are down, drained or reserved.
     NodeUnavailable,
@@ -51,19 +51,19 @@ pub enum ReasonClass {
     Reservation,
     /// Its begin time has not come.
     BeginTime,
-    /// The partition is down or its limits do not fit.
+    /// The partition is down, or its limits exclude the job.
     Partition,
     /// Burst buffer: space, staging, or a failed operation.
     BurstBuffer,
     /// Nodes are being powered up, a prolog runs, or the last run is still cleaned up.
     Starting,
-    /// The request itself cannot be met as it is.
+    /// The request cannot be met as it is.
     Request,
     /// Why a job ended.
     Failure,
     /// Slurm itself, or the federation.
     System,
-    /// No table knows the text.
+    /// No table contains the text.
     Unknown,
 }
 
@@ -89,7 +89,7 @@ impl ReasonClass {
         Self::Unknown,
     ];
 
-    /// The word used in events and metrics.
+    /// The keyword used in events and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NotEvaluated => "not_evaluated",
@@ -141,7 +141,7 @@ fn of_category(category: &str) -> ReasonClass {
     }
 }
 
-/// A dependency waits for another job, and for somebody to act once that can never do it any more.
+/// A dependency waits for another job; once it can never be fulfilled, a person has to act.
 pub(super) fn of_row(row: &ReasonRow) -> ReasonClass {
     match of_category(row.category) {
         ReasonClass::Dependency if row.actor != super::Actor::Wait => {
@@ -151,7 +151,7 @@ pub(super) fn of_row(row: &ReasonRow) -> ReasonClass {
     }
 }
 
-/// `Nodes required for job are DOWN, …` stands in place of `Resources`, but an admin has to act: it is about the nodes.
+/// `Nodes required for job are DOWN, …` replaces `Resources`, but an administrator has to act: the class is that of the nodes.
 pub(super) fn of_description(row: &ReasonRow, description: &DescriptionRow) -> ReasonClass {
     match of_row(row) {
         ReasonClass::WaitingTurn if description.actor == super::Actor::Admin => {

@@ -1,8 +1,8 @@
-//! Why a job waits, or why it ended: Slurm's reason texts, what they mean and who can act.
+//! Reasons why a job waits, or why it ended: Slurm's reason texts, their meaning, and who can act.
 //!
-//! Slurm prints one of 221 reason words, or a free text in its place (`state_desc`). Reasons are matched by their text, never
-//! by their number, since numbers are reused between versions; free texts first, since they stand *instead of* the word.
-//! scontrol replaces white space by underscores, so both spellings are taken.
+//! Slurm prints one of 221 reason keywords, or a free text in its place (`state_desc`). Reasons are matched by their text, never by their
+//! number, since numbers are reused between versions. Free texts are matched first, since they *replace* the keyword. scontrol replaces
+//! white space by underscores, so both spellings are accepted.
 
 mod class;
 mod table;
@@ -12,25 +12,25 @@ use std::collections::BTreeMap;
 pub use class::ReasonClass;
 pub use table::{Actor, DescriptionRow, ReasonRow, descriptions, rows};
 
-/// Looks reason texts up.
+/// Looks up reason texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Reason;
 
-/// What a reason text was found to mean.
+/// Meaning of a reason text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// The text as Slurm gave it.
+    /// The text as Slurm printed it.
     pub text: String,
-    /// The row of the reason; `None` if no table knows the text.
+    /// The row of the reason; `None` if no table contains the text.
     pub row: Option<&'static ReasonRow>,
-    /// The free-text pattern that matched, if one did. Its meaning and actor are finer than the row's.
+    /// The free-text pattern that matched, if any. Its meaning and actor are more specific than the row's.
     pub description: Option<&'static DescriptionRow>,
-    /// What the pattern captured: `nodes`, `resv`, `uid`, `part`, `groups`, `sig`, `name`, `tres`, `limit`, `used`, `plugin`, `msg`.
+    /// Captures of the pattern: `nodes`, `resv`, `uid`, `part`, `groups`, `sig`, `name`, `tres`, `limit`, `used`, `plugin`, `msg`.
     pub captures: BTreeMap<&'static str, String>,
 }
 
 impl Reason {
-    /// What the text means. Takes squeue's `%r`, scontrol's underscored form, and `%R`'s form in parentheses.
+    /// Looks up a text. Accepts squeue's `%r`, scontrol's underscored form, and `%R`'s form in parentheses.
     pub fn lookup(text: &str) -> Match {
         let trimmed = text.trim();
         let inner = trimmed
@@ -49,7 +49,7 @@ impl Reason {
             found.captures = captures;
             return found;
         }
-        // A reason word may be followed by details this version does not know: `ReqNodeNotAvail, something new`.
+        // Details that this version does not know may follow the keyword: `ReqNodeNotAvail, something new`.
         found.row =
             table::find(inner).or_else(|| table::find(inner.split([',', ':', '(', ' ']).next()?));
         found
@@ -57,12 +57,12 @@ impl Reason {
 }
 
 impl Match {
-    /// The reason word: the row's, or the text itself if no row knows it.
+    /// The reason's keyword: the row's, or the text itself if there is no row.
     pub fn reason(&self) -> &str {
         self.row.map_or(self.text.as_str(), |row| row.reason)
     }
 
-    /// The class, stable against the small changes a queue makes all the time.
+    /// The class, stable against the small changes that a queue makes all the time.
     pub fn class(&self) -> ReasonClass {
         match (self.row, self.description) {
             (Some(row), Some(description)) => class::of_description(row, description),
@@ -71,21 +71,21 @@ impl Match {
         }
     }
 
-    /// What it means, in one sentence; `None` if no row knows the text.
+    /// Its meaning in one sentence; `None` if there is no row.
     pub fn meaning(&self) -> Option<&'static str> {
         self.description
             .map(|description| description.meaning)
             .or(self.row.map(|row| row.meaning))
     }
 
-    /// Who can act; `None` if no row knows the text.
+    /// Who can act; `None` if there is no row.
     pub fn actor(&self) -> Option<Actor> {
         self.description
             .map(|description| description.actor)
             .or(self.row.map(|row| row.actor))
     }
 
-    /// What to do or to look at.
+    /// What to do or to check.
     pub fn advice(&self) -> Option<&'static str> {
         self.row.map(|row| row.advice)
     }

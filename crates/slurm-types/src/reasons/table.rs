@@ -1,4 +1,4 @@
-//! The reason table and the patterns of free texts, read once from the embedded files.
+//! The reason table and the patterns of free texts, parsed once from the embedded files.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data;
 
-/// Who can do something about it.
+/// Who can resolve a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Actor {
@@ -18,12 +18,12 @@ pub enum Actor {
     User,
     /// An administrator.
     Admin,
-    /// Nobody needs to: it passes by itself.
+    /// No action needed: it resolves by itself.
     Wait,
 }
 
 impl Actor {
-    /// The word used in the tables and in events.
+    /// The keyword used in the tables and in events.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -42,11 +42,11 @@ impl Actor {
 /// One row of `data/pending_reasons.tsv`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasonRow {
-    /// The word Slurm prints.
+    /// The keyword that Slurm prints.
     pub reason: &'static str,
-    /// The group it belongs to; see [`ReasonClass`](super::ReasonClass) for the coarser classes.
+    /// Its category; see [`ReasonClass`](super::ReasonClass) for the coarser classes.
     pub category: &'static str,
-    /// What it means, in one sentence.
+    /// Its meaning in one sentence.
     pub meaning: &'static str,
     /// Who can act.
     pub actor: Actor,
@@ -54,30 +54,30 @@ pub struct ReasonRow {
     pub advice: &'static str,
     /// Slurm's name of the limit, for limit reasons; else empty.
     pub limit: &'static str,
-    /// Where the limit's value is found (field of Slurm's REST answers); may be empty.
+    /// Field of Slurm's REST responses that holds the limit's value; may be empty.
     pub limit_source: &'static str,
-    /// Which facts tell more about the case; may be empty.
+    /// Further facts that explain the case; may be empty.
     pub evidence: &'static str,
     /// Name of the enum value in `slurm.h`.
     pub enum_name: &'static str,
-    /// Number(s) of the enum value; not dependable between versions, never matched.
+    /// Number(s) of the enum value; they differ between versions and are never matched.
     pub code: &'static str,
     /// First release branch that has it.
     pub first_version: &'static str,
-    /// Last release branch that has it; `current` if it is still there.
+    /// Last release branch that has it; `current` if it still exists.
     pub last_version: &'static str,
 }
 
-/// One row of `data/pending_descriptions.tsv`: a free text that may stand in place of the reason.
+/// One row of `data/pending_descriptions.tsv`: a free text that may replace the reason.
 #[derive(Clone, Debug)]
 pub struct DescriptionRow {
     /// The pattern as in the table.
     pub pattern: &'static str,
-    /// The reason word behind the text.
+    /// The keyword of the replaced reason.
     pub reason: &'static str,
     /// Who can act.
     pub actor: Actor,
-    /// What it means, in one sentence.
+    /// Its meaning in one sentence.
     pub meaning: &'static str,
     regex: Regex,
 }

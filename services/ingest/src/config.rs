@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// Default configuration with comments.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
-/// Keys of the section that were renamed.
+/// Renamed keys of the section: old name, new name.
 pub const RENAMED_KEYS: RenamedKeys = &[
     ("sweep_interval", "poll_interval"),
     ("sweep_interval_max", "max_poll_interval"),

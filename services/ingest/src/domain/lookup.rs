@@ -27,9 +27,9 @@ pub enum EndLookup {
 /// Time limits, from `[ingest]` of `mesh.toml`.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupLimits {
-    /// `missing_record_timeout`: the shortest wait before absence proves anything.
+    /// `missing_record_timeout`: the minimum wait before absence proves anything.
     pub patience: Duration,
-    /// `resolution_timeout`: the longest wait at all.
+    /// `resolution_timeout`: the maximum wait.
     pub within: Duration,
     /// Whether accounting is enabled.
     pub accounting: bool,

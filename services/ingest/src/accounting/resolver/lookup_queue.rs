@@ -14,7 +14,7 @@ use crate::doorbells::{JobReadRequest, postpone};
 const CHANNEL_CAPACITY: usize = 4_096;
 
 /// Maximum number of jobs whose doorbells wait for an answer. Further doorbells are redelivered, as waiting ones block those behind them.
-/// The evidence of both is stored.
+/// The evidence of both is retained.
 const MAX_WAITING_DOORBELLS: usize = 128;
 
 /// Outcome of doorbells that exceed [`MAX_WAITING_DOORBELLS`].
@@ -178,7 +178,7 @@ mod tests {
                 .all(|answer| answer.is_err())
         );
         assert!(sent_away.all(|answer| answer == Ok(DoorbellOutcome::Later)));
-        // Their evidence is stored, and an answer makes room.
+        // Their evidence is retained, and an answer makes room.
         let mut open = BTreeMap::new();
         while let Ok(question) = receiver.try_recv() {
             note(&mut open, question);

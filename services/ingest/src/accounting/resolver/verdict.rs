@@ -57,7 +57,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
             snapshot::fill(&mut end.job, &row.job);
             EndVerdict::Inferred(Box::new(end))
         }
-        // An end in the future must not cover a later run that no record has shown yet.
+        // A reported run that no record has shown and that ends in the future could be mistaken for a later run.
         None if end
             .end
             .is_some_and(|at| at > records.now + CLOCK_SKEW_SECONDS) =>

@@ -1,4 +1,4 @@
-//! The IO side: the database, without decisions.
+//! The database. No decisions.
 
 mod costs;
 mod outbox;

@@ -1,7 +1,7 @@
-//! `GET /v1/costs/live` and `GET /v1/costs`: what runs now costs, and what was spent.
+//! `GET /v1/costs/live` and `GET /v1/costs`: costs of running jobs, and past costs.
 //!
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
-//! coordinators their accounts', auditors and administrators everybody's.
+//! coordinators those of their accounts, auditors and administrators all jobs.
 
 mod response;
 
@@ -22,7 +22,7 @@ use crate::price_book::PriceBook;
 
 pub use response::{CostReport, CostReportRow, LiveCosts, LiveJob};
 
-/// What answers need. Without a price book nothing was ever computed.
+/// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub store: Store,
@@ -99,7 +99,7 @@ async fn spent(
         .sums(by, &filter)
         .await
         .map_err(|error| Problem::internal(&error))?;
-    // What is still running belongs to a period that has not ended.
+    // Runs that are still open belong to a period that has not ended.
     let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
         api.store
             .open_runs(&filter)
@@ -126,7 +126,7 @@ impl Api {
     }
 }
 
-/// The user whose jobs are asked for, if they may be.
+/// The requested user, if the caller may see that user's jobs.
 fn asked(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
     match user {
         Some(user) if !caller.may_ask_about(&user) => Err(Problem::forbidden(format!(
@@ -136,7 +136,7 @@ fn asked(caller: &Caller, user: Option<String>) -> Result<Option<String>, Proble
     }
 }
 
-/// A bound of the period; dates are days in UTC.
+/// Parses a bound of the period. Dates are days in UTC.
 fn time(key: &str, text: Option<&str>, now: DateTime<Utc>) -> Result<Option<i64>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let bound = TimeBound::parse(text, &now)

@@ -8,7 +8,7 @@ use mesh_runtime::RenamedKeys;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The section, every key with its default and a comment.
+/// The section with every key, its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 /// Keys of the section that were renamed.
 pub const RENAMED_KEYS: RenamedKeys = &[("database_url", "db.url")];
@@ -39,10 +39,10 @@ pub struct Database {
 }
 
 impl Database {
-    /// NodeSelector the database is; a path is relative to the data directory.
+    /// Location of the database. A relative path starts in the data directory.
     ///
     /// # Errors
-    /// What is wrong with it. The text may hold a password, so it is not repeated.
+    /// The fault. The text does not repeat the URL, which may hold a password.
     pub fn location(&self, data_dir: &Path) -> Result<Location, String> {
         let url = match self.url.as_str() {
             "" => "sqlite:cost-engine.db",
@@ -65,7 +65,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every fault, each with its key and what is allowed; none if the section can be used.
+    /// All faults, each with its key and the allowed values. Empty if the section is valid.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if !(1..=1000).contains(&self.batch_size) {

@@ -1,4 +1,4 @@
-//! From a run's usage and a price book to the payload of a cost event. Pure: the same facts and book give the same bytes.
+//! From a run's usage and a price book to the payload of a cost event. Pure: equal inputs give equal bytes.
 
 use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, CostLine, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -15,24 +15,24 @@ use crate::usage::{RunHistory, Usage, seconds, usage};
 /// Accrued cost of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccruedCost {
-    /// Rounded once.
+    /// Cost, rounded once.
     pub cost: Micros,
-    /// From the start on, suspended or not.
+    /// Seconds since the start, including suspensions.
     pub seconds: u64,
-    /// Cost lines.
+    /// Lines that add up to the cost.
     pub lines: Vec<CostLine>,
 }
 
-/// What a run costs per hour, and if it lasts until its time limit.
+/// Burn rate of a run, and its cost until the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunRate {
-    /// Per hour.
+    /// Cost per hour.
     pub burn: Micros,
-    /// Until the limit; `None` without one.
+    /// Cost until the time limit. `None` without one.
     pub estimate: Option<Micros>,
 }
 
-/// BurnRate rate and estimate of a run that has started.
+/// Burn rate and estimate of a run that has started.
 ///
 /// # Errors
 /// If there is no price.
@@ -41,7 +41,7 @@ pub fn rate(book: &PriceBook, job: &Job) -> Result<RunRate, PriceError> {
     rate_at(book, job, at)
 }
 
-/// The same at a later moment of the run; the estimate is that of the whole time limit at this rate.
+/// Burn rate and estimate at a later moment of the run. The estimate covers the whole time limit at this rate.
 fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<RunRate, PriceError> {
     let limit = job
         .time_limit_minutes
@@ -78,7 +78,7 @@ fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<RunRate, PriceError> 
     }
 }
 
-/// What a run has cost from its start to `end`.
+/// Cost of a run from its start to `end`.
 ///
 /// # Errors
 /// If there is no price for some part of it.
@@ -146,7 +146,7 @@ fn units(usage: &Usage) -> Result<&[billing::BillingSegment], PriceError> {
     }
 }
 
-/// The payload of `cost.estimated`. Without a price it says why, and has no amount.
+/// The payload of `cost.estimated`. Without a price it has a reason instead of an amount.
 pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
     let mut payload = CostEvent {
         job: Some(job.clone()),
@@ -163,8 +163,8 @@ pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
     payload
 }
 
-/// The payload of the `cost.estimated` that follows a resize: the new burn rate, and what the run costs with everything before the resize
-/// if it goes on until its time limit. `job` is the run after the resize, which is in the history already.
+/// The payload of the `cost.estimated` after a resize: the new burn rate, and the cost until the time limit, including the part before
+/// the resize. `job` is the run after the resize, and the history already contains the resize.
 pub fn estimated_after_resize(
     book: &PriceBook,
     history: &RunHistory,
@@ -192,10 +192,10 @@ pub fn estimated_after_resize(
     payload
 }
 
-/// The payload of `cost.finalized`. Without a price it says why, and has no amount.
+/// The payload of `cost.finalized`. Without a price it has a reason instead of an amount.
 ///
 /// # Errors
-/// [`PriceError::EndBeforeStart`]: no event can be made of a record that contradicts itself.
+/// [`PriceError::EndBeforeStart`]: a contradictory record gives no event.
 pub fn finalized(
     book: &PriceBook,
     history: &RunHistory,
@@ -225,8 +225,8 @@ pub fn finalized(
     Ok(payload)
 }
 
-/// The payload of `cost.adjusted`, from a history with its end, or `None` if nothing has changed, or there is no price now. `cause` is the job
-/// as the late event has it; what pricing needs is of the end's record.
+/// The payload of `cost.adjusted`, from a history with its end. `None` if nothing has changed or there is no price now. `cause` is the
+/// job in the late event; the facts for pricing come from the end's record.
 ///
 /// # Errors
 /// If the end is before the start, or the change does not fit 64 bits.
@@ -259,7 +259,7 @@ pub fn adjusted(
     Ok(Some(payload))
 }
 
-/// The only reason of an adjustment until now: a fact of the run came after its final cost.
+/// The only reason of adjustments at present: an event of the run arrived after its final cost.
 const LATE_FACT: &str = "late_fact";
 
 /// Names, paths and comments of one snapshot with the facts of the end's record.
@@ -291,7 +291,7 @@ fn money(book: &PriceBook, amount: Micros) -> Money {
     }
 }
 
-/// The event around a payload. Everything else comes from the job event, so nothing in it depends on when or where it is made.
+/// The event around a payload. All other fields come from the job event, so the result does not depend on when or where it is built.
 pub fn event(
     (id, id_source): (EventId, Option<IdSource>),
     kind: EventType,
@@ -316,7 +316,7 @@ pub fn event(
         owner: cause.owner.clone(),
         actor: None,
         entity: cause.entity.clone(),
-        // The place of its cause: a receiver that has seen later facts of the run knows that this one is older.
+        // The sequence of its cause. A receiver that has seen later events of the run can tell that this one is older.
         run_seq: cause.run_seq,
         schema_version: SCHEMA_VERSION,
         payload: Some(Payload::Cost(payload)),
@@ -356,7 +356,7 @@ mod tests {
                 estimate: Some(Micros(300_000))
             }
         );
-        // Half an hour at each price; suspended time is charged like any other.
+        // Half an hour at each price. Suspended time is charged like any other.
         let suspended = Job {
             suspended_seconds: 1800,
             ..job()

@@ -1,24 +1,24 @@
-//! What runs cost: pure functions over facts, without IO, clocks or floating point.
+//! Costs of runs: pure functions over facts, without IO, clocks or floating point.
 //!
-//! A run is charged for what it *held*, not for what it used. For every allocated node and every interval in which nothing changes
+//! A run is charged for its allocation, not for its actual use. For every allocated node and every interval in which nothing changes,
 //!
 //! ```text
 //! rate of the node per hour × seconds of the interval × share of the node / 3600
 //! ```
 //!
-//! is added up exactly, and the sum is rounded once, half to even, to millionths of the currency unit. Intervals are half open and end
-//! where something changes: the run starts or ends, is suspended or resumed, is resized, or the price changes. Everything that is a sum
-//! of runs (a job, an array, a person, a month) adds the rounded figures, so that reports agree with each other to the last digit.
+//! is added up exactly. The sum is rounded once, half to even, to millionths of the currency unit. Intervals are half open. They end
+//! at every change: the run starts or ends, is suspended, resumed or resized, or the price changes. Sums over runs (a job, an array, a
+//! user, a month) add the rounded amounts, so that reports agree to the last digit.
 //!
 //! - [`money`]: exact fractions, millionths, rounding.
-//! - [`rates`]: what a node costs, and since when.
-//! - [`share`]: which part of a node a run holds.
+//! - [`rates`]: rates of a node over time.
+//! - [`share`]: the charged share of a node.
 //! - [`price`]: the cost of a run, its burn rate and its estimate.
 //! - [`billing`]: cost by Slurm's own billing units instead of nodes.
-//! - [`period`]: what a node cost in a period, and how much of that its jobs paid.
-//! - [`suspension`]: suspended intervals from what is known about them.
+//! - [`period`]: cost of a node in a period, and the part that its jobs paid.
+//! - [`suspension`]: suspended intervals from partial records.
 //!
-//! Not here: where prices come from ([`crate::price_book`]) and how events are read ([`crate::usage`]).
+//! Not here: the source of prices ([`crate::price_book`]) and the decoding of events ([`crate::usage`]).
 
 pub mod billing;
 mod class;

@@ -1,4 +1,4 @@
-//! What can go wrong in this service.
+//! Errors of this service.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use crate::price_book::PriceBookError;
 /// An error of the cost engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The price book cannot be used.
+    /// The price book is invalid.
     #[error("cost-engine.price_book")]
     PriceBook(#[from] PriceBookError),
-    /// The database cannot be opened or brought to this version.
+    /// The database cannot be opened or migrated.
     #[error(transparent)]
     Open(#[from] mesh_db::Error),
     /// The database took too long to store a batch.
     #[error("write costs: no answer within {0:?}; is the database reachable?")]
     TooSlow(Duration),
-    /// The database refuses to do something.
+    /// The database refuses an operation.
     #[error("{action}")]
     Database {
-        /// What.
+        /// The operation.
         action: &'static str,
         /// Cause.
         #[source]
         source: sqlx::Error,
     },
-    /// What the database holds is no message of the contract: it was written by something else.
+    /// A stored value is not a valid message, so another program wrote it.
     #[error("{action}: stored message of {run} is damaged")]
     Damaged {
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// Which run or event.
+        /// Entity key of the run, or id of the event.
         run: String,
         /// Cause.
         #[source]
@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the database may be there again by itself: it restarts, or the way to it is cut.
+    /// True if the database may recover by itself: it is restarting, or unreachable.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Open(error) => error.is_unavailable(),

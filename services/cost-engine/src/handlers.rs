@@ -1,11 +1,11 @@
-//! Job events in, costs out: one transaction per batch, in stream order.
+//! Handles job events and adds costs: one transaction per batch, in stream order.
 //!
-//! Each run has at most one cost of each kind; the database says so. A job event that comes again finds its cost there and changes nothing.
-//! One that comes after the final cost, and would have changed it, gives `cost.adjusted`: the final cost and all its adjustments add up to what
-//! the run costs by everything that is known.
+//! The database allows at most one cost of each kind per run. A duplicate job event finds its cost and changes nothing. An event that
+//! arrives after the final cost and would change it produces `cost.adjusted`. The final cost and its adjustments add up to the cost by
+//! all known facts.
 //!
-//! Nobody pays for what is only inferred: a start or an end that no record of Slurm has. When a record comes (`job.updated`,
-//! `job.corrected`), the run is charged by that.
+//! Inferred starts and ends, without a Slurm record, are not charged. When a record arrives (`job.updated`, `job.corrected`), the run
+//! is charged by it.
 
 mod batch;
 
@@ -27,17 +27,16 @@ use crate::outbox::Outbox;
 use crate::price_book::PriceBook;
 use batch::Batch;
 
-/// How long a batch waits when the database refuses.
+/// Delay before a batch is retried after a database error.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How long one attempt may take: a server that is gone without a word is found out by it. Well within the consumer's ack wait.
+/// Time limit of one attempt, which detects a server that is gone silently. Well within the consumer's ack wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Handles job events.
 pub(crate) struct JobEvents {
     pub store: Store,
     pub book: watch::Receiver<Arc<PriceBook>>,
     pub outbox: Outbox,
-    /// Whether the database writes.
+    /// Condition: the database accepts writes.
     pub database: Condition,
 }
 
@@ -49,7 +48,7 @@ impl BatchHandler for JobEvents {
                 outcomes
             }
             Err(error) => {
-                // Nothing of the batch was written, so all of it comes again.
+                // Nothing of the batch was written, so all of it is redelivered.
                 let reason = mesh_runtime::error_chain(&error);
                 tracing::warn!(
                     error = reason,
@@ -70,8 +69,8 @@ impl JobEvents {
         let handled = tokio::time::timeout(ATTEMPT_TIMEOUT, handled).await;
         let handled = handled.unwrap_or(Err(Error::TooSlow(ATTEMPT_TIMEOUT)));
         if handled.is_err() {
-            // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, begins none on this connection any
-            // more. One to a server may be in the middle of an answer.
+            // SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and begins no more transactions on this
+            // connection. A connection to a server may be in the middle of an answer.
             writer.close_on_drop();
         }
         handled
@@ -82,7 +81,7 @@ impl JobEvents {
         writer: &mut Connection,
         messages: &[Message],
     ) -> Result<Vec<Disposition>, Error> {
-        // One book for the whole batch.
+        // The same book for the whole batch.
         let book = Arc::clone(&self.book.borrow());
         let events: Vec<_> = messages.iter().map(Message::event).collect();
         let mut batch = Batch::new(self.store.begin(writer).await?, book);
@@ -112,7 +111,7 @@ impl JobEvents {
             outcomes.push(outcome);
         }
         batch.commit().await?;
-        // From here on the costs are facts; publishing them is the outbox's work, now or after a crash.
+        // The costs are committed. The outbox publishes them, now or after a crash.
         if made {
             self.outbox.notify();
         }
@@ -128,9 +127,9 @@ enum BatchOutcome {
     Stored,
     /// The event does not affect costs.
     Nothing,
-    /// The cost was there already.
+    /// The cost exists already.
     Repeated,
-    /// No cost can be made of this.
+    /// No cost can be computed from this event.
     Refused(String),
 }
 
@@ -150,7 +149,7 @@ enum JobChange {
     Start,
     Changed(Change),
     End(Class),
-    /// Ended, without a record of Slurm.
+    /// Ended, without a Slurm record.
     Inferred,
     /// A Slurm record of an ended run, whose end may have been inferred before. A correction supersedes earlier events.
     Settled {
@@ -169,7 +168,7 @@ enum Change {
 }
 
 impl Change {
-    /// As it is stored.
+    /// Name in the database.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Suspended => "suspended",
@@ -193,7 +192,7 @@ fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
             }
         }
         EventType::JobStarted => JobChange::Start,
-        // What already runs when capture starts is estimated from there; its start is in the record.
+        // A job that was running when capture started is estimated from then on. Its start is in the record.
         EventType::JobBaseline if Class::of_state(&job.state) == Class::Open => JobChange::Start,
         EventType::JobSuspended => JobChange::Changed(Change::Suspended),
         EventType::JobResumed => JobChange::Changed(Change::Resumed),

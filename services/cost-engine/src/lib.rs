@@ -1,4 +1,4 @@
-//! Turns job events into what they cost.
+//! Computes costs from job events.
 //!
 //! ```text
 //! job.started, job.baseline ─► burn rate, estimate ─► cost.estimated
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! - [`domain`]: the formulas, pure.
-//! - [`price_book`]: what the site's nodes cost, from TOML, and what jobs must cost by that; `reload` follows its changes.
+//! - [`price_book`]: the site's prices from TOML, and checks of expected job costs. `price_book_watcher` follows changes of the file.
 //! - [`usage`] and [`costing`]: from Slurm's snapshots to facts, and from facts to the payload of a cost event.
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`api`]: `/v1/costs/live` and `/v1/costs`.
 //!
-//! Deliberately absent: budgets and accrual events; they come later.
+//! Deliberately absent: budgets and accrual events.
 
 pub mod adapters;
 pub mod api;
@@ -47,13 +47,13 @@ use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
 
-/// How long to wait before a database that is away is tried again.
+/// Delay before an unavailable database is retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A price book that shows every form; a start for a site's own.
+/// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
 
-/// The service.
+/// The cost engine.
 pub struct CostEngineService;
 
 impl Service for CostEngineService {
@@ -82,7 +82,7 @@ impl Service for CostEngineService {
     async fn start(context: Context) -> Result<RunningService, BoxError> {
         let (config, location, prices) = configuration(&context)?;
         metrics::describe();
-        // Named before anybody can ask: not ready until the database is open.
+        // Registered before the first readiness request: not ready until the database is open.
         let database = context.health.condition("cost-engine.database");
         if let Some(follower) = &prices {
             tracing::info!(
@@ -93,7 +93,7 @@ impl Service for CostEngineService {
         let store = Store::connect(&location)?;
         let prepared = match prepare(&store, prices.as_ref()).await {
             Ok(()) => true,
-            // The other services need not wait for it: `run` does.
+            // The other services need not wait for the database. `run` waits for it.
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
@@ -129,7 +129,7 @@ impl Service for CostEngineService {
             router,
             run: Box::pin(async move {
                 let ended = engine.run(prices).await;
-                // However it ended: a file that is not closed leaves its log unmerged.
+                // In every case: an unclosed file leaves its log unmerged.
                 store.close().await;
                 ended
             }),
@@ -137,10 +137,10 @@ impl Service for CostEngineService {
     }
 }
 
-/// Lets the next start compute everything again that the bus has: the file was recovered, and lacks costs.
+/// Makes the next start recompute all costs from the events on the bus, because the recovered file lacks costs.
 ///
 /// # Errors
-/// If it cannot be noted beside the file.
+/// If the marker next to the file cannot be written.
 pub fn compute_again(file: &Path) -> std::io::Result<()> {
     std::fs::write(marker(file), "")
 }
@@ -149,7 +149,7 @@ fn marker(file: &Path) -> PathBuf {
     PathBuf::from(format!("{}.compute-again", file.display()))
 }
 
-/// Makes the tables in a file that is not there.
+/// Creates the tables in a new file.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -158,7 +158,7 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The section, where the database is, and the price book if there is one.
+/// The section, the location of the database, and the price book if there is one.
 fn configuration(
     context: &Context,
 ) -> Result<(Config, Location, Option<PriceBookWatcher>), BoxError> {
@@ -177,7 +177,7 @@ fn configuration(
     Ok((config, location, prices))
 }
 
-/// Brings the tables to this version and notes which prices the book stands for.
+/// Migrates the tables and stores the content of the price book.
 async fn prepare(store: &Store, prices: Option<&PriceBookWatcher>) -> Result<(), error::Error> {
     store.prepare().await?;
     match prices {
@@ -187,7 +187,7 @@ async fn prepare(store: &Store, prices: Option<&PriceBookWatcher>) -> Result<(),
 }
 
 struct CostEngine {
-    /// Present where everything is to be computed again; none on a server.
+    /// Its presence requests recomputing everything. `None` on a database server.
     marker: Option<PathBuf>,
     config: Config,
     store: Store,
@@ -223,7 +223,7 @@ impl CostEngine {
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
-        // One task for all of it: whoever drops this future has stopped everything.
+        // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let handler = JobEvents {
                 store: store.clone(),

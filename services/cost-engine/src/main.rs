@@ -1,4 +1,4 @@
-//! The cost engine as a process of its own.
+//! The cost engine as a separate process.
 
 fn main() -> std::process::ExitCode {
     mesh_runtime::main::<cost_engine::CostEngineService>()

@@ -1,4 +1,4 @@
-//! Every metric of this service.
+//! All metrics of this service.
 
 /// Costs computed; labels `kind` (estimated, finalized) and `result` (priced, no_price).
 const COSTS: &str = "cost_engine_costs_total";

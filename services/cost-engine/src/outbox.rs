@@ -1,7 +1,7 @@
-//! Publishes what the database holds: first what an earlier process left, then what is added.
+//! Publishes the events in the outbox: first those left by an earlier process, then new ones.
 //!
-//! The bytes are fixed when the cost is committed. They remain in the outbox until JetStream has acknowledged them, so a crash at any
-//! moment publishes the same events with the same ids again, which JetStream and every consumer recognise.
+//! The bytes of an event are fixed when its cost is committed. It stays in the outbox until JetStream has acknowledged it. A crash at
+//! any moment republishes the same events with the same ids, which JetStream and all consumers deduplicate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use tracing::Span;
 use crate::adapters::{Store, Unpublished};
 use crate::metrics;
 
-/// Events published at a time.
+/// Maximum number of events per batch.
 const BATCH_EVENTS: u32 = 256;
-/// Looked at again after this time even if nobody notified it.
+/// Poll interval without notifications.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(30);
-/// After an error that is not NATS being away.
+/// Delay after an error other than an unavailable NATS.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Notified when there is something to publish. Cheap to clone.
+/// Handle to notify the publisher. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Outbox {
     added: Arc<Notify>,
 }
 
 impl Outbox {
-    /// Events were committed.
+    /// Notifies that events were committed.
     pub fn notify(&self) {
         self.added.notify_one();
     }
@@ -59,7 +59,7 @@ impl Outbox {
         }
     }
 
-    /// Publishes the oldest events; false if there are none.
+    /// Publishes the oldest events. False if there are none.
     async fn publish(
         &self,
         store: &Store,
@@ -88,7 +88,7 @@ impl Outbox {
             }
             Err(mesh_bus::Error::Cancelled) => Ok(true),
             Err(mesh_bus::Error::Invalid { id, reason }) => {
-                // The cost remains in the database; only its event cannot be published.
+                // The cost remains in the database. Only its event cannot be published.
                 tracing::error!(
                     event.id = id,
                     reason,
@@ -103,7 +103,7 @@ impl Outbox {
     }
 }
 
-/// The span of publishing an event: part of the trace of the job event behind it.
+/// Span for publishing an event, in the trace of the job event that caused it.
 fn span(waiting: &Unpublished) -> Span {
     let span = tracing::info_span!(
         "publish",

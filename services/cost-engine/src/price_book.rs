@@ -1,7 +1,7 @@
-//! The price book: what the site's nodes cost, as people write it down.
+//! The price book: prices of the site's nodes, written by the operator.
 //!
-//! A TOML file, documented in this service's README. Reading it is all or nothing: every fault is reported at once, each with file, line
-//! and key, and a book with a fault is never used. Names, dates and amounts are turned into the facts of [`crate::domain`] here, once.
+//! A TOML file, documented in this service's README. It is accepted completely or not at all: all faults are reported at once, each
+//! with file, line and key. Names, dates and amounts are converted to the types of [`crate::domain`] here, once.
 
 pub mod checks;
 mod file;
@@ -22,7 +22,7 @@ pub enum PriceBookError {
     /// The file cannot be read.
     #[error("read price book {path}", path = path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Cause.
         #[source]
@@ -31,32 +31,32 @@ pub enum PriceBookError {
     /// The book has faults.
     #[error("price book {file}: {faults}", faults = list(faults))]
     Invalid {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Every fault.
+        /// All faults.
         faults: Vec<Fault>,
     },
-    /// The content has changed, the version has not.
+    /// The content has changed, but the version has not.
     #[error(
         "price book {path} has changed, but is still {label:?}, which earlier costs name for other prices: change `version`",
         path = path.display()
     )]
     VersionReused {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Name and version.
         label: String,
     },
 }
 
-/// Something wrong in a price book.
+/// A fault in a price book.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The key, e.g. `node_type.price.on_demand`; empty if the text is not TOML.
+    /// The key, e.g. `node_type.price.on_demand`. Empty if the text is not valid TOML.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and the valid form.
     pub problem: String,
 }
 
@@ -90,17 +90,17 @@ pub enum Charge {
 /// A valid price book.
 #[derive(Clone, Debug)]
 pub struct PriceBook {
-    /// Its name.
+    /// Name of the book.
     pub name: String,
-    /// Its version; the site changes it with every change of prices.
+    /// Version. The site changes it with every price change.
     pub version: String,
-    /// ISO 4217 code. One currency per book, no conversion.
+    /// ISO 4217 code. One currency per book, without conversion.
     pub currency: String,
     /// Basis of the charge.
     pub charge: Charge,
-    /// SHA-256 of the content, in hexadecimal digits; comments and layout do not count.
+    /// SHA-256 of the content in hexadecimal digits, without comments and layout.
     pub digest: String,
-    /// The text it was read from.
+    /// Original text.
     pub content: String,
     node_types: Vec<NodeType>,
     partition_prices: BTreeMap<(String, String), Prices>,
@@ -131,7 +131,7 @@ impl Prices {
     }
 }
 
-/// Some nodes, some partitions, or nodes while they serve a partition. `None` is any.
+/// Selects nodes, partitions, or nodes while they serve a partition. `None` selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NodeSelector {
     nodes: Option<BTreeSet<String>>,
@@ -146,12 +146,12 @@ impl NodeSelector {
         has(&self.nodes, node) && has(&self.partitions, partition)
     }
 
-    /// Which of two that cover a node decides: the one that names nodes, then the one that names partitions.
+    /// Precedence of selectors that cover the same node: first those that name nodes, then those that name partitions.
     fn precision(&self) -> (bool, bool) {
         (self.nodes.is_some(), self.partitions.is_some())
     }
 
-    /// True if both cover something and neither is more precise.
+    /// True if both cover a common node with equal precedence.
     fn collides_with(&self, other: &Self) -> bool {
         let meet = |a: &Option<BTreeSet<String>>, b: &Option<BTreeSet<String>>| match (a, b) {
             (Some(a), Some(b)) => !a.is_disjoint(b),
@@ -164,10 +164,10 @@ impl NodeSelector {
 }
 
 impl PriceBook {
-    /// Reads a file.
+    /// Loads a file.
     ///
     /// # Errors
-    /// If it cannot be read, or with every fault in it.
+    /// If it cannot be read, or has faults. Lists all faults.
     pub fn load(path: &Path) -> Result<Self, PriceBookError> {
         let text = std::fs::read_to_string(path).map_err(|source| PriceBookError::Read {
             path: path.to_owned(),
@@ -176,10 +176,10 @@ impl PriceBook {
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// Reads a text; `file` names it in errors.
+    /// Parses a text. `file` is its name in errors.
     ///
     /// # Errors
-    /// With every fault in it.
+    /// All faults of the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, PriceBookError> {
         read::read(text).map_err(|faults| PriceBookError::Invalid {
             file: file.to_owned(),
@@ -187,12 +187,12 @@ impl PriceBook {
         })
     }
 
-    /// Name and version, as cost events carry them.
+    /// Name and version, as in cost events.
     pub fn label(&self) -> String {
         format!("{} {}", self.name, self.version)
     }
 
-    /// The word of what is charged, as cost events carry it.
+    /// Name of the charge mode, as in cost events.
     pub const fn mode_word(&self) -> &'static str {
         match &self.charge {
             Charge::Nodes(mode) => mode.as_str(),
@@ -200,7 +200,7 @@ impl PriceBook {
         }
     }
 
-    /// What a node is in this book while it serves a partition; `None` if no node type covers it.
+    /// Properties of a node while it serves a partition. `None` if no node type covers it.
     pub fn node(&self, node: &str, partition: &str) -> Option<NodeSpec> {
         let covering = self
             .node_types
@@ -225,7 +225,7 @@ impl PriceBook {
         })
     }
 
-    /// What some nodes are; those that no node type covers are left out, and pricing then says which.
+    /// Properties of several nodes. Nodes without a node type are left out, and pricing then reports them.
     pub fn nodes<'a>(&self, names: impl IntoIterator<Item = &'a str>, partition: &str) -> Nodes {
         names
             .into_iter()

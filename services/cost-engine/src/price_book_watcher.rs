@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::metrics;
 use crate::price_book::{PriceBook, PriceBookError};
 
-/// A price book in use, and the state of its file when it was read.
+/// The price book in use, and the stamp of its file when it was read.
 pub(crate) struct PriceBookWatcher {
     pub book: watch::Sender<Arc<PriceBook>>,
     path: PathBuf,
@@ -28,17 +28,17 @@ pub(crate) enum ReloadOutcome {
 }
 
 impl PriceBookWatcher {
-    /// Reads the book for the first time.
+    /// Loads the book for the first time.
     pub fn new(path: PathBuf) -> Result<Self, PriceBookError> {
         let seen = stamp(&path);
         let book = watch::Sender::new(Arc::new(PriceBook::load(&path)?));
         Ok(Self { book, path, seen })
     }
 
-    /// Notes which prices the book in use stands for.
+    /// Stores the content of the book in use under its name and version.
     ///
     /// # Errors
-    /// If its name and version stand for other prices already, or the database refuses.
+    /// If another content is already stored under them, or the database refuses.
     pub async fn admit(&self, store: &Store) -> Result<(), Error> {
         let book = Arc::clone(&self.book.borrow());
         admitted(store, &book, &self.path).await
@@ -60,9 +60,9 @@ impl PriceBookWatcher {
         }
     }
 
-    /// Reads the file again if it has changed.
+    /// Reloads the file if it has changed.
     async fn look(&mut self, store: &Store) -> ReloadOutcome {
-        // The state before reading: a change in between is seen the next time.
+        // The stamp before reading, so that a change in between is noticed next time.
         let now = stamp(&self.path);
         if now == self.seen {
             return ReloadOutcome::Unchanged;
@@ -77,7 +77,7 @@ impl PriceBookWatcher {
             }
             Err(error) => {
                 if matches!(error, Error::Database { .. }) {
-                    // Nothing is wrong with the book: it is read again at the next look.
+                    // The book is not at fault. It is read again at the next poll.
                     self.seen = before;
                 }
                 let current = self.book.borrow().label();
@@ -109,7 +109,7 @@ async fn admitted(store: &Store, book: &PriceBook, path: &Path) -> Result<(), Er
     }
 }
 
-/// Identifies a version of the file without reading it. Size and time both count: two writes may share a time.
+/// Identifies a version of the file without reading it. Both size and time count, because two writes may have the same time.
 fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))

@@ -1,7 +1,7 @@
-//! From Slurm's snapshots of a job to the facts that pricing needs.
+//! Extracts the facts needed for pricing from Slurm's snapshots of a job.
 //!
-//! A run is assembled from its events: the snapshot at its start, suspensions, resumptions and resizes with their times, and
-//! the snapshot at its end. Events may come in any order and some may be missing; the last snapshot then fills in what it can.
+//! A run is assembled from its events: the snapshot at its start, the suspensions, resumptions and resizes with their times, and the
+//! snapshot at its end. Events may arrive in any order, and some may be missing. The last snapshot then fills the gaps where possible.
 
 use mesh_events::proto::mesh::job::v1::Job;
 use num_traits::Zero as _;
@@ -12,31 +12,31 @@ use crate::domain::billing::BillingSegment;
 use crate::domain::suspension::{self, SuspensionChange};
 use crate::domain::{Amounts, Exact, NodeAmounts, Run, Segment};
 
-/// What is known of a run, from its events.
+/// Known facts of a run, from its events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunHistory {
     /// The job when its run was first seen running.
     pub start: Option<Job>,
     /// Suspensions and resumptions.
     pub marks: Vec<(i64, SuspensionChange)>,
-    /// Resizes: when, and the job afterwards.
+    /// Resizes: time, and the job afterwards.
     pub resizes: Vec<(i64, Job)>,
-    /// When it ended (Unix seconds), and the record of that.
+    /// Time of the end (Unix seconds), and its record.
     pub end: Option<(i64, Job)>,
 }
 
 /// The resources that a run held.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// For node prices.
+    /// Allocation for node prices.
     pub run: Run,
-    /// For billing prices.
+    /// Billing units for billing prices.
     pub billing: Vec<BillingSegment>,
     /// The partition it ran in.
     pub partition: String,
 }
 
-/// What pricing and lists of running jobs need of a job, some 200 bytes for an ordinary one: it is stored for every run, for ever.
+/// The fields of a job needed for pricing and lists of running jobs, about 200 bytes. They are stored permanently for every run.
 pub fn pricing_facts(job: &Job) -> Job {
     Job {
         job_id: job.job_id,
@@ -57,18 +57,18 @@ pub fn pricing_facts(job: &Job) -> Job {
     }
 }
 
-/// True if the run got an allocation: Slurm fills in a start time for some jobs that were cancelled while they waited, but no nodes.
+/// True if the run got an allocation. Slurm sets a start time, but no nodes, for some jobs that were cancelled while pending.
 pub fn has_started(job: &Job) -> bool {
     job.start_time.is_some() && (!job.alloc_tres.is_empty() || !allocation(job).is_empty())
 }
 
-/// Unix seconds of a time.
+/// Converts a time to Unix seconds.
 pub fn seconds(time: Option<&Timestamp>) -> Option<i64> {
     time.map(|time| time.seconds)
 }
 
-/// Allocation per node: as Slurm reports it, else the totals split evenly. Decided per resource: the JSON of Slurm 22.05
-/// has cores and memory per node, but GPUs only as a total.
+/// Allocation per node: as reported by Slurm, else the totals split evenly. Decided per resource, because the JSON of Slurm 22.05 has
+/// cores and memory per node, but GPUs only as a total.
 pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
     let expand = |nodes: &str| HostList::expand(nodes).unwrap_or_default();
     let mut held: Vec<NodeAmounts> = job
@@ -132,7 +132,7 @@ pub fn billing_units(job: &Job) -> Option<u64> {
 
 /// The usage of a run from its history and its newest snapshot, up to `end`.
 pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
-    // The newest record knows the start best: Slurm sets it anew when cloud nodes have booted.
+    // The newest record has the most accurate start: Slurm resets it when cloud nodes have booted.
     let start = seconds(newest.start_time.as_ref())
         .or_else(|| seconds(history.start.as_ref()?.start_time.as_ref()));
     let mut resizes: Vec<_> = history.resizes.iter().map(|(at, job)| (*at, job)).collect();
@@ -156,7 +156,7 @@ pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
         .map(|(&(from, job), to)| (from, to, job))
         .collect();
     let mut known = suspension::intervals(&history.marks, end);
-    // While it runs the sum is without the suspension that goes on, and of some sources there is none.
+    // While the run is active, the sum lacks the current suspension, and some sources have no sum.
     if newest.end_time.is_some() && newest.suspended_seconds > 0 {
         known = suspension::at_most(known, newest.suspended_seconds);
     }
@@ -239,7 +239,7 @@ mod tests {
             cpus(&held),
             [("n1", ratio(2, 1).unwrap()), ("n2", ratio(1, 1).unwrap())]
         );
-        // Of the GPU and the memory only the total is known.
+        // For GPUs and memory only the total is known.
         for node in held {
             assert_eq!(
                 (node.amounts.gpu, node.amounts.mem_mib),
@@ -321,7 +321,7 @@ mod tests {
             usage(&history, &newest, 200).run.suspensions
         };
         assert_eq!(suspensions(40, end_time), [(130, 170)]);
-        // While it runs, and where no source has the sum.
+        // While the run is active, and for sources without a sum.
         assert_eq!(suspensions(40, None), [(130, 190)]);
         assert_eq!(suspensions(0, end_time), [(130, 190)]);
     }

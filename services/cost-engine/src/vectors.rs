@@ -1,6 +1,6 @@
 //! Checks files of cost test vectors (`cost-vectors/1`) against the formulas of [`crate::domain`].
 //!
-//! A vector is a small world (prices, nodes, runs) with the figures that must come out.
+//! A vector is a small scenario (prices, nodes, runs) with its expected amounts.
 
 mod check;
 mod schema;
@@ -13,60 +13,60 @@ use serde_json::Value;
 
 use schema::{File, Vector};
 
-/// The form of files this version reads.
+/// Schema version of the files.
 pub const SCHEMA: &str = "cost-vectors/1";
 
-/// A file that is no set of vectors.
+/// Why a file is not a valid set of vectors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not JSON, or not of the outer form.
+    /// Not JSON, or the outer structure is wrong.
     #[error("read cost vectors")]
     File(#[source] serde_json::Error),
-    /// Another schema.
+    /// Another schema version.
     #[error("schema is {found:?}; this version reads {SCHEMA:?}")]
     Schema {
-        /// What the file says.
+        /// Schema named in the file.
         found: String,
     },
-    /// A vector that is not of its kind's form; the source names the field.
+    /// A vector does not have the structure of its kind. The source names the field.
     #[error("vector {vector}")]
     Vector {
-        /// Its id, or its position if it has none.
+        /// Id of the vector, or its position if it has none.
         vector: String,
-        /// What is wrong.
+        /// Cause.
         #[source]
         source: serde_json::Error,
     },
-    /// A vector whose parts do not fit together.
+    /// The parts of a vector contradict each other.
     #[error("vector {vector}, field {field}: {problem}")]
     Field {
-        /// Its id.
+        /// Id of the vector.
         vector: String,
         /// The field.
         field: String,
-        /// What is wrong with it.
+        /// The fault, as text.
         problem: String,
     },
     /// Two vectors have the same id.
     #[error("vector {0} is there twice")]
     Duplicate(String),
-    /// Nothing to check.
+    /// The file has no vectors.
     #[error("the file has no vectors")]
     Empty,
 }
 
-/// A figure that came out otherwise.
+/// A value that differs from the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Id of the vector.
     pub vector: String,
     /// Its title.
     pub title: String,
-    /// Which figure.
+    /// Name of the value.
     pub field: String,
-    /// What the file expects.
+    /// Value in the file.
     pub expected: String,
-    /// What came out.
+    /// Computed value.
     pub found: String,
 }
 
@@ -86,17 +86,17 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Vectors checked.
+    /// Number of vectors checked.
     pub checked: usize,
-    /// Figures that came out otherwise.
+    /// Values that differ.
     pub differences: Vec<Difference>,
 }
 
 impl Report {
-    /// True if every figure came out as expected.
+    /// True if all values are as expected.
     pub fn passed(&self) -> bool {
         self.differences.is_empty()
     }
@@ -105,7 +105,7 @@ impl Report {
 /// Checks the vectors of a file.
 ///
 /// # Errors
-/// If the text is not such a file; the error names vector and field. Figures that differ are in the report, not errors.
+/// If the text is not a valid file. The error names vector and field. Differing values are in the report, not errors.
 pub fn check_vectors(json: &str) -> Result<Report, Error> {
     let file: File = serde_json::from_str(json).map_err(Error::File)?;
     if file.schema != SCHEMA {
@@ -114,7 +114,7 @@ pub fn check_vectors(json: &str) -> Result<Report, Error> {
     if file.vectors.is_empty() {
         return Err(Error::Empty);
     }
-    // Read all before checking any: a file is right or wrong as a whole.
+    // Parses all vectors before checking any: a file is valid or invalid as a whole.
     let mut seen = BTreeSet::new();
     let vectors = file
         .vectors
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(report.checked, 57);
     }
 
-    /// The vectors with one of them changed.
+    /// The vectors, with one of them changed.
     fn changed(id: &str, change: impl FnOnce(&mut Value)) -> String {
         let mut file: Value = serde_json::from_str(VECTORS).unwrap();
         let vectors = file["vectors"].as_array_mut().unwrap();

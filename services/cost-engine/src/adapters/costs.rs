@@ -1,4 +1,4 @@
-//! Costs and their adjustments: what a batch of job events reads and writes of them.
+//! Reads and writes costs and adjustments for a batch of job events.
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
@@ -8,7 +8,7 @@ use super::runs::Transaction;
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 
-/// What is stored of a cost event, apart from its bytes.
+/// Row of a cost event, without its bytes.
 #[derive(Clone, Debug)]
 pub struct CostRow<'a> {
     /// Cluster.
@@ -19,34 +19,34 @@ pub struct CostRow<'a> {
     pub kind: &'static str,
     /// Id of the event.
     pub event_id: &'a str,
-    /// Id of the job event it was computed from.
+    /// Id of the job event that caused it.
     pub cause_id: &'a str,
     /// Job.
     pub job: &'a Job,
     /// Owner's Unix user name.
     pub user: &'a str,
-    /// Account.
+    /// Account charged.
     pub account: &'a str,
-    /// Class.
+    /// Class of the cost.
     pub class: Class,
-    /// Currency of the price book, also without a price.
+    /// Currency of the price book, set also without a price.
     pub currency: &'a str,
-    /// Total; `None` without a price, and before the end.
+    /// Final total. `None` without a price, and for an estimate.
     pub total: Option<Micros>,
-    /// Seconds that were charged.
+    /// Charged seconds.
     pub charged_seconds: u64,
-    /// Price book.
+    /// Name and version of the price book.
     pub price_book: &'a str,
-    /// Why there is no price.
+    /// Why there is no price. Empty if there is one.
     pub problem: &'a str,
-    /// Start or end.
+    /// Start of the run for an estimate, end for a final cost.
     pub at: DateTime<Utc>,
 }
 
-/// A final cost as it is now.
+/// Present state of a final cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinalCost {
-    /// After all adjustments; `None` without a price.
+    /// Cost after all adjustments. `None` without a price.
     pub current: Option<Micros>,
     class: String,
     /// Name and version of the price book.
@@ -54,7 +54,7 @@ pub struct FinalCost {
 }
 
 impl FinalCost {
-    /// Class.
+    /// Class of the cost.
     pub fn class(&self) -> Class {
         if self.class == Class::Completed.as_str() {
             Class::Completed
@@ -64,33 +64,33 @@ impl FinalCost {
     }
 }
 
-/// What is stored of a `cost.adjusted`.
+/// Row of a `cost.adjusted` event.
 #[derive(Clone, Debug)]
 pub struct AdjustmentRow<'a> {
     /// Cluster.
     pub cluster: &'a str,
     /// Entity key of the run.
     pub run: &'a str,
-    /// Id of the event.
+    /// Id of the late job event.
     pub event_id: &'a str,
-    /// Id of the job event with the late fact.
+    /// Previous cost. `None` if there was no price.
     pub cause_id: &'a str,
-    /// Cost before; `None` if there was no price.
+    /// Difference to the previous cost.
     pub previous: Option<Micros>,
-    /// Change.
+    /// New cost.
     pub delta: Micros,
-    /// Cost now.
+    /// New class.
     pub total: Micros,
-    /// Class now.
+    /// New number of charged seconds.
     pub class: Class,
-    /// Seconds that are charged now.
+    /// End of the run.
     pub charged_seconds: u64,
     /// The run's end.
     pub at: DateTime<Utc>,
 }
 
 impl Transaction<'_> {
-    /// True if the run's cost of a kind is there.
+    /// True if the run has a cost of this kind.
     ///
     /// # Errors
     /// If the database refuses.
@@ -99,7 +99,7 @@ impl Transaction<'_> {
         Ok(self.first("look for cost", &sql).await?.is_some())
     }
 
-    /// The run's final cost, if it is there.
+    /// The run's final cost, if there is one.
     ///
     /// # Errors
     /// If the database refuses.
@@ -129,7 +129,7 @@ impl Transaction<'_> {
     /// Adds a cost, and its event to the outbox.
     ///
     /// # Errors
-    /// If the database refuses, also because the cost is there already.
+    /// If the database refuses, or the cost exists already.
     pub async fn add_cost(
         &mut self,
         row: &CostRow<'_>,
@@ -166,7 +166,7 @@ impl Transaction<'_> {
         self.add_event(row.event_id, body, traceparent).await
     }
 
-    /// Adds an adjustment, changes the final cost by it, and adds its event to the outbox.
+    /// Adds an adjustment, updates the final cost, and adds the event to the outbox.
     ///
     /// # Errors
     /// If the database refuses.
@@ -209,7 +209,7 @@ impl Transaction<'_> {
         self.add_event(row.event_id, body, traceparent).await
     }
 
-    /// True if an adjustment is there.
+    /// True if the adjustment exists.
     ///
     /// # Errors
     /// If the database refuses.
@@ -221,7 +221,7 @@ impl Transaction<'_> {
     /// Adds an event to the outbox.
     ///
     /// # Errors
-    /// If the database refuses, also because the event is there already.
+    /// If the database refuses, or the event exists already.
     pub async fn add_event(
         &mut self,
         id: &str,

@@ -1,4 +1,4 @@
-//! The outbox: cost events that JetStream does not have yet.
+//! The outbox: cost events that are not in JetStream yet.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use prost::Message as _;
 use super::Store;
 use crate::error::Error;
 
-/// What another process has made is published after this time: that process has ended, or is cut off from NATS.
+/// Delay before events of another process are published. That process has ended by then, or is cut off from NATS.
 const TAKEOVER_DELAY: Duration = Duration::from_secs(10);
 
-/// An event of the outbox.
+/// An event in the outbox.
 #[derive(Clone, Debug)]
 pub struct Unpublished {
     /// The event.
     pub event: Event,
-    /// Trace of the job event behind it; empty if there is none.
+    /// Trace context of the job event that caused it. Empty if there is none.
     pub traceparent: String,
 }
 
 impl Store {
-    /// The oldest unpublished events, in the order they were made: this process's own, and what others have left. If two take the same one,
-    /// JetStream knows it by its id.
+    /// The oldest unpublished events, in the order of their creation: those of this process, and those left behind by others. If two
+    /// processes publish the same event, JetStream deduplicates it by id.
     ///
     /// # Errors
-    /// If the database refuses or holds something else.
+    /// If the database refuses, or a stored event cannot be decoded.
     pub async fn unpublished(&self, limit: u32) -> Result<Vec<Unpublished>, Error> {
         const ACTION: &str = "read outbox";
         let now = Utc::now();
@@ -36,7 +36,7 @@ impl Store {
             .bind(&*self.instance)
             .push(" OR made_at < ")
             .bind((now - TAKEOVER_DELAY).timestamp_millis())
-            // Made while the clock was ahead: when, nobody knows.
+            // Created while the clock was ahead, so its true age is unknown.
             .push(" OR made_at > ")
             .bind((now + TAKEOVER_DELAY).timestamp_millis())
             .push(" ORDER BY seq LIMIT ")
@@ -62,10 +62,10 @@ impl Store {
             .collect()
     }
 
-    /// Takes events out of the outbox: JetStream has them, or never will.
+    /// Removes events that JetStream has stored or refused permanently.
     ///
     /// # Errors
-    /// If the database refuses; they will be published once more then, with the same ids.
+    /// If the database refuses. The events are then published again, with the same ids.
     pub async fn remove_published(&self, ids: Vec<String>) -> Result<(), Error> {
         const ACTION: &str = "empty outbox";
         let mut writer = self.writer().await?;
@@ -77,7 +77,8 @@ impl Store {
         }
         .await;
         if removed.is_err() {
-            // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, begins none on this connection any more.
+            // SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and begins no more transactions on this
+            // connection.
             writer.close_on_drop();
         }
         removed.map_err(Error::database(ACTION))
@@ -127,7 +128,7 @@ mod tests {
         drop(writer);
         let found = store.unpublished(10).await.unwrap();
         let ids: Vec<String> = found.into_iter().map(|found| found.event.id).collect();
-        // Who has made one just now may still be about to publish it.
+        // The process that created a recent event may still be about to publish it.
         assert_eq!(ids, ["ahead", "old"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Which prices each name and version of a price book stands for.
+//! Stores the content of every price book by name and version.
 
 use mesh_db::sql::Sql;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::price_book::PriceBook;
 
 impl Store {
-    /// Notes the content of a book under its name and version; false if they stand for other prices already.
+    /// Stores the content of a book under its name and version. False if another content is already stored under them.
     ///
     /// # Errors
     /// If the database refuses.
@@ -21,7 +21,7 @@ impl Store {
                 (&book.digest).into(),
                 (&book.content).into(),
             ])
-            // A book from before its text was stored gets it.
+            // Fills in the text of a book that was stored without it by an earlier version.
             .push(") ON CONFLICT (label) DO UPDATE SET content = excluded.content WHERE price_books.digest = excluded.digest AND price_books.content IS NULL");
         let noted = writer.conn().execute(&sql).await;
         noted.map_err(Error::database(ACTION))?;

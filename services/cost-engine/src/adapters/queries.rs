@@ -1,4 +1,4 @@
-//! Queries: sums of final costs, and running jobs.
+//! Queries: sums of final costs, and open runs.
 
 use std::collections::HashMap;
 
@@ -20,9 +20,9 @@ pub enum CostGroup {
     User,
     /// Slurm account.
     Account,
-    /// Month of the end, UTC.
+    /// Month of the run's end, UTC.
     Month,
-    /// Job, all its runs.
+    /// Job, with all its runs.
     Job,
     /// Partition.
     Partition,
@@ -51,7 +51,7 @@ pub struct Filter {
     pub user: Option<String>,
     /// Only runs that ended at or after this time, Unix seconds.
     pub since: Option<i64>,
-    /// Only runs that ended before this time.
+    /// Only runs that ended before this time, Unix seconds.
     pub until: Option<i64>,
 }
 
@@ -60,19 +60,19 @@ pub struct Filter {
 pub struct CostSum {
     /// Cluster.
     pub cluster: String,
-    /// User, account, month or job.
+    /// Value of the grouping.
     pub key: String,
     /// Currency.
     pub currency: String,
-    /// Runs.
+    /// Number of runs.
     pub runs: i64,
-    /// Runs without a price; they add nothing to the amounts.
+    /// Number of runs without a price. They add nothing to the amounts.
     pub unpriced: i64,
-    /// Of runs that ended COMPLETED.
+    /// Cost of runs that ended COMPLETED.
     pub completed: i64,
-    /// Of the others.
+    /// Cost of runs that ended otherwise.
     pub not_completed: i64,
-    /// Seconds that were charged.
+    /// Charged seconds.
     pub seconds: i64,
 }
 
@@ -85,9 +85,9 @@ pub struct OpenRun {
     pub user: String,
     /// Account.
     pub account: String,
-    /// The job as its first event had it.
+    /// The job in its first event.
     pub job: Job,
-    /// What happened since.
+    /// Later changes of the run.
     pub history: RunHistory,
 }
 
@@ -137,10 +137,10 @@ impl Store {
         sums.map_err(Error::database(ACTION))
     }
 
-    /// Open runs, oldest job first, restricted by the filter.
+    /// Open runs that match the filter, oldest job first.
     ///
     /// # Errors
-    /// If the database refuses or holds something else.
+    /// If the database refuses, or a stored job cannot be decoded.
     pub async fn open_runs(&self, filter: &Filter) -> Result<Vec<OpenRun>, Error> {
         const ACTION: &str = "read open runs";
         let runs = Sql::new(
@@ -151,7 +151,7 @@ impl Store {
             "SELECT m.cluster, m.run, m.kind, m.at, m.job FROM marks m JOIN runs r ON r.cluster = m.cluster AND r.run = m.run
              WHERE r.state = 'open' ORDER BY m.at",
         );
-        // Both reads see the same state.
+        // Both reads use the same snapshot of the database.
         let mut reader = self.reader(ACTION).await?;
         let (rows, marks) = async {
             let mut snapshot = reader.begin(Access::Snapshot).await?;
@@ -170,7 +170,7 @@ impl Store {
             let key = run_of(&row).map_err(Error::database(ACTION))?;
             let marks = marks_of.remove(&key).unwrap_or_default();
             let history = history(&key.1, Some(&row), &marks)?;
-            // An open run has a start: it is what opened it.
+            // An open run always has a start.
             let Some(job) = history.start.clone() else {
                 continue;
             };
@@ -190,7 +190,7 @@ fn run_of(row: &Row) -> Result<(String, String), sqlx::Error> {
     Ok((row.get("cluster")?, row.get("run")?))
 }
 
-/// What the caller may see, and asks for.
+/// Applies the caller's visibility and the filter.
 fn filtered(sql: Sql, filter: &Filter) -> Sql {
     let mut sql = visible(sql, &filter.visibility);
     if let Some(cluster) = &filter.cluster {

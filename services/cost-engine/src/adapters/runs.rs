@@ -1,4 +1,4 @@
-//! What a batch of job events reads and writes of runs, in one transaction. Their costs are in `costs`.
+//! Reads and writes runs for a batch of job events, in one transaction. Costs are in `costs`.
 
 use mesh_db::pool::{Access, Conn, Connection};
 use mesh_db::sql::{Row, Sql, Value};
@@ -11,10 +11,10 @@ use crate::domain::suspension::SuspensionChange;
 use crate::error::Error;
 use crate::usage::{RunHistory, pricing_facts};
 
-/// Writes that become durable together. Dropped without [`Transaction::commit`], nothing happened.
+/// A database transaction. Rolled back unless [`Transaction::commit`] is called.
 pub struct Transaction<'c> {
     inner: mesh_db::pool::Transaction<'c>,
-    /// This process, in the outbox.
+    /// Id of this process, for the outbox.
     pub(super) instance: &'c str,
 }
 
@@ -36,20 +36,20 @@ impl Store {
 }
 
 impl Transaction<'_> {
-    /// Commits.
+    /// Commits the transaction.
     ///
     /// # Errors
-    /// If the database refuses; nothing was written then.
+    /// If the database refuses. Nothing is written then.
     pub async fn commit(self) -> Result<(), Error> {
         let committed = self.inner.commit().await;
         committed.map_err(Error::database("commit costs"))
     }
 
-    /// Keeps other processes from working on these runs until the end of the transaction: events of one run may be handled by several at a
-    /// time. A file has one writer anyway. Locks are taken in one order, so that nobody waits in a circle.
+    /// Locks these runs against other processes until the end of the transaction, because several processes may handle events of the
+    /// same run. SQLite has a single writer anyway. The locks are taken in a fixed order, which avoids deadlocks.
     ///
     /// # Errors
-    /// If another process holds one for too long, or the database refuses.
+    /// If another process holds a lock for too long, or the database refuses.
     pub async fn lock(&mut self, runs: &[(String, String)]) -> Result<(), Error> {
         if !matches!(self.inner.conn(), Conn::Postgres(_)) {
             return Ok(());
@@ -67,10 +67,10 @@ impl Transaction<'_> {
         locked.map(drop).map_err(Error::database("lock runs"))
     }
 
-    /// The stored history of a run.
+    /// Reads the history of a run.
     ///
     /// # Errors
-    /// If the database refuses or holds something else.
+    /// If the database refuses, or a stored job cannot be decoded.
     pub async fn history(&mut self, cluster: &str, run: &str) -> Result<RunHistory, Error> {
         let sql = Sql::new("SELECT start_job, end_job, ended_at FROM runs WHERE cluster = ")
             .bind(cluster)
@@ -87,7 +87,7 @@ impl Transaction<'_> {
         history(run, stored.as_ref(), &marks)
     }
 
-    /// Stores the start of a run. The first snapshot is retained; an ended run remains ended.
+    /// Stores the start of a run. The first snapshot is kept, and an ended run stays ended.
     ///
     /// # Errors
     /// If the database refuses.
@@ -107,7 +107,7 @@ impl Transaction<'_> {
         self.run("store start", &sql).await.map(drop)
     }
 
-    /// Stores the record of a run's end.
+    /// Stores the end of a run with its record.
     ///
     /// # Errors
     /// If the database refuses.
@@ -130,7 +130,7 @@ impl Transaction<'_> {
         self.run("store end", &sql).await.map(drop)
     }
 
-    /// Closes a run whose end no record describes.
+    /// Closes a run without a record of its end.
     ///
     /// # Errors
     /// If the database refuses.
@@ -142,7 +142,7 @@ impl Transaction<'_> {
         self.run("close run", &sql).await.map(drop)
     }
 
-    /// Stores what happened to a run: `suspended`, `resumed`, or `resized` with the job afterwards. False if it was there already.
+    /// Stores a change of a run: `suspended`, `resumed`, or `resized` with the job afterwards. False if it was stored already.
     ///
     /// # Errors
     /// If the database refuses.
@@ -167,7 +167,7 @@ impl Transaction<'_> {
         Ok(self.run("store change of run", &sql).await? > 0)
     }
 
-    /// The text of a price book; `None` if it was never stored.
+    /// Text of a price book. `None` if it was never stored.
     ///
     /// # Errors
     /// If the database refuses.
@@ -195,7 +195,7 @@ impl Transaction<'_> {
     }
 }
 
-/// What a run is locked by: the first bytes of a hash, the same in every process.
+/// Lock key of a run: the first bytes of a hash, equal in all processes.
 fn key(cluster: &str, run: &str) -> i64 {
     let digest = Sha256::new()
         .chain_update(cluster)
@@ -207,7 +207,7 @@ fn key(cluster: &str, run: &str) -> i64 {
     i64::from_be_bytes(bytes)
 }
 
-/// The beginning of a statement that adds a run; the values of the last columns follow.
+/// Start of an INSERT for a run. The values of the last columns follow.
 fn new_run(
     cluster: &str,
     user: &str,
@@ -233,7 +233,7 @@ fn new_run(
     .push(", ")
 }
 
-/// Puts together what the tables have of a run.
+/// Assembles the history of a run from the rows of the tables.
 pub(super) fn history(run: &str, stored: Option<&Row>, marks: &[Row]) -> Result<RunHistory, Error> {
     const ACTION: &str = "read run";
     let decode = |bytes: Vec<u8>| {

@@ -1,4 +1,4 @@
-//! The cost engine's tables: a SQLite file for one process, or a PostgreSQL database for any number.
+//! The cost engine's tables: a SQLite file for one process, or a PostgreSQL database for several.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use sqlx::migrate::Migrator;
 use crate::error::Error;
 
 const NAME: &str = "cost-engine";
-/// Queries at a time.
+/// Maximum number of concurrent queries.
 const MAX_READERS: u32 = 4;
-/// A query takes no longer.
+/// Time limit of a query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// On PostgreSQL: one for batches of job events, one for the outbox.
+/// Writers on PostgreSQL: one for batches of job events, one for the outbox.
 const MAX_WRITERS: u32 = 2;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -34,20 +34,20 @@ pub struct Store {
     writer: Pool,
     readers: Pool,
     location: Location,
-    /// This process, in the outbox. Empty on a file: what an earlier process left there is this one's.
+    /// Id of this process in the outbox. Empty for SQLite, where events left by an earlier process belong to this one.
     pub(super) instance: Arc<str>,
 }
 
 impl Store {
-    /// The database, not opened yet.
+    /// Configures the database without opening it.
     ///
     /// # Errors
-    /// If its file cannot be made.
+    /// If its file cannot be created.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let (writer, readers, instance) = match location {
             Location::Sqlite(path) => {
                 if let Some(folder) = path.parent() {
-                    // What cannot be made is said by who opens the file.
+                    // Opening the file reports an error if the folder cannot be created.
                     drop(std::fs::create_dir_all(folder));
                 }
                 let (writer, readers) =
@@ -68,7 +68,7 @@ impl Store {
         })
     }
 
-    /// Opens the database and brings its tables to this version.
+    /// Opens the database and migrates its schema.
     ///
     /// # Errors
     /// If it cannot be used.
@@ -78,10 +78,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Makes the tables or brings them to this version.
+    /// Creates or migrates the tables.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If that fails.
     pub async fn prepare(&self) -> Result<(), Error> {
         match (&self.writer, &self.location) {
             (Pool::Sqlite(pool), _) => {
@@ -100,33 +100,32 @@ impl Store {
         Ok(())
     }
 
-    /// True if other processes may work on the same tables.
+    /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
         matches!(self.writer, Pool::Postgres(_))
     }
 
-    /// A connection that writes.
+    /// A connection for writing.
     ///
     /// # Errors
-    /// If none can be had in time.
+    /// If none is available in time.
     pub async fn writer(&self) -> Result<Connection, Error> {
         let connection = self.writer.acquire().await;
         connection.map_err(Error::database("open cost database"))
     }
 
-    /// A connection that reads.
+    /// A connection for reading.
     pub(super) async fn reader(&self, action: &'static str) -> Result<Connection, Error> {
         let connection = self.readers.acquire().await;
         connection.map_err(Error::database(action))
     }
 
-    /// All rows of a query.
     pub(super) async fn rows(&self, action: &'static str, sql: &Sql) -> Result<Vec<Row>, Error> {
         let rows = self.readers.rows(sql).await;
         rows.map_err(Error::database(action))
     }
 
-    /// Closes every connection; what was committed is on disk already.
+    /// Closes all connections. Committed data is on disk already.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;

@@ -1,4 +1,4 @@
-//! The answers, computed from rows and open runs. Pure: the time is an argument.
+//! Builds the responses from rows and open runs. Pure: the time is an argument.
 
 use std::collections::BTreeMap;
 
@@ -186,12 +186,12 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
     }
 }
 
-/// How long after its time limit a run may still be seen running: kills and clean-up take their time.
+/// How long after its time limit a run may still appear as running, because termination and clean-up take time.
 const LIMIT_GRACE_SECONDS: i64 = 3_600;
 
-/// Cost so far. A job may have started a moment ahead of our clock; that is no cost yet, not an error. A run long past its time limit has
-/// ended, even if no record of Slurm says how: it is counted up to the limit. Suspended time does not count towards it, so a run
-/// that was suspended is counted on.
+/// Cost so far. A start slightly ahead of our clock costs nothing yet and is not an error. A run far past its time limit has ended
+/// even without a Slurm record, so it is charged up to the limit. Suspended time does not count towards the limit, so a run that was
+/// suspended is charged up to now.
 fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), PriceError> {
     let start = open
         .job

@@ -1,9 +1,9 @@
 //! Cost by Slurm's billing units.
 //!
-//! Slurm weighs what a job was given with the partition's `TRESBillingWeights` and stores the result truncated to an integer (TRES
-//! `billing`). In mode `billing` that integer is charged, for all the time the job held its allocation: Slurm's own roll-up takes
-//! suspended time off CPUs only, never off billing. The weighing itself is here to check Slurm's figure
-//! (`assoc_mgr_tres_weighted`, Slurm 22.05 to 26.05).
+//! Slurm weighs a job's allocation with the partition's `TRESBillingWeights` and stores the result truncated to an integer (TRES
+//! `billing`). Mode `billing` charges that integer for the whole time of the allocation: Slurm's own roll-up subtracts suspended time
+//! from CPUs only, never from billing.
+//! The weighing itself is here to check Slurm's value (`assoc_mgr_tres_weighted`, Slurm 22.05 to 26.05).
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,20 @@ use num_traits::{ToPrimitive as _, Zero as _};
 use super::money::{Exact, integer, round_half_even};
 use super::{Micros, PriceError, RateSchedule};
 
-/// How weighted amounts become one figure: `PriorityFlags` of slurm.conf.
+/// Rule that combines the weighted amounts: `PriorityFlags` of slurm.conf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WeightRule {
-    /// All are added.
+    /// The sum of all amounts.
     #[default]
     Sum,
-    /// `MAX_TRES`: the largest of those that belong to nodes, plus the global ones (licences, burst buffers).
+    /// `MAX_TRES`: the largest node-specific amount, plus the global ones (licences, burst buffers).
     MaxTres,
-    /// `MAX_TRES_GRES` (Slurm 25.05): all generic resources, plus the largest of the others that belong to nodes, plus the global ones.
+    /// `MAX_TRES_GRES` (Slurm 25.05): all generic resources, plus the largest of the other node-specific amounts, plus the global
+    /// ones.
     MaxTresGres,
 }
 
-/// Weighs amounts by TRES name. Without any weight Slurm bills CPUs.
+/// Weighs amounts by TRES name. Without weights, Slurm bills CPUs.
 pub fn weigh(
     combine: WeightRule,
     weights: &BTreeMap<String, Exact>,
@@ -35,7 +36,7 @@ pub fn weigh(
     }
     let (mut largest, mut gres, mut all_nodes, mut global) =
         (Exact::zero(), Exact::zero(), Exact::zero(), Exact::zero());
-    // The billing TRES is the result, never a part of it.
+    // The billing TRES is the result, never an input.
     for (tres, weight) in weights
         .iter()
         .filter(|(tres, _)| tres.as_str() != "billing")
@@ -62,7 +63,7 @@ pub fn weigh(
     }
 }
 
-/// The integer that Slurm stores: the fraction is cut off.
+/// The integer that Slurm stores: the fraction is truncated.
 ///
 /// # Errors
 /// If it does not fit 64 bits.
@@ -74,7 +75,7 @@ pub fn truncate(billing: &Exact) -> Result<u64, PriceError> {
         .ok_or(PriceError::TooLarge)
 }
 
-/// What billing units cost when they are held for some seconds at one price; exact and rounded once.
+/// Cost of billing units held for some seconds at one price, exact and rounded once.
 ///
 /// # Errors
 /// If the amount does not fit 64 bits.
@@ -93,19 +94,19 @@ pub fn price_held(
 pub struct BillingSegment {
     /// First second.
     pub from: i64,
-    /// First second after; `None` until the run's end.
+    /// First second after. `None` means the run's end.
     pub to: Option<i64>,
-    /// Units, as Slurm computed them.
+    /// Units as computed by Slurm.
     pub units: u64,
 }
 
 /// A part of a billed run: price per unit and hour, units, seconds.
 pub type BillingLine = (Micros, u64, u64);
 
-/// Prices a run by its billing units, through price changes and resizes; rounded once.
+/// Prices a run by its billing units, across price changes and resizes. Rounded once.
 ///
 /// # Errors
-/// A [`PriceError`] if there is no price for some part or the run ends before it starts.
+/// A [`PriceError`] if some part has no price or the run ends before it starts.
 pub fn price_billing(
     rates: &RateSchedule,
     start: i64,

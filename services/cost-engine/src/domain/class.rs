@@ -1,4 +1,4 @@
-//! Did the money lead to a result?
+//! Classifies costs by the outcome of the run.
 
 use std::fmt;
 
@@ -14,21 +14,21 @@ pub enum Class {
 }
 
 impl Class {
-    /// Class of a run in this state, in Slurm's words.
+    /// Class of a run in this Slurm state.
     ///
-    /// Accounting writes `CANCELLED by 1000`, full forms append flags (`RUNNING,CONFIGURING`): the first word decides. A state that
-    /// nobody knows yet (a later Slurm) counts as not completed: it led to nothing that we know of.
+    /// Accounting writes `CANCELLED by 1000`, and full forms append flags (`RUNNING,CONFIGURING`), so only the first word counts. An
+    /// unknown state (of a later Slurm) counts as not completed, because it has no known result.
     pub fn of_state(state: &str) -> Self {
         match state.split([' ', ',', '+']).next().unwrap_or_default() {
             "COMPLETED" => Self::Completed,
-            // STOPPED keeps its CPUs, RESIZING closes one accounting record and opens the next: both runs go on.
+            // STOPPED keeps its CPUs. RESIZING closes one accounting record and opens the next. Both runs continue.
             "PENDING" | "RUNNING" | "SUSPENDED" | "STOPPED" | "RESIZING" | "CONFIGURING"
             | "COMPLETING" | "SIGNALING" | "STAGE_OUT" => Self::Open,
             _ => Self::NotCompleted,
         }
     }
 
-    /// The word.
+    /// Name in cost events.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",

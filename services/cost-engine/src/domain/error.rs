@@ -1,10 +1,10 @@
-//! Why a run has no price.
+//! Reasons why a run has no price.
 
 use std::fmt;
 
 use super::Market;
 
-/// A resource that a price counts.
+/// A resource with a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     /// CPUs, as Slurm counts them.
@@ -25,22 +25,22 @@ impl fmt::Display for Resource {
     }
 }
 
-/// A run that has no price. It is never charged 0 instead.
+/// The reason why a run has no price. Such a run is never charged 0 instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriceError {
-    /// The node type has no price at some time of the run.
+    /// The node type has no price for some time of the run.
     #[error(
         "no {market} price of node type {node_type:?} at Unix time {at}: add one to the price book"
     )]
     PriceMissing {
-        /// The node type.
+        /// Name of the node type.
         node_type: String,
-        /// The market.
+        /// Market of the node.
         market: Market,
         /// First second without a price.
         at: i64,
     },
-    /// No billing price at some time of the run.
+    /// There is no billing price for some time of the run.
     #[error("no price per billing unit at Unix time {at}: add one to the price book")]
     BillingPriceMissing {
         /// First second without a price.
@@ -49,25 +49,25 @@ pub enum PriceError {
     /// No node type of the price book covers the node.
     #[error("no node type covers node {node:?}: add it to the price book")]
     NodeTypeMissing {
-        /// The node.
+        /// Name of the node.
         node: String,
     },
-    /// The run holds a resource that, by the price book, the node does not have.
+    /// The run holds a resource that the node lacks according to the price book.
     #[error(
         "node {node:?} gave {resource}, but its node type {node_type:?} has none: correct the price book"
     )]
     ResourceNotOnNode {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its type.
+        /// Node type of the node.
         node_type: String,
-        /// What it gave.
+        /// The allocated resource.
         resource: Resource,
     },
-    /// Weighted shares need weights.
+    /// Weighted shares require weights.
     #[error("node type {node_type:?} has no weights")]
     WeightsMissing {
-        /// The node type.
+        /// Name of the node type.
         node_type: String,
     },
     /// The record ends before it starts.
@@ -78,19 +78,19 @@ pub enum PriceError {
         /// End, Unix time.
         end: i64,
     },
-    /// Nobody knows what a run that ran was given.
+    /// The allocation of a started run is unknown.
     #[error("it is not known which {what} the run was given")]
     AllocationMissing {
-        /// Nodes, or billing units.
+        /// Missing data: nodes or billing units.
         what: &'static str,
     },
-    /// More money than 64 bits of millionths hold.
+    /// The amount exceeds 64 bits of millionths.
     #[error("the amount does not fit 64 bits")]
     TooLarge,
 }
 
 impl PriceError {
-    /// The word for machines.
+    /// Machine-readable code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::PriceMissing { .. }
@@ -104,7 +104,7 @@ impl PriceError {
         }
     }
 
-    /// Code and sentence, as cost events carry it.
+    /// Code and description, as in cost events.
     pub fn problem(&self) -> String {
         format!("{}: {self}", self.code())
     }

@@ -1,4 +1,4 @@
-//! Money: exact fractions while computing, integer millionths of the currency unit as the result.
+//! Money: exact fractions for computing, integer millionths of the currency unit as the result.
 
 use std::fmt;
 use std::iter::Sum;
@@ -18,16 +18,16 @@ pub type Exact = BigRational;
 pub struct Micros(pub i64);
 
 impl Micros {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// The difference, stopping at the ends of the range.
+    /// Saturating difference.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 }
 
-/// Sums stop at the end of the range (nine million million currency units) instead of wrapping.
+/// Sums saturate at nine million million currency units instead of wrapping.
 impl Add for Micros {
     type Output = Self;
 
@@ -59,7 +59,7 @@ pub fn ratio(numerator: impl Into<BigInt>, denominator: impl Into<BigInt>) -> Op
     (!denominator.is_zero()).then(|| Exact::new(numerator.into(), denominator))
 }
 
-/// Rounds to whole millionths; a tie goes to the even neighbour, so that many roundings do not drift.
+/// Rounds to whole millionths. Ties go to the even neighbour, so that many roundings do not drift.
 ///
 /// # Errors
 /// If the amount does not fit 64 bits.
@@ -77,10 +77,10 @@ pub fn fraction(exact: &Exact) -> String {
     format!("{}/{}", exact.numer(), exact.denom())
 }
 
-/// Most digits a decimal may have on either side of its point: enough for every amount, and a bound for hostile input.
+/// Maximum number of digits on either side of the decimal point. Enough for every amount, and a bound for hostile input.
 const MAX_DIGITS: usize = 40;
 
-/// Reads a plain decimal number, exactly: `0.68`, `12`, `1_000.5`. No sign, no exponent.
+/// Parses a plain decimal number exactly: `0.68`, `12`, `1_000.5`. No sign, no exponent.
 pub fn decimal(text: &str) -> Option<Exact> {
     let text = text.replace('_', "");
     let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));

@@ -1,6 +1,6 @@
-//! What nodes cost in a period, and how much of it their jobs paid.
+//! Cost of nodes in a period, and the part that their jobs paid.
 //!
-//! Idle time is what nobody paid for; with `max_share`, jobs that fill different resources of a node can together pay more than it costs.
+//! Idle cost is paid by no job. With `max_share`, jobs that fill different resources of a node can together pay more than it costs.
 
 use num_traits::Zero as _;
 
@@ -8,25 +8,26 @@ use super::money::{Exact, integer, round_half_even};
 use super::price::Nodes;
 use super::{Interval, Micros, Mode, PriceError, Run, price};
 
-/// Nodes in a period.
+/// Costs of nodes in a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePeriod {
-    /// What the nodes cost, rounded once.
+    /// Cost of the nodes, rounded once.
     pub node_cost: Micros,
-    /// What each run paid in the period, rounded per run, in the order of the runs.
+    /// Cost of each run in the period, rounded per run, in the order of the runs.
     pub runs: Vec<Micros>,
-    /// Sum of those.
+    /// Sum of the runs' costs.
     pub allocated: Micros,
-    /// Cost that no run paid.
+    /// Cost not paid by any run.
     pub idle: Micros,
-    /// What runs paid above the cost.
+    /// Payments of runs above the cost of the nodes.
     pub over_recovery: Micros,
 }
 
-/// Compares the cost of nodes that are up for the whole period with what runs paid in it. Parts of runs outside do not count.
+/// Compares the cost of nodes that are up for the whole period with the costs of runs in it. Parts of runs outside the period do not
+/// count.
 ///
 /// # Errors
-/// A [`PriceError`] if there is no price for some part.
+/// A [`PriceError`] if some part has no price.
 pub fn node_period(
     mode: Mode,
     nodes: &Nodes,
@@ -88,7 +89,7 @@ fn clip(run: &Run, from: i64, to: i64) -> Result<Run, PriceError> {
         ..run.clone()
     };
     for segment in &mut part.segments {
-        // An open end means the end of the whole run, which the clipped run no longer knows: its own end is the same or earlier.
+        // An open end means the end of the whole run, which the clipped run no longer holds. Its own end is the same or earlier.
         segment.to = segment.to.or(Some(run.end));
     }
     Ok(part)

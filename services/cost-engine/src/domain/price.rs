@@ -11,82 +11,82 @@ use super::{Amounts, Interval, Market, Micros, Mode, NodeSpec, PriceError};
 
 const SECONDS_PER_HOUR: u64 = 3600;
 
-/// What a run held of one node.
+/// Allocation of a run on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAmounts {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// How much of it.
+    /// Allocated amounts.
     pub amounts: Amounts,
 }
 
-/// A part of a run in which its allocation did not change.
+/// A part of a run with an unchanged allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// First second.
     pub from: i64,
-    /// First second after; `None` until the run's end.
+    /// First second after. `None` means the run's end.
     pub to: Option<i64>,
-    /// What it held.
+    /// Allocation per node.
     pub allocation: Vec<NodeAmounts>,
 }
 
-/// What must be known of a run to price it.
+/// Facts needed to price a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// When its allocation began; `None` if it never did.
+    /// Start of the allocation. `None` if it never started.
     pub start: Option<i64>,
-    /// When it ended, or now. Without meaning if it never started.
+    /// End, or the present time. Ignored if it never started.
     pub end: i64,
-    /// What it held, and when. Segments do not overlap.
+    /// Allocations over time. Segments do not overlap.
     pub segments: Vec<Segment>,
-    /// When it was suspended. Parts outside the run do not count, overlapping ones count once.
+    /// Suspended intervals. Parts outside the run are ignored, and overlaps count once.
     pub suspensions: Vec<Interval>,
-    /// Whether it asked for whole nodes.
+    /// True if it requested whole nodes.
     pub exclusive: bool,
 }
 
-/// Nodes that were charged alike.
+/// Nodes with equal charges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The nodes, in order of name.
+    /// Names of the nodes, sorted.
     pub nodes: Vec<String>,
-    /// Their type.
+    /// Node type.
     pub node_type: String,
-    /// Their market.
+    /// Market of the nodes.
     pub market: Market,
-    /// What one of them costs per hour.
+    /// Rate of one node per hour.
     pub rate: Micros,
-    /// Which share of each was charged.
+    /// Charged share of each node.
     pub share: Exact,
-    /// For how long.
+    /// Charged seconds.
     pub seconds: u64,
 }
 
 /// The cost of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCost {
-    /// Before rounding.
+    /// Cost before rounding.
     pub exact: Exact,
-    /// After rounding.
+    /// Cost after rounding.
     pub cost: Micros,
-    /// From the start to the end, suspended or not.
+    /// Seconds from start to end, including suspensions.
     pub seconds: u64,
     /// Cost lines; they add up to `exact`.
     pub lines: Vec<Line>,
 }
 
-/// What a run costs per hour from its start on.
+/// Cost of a run per hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BurnRate {
-    /// Before rounding.
+    /// Rate before rounding.
     pub exact: Exact,
-    /// After rounding.
+    /// Rate after rounding.
     pub per_hour: Micros,
 }
 
 impl BurnRate {
-    /// What the run costs if it goes on for so long. Computed from the exact burn rate, rounded once.
+    /// Cost of the run if it lasts this long. Computed from the exact burn rate and rounded once.
     ///
     /// # Errors
     /// If the amount does not fit 64 bits.
@@ -101,7 +101,7 @@ pub type Nodes = BTreeMap<String, Arc<NodeSpec>>;
 /// Prices a run. A run that never started, or lasted no time, costs nothing.
 ///
 /// # Errors
-/// A [`PriceError`] if there is no price; never a smaller cost instead.
+/// A [`PriceError`] if some part has no price. Never a partial cost instead.
 pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError> {
     let nothing = RunCost {
         exact: Exact::zero(),
@@ -160,7 +160,7 @@ pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError
     })
 }
 
-/// The burn rate of an allocation at a moment.
+/// Burn rate of an allocation at a moment.
 ///
 /// # Errors
 /// A [`PriceError`] if there is no price at that moment.
@@ -197,7 +197,7 @@ fn spec_of<'a>(nodes: &'a Nodes, node: &str) -> Result<&'a NodeSpec, PriceError>
         })
 }
 
-/// Cuts an interval where a suspension begins or ends; says of each piece whether the run was suspended.
+/// Splits an interval where suspensions begin and end. The flag of each piece is true if the run was suspended.
 fn cut_at_suspensions(from: i64, to: i64, suspensions: &[Interval]) -> Vec<(i64, i64, bool)> {
     let mut cuts: Vec<i64> = suspensions
         .iter()
@@ -233,7 +233,7 @@ fn exact_sum(parts: &Parts) -> Exact {
     sum / integer(SECONDS_PER_HOUR)
 }
 
-/// Joins nodes that were charged alike.
+/// Groups nodes with equal charges.
 fn lines(nodes: &Nodes, parts: Parts) -> Result<Vec<Line>, PriceError> {
     let mut alike: BTreeMap<(String, Market, Micros, Exact, u64), Vec<String>> = BTreeMap::new();
     for ((node, rate, share), seconds) in parts {

@@ -1,4 +1,4 @@
-//! What a node costs per hour, and since when.
+//! Hourly rates of a node over time.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ pub enum Market {
     /// At the list price.
     #[default]
     OnDemand,
-    /// Cheaper, and the provider may take it back.
+    /// At a lower price; the provider may reclaim the node.
     Spot,
 }
 
 impl Market {
-    /// The word.
+    /// Name in price books and cost events.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => "on_demand",
@@ -30,12 +30,12 @@ impl fmt::Display for Market {
     }
 }
 
-/// A rate and when it holds: `[from, to)`, open where there is no bound.
+/// A rate and its validity `[from, to)`. Unbounded where a bound is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RatePeriod {
-    /// First second; `None` since ever.
+    /// First second. `None` is unbounded.
     pub from: Option<i64>,
-    /// First second after; `None` for ever.
+    /// First second after. `None` is unbounded.
     pub to: Option<i64>,
     /// Millionths per hour.
     pub per_hour: Micros,
@@ -51,13 +51,13 @@ impl RatePeriod {
     }
 }
 
-/// The rates of one node type in one market, in order of time; they may leave gaps but never overlap.
+/// The rates of one node type in one market, ordered by time. There may be gaps, but no overlaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateSchedule {
     periods: Vec<RatePeriod>,
 }
 
-/// Two periods hold at once, or one ends before it begins; the positions are those of the input.
+/// Two periods overlap, or one ends before it begins. The positions are those of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleError {
     /// The period at this position is empty.
@@ -67,14 +67,14 @@ pub enum ScheduleError {
 }
 
 impl RateSchedule {
-    /// Leaves out the periods that cost nothing.
+    /// Removes periods with a rate of zero.
     #[must_use]
     pub fn without_zero(mut self) -> Self {
         self.periods.retain(|period| period.per_hour != Micros(0));
         self
     }
 
-    /// Orders the periods.
+    /// Sorts the periods.
     ///
     /// # Errors
     /// If two overlap or one is empty.
@@ -100,7 +100,7 @@ impl RateSchedule {
         })
     }
 
-    /// True if it has no price at all.
+    /// True if there is no rate.
     pub fn is_empty(&self) -> bool {
         self.periods.is_empty()
     }

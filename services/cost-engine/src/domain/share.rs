@@ -1,11 +1,13 @@
-//! Which part of a node a run holds.
+//! The share of a node held by a run.
 //!
-//! - `max_share`: the largest of the CPU, memory and GPU parts. Who takes all memory blocks the node and pays it, CPUs or not.
-//! - `weighted_share`: each part times its weight; weights add up to 1, so jobs side by side never pay more than the node costs.
+//! - `max_share`: the largest of the CPU, memory and GPU parts. A run that takes all memory blocks the node and pays for all of it,
+//!   whatever its CPUs.
+//! - `weighted_share`: each part times its weight. Weights add up to 1, so concurrent jobs never pay more than the node costs.
 //! - `whole_node`: every allocated node counts fully.
 //!
-//! A share is never above 1. A run that asked for whole nodes has share 1. While a run is suspended its CPUs can serve others, memory and
-//! GPUs cannot: the CPU part is left out (Slurm's own usage roll-up does the same). A stopped run (SIGSTOP) keeps its CPUs and pays them.
+//! A share is never above 1. A run that requested whole nodes has share 1. While a run is suspended, its CPUs are available to others,
+//! but its memory and GPUs are not. So the CPU part is left out, as in Slurm's own usage roll-up. A stopped run (SIGSTOP) keeps its
+//! CPUs and pays for them.
 
 use std::sync::Arc;
 
@@ -14,20 +16,20 @@ use num_traits::{One as _, Zero as _};
 use super::money::{Exact, integer};
 use super::{Market, PriceError, RateSchedule, Resource};
 
-/// How the share of a node is computed.
+/// Rule for the share of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The largest part decides.
+    /// The largest part.
     #[default]
     MaxShare,
-    /// Weighted sum of the parts.
+    /// The weighted sum of the parts.
     WeightedShare,
-    /// Every allocated node fully.
+    /// The whole of every allocated node.
     WholeNode,
 }
 
 impl Mode {
-    /// The word.
+    /// Name in price books and cost events.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MaxShare => "max_share",
@@ -36,7 +38,7 @@ impl Mode {
         }
     }
 
-    /// The mode of a word.
+    /// Parses a name.
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::MaxShare, Self::WeightedShare, Self::WholeNode]
             .into_iter()
@@ -44,12 +46,12 @@ impl Mode {
     }
 }
 
-/// What a run holds of one node. Fractions, because totals may be split evenly.
+/// Amounts held on one node. Fractions, because totals may be split evenly over nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// CPUs, as Slurm counts them.
     pub cpu: Exact,
-    /// MiB. Zero where memory is no consumable resource.
+    /// Memory in MiB. Zero if memory is not a consumable resource.
     pub mem_mib: Exact,
     /// GPUs.
     pub gpu: Exact,
@@ -65,7 +67,7 @@ impl Amounts {
         }
     }
 
-    /// The same amounts spread over several nodes.
+    /// The same amounts divided evenly among several nodes.
     #[must_use]
     pub fn over(&self, nodes: usize) -> Self {
         let nodes = integer(nodes.max(1));
@@ -77,12 +79,12 @@ impl Amounts {
     }
 }
 
-/// What jobs may take of a node: effective CPUs, real minus specialised memory, configured GPUs.
+/// Resources of a node available to jobs: effective CPUs, real minus specialised memory, configured GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// CPUs.
     pub cpu: u64,
-    /// MiB.
+    /// Memory in MiB.
     pub mem_mib: u64,
     /// GPUs.
     pub gpu: u64,
@@ -91,33 +93,33 @@ pub struct Capacity {
 /// Weights of the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Of the CPU part.
+    /// Weight of the CPU part.
     pub cpu: Exact,
-    /// Of the memory part.
+    /// Weight of the memory part.
     pub mem: Exact,
-    /// Of the GPU part.
+    /// Weight of the GPU part.
     pub gpu: Exact,
 }
 
-/// What a price needs to know about a node.
+/// Properties of a node that determine its price.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
-    /// Its type in the price book.
+    /// Node type in the price book.
     pub node_type: String,
     /// How it was bought.
     pub market: Market,
-    /// What jobs may take of it.
+    /// Resources available to jobs.
     pub capacity: Capacity,
     /// Weights, for weighted shares.
     pub weights: Option<Weights>,
-    /// What it costs.
+    /// Rates over time.
     pub rates: Arc<RateSchedule>,
 }
 
-/// The share of a node that is charged.
+/// The charged share of a node.
 ///
 /// # Errors
-/// If the node does not have what it gave, or weights are needed and missing.
+/// If the node lacks an allocated resource, or required weights are missing.
 pub fn share(
     mode: Mode,
     node: &str,
@@ -210,7 +212,7 @@ mod tests {
             .unwrap_err();
             assert_eq!(error.code(), "resource_not_on_node");
         }
-        // Nobody looks at capacities when whole nodes are charged anyway.
+        // Capacities are not used when whole nodes are charged.
         assert!(
             share(
                 Mode::WholeNode,

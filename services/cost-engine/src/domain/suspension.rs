@@ -1,12 +1,12 @@
-//! Suspended intervals from what is known about them.
+//! Suspended intervals from partial records.
 //!
-//! Slurm times each suspension and resumption while it happens, and keeps only the sum. If some were missed (the mesh was away), the sum
-//! of the record says how many seconds are missing but not when; they are placed at the end of the run, before the suspensions already
-//! known there. Only price changes and resizes in between would make a difference.
+//! Slurm reports the time of each suspension and resumption only while it happens, and stores only the sum. If some were missed (the
+//! mesh was down), the sum in the record gives the number of missing seconds, but not their time. They are placed at the end of the
+//! run, before the suspensions already known there. The position matters only if a price change or resize falls in between.
 
 use super::Interval;
 
-/// Suspended or resumed at this second.
+/// A change at one second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuspensionChange {
     /// Resumed.
@@ -15,7 +15,7 @@ pub enum SuspensionChange {
     Suspended,
 }
 
-/// Intervals from marks in any order, for a run that ends (or is looked at) at `end`. Equal neighbours count once.
+/// Builds intervals from changes in any order, for a run that ends (or is queried) at `end`. Consecutive equal changes count once.
 pub fn intervals(marks: &[(i64, SuspensionChange)], end: i64) -> Vec<Interval> {
     let mut marks = marks.to_vec();
     marks.sort_unstable();
@@ -23,7 +23,7 @@ pub fn intervals(marks: &[(i64, SuspensionChange)], end: i64) -> Vec<Interval> {
     let both_ways = |at| marks.iter().filter(|(other, _)| *other == at).count() == 2;
     let (mut found, mut since) = (Vec::new(), None);
     for &(at, mark) in &marks {
-        // To and fro within one second: whatever it was before, it is that again.
+        // Suspended and resumed within one second: the state does not change.
         if both_ways(at) {
             continue;
         }
@@ -40,8 +40,8 @@ pub fn intervals(marks: &[(i64, SuspensionChange)], end: i64) -> Vec<Interval> {
     found
 }
 
-/// Takes from intervals of a run that is over what exceeds Slurm's sum: it went on in between, and nobody saw that. Which seconds of an
-/// interval that were is not known; the longest loses them.
+/// Reduces the intervals of an ended run to Slurm's sum. The excess means that the run was resumed meanwhile, unobserved. The exact
+/// seconds are unknown, so the longest interval is shortened.
 pub fn at_most(mut known: Vec<Interval>, recorded_seconds: u64) -> Vec<Interval> {
     let seconds = |(from, to): &Interval| to.saturating_sub(*from).max(0);
     let sum: i64 = known.iter().map(seconds).sum();
@@ -57,7 +57,7 @@ pub fn at_most(mut known: Vec<Interval>, recorded_seconds: u64) -> Vec<Interval>
     known
 }
 
-/// Adds what is missing to Slurm's sum of suspended seconds.
+/// Adds the seconds that are missing from Slurm's sum.
 pub fn complete(
     known: Vec<Interval>,
     start: i64,
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_more_than_slurm_recorded_is_taken_from_the_longest() {
-        // Suspended at 30, seen again as resumed at 90; in between it ran for 20 s.
+        // Suspended at 30 and observed as resumed at 90. In between it ran for 20 s.
         assert_eq!(at_most(vec![(30, 90)], 40), [(30, 70)]);
         assert_eq!(at_most(vec![(0, 10), (30, 90)], 60), [(0, 10), (30, 80)]);
         assert_eq!(at_most(vec![(0, 10), (30, 90)], 70), [(0, 10), (30, 90)]);

@@ -1,4 +1,4 @@
-//! What one job event does to the costs of its run.
+//! Applies one job event to the costs of its run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::metrics;
 use crate::price_book::PriceBook;
 use crate::usage::{has_started, seconds};
 
-/// One transaction, and the price books that it needs.
+/// One transaction with the price books it needs.
 pub(super) struct Batch<'c> {
     transaction: Transaction<'c>,
     book: Arc<PriceBook>,
-    /// Earlier books, by name and version; `None` if its text was never stored.
+    /// Earlier books by name and version. `None` if the text was never stored.
     books: HashMap<String, Option<Arc<PriceBook>>>,
 }
 
 impl<'c> Batch<'c> {
-    /// `book` prices what is new.
+    /// `book` prices new costs.
     pub fn new(transaction: Transaction<'c>, book: Arc<PriceBook>) -> Self {
         Self {
             transaction,
@@ -38,12 +38,12 @@ impl<'c> Batch<'c> {
         }
     }
 
-    /// Keeps other processes from working on the same runs.
+    /// Locks these runs against other processes.
     pub async fn lock(&mut self, runs: &[(String, String)]) -> Result<(), Error> {
         self.transaction.lock(runs).await
     }
 
-    /// Commits.
+    /// Commits the transaction.
     pub async fn commit(self) -> Result<(), Error> {
         self.transaction.commit().await
     }
@@ -80,7 +80,7 @@ impl<'c> Batch<'c> {
             JobChange::Start => self.start(&cause, settled).await,
             JobChange::Changed(kind) => self.changed(&cause, kind, settled).await,
             JobChange::Inferred => {
-                // What it costs until a record says so does not grow any more.
+                // The run has ended, so its open cost must not grow until a record arrives.
                 self.transaction.close_run(cluster, key).await?;
                 Ok(BatchOutcome::Nothing)
             }
@@ -129,7 +129,7 @@ impl<'c> Batch<'c> {
         .await
     }
 
-    /// The run was suspended, resumed or resized.
+    /// Handles a suspension, resumption or resize.
     async fn changed(
         &mut self,
         cause: &JobEvent<'_>,
@@ -164,7 +164,7 @@ impl<'c> Batch<'c> {
         let cluster = cause.run.cluster.as_str();
         let history = self.transaction.history(cluster, cause.key).await?;
         if !has_started(cause.job) && history.start.is_none() {
-            // Never ran: nothing to pay, nothing to say.
+            // The run never started, so there is no cost and no event.
             return Ok(BatchOutcome::Nothing);
         }
         let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
@@ -183,14 +183,14 @@ impl<'c> Batch<'c> {
                 .await
             }
             Err(error) => {
-                // It runs no longer, although nobody can say what it cost.
+                // The run has ended, even if its cost cannot be computed.
                 self.transaction.close_run(cluster, cause.key).await?;
                 Ok(BatchOutcome::Refused(error.problem()))
             }
         }
     }
 
-    /// A better record of the end of a run whose final cost is there.
+    /// Handles a better record of a run that has a final cost.
     async fn corrected(
         &mut self,
         cause: &JobEvent<'_>,
@@ -205,7 +205,7 @@ impl<'c> Batch<'c> {
         self.adjust(cause, class, settled).await
     }
 
-    /// Recomputes a final cost from the stored history, with the price book it was priced by, and publishes the difference.
+    /// Recomputes a final cost from the stored history with its original price book, and publishes the difference.
     async fn adjust(
         &mut self,
         cause: &JobEvent<'_>,
@@ -267,7 +267,7 @@ impl<'c> Batch<'c> {
         Ok(BatchOutcome::Cost)
     }
 
-    /// The book of a name and version: the one in use, or as it was stored when it was.
+    /// The book of this name and version: the present one, or the stored text of an earlier one.
     async fn book_of(&mut self, label: &str) -> Result<Option<Arc<PriceBook>>, Error> {
         if label == self.book.label() {
             return Ok(Some(Arc::clone(&self.book)));
@@ -284,7 +284,7 @@ impl<'c> Batch<'c> {
         Ok(book)
     }
 
-    /// Adds a cost event and what is stored of it.
+    /// Adds a cost event with its row.
     async fn add(
         &mut self,
         cause: &JobEvent<'_>,
@@ -293,7 +293,7 @@ impl<'c> Batch<'c> {
         payload: CostEvent,
     ) -> Result<BatchOutcome, Error> {
         let made = costing::event(
-            // The type says the slot.
+            // The type determines the slot.
             (EventId::recorded(cause.run, slot), None),
             kind,
             cause.event,
@@ -347,7 +347,7 @@ impl<'c> Batch<'c> {
         Ok(BatchOutcome::Cost)
     }
 
-    /// Adds an event of which nothing else is stored.
+    /// Adds an event without a row of its own.
     async fn publish(&mut self, event: &Event, traceparent: &str) -> Result<(), Error> {
         let body = event.encode_to_vec();
         self.transaction
@@ -358,19 +358,19 @@ impl<'c> Batch<'c> {
     }
 }
 
-/// A job event that costs come from.
+/// A job event that causes costs.
 struct JobEvent<'a> {
     run: &'a RunKey,
     /// Entity key of the run.
     key: &'a str,
     event: &'a Event,
     job: &'a Job,
-    /// When it happened, Unix seconds.
+    /// Time of the event, Unix seconds.
     at: i64,
     traceparent: &'a str,
 }
 
-/// Id of what follows from a job event, and what it is computed from; `None` if that has no id.
+/// Id of the event derived from a job event, with the source of the id. `None` if no id can be derived.
 fn derived(cause: &Event, kind: EventType) -> Option<(EventId, Option<IdSource>)> {
     let cause: EventId = cause.id.parse().ok()?;
     Some((

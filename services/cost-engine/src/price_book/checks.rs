@@ -1,4 +1,4 @@
-//! What jobs must cost by a site's own price book, as people write it down, and whether they do.
+//! Checks of expected job costs, written by a site for its own price book.
 //!
 //! A TOML file, documented in this service's README. Each job is priced as the service would price it after its end.
 
@@ -16,7 +16,7 @@ use crate::costing::{AccruedCost, spent};
 use crate::domain::{Micros, PriceError};
 use crate::usage::RunHistory;
 
-/// The word for a job that must have no price.
+/// Value for a job that must have no price.
 const NONE: &str = "none";
 
 #[derive(Deserialize)]
@@ -43,13 +43,13 @@ struct JobFile {
     cost: Spanned<Value>,
 }
 
-/// Why checks cannot be made.
+/// Why checks cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum PriceChecksError {
     /// The file cannot be read.
     #[error("read price checks {path}", path = path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Cause.
         #[source]
@@ -58,43 +58,43 @@ pub enum PriceChecksError {
     /// The file has faults.
     #[error("price checks {file}: {faults}", faults = list(faults))]
     Invalid {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Every fault.
+        /// All faults.
         faults: Vec<Fault>,
     },
 }
 
-/// A job and what it must cost.
+/// A job and its expected cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PriceCheck {
-    /// What people call it.
+    /// Name of the check.
     pub name: String,
-    /// What it must cost; `None` if it must have no price.
+    /// Expected cost. `None` if the job must have no price.
     pub expected: Option<Micros>,
     job: Job,
     end: i64,
 }
 
 impl PriceCheck {
-    /// What the job costs by this book.
+    /// Cost of the job by this book.
     ///
     /// # Errors
-    /// If it has no price; the error says why.
+    /// If it has no price, with the reason.
     pub fn cost(&self, book: &PriceBook) -> Result<AccruedCost, PriceError> {
         spent(book, &RunHistory::default(), &self.job, self.end)
     }
 
-    /// Whether that is what it must cost.
+    /// True if the cost is the expected one.
     pub fn passed(&self, cost: &Result<AccruedCost, PriceError>) -> bool {
         self.expected == cost.as_ref().ok().map(|spent| spent.cost)
     }
 }
 
-/// Reads the jobs of a file.
+/// Loads the checks of a file.
 ///
 /// # Errors
-/// If it cannot be read, or with every fault in it.
+/// If it cannot be read, or has faults. Lists all faults.
 pub fn load(path: &Path) -> Result<Vec<PriceCheck>, PriceChecksError> {
     let text = std::fs::read_to_string(path).map_err(|source| PriceChecksError::Read {
         path: path.to_owned(),

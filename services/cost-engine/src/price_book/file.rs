@@ -1,4 +1,4 @@
-//! The form of the file. Values keep their place in the text, so that a fault found later can name its line.
+//! Serde types of the file. Values keep their position in the text, so that faults found later can name the line.
 
 use serde::Deserialize;
 use toml::{Spanned, Value};

@@ -1,4 +1,4 @@
-//! From the file's form to a book, collecting every fault.
+//! Converts the serde types into a price book and collects all faults.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -83,7 +83,7 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
     }
 }
 
-/// Of the keys in alphabetical order with their values, so that comments and layout do not count.
+/// Digest of the keys in alphabetical order with their values, independent of comments and layout.
 fn digest(text: &str) -> String {
     let content = text.parse::<toml::Table>().unwrap_or_default();
     hex::encode(Sha256::digest(content.to_string()))
@@ -207,7 +207,7 @@ fn node_types(
     found
 }
 
-/// Shares need to know what a node has. Without GPUs is the rule, without CPUs or memory there is no node.
+/// Shares require the capacity of a node. GPUs may be missing, CPUs and memory may not.
 fn capacity(file: &NodeTypeFile, charge: &Charge, faults: &mut Faults<'_>) -> Capacity {
     let needed = matches!(charge, Charge::Nodes(Mode::MaxShare | Mode::WeightedShare));
     for (key, value) in [("node_type.cpu", &file.cpu), ("node_type.mem", &file.mem)] {
@@ -291,7 +291,7 @@ fn schedule(
     faults: &mut Faults<'_>,
 ) -> RateSchedule {
     let (spans, periods): (Vec<_>, Vec<_>) = periods.into_iter().unzip();
-    // 0 is the placeholder of `smesh init`: no price, so that no run appears to be free.
+    // 0 is the placeholder of `smesh init`. It counts as no price, so that no run appears to be free.
     let priced = |schedule: RateSchedule| schedule.without_zero();
     RateSchedule::new(&periods)
         .map(priced)

@@ -90,14 +90,14 @@ fn the_most_precise_node_type_decides() {
         rate(&book, "n3", "cpu"),
         Some(("c16".into(), Market::Spot, Some(Micros(204_000))))
     );
-    // A spot node without a spot price has no price; on demand is never taken instead.
+    // A spot node without a spot price has no price. The on-demand price is never used instead.
     assert_eq!(
         rate(&book, "n3", "half"),
         Some(("c16".into(), Market::Spot, None))
     );
 }
 
-/// Changes one text of the book; the one fault found is in the line and about the key.
+/// Replaces one text in the book. The only fault found must name this line and key.
 #[track_caller]
 fn check(from: &str, to: &str, line: usize, key: &str, word: &str) {
     assert_eq!(
@@ -260,7 +260,7 @@ fn weights_must_add_up() {
     let PriceBookError::Invalid { faults, .. } = error else {
         panic!("{error}")
     };
-    // Every fault at once: three node types have none.
+    // All faults at once: three node types lack the value.
     assert_eq!(
         faults
             .iter()

@@ -1,4 +1,4 @@
-//! Single values: amounts of money, dates, memory, fractions, lists of names.
+//! Parses single values: amounts of money, dates, memory, fractions, lists of names.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::Fault;
 use crate::domain::money::{Exact, decimal, integer};
 use crate::domain::{Micros, money};
 
-/// Collects faults of a text.
+/// Collects the faults of a text.
 pub(super) struct Faults<'a> {
     text: &'a str,
     pub found: Vec<Fault>,
@@ -26,7 +26,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// The line of a place in the text, from 1.
+    /// Line number of a position in the text, from 1.
     pub fn line(&self, place: &Range<usize>) -> usize {
         self.text
             .bytes()
@@ -45,7 +45,7 @@ impl<'a> Faults<'a> {
         });
     }
 
-    /// A value as it is read by `reader`, or a fault.
+    /// Parses a value with `reader`, or records a fault.
     fn value<T>(
         &mut self,
         key: &str,
@@ -67,13 +67,13 @@ impl<'a> Faults<'a> {
         self.amount(key, value, expected)
     }
 
-    /// What a job costs.
+    /// Cost of a job.
     pub fn cost(&mut self, key: &str, value: &Spanned<Value>) -> Option<Micros> {
         let expected = "an amount with at most six decimals, such as \"0.68\", nor \"none\"";
         self.amount(key, value, expected)
     }
 
-    /// An amount of money. A number is read from its text: `0.1` has no exact binary form.
+    /// An amount of money. A number is parsed from its text, because `0.1` has no exact binary form.
     fn amount(&mut self, key: &str, value: &Spanned<Value>, expected: &str) -> Option<Micros> {
         self.value(key, value, expected, |value, raw| {
             let micros = number(value, raw)? * integer(1_000_000);
@@ -112,7 +112,7 @@ impl<'a> Faults<'a> {
         })
     }
 
-    /// Memory in MiB: a number of MiB, or a text as in slurm.conf's tools (`"64G"`).
+    /// Memory in MiB: a number of MiB, or a text as in Slurm's tools (`"64G"`).
     pub fn memory(&mut self, key: &str, value: &Spanned<Value>) -> Option<u64> {
         self.value(
             key,
@@ -126,7 +126,7 @@ impl<'a> Faults<'a> {
         )
     }
 
-    /// A moment: an offset date-time, or a date, which is its first second in UTC.
+    /// A moment: an offset date-time, or a date, meaning its first second in UTC.
     pub fn time(&mut self, key: &str, value: Option<&Spanned<Value>>) -> Option<i64> {
         self.value(
             key,
@@ -140,7 +140,7 @@ impl<'a> Faults<'a> {
         )
     }
 
-    /// Names: a host list, or an array of host lists.
+    /// Node names: a host list, or an array of host lists.
     pub fn hosts(&mut self, key: &str, value: &Spanned<Value>) -> BTreeSet<String> {
         let names = self.value(key, value, "a host list such as \"n[1-8]\"", |value, _| {
             let mut names = BTreeSet::new();
@@ -152,7 +152,7 @@ impl<'a> Faults<'a> {
         names.unwrap_or_default()
     }
 
-    /// Names: a name, or an array of names.
+    /// Names: a single name, or an array of names.
     pub fn names(&mut self, key: &str, value: &Spanned<Value>) -> BTreeSet<String> {
         let names = self.value(key, value, "a name or an array of names", |value, _| {
             let names: BTreeSet<String> = texts(value)?.into_iter().map(str::to_owned).collect();

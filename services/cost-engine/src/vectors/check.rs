@@ -1,4 +1,4 @@
-//! Computes what a vector describes and compares.
+//! Computes the scenario of a vector and compares the results.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::domain::money::{fraction, integer};
 use crate::domain::period::node_period;
 use crate::domain::{Class, Micros, PriceError, RunCost, burn, price};
 
-/// What differs.
+/// The differences of one vector.
 pub(super) fn check(vector: &Vector) -> Result<Vec<Difference>, Error> {
     let mut differences = Differences {
         vector,
@@ -36,7 +36,7 @@ struct Differences<'a> {
 }
 
 impl Differences<'_> {
-    /// Compares a figure, if the vector expects one.
+    /// Compares a value, if the vector expects one.
     fn compare<E: ToString>(&mut self, field: &str, expected: Option<E>, found: impl ToString) {
         let Some(expected) = expected.map(|expected| expected.to_string()) else {
             return;
@@ -59,8 +59,8 @@ impl Differences<'_> {
     }
 }
 
-/// The runs of a vector by id, in the order of their first report. The same run may be reported by several sources; the last report is
-/// the best one.
+/// The runs of a vector by id, in the order of their first report. Several sources may report the same run; the last report is the
+/// best one.
 fn once_per_run(runs: &[RunFacts]) -> Vec<(usize, &RunFacts)> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut unique: Vec<(usize, &RunFacts)> = Vec::new();

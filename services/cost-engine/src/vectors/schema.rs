@@ -1,11 +1,11 @@
-//! The form of a file of vectors. Unknown fields are refused everywhere: a misspelt field would silently prove nothing.
+//! Serde types of a file of vectors. Unknown fields are refused everywhere, because a misspelt field would silently check nothing.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Number, Value};
 
-/// A file. The texts at its head are for people.
+/// A file. The texts at its head are documentation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
@@ -24,7 +24,7 @@ pub(super) struct File {
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Vector {
-    /// A job's runs and what they cost.
+    /// A job's runs and their costs.
     Job(JobVector<ExpectJob>),
     /// A job that has no price.
     JobError(JobVector<ExpectError>),
@@ -70,7 +70,7 @@ pub(super) struct JobVector<E> {
     #[serde(default)]
     pub weights: BTreeMap<String, NodeWeights>,
     pub runs: Vec<RunFacts>,
-    /// Until when open runs count.
+    /// Present time, for open runs.
     pub now: Option<i64>,
     pub expect: E,
 }
@@ -103,7 +103,7 @@ pub(super) struct PeriodVector {
     pub weights: BTreeMap<String, NodeWeights>,
     pub period: (i64, i64),
     pub runs: Vec<RunFacts>,
-    /// Until when open runs count.
+    /// Present time, for open runs.
     pub now: Option<i64>,
     pub expect: ExpectPeriod,
 }
@@ -201,9 +201,9 @@ const fn no_weight() -> (i64, i64) {
 #[serde(deny_unknown_fields)]
 pub(super) struct RunFacts {
     pub run_id: String,
-    /// Absent or null: never started.
+    /// Absent or null if it never started.
     pub start: Option<i64>,
-    /// Absent or null: has not ended, or never started.
+    /// Absent or null if it has not ended or never started.
     pub end: Option<i64>,
     #[serde(default)]
     pub state: String,
@@ -213,7 +213,7 @@ pub(super) struct RunFacts {
     pub suspends: Vec<(i64, Option<i64>)>,
     #[serde(default)]
     pub exclusive: bool,
-    /// Says nothing about the cost up to now.
+    /// Does not affect the cost up to now.
     #[serde(rename = "time_limit_s")]
     _time_limit_s: Option<u64>,
 }
@@ -252,7 +252,7 @@ pub(super) struct NodeAlloc {
     pub gpu: u64,
 }
 
-/// NodeSelector only totals are known.
+/// An allocation known only as totals.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TotalAlloc {
@@ -263,7 +263,7 @@ pub(super) struct TotalAlloc {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BillingWeight {
-    /// A decimal number; as text, because JSON numbers are not exact everywhere.
+    /// A decimal number as text, because JSON numbers are not exact everywhere.
     pub weight: Decimal,
     /// Units of the amount that the weight is for, e.g. 1024 for a weight per GiB.
     #[serde(default = "one")]

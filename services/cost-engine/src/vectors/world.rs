@@ -1,4 +1,4 @@
-//! From a vector's prices, nodes and runs to the facts of [`crate::domain`].
+//! Converts a vector's prices, nodes and runs into the types of [`crate::domain`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::domain::{
     money,
 };
 
-/// Names the vector and the field in errors.
+/// Identifies the vector and the field in errors.
 #[derive(Clone, Copy)]
 pub(super) struct VectorPath<'a>(pub &'a str);
 
@@ -47,7 +47,7 @@ fn market(word: MarketWord) -> Market {
     }
 }
 
-/// What is known of the nodes, with their prices.
+/// Properties of the nodes, with their prices.
 pub(super) fn nodes(
     path: VectorPath<'_>,
     prices: &[Price],
@@ -198,7 +198,7 @@ pub(super) fn run(
     })
 }
 
-/// What was held: by node, or totals that are split evenly.
+/// The allocation: per node, or totals split evenly.
 pub(super) fn allocation(
     path: VectorPath<'_>,
     field: &str,
@@ -230,7 +230,7 @@ fn read<T: DeserializeOwned>(path: VectorPath<'_>, field: &str, value: &Value) -
     T::deserialize(value).map_err(|error| path.error(field, error.to_string()))
 }
 
-/// A weight of a TRES for one unit of it.
+/// The weight of one unit of a TRES.
 pub(super) fn tres_weight(
     path: VectorPath<'_>,
     tres: &str,

@@ -108,7 +108,7 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
         "charged_seconds": 5400,
     });
     assert_eq!(rows[0], alice);
-    // What has no price is counted, but adds nothing.
+    // Runs without a price are counted, but add nothing.
     let bob = &rows[1];
     let open: i64 = bob["open_micros"].as_str().unwrap().parse().unwrap();
     assert!((360_000..370_000).contains(&open), "{all}");

@@ -1,4 +1,4 @@
-//! What becomes of job events.
+//! Costs of job events.
 
 use mesh_events::proto::mesh::cost::v1::CostClass;
 use mesh_events::proto::mesh::event::v1::Confidence;
@@ -11,7 +11,7 @@ use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, dead_letter};
 
 const OPEN_RUNS: &str = "SELECT run, start_job FROM runs WHERE state = 'open'";
 
-/// An event at some seconds after the job's start.
+/// An event this many seconds after the job's start.
 pub fn at(kind: EventType, job: Job, seconds: i64) -> Event {
     let time = submit_time() + chrono::TimeDelta::seconds(10 + seconds);
     let key = RunKey::parse(CLUSTER, &job.run).unwrap();
@@ -91,7 +91,7 @@ async fn a_job_gets_its_estimate_and_its_final_cost() {
         ("n1", "cpu", "1/1", 1800)
     );
     assert_eq!(cost.total.as_ref().unwrap().currency, "EUR");
-    // It is taken out a moment after it was published.
+    // It is removed a moment after it was published.
     wait_until("an empty outbox", DEADLINE, async || {
         site.rows("SELECT event_id, body FROM outbox")
             .await
@@ -105,7 +105,7 @@ async fn a_job_gets_its_estimate_and_its_final_cost() {
     );
 }
 
-/// A doorbell's credential lies on every node: what no record of Slurm has is told as inferred, and nobody pays for it.
+/// The credential for doorbells is on every node. A fact without a Slurm record is published as inferred, and is not charged.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_inferred_costs_nothing_until_a_record_comes() {
     let nats = NatsServer::start().await;
@@ -119,7 +119,7 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
         id: EventId::recorded(&RunKey::parse(CLUSTER, &job.run).unwrap(), slot).to_string(),
         ..job_event(kind, job)
     };
-    // Only a hook told of this one.
+    // Only a hook reported this end.
     let failed = |id: u32| ended(job(id), "FAILED", 1800);
     outside
         .publish(&inferred(EventType::JobStarted, job(21)))
@@ -127,7 +127,7 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
     outside
         .publish(&inferred(EventType::JobFailed, failed(21)))
         .await;
-    // This one was seen to run, and accounting has its end later.
+    // This job was seen running, and accounting reports its end later.
     outside
         .publish(&job_event(EventType::JobStarted, job(22)))
         .await;
@@ -137,7 +137,7 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
     outside
         .publish(&of_record(EventType::JobUpdated, Slot::Updated, failed(22)))
         .await;
-    // What a record has is not charged twice.
+    // Facts from a record are not charged twice.
     outside
         .publish(&job_event(EventType::JobStarted, job(23)))
         .await;
@@ -151,7 +151,7 @@ async fn what_is_inferred_costs_nothing_until_a_record_comes() {
         .publish(&job_event(EventType::JobStarted, job(24)))
         .await;
     let costs = outside.costs(5).await;
-    // Costs of different runs are published in no order.
+    // Costs of different runs are published in any order.
     let mut found: Vec<(String, String)> = costs
         .iter()
         .map(|(event, _)| (event.r#type.clone(), event.entity_key().to_owned()))
@@ -257,7 +257,7 @@ async fn a_job_event_that_comes_again_changes_nothing() {
     {
         outside.republish(event, &format!("again-{n}")).await;
     }
-    // When the next job's cost is there, the repetitions have been handled. Between runs no order is promised.
+    // Once the next job's cost is published, the duplicates have been handled. There is no order between runs.
     outside
         .publish(&job_event(EventType::JobStarted, job(11)))
         .await;
@@ -348,7 +348,7 @@ async fn only_what_ran_has_a_cost() {
     outside
         .publish(&job_event(EventType::JobBaseline, waiting.clone()))
         .await;
-    // Slurm gives jobs that were cancelled while they waited a start time, but no nodes.
+    // Slurm sets a start time, but no nodes, for jobs that were cancelled while pending.
     let cancelled = Job {
         start_time: Some(timestamp(submit_time())),
         end_time: Some(timestamp(submit_time())),

@@ -1,4 +1,4 @@
-//! A cost that was committed is published, whatever happens in between.
+//! A committed cost is published in any case.
 
 use mesh_events::EventType;
 use mesh_testkit::fixtures::{ended, job, job_event};
@@ -8,7 +8,7 @@ use crate::support::{DEADLINE, EXAMPLE, Outside, Site};
 
 const OUTBOX: &str = "SELECT event_id, body FROM outbox ORDER BY seq";
 
-/// Two users; one may do everything but publish costs.
+/// Two users, one of which may not publish costs.
 const USERS: &str = r#"authorization { users = [
     { user: "free", password: "x" },
     { user: "mute", password: "x", permissions: { publish: { deny: ["slurm.*.cost.>"] } } }
@@ -45,7 +45,7 @@ async fn a_crash_between_commit_and_publish_loses_nothing_and_doubles_nothing() 
     engine.crash().await;
     let committed = site.rows(OUTBOX).await;
 
-    // The next process publishes them before anything else happens, byte for byte.
+    // The next process publishes them first, byte for byte.
     let engine = site.start(&login("free")).await.unwrap();
     let published = outside.messages("slurm.*.cost.>", 2).await;
     let bytes: Vec<(String, Vec<u8>)> = published
@@ -64,7 +64,7 @@ async fn a_crash_between_commit_and_publish_loses_nothing_and_doubles_nothing() 
     .await;
     engine.crash().await;
 
-    // And once only: the third process finds nothing left to say.
+    // Only once: the third process has nothing to publish.
     let engine = site.start(&login("free")).await.unwrap();
     outside
         .publish(&job_event(EventType::JobStarted, job(21)))
@@ -85,7 +85,7 @@ async fn nats_may_be_away_when_a_cost_is_due() {
         .await;
     outside.costs(1).await;
     nats.restart().await;
-    // Our own publish waits for the server to be back.
+    // The test's own publish waits until the server is back.
     let completed = job_event(EventType::JobCompleted, ended(job(22), "COMPLETED", 60));
     outside
         .bus

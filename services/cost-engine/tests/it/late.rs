@@ -1,4 +1,4 @@
-//! What comes after the final cost of a run changes it, by `cost.adjusted`.
+//! Events that arrive after the final cost of a run change it by `cost.adjusted`.
 
 use mesh_events::proto::mesh::cost::v1::CostClass;
 use mesh_events::proto::mesh::job::v1::Job;
@@ -16,7 +16,7 @@ on_both!(
     a_late_fact_is_priced_by_the_book_that_priced_the_run,
 );
 
-/// A job that holds all CPUs of a node and a quarter of its memory: suspended it costs a quarter.
+/// A job with all CPUs of a node and a quarter of its memory. While suspended it costs a quarter.
 pub fn little_memory(id: u32) -> Job {
     Job {
         alloc_tres: "cpu=4,mem=1000M,node=1".into(),
@@ -24,7 +24,7 @@ pub fn little_memory(id: u32) -> Job {
     }
 }
 
-/// How many costs there are of each run in the order that ends it last: its estimate, the new one after the resize, its final cost.
+/// Number of costs per run if its end arrives last: the estimate, the new one after the resize, and the final cost.
 const IN_ORDER: usize = 3;
 
 async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
@@ -69,7 +69,7 @@ async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
     assert_eq!(cost.class(), CostClass::Completed);
     assert_eq!(cost.job.as_ref().unwrap().state, "COMPLETED");
 
-    // The same once more, as when its id has left JetStream's window, says nothing.
+    // A duplicate whose id has left JetStream's window has no effect.
     outside.republish(&suspended, "again").await;
     outside
         .publish(&at(EventType::JobResumed, little_memory(1), 2400))
@@ -79,7 +79,7 @@ async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
     let total = micros(&costs[3].1.total).unwrap();
     assert_eq!(sum(&costs, 1), total, "final cost and deltas add up");
 
-    // As if all had come in time.
+    // As if all events had arrived in time.
     for event in [
         job_event(EventType::JobStarted, little_memory(2)),
         at(EventType::JobSuspended, little_memory(2), 1200),
@@ -96,7 +96,7 @@ async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
     engine.stop().await;
 }
 
-/// The events of a run: two nodes, of which it gives one back, and a suspension.
+/// The events of a run: it starts with two nodes, releases one, and is suspended once.
 fn life(id: u32) -> [Event; 5] {
     let large = Job {
         nodes: "n[1-2]".into(),
@@ -146,8 +146,8 @@ async fn whatever_order_events_come_in_the_costs_add_up_to_the_same(site: Site) 
             outside.publish(&events[n]).await;
         }
     }
-    // Job events are handled in their order, costs of different runs are published in any: one job to see that all are handled, another
-    // one to see that all are published.
+    // Job events are handled in order, but costs of different runs are published in any order. One job shows that all events are
+    // handled, another one that all costs are published.
     outside
         .publish(&job_event(EventType::JobStarted, job(998)))
         .await;
@@ -178,7 +178,7 @@ async fn a_correction_moves_the_cost_to_another_class(site: Site) {
         outside.publish(&event).await;
     }
     outside.costs(2).await;
-    // A better record: it had failed, a quarter of an hour later.
+    // A better record: the job failed, a quarter of an hour later.
     let key = RunKey::parse(mesh_testkit::fixtures::CLUSTER, &job(5).run).unwrap();
     let corrected = Event {
         id: EventId::recorded(&key, Slot::Updated).to_string(),

@@ -1,4 +1,4 @@
-//! Several cost engines on one PostgreSQL and one consumer; a PostgreSQL that is away.
+//! Several cost engines on one PostgreSQL and one consumer, and an unavailable PostgreSQL.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::costs::at;
 use crate::late::little_memory;
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, sum};
 
-/// Jobs that run while engines come and go.
+/// Jobs that run while engines start and stop.
 const JOBS: u32 = 150;
 
 /// The events of a run that was suspended for a while.
@@ -48,7 +48,7 @@ async fn engines_that_share_a_database_charge_every_run_once_though_one_is_kille
         }
     }
     let expected = {
-        // One run alone, in order, on a file.
+        // One run alone, in order, on SQLite.
         let alone = NatsServer::start().await;
         let outside = Outside::connect(&alone, None).await;
         let site = Site::new(EXAMPLE);
@@ -60,13 +60,13 @@ async fn engines_that_share_a_database_charge_every_run_once_though_one_is_kille
         engine.stop().await;
         sum(&costs, 1)
     };
-    // What the killed engine has left is published by the others after a while.
+    // Events left by the killed engine are published by the others after a delay.
     wait_until(
         "every run's costs and an empty outbox",
         DEADLINE,
         async || {
             let rows = async |query| sites[1].rows(query).await.len();
-            // The outbox last: what was handled before may be in it.
+            // The outbox last, because costs of earlier events may be in it.
             rows("SELECT kind, run::BYTEA FROM costs").await == 2 * JOBS as usize
                 && rows("SELECT kind, run::BYTEA FROM marks").await == 2 * JOBS as usize
                 && rows("SELECT event_id, body FROM outbox").await == 0

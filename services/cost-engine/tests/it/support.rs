@@ -1,4 +1,4 @@
-//! An engine of a test's own, and what it published.
+//! A cost engine per test, and its published events.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub const DEADLINE: Duration = Duration::from_secs(120);
 pub const EXAMPLE: &str = include_str!("../../examples/price-book.toml");
 
-/// A test on a file and on a server.
+/// Runs a test on SQLite and on PostgreSQL.
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {$(
         mod $name {
@@ -43,7 +43,7 @@ pub(crate) use on_both;
 /// A folder with a configuration, a price book and, later, a database.
 pub struct Site {
     folder: TempDir,
-    /// Empty: a file in the folder.
+    /// Empty for a file in the folder.
     database_url: String,
 }
 
@@ -52,7 +52,7 @@ impl Site {
         Self::at(book, String::new())
     }
 
-    /// With a database of its own on a server.
+    /// With its own database on a server.
     pub fn at(book: &str, database_url: String) -> Self {
         let site = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -67,7 +67,7 @@ impl Site {
     }
 
     pub fn write_book(&self, book: &str) {
-        // As editors do: a new file in place of the old one.
+        // As editors do: a new file replaces the old one.
         std::fs::write(self.path("new"), book).unwrap();
         std::fs::rename(self.path("new"), self.path("prices.toml")).unwrap();
     }
@@ -92,7 +92,7 @@ impl Site {
         })
     }
 
-    /// Rows of the database, as it is on disk.
+    /// Rows of the database, read from disk.
     pub async fn rows(&self, query: &'static str) -> Vec<(String, Vec<u8>)> {
         if !self.database_url.is_empty() {
             let pool = sqlx::PgPool::connect(&self.database_url).await.unwrap();
@@ -117,20 +117,20 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Ends as after SIGTERM.
+    /// Stops as after SIGTERM.
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.work.await.unwrap().unwrap();
     }
 
-    /// Ends in the middle of whatever it does.
+    /// Ends abruptly.
     pub async fn crash(self) {
         self.work.abort();
         assert!(self.work.await.unwrap_err().is_cancelled());
     }
 }
 
-/// The other side of the bus.
+/// The other participants on the bus.
 pub struct Outside {
     pub bus: Bus,
 }
@@ -152,7 +152,7 @@ impl Outside {
         self.bus.publish(event).await.unwrap();
     }
 
-    /// Puts an event on the bus a second time, as happens when its id has left JetStream's window.
+    /// Publishes an event a second time, as if its id had left JetStream's window.
     pub async fn republish(&self, event: &Event, message_id: &str) {
         let published = self
             .bus
@@ -166,7 +166,7 @@ impl Outside {
         assert!(!published.duplicate);
     }
 
-    /// The first messages on a subject, from the beginning of the stream.
+    /// The first messages on a subject, from the start of the stream.
     pub async fn messages(&self, filter: &str, count: usize) -> Vec<Message> {
         let stream = self
             .bus
@@ -178,7 +178,7 @@ impl Outside {
         found.unwrap_or_else(|_| panic!("not {count} messages on {filter} within {DEADLINE:?}"))
     }
 
-    /// All costs up to that of a job, whose start was published last.
+    /// All costs up to that of a job whose start was published last.
     pub async fn costs_until(&self, job_id: u32) -> Vec<(Event, CostEvent)> {
         let stream = self
             .bus
@@ -217,7 +217,7 @@ impl Outside {
     }
 }
 
-/// Listens for a dead letter of the engine; to be made before it is caused, awaited afterwards.
+/// Subscribes to dead letters of the engine. Created before the cause, awaited afterwards.
 pub async fn dead_letter(nats: &NatsServer) -> impl Future<Output = ()> {
     let mut connection = tokio::net::TcpStream::connect(nats.url().trim_start_matches("nats://"))
         .await
@@ -227,7 +227,7 @@ pub async fn dead_letter(nats: &NatsServer) -> impl Future<Output = ()> {
         .await
         .unwrap();
     let mut lines = BufReader::new(connection).lines();
-    // The answer to our ping: the subscription stands.
+    // The server answered our ping, so the subscription is active.
     while lines.next_line().await.unwrap().unwrap() != "PONG" {}
     async move {
         let letter = async {
@@ -252,7 +252,7 @@ fn payload(event: Event) -> CostEvent {
     }
 }
 
-/// Whole amounts of a payload: burn rate, estimate, total.
+/// Amounts of a payload: burn rate, estimate, total.
 pub fn amounts(cost: &CostEvent) -> (Option<i64>, Option<i64>, Option<i64>) {
     let micros = |money: &Option<mesh_events::proto::mesh::cost::v1::Money>| {
         money.as_ref().map(|money| money.micros)
@@ -264,7 +264,7 @@ pub fn amounts(cost: &CostEvent) -> (Option<i64>, Option<i64>, Option<i64>) {
     )
 }
 
-/// What a run costs by all its events: the final cost and every adjustment of it.
+/// Cost of a run by all its events: the final cost and all adjustments.
 pub fn sum(costs: &[(Event, CostEvent)], job_id: u32) -> i64 {
     let of_run = costs
         .iter()

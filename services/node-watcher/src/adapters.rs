@@ -1,3 +1,3 @@
-//! The IO side: stored state.
+//! The stored state.
 
 pub mod store;

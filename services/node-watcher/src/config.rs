@@ -32,7 +32,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every fault, each with its key.
+    /// All faults, each with its key.
     pub fn validate(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.poll_interval < Duration::from_millis(100) {
@@ -44,20 +44,20 @@ impl Config {
         faults
     }
 
-    /// The pause while answers take `took`: at most a twentieth of the time is spent asking.
+    /// Pause between polls if Slurm's answer takes `took`. Polling takes at most a twentieth of the time.
     pub fn pause(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
             .clamp(self.poll_interval, self.max_poll_interval)
     }
 
-    /// The pause while answers take `took`, if somebody replies: the same bound, and never two looks right after each other.
+    /// Pause before a poll requested by a doorbell. The same bound applies, and two polls never follow each other directly.
     pub fn pause_after_ring(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
             .clamp(Duration::from_millis(200), self.max_poll_interval)
     }
 
-    /// The pause before the state is read again, after `wasted` looks in a row whose outcome could not be stored. Slurm is not asked more
-    /// often because NATS cannot write; to NATS alone a second is enough.
+    /// Pause before the state is loaded again, after `wasted` consecutive polls whose results could not be stored. Slurm must not be
+    /// polled more often because NATS cannot write. If only NATS failed, a second is enough.
     pub fn pause_after_session(&self, wasted: u32) -> Duration {
         let again = Duration::from_secs(1);
         if wasted == 0 {
@@ -67,7 +67,7 @@ impl Config {
         }
     }
 
-    /// The pause after `failures` failures in a row.
+    /// Pause after `failures` consecutive failures.
     pub fn pause_after_failures(&self, failures: u32) -> Duration {
         self.poll_interval
             .saturating_mul(1 << failures.saturating_sub(1).min(16))

@@ -1,10 +1,10 @@
-//! The pure part: from two polls of the nodes to the changes between them. No IO, no clock.
+//! The pure part: computes the changes between two polls of the nodes. No IO, no clock.
 //!
-//! - [`diff`]: one node, before and now.
-//! - [`cause`]: why, and who did it.
-//! - [`absence`]: nodes that are missing from an answer, confirmed by further polls.
-//! - [`drift`]: what Slurm printed and nobody knows.
-//! - [`event`](mod@event): the envelope.
+//! - [`diff`]: compares one node before and now.
+//! - [`cause`]: cause and actor of a change.
+//! - [`absence`]: nodes missing from an answer, confirmed by further polls.
+//! - [`drift`]: unknown words in Slurm's output.
+//! - [`event`](mod@event): the event envelope.
 
 pub mod absence;
 pub mod cause;

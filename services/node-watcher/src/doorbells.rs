@@ -1,8 +1,8 @@
-//! Doorbells of node hooks: somebody says "look at these nodes now".
+//! Doorbells of node hooks: requests to poll the nodes now.
 //!
-//! Rings that come together cause one look, and looks have the pauses of [`crate::config::Config::pause_after_ring`], whatever replies. A ring
-//! states nothing: what is published comes from Slurm's own answer. It is acknowledged once that is stored, or left to the next poll if
-//! Slurm does not answer.
+//! Doorbells that arrive together cause one poll. The pauses between polls are those of [`crate::config::Config::pause_after_ring`],
+//! however many doorbells arrive. A doorbell is not a source of facts: events come only from Slurm's answer.
+//! It is acknowledged once that answer is stored, or left to the next regular poll if Slurm does not answer.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::metrics;
 
-/// Room for replies; who finds it full waits.
+/// Capacity of the channel. Senders wait while it is full.
 pub const CHANNEL_CAPACITY: usize = 1_024;
-/// Rings that wait for a look at the same time.
+/// Maximum number of doorbells that wait for a poll.
 pub const MAX_WAITING_DOORBELLS: usize = 512;
 
-/// Somebody waits for a look; to be answered with what became of the ring.
+/// Reply to a doorbell that waits for a poll, with its outcome.
 pub type PollReply = oneshot::Sender<&'static str>;
 
-/// Takes doorbells off the bus.
+/// Consumes doorbells from the bus.
 pub struct Doorbells {
     /// The cluster whose nodes are watched.
     pub cluster: String,
-    /// Where they are waited for.
+    /// Receiver of the waiting replies.
     pub replies: mpsc::Sender<PollReply>,
 }
 
@@ -59,7 +59,7 @@ impl Handler for Doorbells {
                 metrics::doorbell(outcome);
                 Disposition::Ack
             }
-            // This one leads no more: the one that does takes it.
+            // This instance is no longer the leader. The leader takes the doorbell.
             _ => Disposition::Nak {
                 after: Duration::from_secs(1),
             },
@@ -67,7 +67,7 @@ impl Handler for Doorbells {
     }
 }
 
-/// Answers replies.
+/// Answers all waiting replies.
 pub fn answer(replies: &mut Vec<PollReply>, outcome: &'static str) {
     for ring in replies.drain(..) {
         if ring.send(outcome).is_err() {

@@ -1,14 +1,14 @@
-//! What can go wrong, and what it means for the loop.
+//! Errors of this service, and their meaning for the polling loop.
 
 use mesh_bus::PutError;
 
 /// Errors of the watcher.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Slurm gave no usable answer: unknown, never "gone". Asked again later.
+    /// Slurm gave no usable answer. The nodes' state is unknown, never "gone". Retried later.
     #[error("ask Slurm for its nodes")]
     Slurm(#[from] slurm_client::Error),
-    /// The state is not what this version writes.
+    /// The stored state is not in this version's format.
     #[error(
         "read state {key}; written by a newer version? start that one, or delete the cluster's keys for a new baseline"
     )]
@@ -19,7 +19,7 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// Another instance leads in this cluster.
+    /// Another instance is the leader of this cluster.
     #[error("write state {key}: another instance has taken over")]
     Conflict {
         /// Key in the bucket.

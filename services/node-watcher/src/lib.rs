@@ -1,11 +1,12 @@
-//! Turns what Slurm says about its nodes into `node.*` events, with cause and actor.
+//! Publishes `node.*` events, with cause and actor, from Slurm's node records.
 //!
-//! - [`domain`]: pure: [`domain::diff`] compares a node with what was known of it, [`domain::absence`] a whole answer.
-//! - [`watch`]: the loop: ask Slurm, compare, write, publish. [`doorbells`]: who asks it to hurry.
+//! - [`domain`]: pure. [`domain::diff`] compares a node with its known state, [`domain::absence`] a complete answer.
+//! - [`watch`]: the loop: poll Slurm, compare, write, publish. [`doorbells`]: requests for an immediate poll.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //!
-//! Slurm does not time these facts, so they are *sampled*: what comes and goes between two looks is not seen; what is seen is published at
-//! first sight, once, with an id that counts per node. Deliberately absent: jobs, and `capture.source_down`, which is ingest's to say.
+//! Slurm does not report times for these facts, so they are *sampled*. A change that is reverted between two polls is not seen. A
+//! change that is seen is published once, with an id that counts per node.
+//! Deliberately absent: jobs, and `capture.source_down`, which ingest publishes.
 
 pub mod adapters;
 pub mod config;
@@ -25,7 +26,7 @@ use config::Config;
 use error::Error;
 use watch::Watcher;
 
-/// The service.
+/// The node watcher.
 pub struct NodeWatcherService;
 
 impl Service for NodeWatcherService {

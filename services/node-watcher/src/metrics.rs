@@ -12,20 +12,20 @@ use crate::domain::TrackedNode;
 
 /// Nodes, by `lifecycle`.
 pub const NODES: &str = "node_watcher_nodes";
-/// Nodes that do not respond but are not given up.
+/// Nodes that do not respond but are not down yet.
 pub const SUSPECT: &str = "node_watcher_suspect_nodes";
 /// Events published, by `event`.
 pub const EVENTS: &str = "node_watcher_events_total";
-/// How long looks took, with storing and publishing what they found.
+/// Duration of polls, including storing and publishing.
 pub const POLL_SECONDS: &str = "node_watcher_poll_seconds";
 /// Doorbells, by `outcome`: `looked`, `left_to_next`, `probe`, `unusable`.
 pub const DOORBELLS: &str = "node_watcher_doorbells_total";
-/// Looks without a usable answer.
+/// Polls without a usable answer.
 pub const FAILURES: &str = "node_watcher_poll_failures_total";
 /// State writes refused because another instance has taken over.
 pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
 
-/// Publishes the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub(crate) fn describe() {
     describe_gauge!(NODES, "Nodes, by lifecycle.");
     describe_gauge!(SUSPECT, "Nodes that do not respond but are not given up.");

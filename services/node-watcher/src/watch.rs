@@ -1,4 +1,4 @@
-//! The loop: ask, compare, write, publish.
+//! The loop: poll, compare, write, publish.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,25 +22,26 @@ use crate::metrics;
 /// Watches the nodes of one cluster.
 #[derive(Clone)]
 pub struct Watcher {
-    /// The bus.
+    /// Bus for events and state.
     pub bus: Bus,
-    /// Slurm.
+    /// Client of Slurm.
     pub slurm: Slurm,
     /// Slurm's ClusterName.
     pub cluster: String,
-    /// Pauses.
+    /// Intervals of the polls.
     pub config: Config,
-    /// Whether the state can be used.
+    /// Condition: the state is usable.
     pub state_health: Condition,
-    /// Whether Slurm answers.
+    /// Condition: Slurm answers.
     pub slurm_health: Condition,
 }
 
 impl Watcher {
-    /// Watches for a term of leading. Whatever goes wrong with the state or the bus, the state is loaded anew: it is the truth.
+    /// Watches for one term of leadership. After any error of the state or the bus, the state is loaded again, because it is
+    /// authoritative.
     ///
     /// # Errors
-    /// None at present: what goes wrong is tried again.
+    /// None at present. Failures are retried.
     pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
         self.slurm_health.fail("not asked yet");
         let (replies, rung) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
@@ -56,7 +57,7 @@ impl Watcher {
             doorbells,
             &stop,
         );
-        // Watching ends first: it leaves the replies it holds unanswered.
+        // Watching ends first and leaves its replies unanswered.
         let watch = async {
             self.watch(rung, &stop).await;
             stop.cancel();
@@ -66,7 +67,7 @@ impl Watcher {
     }
 
     async fn watch(&self, mut rung: mpsc::Receiver<PollReply>, stop: &CancellationToken) {
-        // Looks in a row whose outcome could not be stored.
+        // Consecutive polls whose results could not be stored.
         let mut wasted = 0;
         while !stop.is_cancelled() {
             match self.session(&mut wasted, &mut rung, stop).await {
@@ -98,7 +99,7 @@ impl Watcher {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let mut store = Store::load(&self.bus, &self.cluster).await?;
-        // What was written before a crash, but perhaps not published.
+        // Events that were written before a crash, but may not have been published.
         self.publish(store.outbox(), stop).await?;
         store.settle().await?;
         self.state_health.ok();
@@ -121,7 +122,7 @@ impl Watcher {
                     self.slurm_health.ok();
                     metrics::polled(&nodes, began.elapsed());
                     doorbells::answer(&mut replies, "looked");
-                    // One slow answer is no load, and who pauses for it would miss a cloud node that boots.
+                    // A single slow answer does not indicate load. A longer pause after it would miss a booting cloud node.
                     let usual = answer.min(std::mem::replace(&mut before, answer));
                     let least = self.slurm.min_poll_interval(answer);
                     let pause = self.config.pause(usual).max(least);
@@ -131,7 +132,7 @@ impl Watcher {
                     failures += 1;
                     metrics::failed();
                     self.slurm_health.fail(mesh_runtime::error_chain(&error));
-                    // Once is enough; readiness shows the rest.
+                    // Logged once; readiness shows the rest.
                     if failures == 1 {
                         tracing::warn!(
                             error = mesh_runtime::error_chain(&error),
@@ -161,7 +162,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// One look at all nodes. Returns how long Slurm took to answer: how long storing and publishing took says nothing about Slurm.
+    /// Polls all nodes once. Returns the time Slurm took to answer, without storing and publishing, which do not indicate Slurm's
+    /// load.
     #[tracing::instrument(name = "sweep", skip_all, fields(cluster = %self.cluster))]
     async fn look(
         &self,
@@ -183,7 +185,7 @@ impl Watcher {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                // Also if a row that cannot be read spoils all.
+                // Also if an unreadable row makes the whole answer unusable.
                 self.publish_drifts(store, source, stop).await?;
                 return Err(error.into());
             }
@@ -213,13 +215,13 @@ impl Watcher {
         if !store.started() {
             store.mark_started().await?;
         }
-        // One more write per change, so that a restart long after does not repeat events beyond the bus's dedupe window.
+        // One more write per change, so that a much later restart does not repeat events after the bus's deduplication window.
         store.settle().await?;
         self.publish_drifts(store, source, stop).await?;
         Ok(took)
     }
 
-    /// Publishes forms that this version does not know, each once a day.
+    /// Publishes forms unknown to this version, each once a day.
     async fn publish_drifts(
         &self,
         store: &mut Store,
@@ -240,7 +242,7 @@ impl Watcher {
         store.settle().await
     }
 
-    /// Publishes events, each in a trace of its own: one trace per fact.
+    /// Publishes events, each in its own trace.
     async fn publish(&self, events: Vec<Event>, stop: &CancellationToken) -> Result<(), Error> {
         let names: Vec<_> = events
             .iter()

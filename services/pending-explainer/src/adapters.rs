@@ -1,4 +1,4 @@
-//! The IO side: stored state.
+//! The stored state.
 
 pub mod protobuf;
 pub mod store;

@@ -1,4 +1,4 @@
-//! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs wait, as of now, for those who may see the job.
+//! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs are pending now, for callers who may see the job.
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::domain::timeline::{Run, TimelineEntry};
 use crate::handlers::Explainer;
 
-/// Filled once the state is loaded: the API is up before NATS is.
+/// Set once the state is loaded, because the API starts before NATS is available.
 pub type Loaded = Arc<OnceLock<Explainer>>;
 
-/// Most rows of one answer.
+/// Maximum number of rows in an answer.
 const MAX_ROWS: usize = 1_000;
 
 pub(crate) fn router(loaded: Loaded) -> Router {
@@ -193,7 +193,7 @@ async fn one(
             }
         });
     }
-    // One answer for "does not wait" and "is not yours": whose jobs wait is nobody else's business.
+    // The same answer for "not pending" and "not visible": the caller must not learn whether another user's job is pending.
     let run = found.ok_or_else(|| {
         Problem::not_found(format!(
             "no waiting job {job} of yours is known on cluster {cluster}"
@@ -220,7 +220,7 @@ async fn one(
     Ok((shown.extension(), Json(detail)))
 }
 
-/// Whether people call the run by this id: Slurm's form, the raw id, or the array's id for its remainder.
+/// True if the id names the run: Slurm's form, the raw id, or the array's id for its remainder.
 fn is_called(run: &Run, id: &str) -> bool {
     let remainder = run
         .job
@@ -232,7 +232,7 @@ fn is_called(run: &Run, id: &str) -> bool {
         || remainder.is_some_and(|array| array.job_id.to_string() == id)
 }
 
-/// What waits counts before what has left, later submissions before earlier ones.
+/// Orders pending runs before those that left, and later submissions before earlier ones.
 fn rank(run: &Run) -> (bool, i64, u64) {
     (
         run.left_at.is_none(),

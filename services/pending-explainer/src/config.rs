@@ -35,7 +35,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Every fault, each with its key.
+    /// All faults, each with its key.
     pub fn validate(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.poll_interval < Duration::from_millis(100) {

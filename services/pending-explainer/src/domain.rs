@@ -1,8 +1,9 @@
-//! The pure part: what to say about a waiting job, and when to say it again. No IO, no clock.
+//! The pure part: explains pending jobs and decides when to publish. No IO, no clock.
 //!
-//! - [`explain`]: a job's record and its place in the queue become an [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
-//! - [`timeline`]: the explanations of each job so far, and the rules that keep an explanation from becoming noise.
-//! - [`queue`]: the newest snapshot of the queue, put together from its chunks.
+//! - [`explain`]: turns a job's record and its position in the queue into an
+//!   [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
+//! - [`timeline`]: the explanations of each job so far, and the rules that limit the number of events.
+//! - [`queue`]: the newest snapshot of the queue, assembled from its chunks.
 
 mod dependency;
 mod description;

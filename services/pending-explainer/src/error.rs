@@ -1,11 +1,11 @@
-//! What can go wrong, and whether it is worth another try.
+//! Errors of this service, and whether a retry can help.
 
 use mesh_bus::PutError;
 
 /// Errors of the explainer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The state is not what this version writes.
+    /// The stored state is not in this version's format.
     #[error(
         "read state {key}; written by a newer version? start that one, or delete the key to explain anew"
     )]
@@ -16,7 +16,7 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// Another instance writes the same state; what was read is read again.
+    /// Another instance writes the same state. The state has been read again.
     #[error("write state {key}: another instance wrote it in between")]
     Conflict {
         /// Key in the bucket.

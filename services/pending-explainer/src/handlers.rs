@@ -1,4 +1,4 @@
-//! Per message and per snapshot: decide, write, publish.
+//! Handles messages and snapshots: decide, write, publish.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, RwLock};
@@ -24,25 +24,24 @@ use crate::metrics;
 /// The newest queue of each cluster.
 pub type Queues = Arc<RwLock<HashMap<String, Arc<Queue>>>>;
 
-/// What handlers work with.
+/// State shared by the handlers.
 #[derive(Clone)]
 pub struct Explainer {
-    /// The bus.
+    /// Bus for events and snapshots.
     pub bus: Bus,
-    /// State.
     pub store: Arc<Store>,
-    /// Snapshots.
     pub queues: Queues,
     /// The configured cluster.
     pub cluster: String,
-    /// How many shards are written at the same time.
+    /// Maximum number of shards written concurrently.
     pub concurrency: usize,
-    /// Told to stop.
+    /// Shutdown signal.
     pub shutdown: CancellationToken,
 }
 
 impl BatchHandler for Explainer {
-    /// Events are taken in one after the other, since those of one run depend on each other; their shards are then written at the same time.
+    /// Events are applied one after the other, because events of a run depend on each other. Their shards are then written
+    /// concurrently.
     async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         let now = Utc::now();
         let mut outcomes = vec![Disposition::Ack; messages.len()];
@@ -97,7 +96,7 @@ impl BatchHandler for Explainer {
     }
 }
 
-/// A message of a batch that was taken in.
+/// A message of a batch that was applied.
 struct HandledMessage {
     index: usize,
     explanation: Option<Event>,
@@ -106,7 +105,7 @@ struct HandledMessage {
 
 fn outcome_of(error: &Error) -> Disposition {
     match error {
-        // Another instance was faster: its state is read now, so the next try is right away.
+        // Another instance was faster. Its state has been read, so the retry follows at once.
         Error::Conflict { .. } => Disposition::Nak {
             after: Duration::from_millis(100),
         },
@@ -129,7 +128,7 @@ fn outcome_of(error: &Error) -> Disposition {
 }
 
 impl Explainer {
-    /// Writes a shard, then publishes what its messages led to, in their order.
+    /// Writes a shard, then publishes the events of its messages in their order.
     async fn settle_shard(
         &self,
         shard: Arc<Shard>,
@@ -181,7 +180,7 @@ impl Explainer {
                 }
                 Ok(())
             }
-            // It can never be published: say so once and go on, or it would block its shard's outbox for ever.
+            // The event can never be published. Logged once and skipped, because it would block its shard's outbox forever.
             Err(error @ mesh_bus::Error::Invalid { .. }) => {
                 tracing::error!(
                     error = mesh_runtime::error_chain(&error),
@@ -194,7 +193,7 @@ impl Explainer {
         }
     }
 
-    /// Looks at the queue again and again until shutdown; then notes that everything is published.
+    /// Reads the queue periodically until shutdown, then stores that everything is published.
     pub async fn follow_queue(&self, every: Duration, health: &Condition) {
         loop {
             match self.tick().await {
@@ -217,7 +216,7 @@ impl Explainer {
         }
     }
 
-    /// Publishes what is left over, takes in new snapshots, says what is news in them, drops old runs.
+    /// Publishes the remaining outbox, applies new snapshots, publishes changed estimates, and removes old runs.
     async fn tick(&self) -> Result<(), Error> {
         self.store.restore(&self.shutdown).await?;
         let shards = self.store.shards().await;

@@ -1,11 +1,11 @@
-//! Says in plain words why a job waits, who can act, and until when.
+//! Explains in plain words why a job is pending, who can act, and until when.
 //!
-//! - [`domain`]: pure: [`domain::explain`] turns a record into sentences; [`domain::timeline`] decides when they are worth an event.
-//! - [`handlers`]: events about jobs come in, `queue.explained` goes out; the queue snapshot is looked at for expected starts.
+//! - [`domain`]: pure. [`domain::explain`] turns a record into sentences, [`domain::timeline`] decides when to publish them.
+//! - [`handlers`]: consumes events about jobs and publishes `queue.explained`. Reads the queue snapshot for expected starts.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
-//! - [`api`]: why jobs wait, as of now: `/v1/queue`.
+//! - [`api`]: why jobs are pending now: `/v1/queue`.
 //!
-//! Deliberately absent: Slurm. Everything comes from events and from the snapshot that ingest leaves after each sweep.
+//! Deliberately absent: Slurm. All input comes from events and from the snapshot that ingest stores after each poll.
 
 pub mod adapters;
 pub mod api;
@@ -27,7 +27,7 @@ use config::Config;
 use error::Error;
 use handlers::Explainer;
 
-/// The service.
+/// The pending explainer.
 pub struct PendingExplainerService;
 
 impl Service for PendingExplainerService {
@@ -101,7 +101,7 @@ async fn run(
         explainer.follow_queue(config.poll_interval, &health)
     );
     consumed?;
-    // The signal to stop has come, but this one write may still be made.
+    // The shutdown signal has fired, but this one write is still allowed.
     if let Err(error) = explainer.store.settle(&shutdown).await {
         tracing::debug!(
             error = mesh_runtime::error_chain(&error),
@@ -112,7 +112,7 @@ async fn run(
     Ok(())
 }
 
-/// Loads the state, trying again while NATS is away; `None` on shutdown.
+/// Loads the state and retries while NATS is unavailable. `None` on shutdown.
 async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store> {
     loop {
         let loaded = async {

@@ -4,16 +4,16 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
 /// Explanations published, by `cause`: `event`, `snapshot`.
 pub const EXPLAINED: &str = "pending_explainer_explained_total";
-/// Jobs that wait.
+/// Pending jobs.
 pub const WAITING: &str = "pending_explainer_waiting_jobs";
 /// Age of the newest complete queue snapshot.
 pub const SNAPSHOT_AGE: &str = "pending_explainer_snapshot_age_seconds";
 /// State writes refused because another instance wrote in between.
 pub const CONFLICTS: &str = "pending_explainer_state_conflicts_total";
-/// Reasons that no table knows.
+/// Reasons missing from all tables.
 pub const UNKNOWN_REASONS: &str = "pending_explainer_unknown_reasons_total";
 
-/// Publishes the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub(crate) fn describe() {
     describe_counter!(
         EXPLAINED,

@@ -1,7 +1,8 @@
-//! State in the key-value bucket: every node as last seen, in shards, and the events still to be published.
+//! State in the key-value bucket: the last known state of every node, in shards, and the unpublished events.
 //!
-//! Another instance's first write makes every write from here fail. What a look found is written with its events *before* they are
-//! published (the outbox), so a number is never used twice: after a crash the same events are published again with the same ids.
+//! The first write of another instance makes all further writes of this one fail. The result of a poll is written with its events
+//! *before* they are published (the outbox), so a number is never used twice. After a crash the same events are published again with
+//! the same ids.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +20,13 @@ use crate::domain::TrackedNode;
 use crate::domain::drift::{self, PublishedDrifts};
 use crate::error::Error;
 
-/// Shards of a cluster: a shard of a cluster with 50,000 nodes stays below the bucket's limit of 1 MiB, even at the baseline.
+/// Number of shards per cluster. With 50,000 nodes, a shard stays below the bucket's limit of 1 MiB, even at the baseline.
 const SHARDS: u8 = 255;
 
-/// Version of what is stored.
+/// Version of the stored format.
 const VERSION: u32 = 1;
 
-/// Key suffix of the mark that the first look at the cluster is complete.
+/// Key suffix of the marker that the first poll of the cluster is complete.
 const STARTED: &str = "started";
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -33,7 +34,7 @@ struct Stored {
     version: u32,
     nodes: BTreeMap<String, TrackedNode>,
     outbox: Vec<OutboxEntry>,
-    /// In one shard only.
+    /// Used in one shard only.
     #[serde(default, skip_serializing_if = "PublishedDrifts::is_empty")]
     drifts: PublishedDrifts,
 }
@@ -58,7 +59,7 @@ impl<'de> Deserialize<'de> for OutboxEntry {
     }
 }
 
-/// Everything known of a cluster's nodes.
+/// State of all nodes of a cluster.
 pub struct Store {
     state: ClusterState,
     prefix: String,
@@ -67,10 +68,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Takes everything over and reads it: what another instance is about to write is refused.
+    /// Takes over the state and reads it. Pending writes of another instance are refused.
     ///
     /// # Errors
-    /// If NATS does not answer, or the state is not what this version writes.
+    /// If NATS does not answer, or the stored format is not this version's.
     pub async fn load(bus: &Bus, cluster: &str) -> Result<Self, Error> {
         let prefix = subject::token(cluster);
         let (state, entries) = bus.take_over(BUCKET_NODES, &prefix).await?;
@@ -101,12 +102,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Whether the cluster has been looked at before.
+    /// True if a poll of the cluster was completed before.
     pub const fn started(&self) -> bool {
         self.started
     }
 
-    /// Every node known, by name.
+    /// All known nodes, by name.
     pub fn nodes(&self) -> BTreeMap<String, TrackedNode> {
         self.shards
             .values()
@@ -114,7 +115,7 @@ impl Store {
             .collect()
     }
 
-    /// Events that are not known to be on the bus.
+    /// Events that may not be on the bus yet.
     pub fn outbox(&self) -> Vec<Event> {
         self.shards
             .values()
@@ -122,10 +123,10 @@ impl Store {
             .collect()
     }
 
-    /// Writes nodes and the events about them. Returns once all is stored.
+    /// Writes nodes and their events. Returns once all is stored.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another instance has taken over; after any error the state is to be loaded anew.
+    /// [`Error::Conflict`] if another instance has taken over. After any error the state must be loaded again.
     pub async fn write(
         &mut self,
         nodes: Vec<(String, TrackedNode)>,
@@ -157,13 +158,13 @@ impl Store {
         Ok(())
     }
 
-    /// The drift that was published.
+    /// The published drifts.
     pub fn drifts(&self) -> PublishedDrifts {
         let shard = self.shards.get(&self.key(&shard_of(drift::ENTITY)));
         shard.map_or_else(PublishedDrifts::default, |shard| shard.drifts.clone())
     }
 
-    /// Writes the published drift, with its events.
+    /// Writes the published drifts with their events.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -182,7 +183,7 @@ impl Store {
         self.put(key, stored).await
     }
 
-    /// Notes that every event of the outbox is on the bus, so that a restart does not repeat them.
+    /// Records that all events of the outbox are on the bus, so that a restart does not repeat them.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -203,7 +204,7 @@ impl Store {
         Ok(())
     }
 
-    /// Looks now and then whether all of it is there still.
+    /// Checks from time to time that the whole state is still stored.
     ///
     /// # Errors
     /// As [`Store::write`].
@@ -211,7 +212,7 @@ impl Store {
         Ok(self.state.check().await?)
     }
 
-    /// Notes that the first look is complete.
+    /// Records that the first poll is complete.
     ///
     /// # Errors
     /// If NATS does not store it.

@@ -1,10 +1,11 @@
-//! A whole answer of Slurm, against what is known.
+//! Compares a complete answer of Slurm with the known nodes.
 //!
-//! A node that is missing from an answer is not gone yet: it must be missing from [`MISSED_POLLS_BEFORE_DELETED`] answers in a row, and from
-//! [`MISSED_POLLS_IF_MOST_MISSING`] where more than half of the known nodes are missing with it. An empty answer never comes here: the client refuses it.
+//! A node is considered gone only after [`MISSED_POLLS_BEFORE_DELETED`] consecutive answers without it, or
+//! [`MISSED_POLLS_IF_MOST_MISSING`] if more than half of the known nodes are missing. Empty answers do not occur here, because the
+//! client refuses them.
 //!
 //! - A missing fixed node is `removed`.
-//! - A missing cloud node is `terminated`: Slurm leaves out cloud nodes that are switched off (seen on 22.05).
+//! - A missing cloud node is `terminated`: Slurm hides cloud nodes that are powered down (seen on 22.05).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,23 +17,23 @@ use slurm_types::Lifecycle;
 use super::cause::{self, Cause};
 use super::diff::{NodeChange, TrackedNode, diff};
 
-/// Answers in a row a node must be missing from.
+/// Consecutive answers that a node must be missing from.
 pub const MISSED_POLLS_BEFORE_DELETED: u32 = 2;
-/// The same where more than half of the known nodes are missing.
+/// The same, if more than half of the known nodes are missing.
 pub const MISSED_POLLS_IF_MOST_MISSING: u32 = 5;
 
-/// One node after a look.
+/// A node after a poll.
 #[derive(Clone, Debug)]
 pub struct ObservedNode {
-    /// Slurm's record; for a node that is missing, what is stored of it.
+    /// Slurm's record. For a missing node, its stored state.
     pub record: NodeRecord,
-    /// What to store; its number counts the changes.
+    /// The state to store. Its number counts the changes.
     pub after: TrackedNode,
-    /// What happened, oldest first.
+    /// Changes, oldest first.
     pub changes: Vec<NodeChange>,
 }
 
-/// Compares an answer with what is known. `first` is the very first look at this cluster: what is there then is `baseline`, not new.
+/// Compares an answer with the known nodes. `first` marks the first poll of this cluster: its nodes are `baseline`, not new.
 pub fn confirm_absence(
     known: &BTreeMap<String, TrackedNode>,
     first: bool,
@@ -60,7 +61,7 @@ pub fn confirm_absence(
         .collect()
 }
 
-/// A cloud node that is switched off may be left out of the list at any time.
+/// True for a powered-down cloud node, which the list may omit at any time.
 fn may_hide(node: &TrackedNode) -> bool {
     node.cloud && node.lifecycle == Lifecycle::Terminated
 }

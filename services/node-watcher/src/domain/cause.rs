@@ -1,27 +1,27 @@
-//! Why a node is as it is, and who made it so.
+//! Cause and actor of a node's state.
 //!
-//! The reason text decides while the node is impaired or being switched off; Slurm leaves old reasons standing on nodes that work
-//! again. Texts that Slurm or a cloud's tools write are known by the reason table; any other text was written by a person.
+//! The reason text counts while the node is impaired or powering down. Slurm keeps old reasons on nodes that work again. The reason
+//! table knows the texts written by Slurm and by cloud tools. Any other text was written by a person.
 
 use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use slurm_client::NodeRecord;
 use slurm_types::{Lifecycle, NodeFlag, NodeReason};
 
-/// Why a node is as it is.
+/// Cause of a node's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
-    /// A short word: `unreachable`, `power_saving`, `admin`, … Empty if unknown.
+    /// A keyword: `unreachable`, `power_saving`, `admin`, … Empty if unknown.
     pub word: String,
-    /// Where it was recognised: `slurm`, `aws-parallelcluster`, … Empty if it was not.
+    /// Origin of the recognised text: `slurm`, `aws-parallelcluster`, … Empty if it was not recognised.
     pub source: String,
-    /// Who made it so; `None` if Slurm does not say.
+    /// Who caused the state. `None` if Slurm does not report it.
     pub actor: Option<Actor>,
 }
 
-/// The cause of a node's present stage of life.
+/// The cause of a node's present lifecycle stage.
 pub fn of(node: &NodeRecord, lifecycle: Lifecycle) -> Cause {
     match lifecycle {
-        // Nothing is wrong with it, so an old reason explains nothing. Slurm does not say who resumed a node.
+        // The node works, so an old reason explains nothing. Slurm does not report who resumed a node.
         Lifecycle::Active | Lifecycle::Unknown => Cause::default(),
         Lifecycle::Provisioning if rebooting(node) => {
             by_reason(node).unwrap_or_else(|| Cause::slurm("reboot"))
@@ -42,7 +42,7 @@ pub fn of(node: &NodeRecord, lifecycle: Lifecycle) -> Cause {
     }
 }
 
-/// Whether the provider took the node back.
+/// True if the provider reclaimed the node.
 pub fn is_preemption(cause: &Cause) -> bool {
     matches!(
         cause.word.as_str(),
@@ -50,12 +50,12 @@ pub fn is_preemption(cause: &Cause) -> bool {
     )
 }
 
-/// Whether a reboot is under way.
+/// True while the node reboots.
 pub fn rebooting(node: &NodeRecord) -> bool {
     node.state.has(NodeFlag::RebootIssued)
 }
 
-/// Whether only a maintenance reservation keeps jobs off, nobody drained it.
+/// True if only a maintenance reservation keeps jobs off, and the node is not drained.
 pub fn in_maintenance_only(node: &NodeRecord) -> bool {
     node.state.has(NodeFlag::Maintenance)
         && !node.state.flags.any(&[NodeFlag::Drain, NodeFlag::Fail])
@@ -87,7 +87,7 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
 }
 
 impl Cause {
-    /// A cause that the state itself shows.
+    /// A cause that follows from the state itself.
     fn slurm(word: &str) -> Self {
         Self {
             word: word.to_owned(),
@@ -97,7 +97,7 @@ impl Cause {
     }
 }
 
-/// Slurm itself, or the cloud tools that act for it.
+/// Slurm, or the cloud tools that act for it.
 #[allow(clippy::unnecessary_wraps, reason = "the type of the field")]
 fn system() -> Option<Actor> {
     Some(Actor {

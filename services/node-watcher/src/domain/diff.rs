@@ -1,20 +1,20 @@
-//! What happened to one node between two looks at it.
+//! Computes the events of one node between two polls.
 //!
-//! The stage of life comes from the state by the rules of [`slurm_types::NodeState::lifecycle`]. Events follow from its changes:
+//! The lifecycle stage follows from the state by the rules of [`slurm_types::NodeState::lifecycle`]. Events follow from its changes:
 //!
 //! | from | to | event |
 //! | --- | --- | --- |
-//! | not known | any | `added`; a cloud node that shows up while it is powered: the event of its stage, since Slurm hides it while it is off |
+//! | not known | any | `added`; for a cloud node that appears powered up, the event of its stage, because Slurm hides it while it is powered down |
 //! | any | provisioning | `reboot` while one is issued, else `provisioning` |
 //! | impaired since it was last active | active | `recovered` |
 //! | any other | active | `active` |
 //! | any | draining, drained | `draining`, `drained`; only `maintenance`, once, while nothing but a maintenance reservation keeps jobs off |
-//! | any | down | `down`; `preempted` if the provider took the node back |
-//! | any | terminating, terminated | `terminating`, `terminated`; `preempted` if the provider took the node back |
+//! | any | down | `down`; `preempted` if the provider reclaimed the node |
+//! | any | terminating, terminated | `terminating`, `terminated`; `preempted` if the provider reclaimed the node |
 //! | active | active, another machine | `terminated`, `provisioning`, `active` for cloud nodes; `reboot`, `active` for others |
 //!
-//! A node that does not respond but is not given up keeps its stage and is *suspect*: no event. So does a node of which the controller
-//! knows nothing yet after its own restart. Both pass by themselves, into a stage or back.
+//! A node that does not respond but is not down yet keeps its stage and is *suspect*, without an event. The same holds for a node
+//! whose state a restarted controller does not know yet. Both conditions end by themselves, in a new stage or the former one.
 
 use chrono::{DateTime, Utc};
 use mesh_events::EventType;
@@ -24,18 +24,18 @@ use slurm_types::{Lifecycle, NodeFlag};
 
 use super::cause::{self, Cause};
 
-/// A boot time may differ by this much without a boot, in seconds: slurmd computes it from the uptime, which rounds (seen on 22.05: three
-/// different seconds for one boot), and clocks are corrected.
+/// Difference between two boot times that does not count as a boot, in seconds. slurmd computes the boot time from the uptime, which
+/// rounds (seen on 22.05: three different seconds for one boot), and clocks are corrected.
 const BOOT_TIME_TOLERANCE_SECS: i64 = 120;
 
-/// What is stored of a node between two looks, and over restarts.
+/// State of a node, stored between polls and across restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrackedNode {
-    /// Number of its newest event; also the event's `run_seq`.
+    /// Number of its newest event, which is also the event's `run_seq`.
     pub n: u64,
-    /// Its stage of life. Stays what it was while the node is suspect.
+    /// Lifecycle stage. Does not change while the node is suspect.
     pub lifecycle: Lifecycle,
-    /// It does not respond, but is not given up.
+    /// The node does not respond, but is not down yet.
     pub suspect: bool,
     /// Down, draining or drained since it was last active.
     pub impaired: bool,
@@ -43,43 +43,43 @@ pub struct TrackedNode {
     pub maintenance: bool,
     /// A reboot is under way.
     pub rebooting: bool,
-    /// The word for its cause.
+    /// Keyword of the cause.
     pub cause: String,
-    /// When it booted, in Unix seconds.
+    /// Boot time, in Unix seconds.
     pub boot_time: Option<i64>,
     /// Cloud instance, if known.
     pub instance_id: String,
-    /// CPUs jobs can use, memory in MiB, generic resources and partitions: what an event can still say once the record is gone.
+    /// CPUs available to jobs. Stored with memory, generic resources and partitions for events after Slurm has dropped the record.
     pub cpus: u32,
-    /// See [`Self::cpus`].
+    /// Memory in MiB. See [`Self::cpus`].
     pub memory_mib: u64,
-    /// See [`Self::cpus`].
+    /// Generic resources. See [`Self::cpus`].
     pub gres: String,
-    /// See [`Self::cpus`].
+    /// Partitions. See [`Self::cpus`].
     pub partitions: Vec<String>,
-    /// It is a cloud node: it may vanish from Slurm's list while it is switched off.
+    /// A cloud node, which may disappear from Slurm's list while it is powered down.
     pub cloud: bool,
-    /// It was removed; stored so that its numbers go on should it come back.
+    /// The node was removed. Stored so that its numbers continue if it returns.
     pub gone: bool,
-    /// In how many answers in a row it was missing. Not stored: a restart counts anew.
+    /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
     pub missing: u32,
 }
 
-/// Something that happened to a node.
+/// A change of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeChange {
-    /// What.
+    /// Type of the event.
     pub kind: EventType,
-    /// Stage of life before; `None` at the first sight.
+    /// Lifecycle stage before. `None` if the node was not known.
     pub previous: Option<Lifecycle>,
-    /// Why, and who did it.
+    /// Cause and actor.
     pub cause: Cause,
-    /// When it was seen: Slurm does not time these facts.
+    /// Time of the poll, because Slurm does not report a time for these facts.
     pub at: DateTime<Utc>,
 }
 
-/// What happened to a node since `previous`; nothing known of it means that it is new in the cluster.
+/// The changes of a node since `previous`. `None` means that the node is new in the cluster.
 pub fn diff(
     previous: Option<&TrackedNode>,
     current: &NodeRecord,
@@ -94,8 +94,8 @@ pub fn diff(
         at: now,
     };
     let Some(before) = previous else {
-        // `scontrol -a show node` leaves out cloud nodes that are powered down (seen on 22.05; PrivateData=cloud in slurm.conf(5)), so the
-        // first sight of one that is powered up is no new node.
+        // `scontrol -a show node` hides powered-down cloud nodes (seen on 22.05; PrivateData=cloud in slurm.conf(5)). So a cloud node
+        // that appears powered up is not a new node.
         let appeared =
             after.cloud && !matches!(after.lifecycle, Lifecycle::Terminated | Lifecycle::Unknown);
         let kind = if appeared {
@@ -134,11 +134,11 @@ pub fn diff(
             Lifecycle::Provisioning if after.rebooting && !before.rebooting => {
                 vec![change(EventType::NodeReboot, from)]
             }
-            // The maintenance begins on a node that is drained already, or ends and leaves it drained.
+            // Maintenance begins on a node that is already drained, or ends and leaves it drained.
             Lifecycle::Draining | Lifecycle::Drained if after.maintenance != before.maintenance => {
                 vec![change(stage_event(previous, &after, &cause), from)]
             }
-            // The provider's word comes after the silence: first down, then the reason.
+            // The provider's reason arrives later: the node is first down, then preempted.
             Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
                 if cause::is_preemption(&cause) && before.cause != after.cause =>
             {
@@ -147,7 +147,7 @@ pub fn diff(
             _ => Vec::new(),
         };
     }
-    // Jobs of the reservation come and go; the maintenance goes on.
+    // The reservation's jobs start and end during the maintenance.
     let still_in_maintenance = before.maintenance && after.maintenance;
     if still_in_maintenance {
         return Vec::new();
@@ -161,9 +161,9 @@ pub fn diff(
     vec![change(kind, from)]
 }
 
-/// The event for having come into a stage.
+/// The event for entering a stage.
 fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause) -> EventType {
-    // Once the loss is published, what follows (switched off, booted again) is published as usual.
+    // Once the preemption is published, later stages (powered down, booted again) are published as usual.
     let published = before.is_some_and(|before| before.cause == cause.word);
     match after.lifecycle {
         Lifecycle::Provisioning if after.rebooting => EventType::NodeReboot,
@@ -180,7 +180,7 @@ fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause)
         Lifecycle::Down => EventType::NodeDown,
         Lifecycle::Terminating => EventType::NodeTerminating,
         Lifecycle::Terminated => EventType::NodeTerminated,
-        // Never an event of its own: `TrackedNode::after` keeps the former stage.
+        // Never an event by itself, because `TrackedNode::after` keeps the former stage.
         Lifecycle::Unknown => EventType::NodeAdded,
     }
 }
@@ -194,10 +194,10 @@ fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
 }
 
 impl TrackedNode {
-    /// What to store after a look. The number of events is the caller's to count.
+    /// The state to store after a poll. The caller counts the events.
     pub fn after(previous: Option<&Self>, current: &NodeRecord) -> Self {
         let seen = current.lifecycle();
-        // Silence alone changes no stage, and neither does a controller that has not heard of the node since its own start.
+        // A missing response alone does not change the stage. Nor does a restarted controller that has no report of the node yet.
         let undecided =
             current.state.is_suspect() && seen == Lifecycle::Active || seen == Lifecycle::Unknown;
         let lifecycle = match previous {

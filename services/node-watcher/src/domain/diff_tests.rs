@@ -1,4 +1,4 @@
-//! Sequences of what Slurm prints, and the events they make.
+//! Sequences of Slurm's output and the resulting events.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn record(text: &str) -> NodeRecord {
     }
 }
 
-/// The events of a node that goes through these states, after the first.
+/// The events of a node in these states, without the first one.
 fn events(states: &[&str]) -> Vec<String> {
     let mut tracked: Option<TrackedNode> = None;
     let mut events = Vec::new();
@@ -252,7 +252,7 @@ fn who_did_it() {
     assert_eq!(actor("DOWN"), None);
 }
 
-/// Sweeps a cluster of nodes given as `name state`; returns `name event`.
+/// Polls a cluster of nodes given as `name state`, and returns `name event`.
 struct Cluster(BTreeMap<String, TrackedNode>);
 
 impl Cluster {
@@ -288,7 +288,7 @@ fn the_first_look_is_baseline_and_later_nodes_are_added() {
         cluster.confirm_absence(false, &["a IDLE", "b DOWN", "c IDLE"]),
         ["c added"]
     );
-    // Hidden while it was switched off.
+    // Hidden while it was powered down.
     assert_eq!(
         cluster.confirm_absence(
             false,

@@ -1,4 +1,4 @@
-//! What Slurm printed of nodes and this version does not know: published once per form and day.
+//! Unknown words in Slurm's node output. Each form is published once a day.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ const SOURCE: &str = "nodes";
 /// Entity of the events.
 pub const ENTITY: &str = "capture/nodes";
 
-/// What was published.
+/// The published drifts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedDrifts {
-    /// Forms, each with the day since 1970 on which it was published last.
+    /// Forms, with the day (since 1970) on which each was last published.
     forms: BTreeMap<String, i64>,
     /// Number of the last event.
     count: u64,
 }
 
 impl PublishedDrifts {
-    /// True if nothing was ever published.
+    /// True if nothing was published yet.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The events for those of the forms that were not published today.
+    /// The events for the forms that were not published today.
     pub fn events(
         &mut self,
         cluster: &str,

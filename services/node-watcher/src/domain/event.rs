@@ -1,4 +1,4 @@
-//! The envelope of a change.
+//! Builds the envelope of a change.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source};
@@ -10,7 +10,7 @@ use slurm_types::{NodeFlag, UnixTime};
 use super::absence::ObservedNode;
 use super::diff::TrackedNode;
 
-/// The events of a node after a look at what was `asked`, numbered on from what it had before.
+/// The events of a node after a poll with `asked`. Their numbers continue from the node's previous ones.
 pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
     let first = seen.after.n - seen.changes.len() as u64;
     let entity = format!("node/{}", seen.record.name);
@@ -46,7 +46,7 @@ pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
     numbered.map(event).collect()
 }
 
-/// The snapshot an event carries.
+/// The snapshot in an event.
 fn node(record: &NodeRecord, tracked: &TrackedNode) -> Node {
     let flags = NodeFlag::ALL
         .iter()

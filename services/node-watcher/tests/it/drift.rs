@@ -1,4 +1,4 @@
-//! What Slurm prints of nodes and this version does not know: told once a day, also over a restart.
+//! Unknown forms in Slurm's node output are published once a day, also across a restart.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::subject;
@@ -68,7 +68,7 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
     );
 }
 
-/// One record that cannot be read spoils the answer, and that is told although nothing else is.
+/// One unreadable record makes the answer unusable. The drift is published although nothing else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_cannot_be_read_is_told_without_what_is_in_it() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_500));

@@ -1,4 +1,4 @@
-//! A Slurm cluster, a running watcher, and what it says.
+//! A Slurm cluster, a running watcher, and its published events.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use tokio_util::sync::CancellationToken;
 /// Cloud nodes take tens of seconds from one stage to the next.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A Slurm cluster of four fixed and two cloud nodes, without accounting. Each test has a base port of its own.
+/// A Slurm cluster of four fixed and two cloud nodes, without accounting. Each test has its own base port.
 pub fn cluster(port: u16) -> SlurmCluster {
     let knobs = [
         ("NODB", "1"),
         ("SUSPEND_TIME", "8"),
-        // So long that a look of a busy machine falls into it.
+        // Long enough for a poll on a busy machine.
         ("CLOUD_BOOT", "5"),
     ];
     SlurmCluster::up(&format!("nodes{port}"), port, &knobs)
 }
 
-/// `scontrol update` of nodes.
+/// Runs `scontrol update` on nodes.
 pub fn update(cluster: &SlurmCluster, nodes: &str, what: &[&str]) {
     let nodes = format!("NodeName={nodes}");
     cluster.run_as("root", &[&["scontrol", "update", &nodes], what].concat());
@@ -50,7 +50,7 @@ impl Running {
         Self::start_from(&configuration(nats, cluster, settings)).await
     }
 
-    /// With this configuration.
+    /// Starts with this configuration.
     pub async fn start_from(configuration: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
@@ -74,14 +74,14 @@ impl Running {
         self.task.await.unwrap().unwrap();
     }
 
-    /// Ends without a chance to tidy up.
+    /// Ends abruptly.
     pub async fn kill(self) {
         self.task.abort();
         drop(self.task.await);
     }
 }
 
-/// mesh.toml.
+/// Text of mesh.toml.
 pub fn configuration(nats: &NatsServer, cluster: &SlurmCluster, settings: &str) -> String {
     format!(
         "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[node-watcher]\n{settings}\n",
@@ -107,7 +107,7 @@ pub async fn bus(nats: &NatsServer) -> Bus {
     bus
 }
 
-/// Every event about nodes so far, up to a mark that is published for the purpose. Asked again while NATS is not all there.
+/// All node events so far, up to a marker event published for this purpose. Retries while NATS is not fully available.
 pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
     wait_for("what was said", DEADLINE, async || said(bus).await.ok()).await
 }
@@ -145,7 +145,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
     Ok(said)
 }
 
-/// What was said about one node: `draining admin`, the event and its cause.
+/// The events of one node with their causes: `draining admin`.
 pub fn of_node(said: &[Event], node: &str) -> Vec<String> {
     let key = format!("node/{node}");
     let published = said.iter().filter(|event| event.entity_key() == key);
@@ -158,7 +158,7 @@ pub fn of_node(said: &[Event], node: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the node's events end with `last`, and returns all of them.
+/// Waits until the node's last event is `last`, and returns all its events.
 pub async fn until(bus: &Bus, node: &str, last: &str) -> Vec<Event> {
     wait_for(&format!("{node}: {last}"), DEADLINE, async || {
         let said = said_so_far(bus).await;

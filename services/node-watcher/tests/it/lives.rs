@@ -1,4 +1,4 @@
-//! Lives of real nodes.
+//! Lifecycles of real nodes.
 
 use mesh_events::proto::mesh::event::v1::ActorKind;
 use mesh_events::subject;
@@ -130,7 +130,7 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
         ],
     );
     let said = until(&bus, "c1", "terminated power_saving").await;
-    // Slurm 22.05 hides cloud nodes that are off; where it shows them, they are part of the baseline.
+    // Slurm 22.05 hides powered-down cloud nodes. Versions that show them include them in the baseline.
     let shown = |node| {
         of_node(&said, node)
             .into_iter()

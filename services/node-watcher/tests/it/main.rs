@@ -1,4 +1,4 @@
-//! The watcher against a real nats-server and a real Slurm cluster.
+//! The watcher with a real nats-server and a real Slurm cluster.
 
 #![allow(
     clippy::unwrap_used,

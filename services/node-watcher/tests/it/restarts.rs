@@ -1,4 +1,4 @@
-//! Nothing lost, nothing twice: restarts, an absent slurmctld, two instances.
+//! No event lost or duplicated: restarts, an unavailable slurmctld, two instances.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -45,7 +45,7 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n1", "drained admin").await;
 
-    // Without slurmctld nothing is known, so nothing is said.
+    // Without slurmctld the state is unknown, so nothing is published.
     cluster.ctl("kill", "slurmctld");
     wait_until(
         "the watcher says that Slurm is away",
@@ -59,7 +59,7 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
     })
     .await;
 
-    // NATS restarts below it.
+    // NATS restarts while the service runs.
     nats.restart().await;
     cluster.run_as(
         "root",
@@ -78,7 +78,7 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
     service.stop().await;
 }
 
-/// A hook of the cluster replies for n2.
+/// A hook of the cluster sends a doorbell for n2.
 async fn ring(bus: &Bus, cluster: &str, hook: &str) {
     let id = format!("{cluster} {hook}");
     let doorbell = Doorbell {
@@ -112,12 +112,12 @@ async fn who_rings_need_not_wait_for_the_next_look() {
     service.stop().await;
 }
 
-/// A slow answer makes the pauses longer, so that a slow Slurm is spared. A write that was slow says nothing about Slurm, and neither does one
-/// slow answer: who looked away for so much longer would not see a cloud node boot.
+/// A slow answer lengthens the pauses, to spare a slow Slurm. A slow write does not indicate Slurm's load, and neither does one slow
+/// answer: a much longer pause would miss a booting cloud node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_slow_look_does_not_make_the_next_ones_seldom() {
     const OUTAGE: Duration = Duration::from_secs(2);
-    // Far below twenty outages.
+    // Far below twenty times the outage.
     const NEXT: Duration = Duration::from_secs(20);
     let (nats, cluster) = (NatsServer::start().await, cluster(24_900));
     let bus = bus(&nats).await;
@@ -166,7 +166,7 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
     let program = env!("CARGO_BIN_EXE_node-watcher");
     let mut replicas = Replicas::start("node-watcher", program, &config, folder.path());
     until(&bus, "n4", "baseline").await;
-    // In one look there may be some of them only.
+    // One poll may include only some of them.
     let all = async |published| {
         for node in ["n1", "n2", "n3"] {
             until(&bus, node, published).await;
@@ -230,7 +230,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
         assert_eq!(of(cluster, "baseline").await, ["baseline"]);
         update(cluster, "n2", &["State=DRAIN", "Reason=bad disk"]);
     }
-    // Each doorbell is heard by the watcher of its cluster only.
+    // Each doorbell reaches only the watcher of its cluster.
     ring(&bus, there.name(), "strigger-drained").await;
     assert_eq!(
         of(&there, "drained admin").await,
@@ -255,7 +255,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
 async fn what_was_written_but_not_published_is_published_after_a_crash() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
     let bus = bus(&nats).await;
-    // An instance that dies between its write and its publish, at the very first look.
+    // An instance that dies between write and publish during the first poll.
     let mut store = Store::load(&bus, cluster.name()).await.unwrap();
     let mut node = NodeRecord {
         name: "n1".into(),
@@ -272,7 +272,7 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
 
     let service = Running::start(&nats, &cluster).await;
     let said = until(&bus, "n1", "recovered").await;
-    // The intended event itself comes out; the other nodes are still baseline, since the first look was not complete.
+    // The stored event itself is published. The other nodes are still baseline, because the first poll was not complete.
     assert_eq!(said[0], events[0]);
     assert_eq!(
         said[0].id,

@@ -1,11 +1,11 @@
-//! Protobuf messages inside stored JSON, as base64: small, and later fields survive an older reader's default.
+//! Protobuf messages in stored JSON, as base64. They are small, and an older reader ignores later fields.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::Error as _;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
-/// Writes a message.
+/// Serializes a message.
 pub fn serialize<M: prost::Message, S: Serializer>(
     message: &M,
     serializer: S,
@@ -13,7 +13,7 @@ pub fn serialize<M: prost::Message, S: Serializer>(
     serializer.serialize_str(&STANDARD.encode(message.encode_to_vec()))
 }
 
-/// Reads a message.
+/// Deserializes a message.
 pub fn deserialize<'de, M: prost::Message + Default, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<M, D::Error> {

@@ -1,8 +1,8 @@
-//! State in the key-value bucket: what was said about each run, in shards, and what is still to be published.
+//! State in the key-value bucket: the explanations of each run, in shards, and the unpublished events.
 //!
-//! Every write names the revision it was read at, so two instances never both accept they spoke. What a change says is written
-//! with it *before* it is published (the outbox): after a crash it is published again with the same id. Changes that come while a
-//! write is under way share the next one.
+//! Every write names the revision it is based on, so two instances never both write the same explanation. The events of a change are
+//! written with it *before* they are published (the outbox). After a crash they are published again with the same ids.
+//! Changes that arrive while a write is under way share the next write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,10 @@ use crate::domain::timeline::Run;
 use crate::error::Error;
 use crate::metrics;
 
-/// Shards of a cluster. A shard of a cluster with 100,000 waiting jobs stays far below the bucket's limit of 1 MiB.
+/// Number of shards per cluster. With 100,000 pending jobs, a shard stays far below the bucket's limit of 1 MiB.
 const SHARDS: u16 = 512;
 
-/// Version of what is stored.
+/// Version of the stored format.
 const VERSION: u32 = 1;
 
 /// The runs of a shard, by run key.
@@ -57,16 +57,16 @@ pub struct Shard {
 struct ShardRuns {
     runs: Runs,
     outbox: Vec<Event>,
-    /// Counts changes.
+    /// Number of changes.
     changes: u64,
 }
 
 #[derive(Default)]
 struct Writer {
     revision: Option<u64>,
-    /// Changes that are stored.
+    /// Number of changes that are stored.
     stored: u64,
-    /// Entries of the stored outbox.
+    /// Number of entries in the stored outbox.
     outbox: usize,
 }
 
@@ -97,7 +97,7 @@ impl Store {
         if let Some(shard) = shards.get(&key) {
             return Ok(Arc::clone(shard));
         }
-        // Of another cluster than the configured one, or new.
+        // A new shard, or one of another cluster than the configured one.
         let shard = Shard::new(&key, cluster);
         let entry = self.bucket.get(&key).await?;
         shard.take_in(
@@ -109,15 +109,16 @@ impl Store {
         Ok(shard)
     }
 
-    /// Every shard in memory.
+    /// All shards in memory.
     pub async fn shards(&self) -> Vec<Arc<Shard>> {
         self.shards.lock().await.values().cloned().collect()
     }
 
-    /// Writes a shard until its changes so far are stored, however long NATS is away.
+    /// Writes a shard until its present changes are stored, however long NATS is unavailable.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another instance wrote it: its state was read again, and the changes are to be made again on top of it.
+    /// [`Error::Conflict`] if another instance wrote the shard. Its state has been read, and the changes must be repeated on top of
+    /// it.
     pub async fn commit(&self, shard: &Shard, shutdown: &CancellationToken) -> Result<(), Error> {
         let wanted = shard.memory().changes;
         let mut writer = shard.writer.lock().await;
@@ -136,7 +137,7 @@ impl Store {
                     metrics::conflict();
                     let entry = self.bucket.get(&key).await?;
                     if entry.is_none() && writer.revision.take().is_some() {
-                        // Nobody else wrote it: it was deleted, and memory has what it held.
+                        // No other instance wrote it: the key was deleted, and memory still holds its content.
                         self.bucket.note_restored(&shard.cluster, 1);
                         continue;
                     }
@@ -166,7 +167,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts back what somebody deleted: until then it would be lost with this process.
+    /// Restores deleted keys, which would otherwise be lost with this process.
     pub async fn restore(&self, shutdown: &CancellationToken) -> Result<(), Error> {
         let mut written: BTreeMap<String, Vec<Arc<Shard>>> = BTreeMap::new();
         for shard in self.shards().await {
@@ -192,7 +193,7 @@ impl Store {
         Ok(())
     }
 
-    /// Stores that what was to be published is published, so that a restart does not repeat it.
+    /// Stores that the outbox is published, so that a restart does not repeat it.
     pub async fn settle(&self, shutdown: &CancellationToken) -> Result<(), Error> {
         for shard in self.shards().await {
             let stale = shard.writer.lock().await.outbox > 0 && shard.memory().outbox.is_empty();
@@ -215,17 +216,17 @@ impl Shard {
         }
     }
 
-    /// Its key in the bucket.
+    /// Key in the bucket.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The cluster its runs belong to.
+    /// Cluster of its runs.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// Changes the runs; `change` returns whether it did, and what is to be published about it, which goes into the outbox.
+    /// Changes the runs. `change` returns whether it changed anything, and the events for the outbox.
     pub fn change(&self, change: impl FnOnce(&mut Runs) -> (bool, Vec<Event>)) -> bool {
         let mut memory = self.memory();
         let (changed, events) = change(&mut memory.runs);
@@ -239,12 +240,12 @@ impl Shard {
         read(&self.memory().runs)
     }
 
-    /// What is not known to be on the bus.
+    /// Events that may not be on the bus yet.
     pub fn outbox(&self) -> Vec<Event> {
         self.memory().outbox.clone()
     }
 
-    /// An event is on the bus; the next write leaves it out.
+    /// Marks an event as published. The next write leaves it out.
     pub fn published(&self, id: &str) {
         self.memory().outbox.retain(|event| event.id != id);
     }
@@ -267,7 +268,7 @@ impl Shard {
         Ok((value.into(), memory.changes, memory.outbox.len()))
     }
 
-    /// Replaces memory by what is stored.
+    /// Replaces the state in memory by the stored one.
     fn take_in(&self, writer: &mut Writer, entry: Option<(Bytes, u64)>) -> Result<(), Error> {
         let state = |source| Error::State {
             key: self.key.clone(),

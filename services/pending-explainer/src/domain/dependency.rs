@@ -1,20 +1,20 @@
-//! Dependency expressions: `afterok:123(unfulfilled),afterany:5_*(unfulfilled)`.
+//! Parses dependency expressions: `afterok:123(unfulfilled),afterany:5_*(unfulfilled)`.
 //!
-//! Grammar and meaning: `sbatch --dependency` (Slurm 22.05 to 26.05). `,` asks for all, `?` for any. Slurm removes what is fulfilled
-//! and adds the state in parentheses.
+//! Grammar and meaning: `sbatch --dependency` (Slurm 22.05 to 26.05). `,` requires all terms, `?` any term. Slurm removes fulfilled
+//! terms and appends the state in parentheses.
 
-/// One part of a dependency.
+/// One term of a dependency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencyTerm {
-    /// What must happen, in words: `job 123 to end successfully`.
+    /// The awaited event as text: `job 123 to end successfully`.
     pub wait: String,
-    /// The job it waits for, in Slurm's form; empty for `singleton`.
+    /// The awaited job in Slurm's form. Empty for `singleton`.
     pub job: String,
     /// True if it can no longer be fulfilled.
     pub failed: bool,
 }
 
-/// The parts that are not fulfilled yet. What cannot be read is left out: the expression itself is quoted beside it.
+/// The unfulfilled terms. Terms that cannot be parsed are left out, because the explanation also quotes the expression.
 pub fn unfulfilled(expression: &str) -> Vec<DependencyTerm> {
     expression
         .split([',', '?'])
@@ -23,7 +23,7 @@ pub fn unfulfilled(expression: &str) -> Vec<DependencyTerm> {
         .collect()
 }
 
-/// True if any one part is enough.
+/// True if one fulfilled term is enough.
 pub fn any_suffices(expression: &str) -> bool {
     expression.contains('?')
 }

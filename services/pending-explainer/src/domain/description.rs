@@ -1,4 +1,4 @@
-//! Sentences for the free texts Slurm prints in place of a reason.
+//! Sentences for the free texts that Slurm prints instead of a reason.
 
 use slurm_types::reasons::Match;
 
@@ -6,7 +6,7 @@ use super::explain::{PendingJob, ReasonText};
 use super::reason::{reservation_gone, say, with};
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, name, named, nodes, time_limit};
 
-/// ReasonText for a free text; `None` if none was recognised.
+/// Sentences for a free text. `None` if it was not recognised.
 pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let description = found.description?;
     let captured = |key: &str| name(found.captures.get(key).map_or("", String::as_str));

@@ -1,7 +1,7 @@
-//! When a job may start: Slurm's own plan, or why there is none.
+//! The expected start of a job: Slurm's own plan, or why there is none.
 //!
-//! Backfill writes start times each cycle, clears them first, and leaves out jobs it does not reach and jobs that cannot start by the
-//! passing of time (sched_config.html, Slurm 22.05 to 26.05). It plans with time limits, so starts are often earlier than planned.
+//! Backfill clears all start times at each cycle and sets them anew. It leaves out jobs it does not reach, and jobs that cannot start
+//! merely by waiting (sched_config.html, Slurm 22.05 to 26.05). It plans with time limits, so jobs often start earlier than planned.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::from_timestamp;
@@ -10,14 +10,15 @@ use slurm_types::reasons::Match;
 
 use super::explain::PendingJob;
 
-/// A plan this much in the past is no plan any more: several backfill cycles (`bf_interval`, 30 s by default) have missed it.
+/// Age after which a planned start in the past is obsolete: several backfill cycles (`bf_interval`, 30 s by default) have not renewed
+/// it.
 const STALE_PLAN_AGE: TimeDelta = TimeDelta::minutes(5);
 
-/// The expected start, or why there is none. Exactly one of both is there.
+/// The expected start, or why there is none. Exactly one of the two is set.
 pub struct Estimate {
-    /// When Slurm plans to start it.
+    /// Start planned by Slurm.
     pub start: Option<DateTime<Utc>>,
-    /// Why there is no plan; empty if there is one.
+    /// Why there is no plan. Empty if there is one.
     pub none_because: &'static str,
 }
 
@@ -32,7 +33,7 @@ impl Estimate {
 
 /// The estimate for a recognised reason.
 pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
-    // What never starts by itself has no plan, whatever an old record says.
+    // A job that cannot start by itself has no plan, even if an old record contains one.
     match found.class() {
         ReasonClass::Held => {
             return Estimate::none("held: a held job is not planned until it is released");
@@ -85,7 +86,7 @@ pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
     })
 }
 
-/// The start of the newest plan: the snapshot's if the job is in it, else the one in its record.
+/// The newest planned start: from the snapshot if the job is in it, else from its record.
 fn planned(waiting: &PendingJob<'_>) -> Option<DateTime<Utc>> {
     match waiting.place {
         Some(place) if place.row.expected_start > 0 => {

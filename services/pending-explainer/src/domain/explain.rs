@@ -1,10 +1,10 @@
-//! From a waiting job to its explanation.
+//! Builds the explanation of a pending job.
 //!
-//! 1. The reason text is recognised: the free text if Slurm prints one in place of the reason, else the word; the row of the newest
-//!    queue snapshot counts before the record of an older event.
-//! 2. The sentence and the advice come from the free text ([`description`]), the limit ([`limit`](super::limit)) or the word
-//!    ([`reason`](super::reason)), in this order. A text no table knows is quoted.
-//! 3. The expected start is Slurm's own plan, or there is a stated cause why there is none ([`estimate`](super::estimate)).
+//! 1. Recognise the reason: the free text if Slurm prints one instead of the reason, else the keyword. The row of the newest queue
+//!    snapshot takes precedence over the record of an older event.
+//! 2. Take the sentence and the advice from the free text ([`description`]), the limit ([`limit`](super::limit)) or the keyword
+//!    ([`reason`](super::reason)), in this order. A text that no table contains is quoted.
+//! 3. The expected start is Slurm's own plan, or a stated cause why there is none ([`estimate`](super::estimate)).
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::Job;
@@ -17,30 +17,30 @@ use super::queue::QueuePosition;
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, name};
 use super::{description, estimate, limit, reason};
 
-/// A waiting job and what is known around it.
+/// A pending job with its context.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingJob<'a> {
     /// The job's record.
     pub job: &'a Job,
-    /// Account it is charged to; empty if unknown.
+    /// Account charged. Empty if unknown.
     pub account: &'a str,
-    /// Where it stands in the newest snapshot, if it is in it.
+    /// Position in the newest snapshot, if it is in it.
     pub place: Option<QueuePosition<'a>>,
-    /// The present.
+    /// Present time.
     pub now: DateTime<Utc>,
 }
 
-/// What is said about a reason.
+/// Texts about a reason.
 pub struct ReasonText {
     /// One or two sentences for the owner.
     pub summary: String,
-    /// What can be done.
+    /// Advice for the owner.
     pub advice: String,
-    /// Things the reason names.
+    /// Objects that the reason names.
     pub evidence: Vec<String>,
 }
 
-/// The reason of a waiting job, recognised.
+/// Recognises the reason of a pending job.
 pub fn recognise(job: &Job, place: Option<QueuePosition<'_>>) -> Match {
     let newest = place
         .map(|place| place.row.reason.trim())
@@ -51,17 +51,17 @@ pub fn recognise(job: &Job, place: Option<QueuePosition<'_>>) -> Match {
         &job.reason_description
     };
     let text = newest.unwrap_or(recorded);
-    // squeue prints "None" or nothing for a job the scheduler has not looked at.
+    // squeue prints "None" or nothing for a job that the scheduler has not considered yet.
     Reason::lookup(if text.trim().is_empty() { "None" } else { text })
 }
 
-/// Says why a job waits, who can act, and until when.
+/// Explains why a job is pending, who can act, and until when.
 pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
     let found = recognise(waiting.job, waiting.place);
     let words = words(&found, waiting);
     let estimate = estimate::of(&found, waiting);
     let mut summary = words.summary;
-    // The words of some reasons name the start already; else it completes the sentence where the bound leaves room.
+    // The texts of some reasons already contain the start. Otherwise it is appended if the length limit allows.
     if let Some(start) = estimate.start {
         let sentence = format!(
             " Slurm plans its start for {}.",
@@ -76,7 +76,7 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
         reason_class: found.class().to_string(),
         reason: clip(found.reason(), MAX_SUMMARY_CHARS),
         actor: found.actor().unwrap_or(Actor::Admin).as_str().to_owned(),
-        // Advice names the job as JOB, so that the sentences stay data; who reads it can paste the command.
+        // The texts name the job as JOB, so that they stay constant. Replaced here, so that the user can paste the command.
         advice: words.advice.replace("JOB", &name(&waiting.job.display_id)),
         limit: found.row.map_or("", |row| row.limit).to_owned(),
         limit_source: found
@@ -100,7 +100,7 @@ fn words(found: &Match, waiting: &PendingJob<'_>) -> ReasonText {
         .or_else(|| limit::words(found.row?, waiting))
         .or_else(|| reason::words(found.row?.reason, waiting))
         .or_else(|| {
-            // A row newer than these sentences: the table's own words.
+            // The row is newer than these sentences, so the table's own text is used.
             let row = found.row?;
             Some(ReasonText { summary: row.meaning.to_owned(), advice: row.advice.to_owned(), evidence: Vec::new() })
         })

@@ -1,4 +1,4 @@
-//! The whole reason table in words.
+//! Texts for the whole reason table.
 
 use mesh_events::proto::mesh::job::v1::ArrayInfo;
 use mesh_events::proto::mesh::queue::v1::QueuedJob;
@@ -52,7 +52,7 @@ fn explained(reason: &str, description: &str) -> Explanation {
     })
 }
 
-/// Texts for every pattern of the table of free texts, in its order.
+/// A text for every pattern of the free-text table, in its order.
 const DESCRIPTIONS: [&str; 17] = [
     "ReqNodeNotAvail, UnavailableNodes:n[4-6]",
     "ReqNodeNotAvail, May be reserved for other job",

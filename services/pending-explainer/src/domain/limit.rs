@@ -1,8 +1,9 @@
-//! Sentences for limits of QOS and associations: two thirds of the reason table.
+//! Sentences for limits of QOS and associations, which are two thirds of the reason table.
 //!
 //! Slurm's limits are regular: a *kind* (shared by a group, per job, per user, a budget of minutes, …) on a *resource* at a *holder*
 //! (a QOS or an association). The table names kind and resource in the column `limit` (`GrpTRESMins cpu`) and the holder in the
-//! category, so one sentence per kind covers them all. Meaning of the limits: resource_limits.html and sacctmgr(1), Slurm 22.05 to 26.05.
+//! category, so one sentence per kind covers them all.
+//! Meaning of the limits: resource_limits.html and sacctmgr(1), Slurm 22.05 to 26.05.
 
 use mesh_events::proto::mesh::job::v1::Job;
 use slurm_types::Tres;
@@ -11,7 +12,7 @@ use slurm_types::reasons::ReasonRow;
 use super::explain::{PendingJob, ReasonText};
 use super::reason_text::{capital, count, memory, named, time_limit};
 
-/// The sentence and the advice for a limit; `None` if the row is not about a limit of a QOS or an association.
+/// Sentences for a limit. `None` if the row is not about a limit of a QOS or an association.
 pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let holder = LimitHolder::of(row.category, waiting)?;
@@ -180,10 +181,10 @@ pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     })
 }
 
-/// Who sets the limit.
+/// The QOS or association that sets the limit.
 struct LimitHolder {
     under: String,
-    /// The same for limits that a group shares: those of every account above count too.
+    /// Name for limits shared by a group, where those of every parent account count too.
     group: String,
     other: String,
     evidence: Vec<String>,
@@ -193,7 +194,7 @@ impl LimitHolder {
     fn of(category: &str, waiting: &PendingJob<'_>) -> Option<Self> {
         let job = waiting.job;
         if category.starts_with("qos_") {
-            // A QOS reason may mean the QOS of the partition: Slurm checks both and prints the same word for either.
+            // A QOS reason may mean the QOS of the partition: Slurm checks both and prints the same keyword for either.
             let under = format!(
                 "{} or the QOS of {}",
                 named("QOS", &job.qos),
@@ -235,7 +236,7 @@ fn evidence_of(facts: &[(&str, &str)]) -> Vec<String> {
         .collect()
 }
 
-/// What is limited.
+/// The limited resource.
 struct Resource {
     one: &'static str,
     many: &'static str,
@@ -258,7 +259,7 @@ impl Resource {
         Self { one, many, tres }
     }
 
-    /// What the job asks for of it, from its requested TRES; `None` if the record does not say.
+    /// Amount that the job requests, from its requested TRES. `None` if the record does not contain it.
     fn asked(&self, job: &Job) -> Option<String> {
         let (tres, _) = Tres::parse_lossy(&job.req_tres);
         let amount = |name| tres.get(name).filter(|amount| *amount > 0);
@@ -273,7 +274,7 @@ impl Resource {
                     .iter()
                     .filter_map(|(name, amount)| Some((name.strip_prefix(prefix)?, amount)))
                     .collect();
-                // A typed amount (`gpu:a100`) is part of the plain one beside it.
+                // A typed amount (`gpu:a100`) is included in the untyped one.
                 let plain = all.iter().filter(|(name, _)| {
                     !name.contains(':')
                         || !all

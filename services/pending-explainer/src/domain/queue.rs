@@ -1,4 +1,4 @@
-//! The newest snapshot of a cluster's queue, put together from its chunks.
+//! The newest snapshot of a cluster's queue, assembled from its chunks.
 
 use std::collections::HashMap;
 
@@ -9,36 +9,36 @@ use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 /// A complete snapshot.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// When the sweep began.
+    /// Start of the poll.
     pub taken_at: DateTime<Utc>,
     rows: HashMap<String, QueuedJob>,
-    /// Priorities of the waiting jobs of each partition, highest first.
+    /// Priorities of the pending jobs per partition, highest first.
     priorities: HashMap<String, Vec<u32>>,
 }
 
-/// Where one job stands.
+/// Position of a job in the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePosition<'a> {
-    /// Its row.
+    /// Row of the job.
     pub row: &'a QueuedJob,
-    /// Waiting jobs of a higher priority in (one of) its partitions. Held jobs are not ahead of anyone.
+    /// Pending jobs of higher priority in its partition, the smallest number if it has several. Held jobs do not count.
     pub ahead: usize,
-    /// When the row was read.
+    /// Time of the snapshot.
     pub taken_at: DateTime<Utc>,
 }
 
-/// How far the clock of another host may be ahead.
+/// Tolerance for the clock of another host.
 const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::minutes(5);
 
 impl Queue {
-    /// Whether it replaces another one. After one that was taken while a clock was ahead, any other does.
+    /// True if this snapshot replaces `last`. Any snapshot replaces one taken while a clock was ahead.
     pub fn is_news_after(&self, last: &Self, now: DateTime<Utc>) -> bool {
         let was_ahead = last.taken_at > now + MAX_CLOCK_SKEW;
         self.taken_at > last.taken_at || was_ahead && self.taken_at != last.taken_at
     }
 
-    /// Puts the chunks of one sweep together. `None` while chunks of different sweeps are mixed or one is missing: half a queue
-    /// would make jobs look further ahead than they are.
+    /// Assembles the chunks of one poll. `None` while chunks of different polls are mixed or one is missing, because jobs would look
+    /// further ahead in a partial queue.
     pub fn from_chunks(chunks: Vec<QueueSnapshot>) -> Option<Self> {
         let newest = chunks
             .iter()
@@ -76,7 +76,7 @@ impl Queue {
         Some(queue)
     }
 
-    /// Where a run stands; `None` if it does not wait.
+    /// Position of a run. `None` if it is not pending.
     pub fn place(&self, run: &str) -> Option<QueuePosition<'_>> {
         let row = self.rows.get(run)?;
         let ahead_in = |partition: &str| {
@@ -84,7 +84,7 @@ impl Queue {
                 priorities.partition_point(|priority| *priority > row.priority)
             })
         };
-        // A job in several partitions starts in the first that has room for it.
+        // A job in several partitions starts in the first one that has room.
         let ahead = row.partition.split(',').map(ahead_in).min().unwrap_or(0);
         Some(QueuePosition {
             row,
@@ -93,7 +93,7 @@ impl Queue {
         })
     }
 
-    /// Every waiting run of the snapshot.
+    /// All pending runs of the snapshot.
     pub fn runs(&self) -> impl Iterator<Item = &str> {
         self.rows.keys().map(String::as_str)
     }
@@ -141,7 +141,7 @@ mod tests {
             |seconds| Queue::from_chunks(vec![chunk(seconds, 0, 1, vec![])]).expect("complete");
         let now = |seconds| DateTime::from_timestamp(seconds, 0).expect("a time");
         assert!(taken(20).is_news_after(&taken(10), now(20)));
-        // A replica that is behind.
+        // A replica that lags behind.
         assert!(!taken(10).is_news_after(&taken(20), now(20)));
         assert!(!taken(20).is_news_after(&taken(20), now(20)));
         assert!(taken(30).is_news_after(&taken(3_620), now(30)));

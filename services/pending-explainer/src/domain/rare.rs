@@ -1,10 +1,10 @@
-//! Sentences for what is rarely seen on a waiting job: how jobs end, special hardware, Slurm's own troubles, platforms that are gone.
+//! Sentences for reasons that are rare on pending jobs: end states, special hardware, Slurm's internal errors, obsolete platforms.
 
 use super::explain::{PendingJob, ReasonText};
 use super::reason::say;
 use super::reason_text::{nodes, time_limit};
 
-/// ReasonText for a reason; `None` if it is none of these.
+/// Sentences for a reason. `None` if it is not one of these.
 pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     match reason {

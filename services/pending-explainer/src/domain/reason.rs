@@ -1,4 +1,4 @@
-//! Sentences for the reasons that are no limits: waiting for one's turn, for others, for a time, for somebody.
+//! Sentences for reasons other than limits: priority, other jobs, a time, a person's action.
 
 use mesh_events::from_timestamp;
 
@@ -7,7 +7,7 @@ use super::explain::{PendingJob, ReasonText};
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, list, moment, name, named, nodes, own};
 use super::{rare, request};
 
-/// A sentence and its advice.
+/// Builds a text from a sentence and its advice.
 pub fn say(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
     Some(ReasonText {
         summary: summary.into(),
@@ -27,7 +27,7 @@ pub fn with(
     })
 }
 
-/// A reservation that is not there any more.
+/// Text for a reservation that no longer exists.
 pub fn reservation_gone(reservation: &str, what: &str) -> Option<ReasonText> {
     with(
         say(
@@ -41,14 +41,14 @@ pub fn reservation_gone(reservation: &str, what: &str) -> Option<ReasonText> {
     )
 }
 
-/// ReasonText for a reason; `None` if there are none of its own.
+/// Sentences for a reason. `None` if it has none.
 pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     queue_words(reason, waiting)
         .or_else(|| request::words(reason, waiting))
         .or_else(|| rare::words(reason, waiting))
 }
 
-/// Waiting for one's turn, for others, for a time, for somebody.
+/// Sentences for waiting for priority, other jobs, a time, or a person's action.
 fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let partition = named("partition", &job.partition);

@@ -1,15 +1,15 @@
-//! Small parts of sentences: amounts, durations, lists, and names that come from outside.
+//! Parts of sentences: amounts, durations, lists, and names from outside.
 
 use chrono::{DateTime, Utc};
 use slurm_types::HostList;
 
-/// Longest summary, so that it fits a chat message beside everything else.
+/// Longest summary, so that it fits into a chat message with other content.
 pub const MAX_SUMMARY_CHARS: usize = 300;
 
-/// Longest name from outside (partition, reservation, dependency, …) inside a sentence.
+/// Longest name from outside (partition, reservation, dependency, …) in a sentence.
 const MAX_NAME_CHARS: usize = 48;
 
-/// Cuts a text to at most `most` characters, marking the cut.
+/// Truncates a text to at most `most` characters, with a mark.
 pub fn clip(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -20,7 +20,7 @@ pub fn clip(text: &str, most: usize) -> String {
     cut
 }
 
-/// A name from outside as it may stand in a sentence: one line, of bounded length.
+/// Prepares a name from outside for a sentence: one line, of limited length.
 pub fn name(text: &str) -> String {
     let line: String = text
         .chars()
@@ -39,12 +39,12 @@ pub fn named(what: &str, text: &str) -> String {
     }
 }
 
-/// `reservation course`, or `reservation`: for use after "its".
+/// `reservation course`, or `reservation` if it has no name. Used after "its".
 pub fn own(what: &str, text: &str) -> String {
     format!("{what} {}", name(text)).trim_end().to_owned()
 }
 
-/// With a capital first letter, as a sentence begins.
+/// Capitalises the first letter.
 pub fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| {
@@ -57,7 +57,7 @@ pub fn count(amount: u64, one: &str, many: &str) -> String {
     format!("{amount} {}", if amount == 1 { one } else { many })
 }
 
-/// Memory from MiB, in the largest unit that stays exact to one decimal.
+/// Formats MiB in the largest unit that stays exact to one decimal.
 pub fn memory(mib: u64) -> String {
     match mib {
         0..1024 => format!("{mib} MiB"),
@@ -67,7 +67,7 @@ pub fn memory(mib: u64) -> String {
 }
 
 fn tenths(amount: u64, unit: u64, word: &str) -> String {
-    // Rounded up: a request of 1.51 GiB is not met by 1.5.
+    // Rounded up: 1.5 GiB do not satisfy a request of 1.51 GiB.
     let tenths = amount.saturating_mul(10).div_ceil(unit);
     if tenths.is_multiple_of(10) {
         format!("{} {word}", tenths / 10)
@@ -84,7 +84,7 @@ pub fn duration(seconds: u64) -> String {
     };
     let (size, word) = UNITS[first];
     let mut text = format!("{} {word}", seconds / size);
-    // Seconds beside minutes would only pretend precision.
+    // Seconds next to minutes would suggest a false precision.
     if let Some((next, word)) = UNITS.get(first + 1).filter(|(next, _)| *next > 1) {
         let rest = seconds % size / next;
         if rest > 0 {
@@ -94,7 +94,7 @@ pub fn duration(seconds: u64) -> String {
     text
 }
 
-/// A time limit in minutes, or that there is none.
+/// A time limit in minutes, or `None` for no limit.
 pub fn time_limit(minutes: Option<u32>) -> String {
     minutes.map_or_else(
         || "no time limit".to_owned(),
@@ -102,7 +102,7 @@ pub fn time_limit(minutes: Option<u32>) -> String {
     )
 }
 
-/// A moment and how far away it is: `2026-11-22 03:00 UTC (in 2 h)`.
+/// A moment and its distance from now: `2026-11-22 03:00 UTC (in 2 h)`.
 pub fn moment(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let stamp = at.format("%Y-%m-%d %H:%M UTC");
     match u64::try_from((at - now).num_seconds()) {
@@ -126,7 +126,7 @@ pub fn list(items: &[String], most: usize) -> String {
     }
 }
 
-/// A host list for a sentence: as Slurm writes it while short, else its first nodes and how many more.
+/// A host list for a sentence: in Slurm's form if short, else its first nodes and the number of the others.
 pub fn nodes(text: &str) -> String {
     let text = text.trim();
     if text.chars().count() <= MAX_NAME_CHARS {

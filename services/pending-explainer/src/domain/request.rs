@@ -1,10 +1,10 @@
-//! Sentences for requests, accounts and partitions that do not fit.
+//! Sentences for requests, accounts and partitions that do not match.
 
 use super::explain::{PendingJob, ReasonText};
 use super::reason::say;
 use super::reason_text::{capital, name, named, time_limit};
 
-/// ReasonText for a reason; `None` if it is none of these.
+/// Sentences for a reason. `None` if it is not one of these.
 pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let partition = named("partition", &job.partition);

@@ -1,11 +1,11 @@
-//! What was said about each waiting job, and when to say it again.
+//! The explanations of each pending job, and the rules for publishing a new one.
 //!
-//! - An event about a waiting job is explained when the *class* of its reason is not the one last said; a reason the scheduler has not
-//!   worked out yet is not worth an event. `held` after a release is news again.
-//! - A snapshot of the queue is worth an event when the expected start first appears, or moves by more than a fifth of the remaining wait,
-//!   at most once per [`MIN_ESTIMATE_EVENT_INTERVAL`] and job.
-//! - An event older than the newest seen of its run changes nothing: messages of one run may be handled out of order.
-//! - Jobs that left the queue are stored for [`RUN_RETENTION`], so that a message delivered twice says nothing new.
+//! - An event about a pending job is explained if the *class* of its reason differs from the one last published. A reason that the
+//!   scheduler has not determined yet is not published. `held` after a release is published again.
+//! - A snapshot of the queue causes an event if the expected start first appears, or moves by more than a fifth of the remaining wait.
+//!   At most one such event per job is published in [`MIN_ESTIMATE_EVENT_INTERVAL`].
+//! - An event older than the newest handled one of its run has no effect, because messages of a run may be handled out of order.
+//! - Jobs that left the queue are stored for [`RUN_RETENTION`], so that a redelivered message has no effect.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,73 +23,73 @@ use slurm_types::ReasonClass;
 use super::explain::{self, PendingJob};
 use super::queue::QueuePosition;
 
-/// Least time between two events about the same job's expected start.
+/// Shortest interval between two events about the expected start of a job.
 pub const MIN_ESTIMATE_EVENT_INTERVAL: TimeDelta = TimeDelta::minutes(10);
-/// How long a job that left the queue is stored.
+/// How long a job is stored after it left the queue.
 pub const RUN_RETENTION: TimeDelta = TimeDelta::days(1);
-/// How many explanations of a job are retained.
+/// Number of stored explanations per job.
 const MAX_TIMELINE_ENTRIES: usize = 20;
 
-/// What is known of one run that waits or waited.
+/// State of a run that is or was pending.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Id of the event by which the run became known: later explanations of the snapshot count from it.
+    /// Id of the event that introduced the run. The ids of explanations from snapshots are derived from it.
     pub first_cause: String,
     /// Id of the newest event handled.
     pub last_cause: String,
     /// `run_seq` of the newest event handled.
     pub seq: u64,
-    /// Number of the next explanation that follows from a snapshot.
+    /// Number of the next explanation caused by a snapshot.
     pub next: u64,
-    /// Class last said; `None` before the first explanation and after a release.
+    /// Class last published. `None` before the first explanation and after a release.
     pub class: Option<ReasonClass>,
-    /// Expected start last said, in Unix seconds.
+    /// Expected start last published, in Unix seconds.
     pub start: Option<i64>,
-    /// When something was said last, in Unix seconds.
+    /// Time of the last published explanation, in Unix seconds.
     pub said_at: i64,
-    /// When its newest event was handled, in Unix seconds.
+    /// Time when its newest event was handled, in Unix seconds.
     pub heard_at: i64,
-    /// When it left the queue, in Unix seconds; `None` while it waits.
+    /// Time when it left the queue, in Unix seconds. `None` while it is pending.
     pub left_at: Option<i64>,
-    /// The job as its newest event had it.
+    /// The job in its newest event.
     #[serde(with = "crate::adapters::protobuf")]
     pub job: Job,
-    /// Its owner.
+    /// Owner of the job.
     #[serde(with = "crate::adapters::protobuf")]
     pub owner: Owner,
-    /// What its events are about.
+    /// Entity of its events.
     #[serde(with = "crate::adapters::protobuf")]
     pub entity: Entity,
-    /// What was said, oldest first.
+    /// Published explanations, oldest first.
     pub timeline: VecDeque<TimelineEntry>,
 }
 
 /// One explanation of a run's timeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineEntry {
-    /// Id of its event.
+    /// Id of the published event.
     pub id: String,
-    /// When.
+    /// Time of the event.
     pub at: DateTime<Utc>,
     /// Class of the reason.
     pub class: String,
     /// The reason.
     pub reason: String,
-    /// The sentence.
+    /// Sentence for the owner.
     pub summary: String,
     /// Expected start, if there was one.
     pub expected_start: Option<DateTime<Utc>>,
 }
 
 impl Run {
-    /// The account its job is charged to.
+    /// The account charged.
     pub fn account(&self) -> &str {
         &self.owner.account
     }
 
     /// The explanation as of now.
     pub fn explain(&self, place: Option<QueuePosition<'_>>, now: DateTime<Utc>) -> Explanation {
-        // A snapshot older than the newest event knows less than the event. When that came is not known if the clock was ahead then.
+        // A snapshot older than the newest event has less information. If the clock was ahead then, the event's time is unknown.
         let was_ahead = self.heard_at > now.timestamp();
         let place = place.filter(|place| was_ahead || place.taken_at.timestamp() >= self.heard_at);
         explain::explain(&PendingJob {
@@ -148,22 +148,22 @@ impl Run {
     }
 }
 
-/// What an event about a job means here.
+/// Meaning of a job event for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunUpdate {
-    /// It waits, or how it waits has changed.
+    /// The job is pending, or its pending state has changed.
     Waits,
     /// It is no longer held.
     Released,
-    /// It runs, ended, or was never waiting.
+    /// The job runs, has ended, or was never pending.
     Left,
-    /// Nothing about waiting.
+    /// Not related to pending.
     None,
 }
 
 fn news(kind: EventType, job: &Job) -> RunUpdate {
     match kind {
-        // The snapshot may be newer than the fact: a job that was seen late has perhaps ended by now.
+        // The snapshot may be newer than the event: a job that was noticed late may have ended by now.
         EventType::JobSubmitted
         | EventType::JobPending
         | EventType::JobHeld
@@ -175,23 +175,23 @@ fn news(kind: EventType, job: &Job) -> RunUpdate {
         EventType::JobReleased => RunUpdate::Released,
         EventType::JobBaseline | EventType::JobStarted => RunUpdate::Left,
         kind if kind.is_end() => RunUpdate::Left,
-        // Suspend, resume, resize, usage and corrections come after the start.
+        // Suspend, resume, resize, usage and corrections follow the start.
         _ => RunUpdate::None,
     }
 }
 
-/// What came of an event.
+/// Result of handling an event.
 #[derive(Debug)]
 pub enum UpdateOutcome {
     /// Nothing has changed.
     Nothing,
-    /// The state has changed; nothing is to be said.
+    /// The state has changed, without an event to publish.
     Noted,
-    /// The state has changed and this is to be published.
+    /// The state has changed, and this event is to be published.
     Say(Box<Event>),
 }
 
-/// Takes in an event about a job.
+/// Handles an event about a job.
 pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> UpdateOutcome {
     let (Ok(kind), Some(job), Ok(cause)) = (event.kind(), event.job(), event.id.parse::<EventId>())
     else {
@@ -254,7 +254,7 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
         now,
     });
     let said = run.say((cause, 0), &event.id, explanation, now);
-    // The fact is as old and as sure as the one it follows from.
+    // Time and reliability are those of the causing event.
     UpdateOutcome::Say(Box::new(Event {
         cluster: event.cluster.clone(),
         occurred_at: event.occurred_at,
@@ -264,17 +264,18 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
     }))
 }
 
-/// Looks at a waiting run in a new snapshot. Returns what to say about its expected start, if anything.
+/// Updates a pending run from a new snapshot. Returns an event about its expected start, if one is due.
 pub fn seen(
     run: &mut Run,
     cluster: &str,
     place: QueuePosition<'_>,
     now: DateTime<Utc>,
 ) -> Option<Event> {
-    // If the clock was ahead when something was said, that is not waited for.
+    // A publish time in the future, from a clock that was ahead, does not delay the next event.
     let recent = 0..MIN_ESTIMATE_EVENT_INTERVAL.num_seconds();
     let is_recent = recent.contains(&(now.timestamp() - run.said_at));
-    // Before the first explanation there is nothing to add to; afterwards only the start matters here, classes come as events.
+    // Before the first explanation there is nothing to update. Afterwards only the start matters, because changes of class arrive as
+    // events.
     if run.left_at.is_some() || run.class.is_none() || is_recent && run.start.is_some() {
         return None;
     }
@@ -284,7 +285,7 @@ pub fn seen(
     }
     let class = run.class;
     let explanation = run.explain(Some(place), now);
-    // The scheduler may be on its way to another class: the event for it comes when it has lasted.
+    // The scheduler may be about to change the class. Its event arrives once the class has lasted.
     if explanation.expected_start.is_none()
         || class.is_some_and(|class| class.as_str() != explanation.reason_class)
     {
@@ -302,14 +303,14 @@ pub fn seen(
     })
 }
 
-/// Whether an expected start is news: it first appears, or moves by more than a fifth of the wait that was left.
+/// True if an expected start is to be published: it first appears, or moves by more than a fifth of the remaining wait.
 fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
     let Some(said) = said else { return true };
     let left = (said - now).max(0);
     (start - said).abs() * 5 > left
 }
 
-/// Drops runs that left the queue long ago, or so long in the future that the clock was ahead. True if there were any.
+/// Removes runs that left the queue long ago, or in the far future because the clock was ahead. True if there were any.
 pub fn expire(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
     let retention = RUN_RETENTION.num_seconds().unsigned_abs();

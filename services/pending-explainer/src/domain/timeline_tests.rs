@@ -1,4 +1,4 @@
-//! When something is said.
+//! When explanations are published.
 
 use mesh_events::proto::mesh::queue::v1::QueuedJob;
 use mesh_testkit::fixtures;
@@ -17,7 +17,7 @@ fn waiting(kind: EventType, reason: &str, seq: u64) -> Event {
         nodes: String::new(),
         ..fixtures::job(7)
     };
-    // Sampled events of a run count upwards, so each has its own id.
+    // Sampled events of a run are numbered, so that each has its own id.
     let id = EventId::sampled(fixtures::CLUSTER, &job.run, kind, seq).to_string();
     Event {
         id,
@@ -190,14 +190,14 @@ fn an_expected_start_is_said_when_it_appears_and_when_it_moves_much() {
     );
     let first = see(&mut runs, at(7_200), at(30)).expect("appears");
     assert!(explanation(&first).expected_start.is_some());
-    // Too soon, though it moves much.
+    // Too soon, although it moves a lot.
     assert!(see(&mut runs, at(20_000), at(60)).is_none());
     // 1000 s of a remaining 6300 s are less than a fifth.
     assert!(see(&mut runs, at(8_200), at(900)).is_none());
     let second = see(&mut runs, at(9_000), at(900)).expect("moved");
     assert_ne!(first.id, second.id);
     assert_eq!(first.correlation, second.correlation);
-    // Again too soon.
+    // Too soon after the last event.
     assert!(see(&mut runs, at(90_000), at(901)).is_none());
 }
 
@@ -244,9 +244,9 @@ fn what_was_said_while_the_clock_was_ahead_does_not_silence_a_run() {
     )
     .expect("an explanation");
     see(&mut runs, at(3 * hour), at(hour)).expect("a start");
-    // It is back.
+    // The start is available again.
     assert!(see(&mut runs, at(8 * hour), at(60)).is_some());
-    // And as long as it is right, nothing is said twice within ten minutes.
+    // While it stays the same, nothing is published twice within ten minutes.
     assert!(see(&mut runs, at(2 * hour), at(120)).is_none());
 
     let run = runs.values_mut().next().expect("a run");

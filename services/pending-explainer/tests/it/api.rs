@@ -1,4 +1,4 @@
-//! The API, for owners and for others.
+//! The API for owners and other users.
 
 use axum::Router;
 use axum::body::Body;

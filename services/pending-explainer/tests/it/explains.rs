@@ -1,4 +1,4 @@
-//! What is said about events and snapshots.
+//! Explanations of events and snapshots.
 
 use chrono::{TimeDelta, Utc};
 use mesh_events::{EventId, EventType, subject};
@@ -87,7 +87,7 @@ async fn an_expected_start_of_the_snapshot_is_said_once() {
     bus.publish(&pending).await.unwrap();
     explained(&bus, 1).await;
     let start = Utc::now() + TimeDelta::hours(2);
-    // Two seconds ahead: a snapshot of the same second as the event would count as older.
+    // Two seconds ahead, because a snapshot of the same second as the event would count as older.
     snapshot(
         &bus,
         vec![row(1, 5, Some(start)), row(2, 9, None)],

@@ -1,4 +1,4 @@
-//! A running explainer and what it says.
+//! A running explainer and its published events.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Running {
         self.task.await.unwrap().unwrap();
     }
 
-    /// Ends without a chance to tidy up.
+    /// Ends abruptly.
     pub async fn kill(self) {
         self.task.abort();
         drop(self.task.await);
@@ -81,7 +81,7 @@ pub async fn bus(nats: &NatsServer) -> Bus {
     bus
 }
 
-/// An event about job `id` that waits for `reason`, as the `seq`th of its run.
+/// An event about job `id`, pending for `reason`, with sequence `seq` of its run.
 pub fn waiting(id: u32, kind: EventType, reason: &str, seq: u64) -> Event {
     let job = Job {
         state: "PENDING".into(),
@@ -112,7 +112,7 @@ pub async fn explained(bus: &Bus, count: usize) -> Vec<Event> {
     .await
 }
 
-/// Every explanation on the bus, up to a mark that is published for the purpose. Asked again while NATS is not all there.
+/// All explanations on the bus, up to a marker event published for this purpose. Retries while NATS is not fully available.
 pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
     wait_for("what was said", DEADLINE, async || said(bus).await.ok()).await
 }
@@ -156,7 +156,7 @@ pub fn explanation(event: &Event) -> &Explanation {
     }
 }
 
-/// Leaves a queue snapshot as ingest does.
+/// Stores a queue snapshot as ingest does.
 pub async fn snapshot(bus: &Bus, jobs: Vec<QueuedJob>, taken_at: DateTime<Utc>) {
     let snapshot = QueueSnapshot {
         cluster: fixtures::CLUSTER.into(),

@@ -1,4 +1,4 @@
-//! The explainer against a real nats-server.
+//! The explainer with a real nats-server.
 
 #![allow(
     clippy::unwrap_used,

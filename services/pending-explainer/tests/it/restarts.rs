@@ -1,4 +1,4 @@
-//! Nothing lost and nothing new after a restart of the service, of NATS, or with two instances.
+//! No event lost or duplicated after a restart of the service or of NATS, or with two instances.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ async fn what_was_said_is_remembered_over_a_restart() {
     explained(&bus, 1).await;
     service.kill().await;
     let service = Running::start(&nats).await;
-    // The same class, and an older event: no news. Another class: news.
+    // The same class, or an older event: nothing published. Another class: published.
     bus.publish(&waiting(1, EventType::JobPending, "Resources", 3))
         .await
         .unwrap();
@@ -42,7 +42,7 @@ async fn what_was_said_is_remembered_over_a_restart() {
 async fn what_was_written_but_not_published_is_published_after_a_crash() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    // An instance that dies between its write and its publish.
+    // An instance that dies between write and publish.
     let store = Store::load(
         bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap(),
         fixtures::CLUSTER,
@@ -162,7 +162,7 @@ async fn what_was_said_is_put_back_if_somebody_deletes_it() {
         let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
         assert_eq!(ids.len(), said.len());
     }
-    // Changed in the moment after it was deleted: what is remembered is written, not what is there.
+    // Changed right after it was deleted: the state in memory is written, not the stored one.
     context
         .get_stream(&name)
         .await

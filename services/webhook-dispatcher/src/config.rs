@@ -32,23 +32,23 @@ const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow
 /// The section with its defaults.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 
-/// The `[webhook-dispatcher]` section as it is written.
+/// The `[webhook-dispatcher]` section as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Deadline of one attempt.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// Requests under way to one endpoint.
+    /// Maximum requests in flight to one endpoint.
     pub concurrency: usize,
-    /// Attempts in all.
+    /// Maximum attempts of a delivery.
     pub max_attempts: u32,
     /// Waits between attempts.
     pub retry: RetryConfig,
-    /// Upper bound of a wait that a receiver asks for (`Retry-After`).
+    /// Maximum wait requested by a receiver with `Retry-After`.
     #[serde(with = "humantime_serde")]
     pub max_retry_after: Duration,
-    /// Chats are told of a job that waits once it has waited for so long.
+    /// How long a job must be pending before chats are notified.
     #[serde(with = "humantime_serde")]
     pub pending_threshold: Duration,
     /// When the circuit breaker of an endpoint opens.
@@ -56,39 +56,39 @@ pub struct Config {
     /// How long a chat message waits for its cost.
     #[serde(with = "humantime_serde")]
     pub cost_join_timeout: Duration,
-    /// Age up to which chats are told of events.
+    /// Maximum age of events sent to chats.
     #[serde(with = "humantime_serde")]
     pub chat_max_event_age: Duration,
     /// How long outcomes are stored.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
-    /// An endpoint to which nothing has arrived for so long is paused; zero for never.
+    /// Pauses an endpoint after this time without a successful delivery. Zero: never.
     #[serde(with = "humantime_serde")]
     pub auto_disable_after: Duration,
     /// Private subnets that every endpoint may be in.
     pub allow_subnets: Vec<String>,
-    /// Whether endpoints may have http:// addresses.
+    /// Whether endpoints may have `http://` URLs.
     pub allow_http: bool,
-    /// Authorities that receivers may be certified by, beside the system's; empty for none.
+    /// PEM file with certificate authorities trusted for receivers, in addition to the system's. Empty: none.
     pub ca_file: PathBuf,
-    /// Who is asked about names; empty to ask as the system does.
+    /// DNS servers for the names of receivers. Empty: the system's resolver.
     pub dns_servers: Vec<String>,
-    /// What requests go through.
+    /// The egress proxy.
     pub proxy: ProxyConfig,
-    /// How long the old secret signs beside a new one.
+    /// How long a replaced secret signs in addition to the new one.
     #[serde(with = "humantime_serde")]
     pub secret_overlap: Duration,
-    /// How many endpoints a user may have.
+    /// Maximum endpoints per user.
     pub max_endpoints_per_user: u32,
-    /// Requests that may be under way to all endpoints together, beside one to each.
+    /// Maximum requests in flight to all endpoints, beyond one for each.
     pub max_in_flight: usize,
-    /// Encrypts the secrets of endpoints that the API made.
+    /// Key that encrypts the secrets of endpoints created by the API.
     pub secrets_key: Option<SecretString>,
-    /// File of that key; empty for `webhook-dispatcher.key` in the data directory.
+    /// File with that key. Empty: `webhook-dispatcher.key` in the data directory.
     pub secrets_key_file: PathBuf,
-    /// Where everything is kept.
+    /// The database.
     pub db: Database,
-    /// Who gets which events.
+    /// The endpoints of `mesh.toml`.
     pub endpoints: Vec<EndpointConfig>,
 }
 
@@ -99,7 +99,7 @@ pub struct RetryConfig {
     /// Upper bound of the first wait.
     #[serde(with = "humantime_serde")]
     pub initial_interval: Duration,
-    /// Factor between the bounds of waits.
+    /// Factor between the bounds of consecutive waits.
     pub multiplier: u32,
     /// Upper bound of every wait.
     #[serde(with = "humantime_serde")]
@@ -120,7 +120,7 @@ impl Default for RetryConfig {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CircuitBreakerConfig {
-    /// So many failures in a row open the circuit; 0: never.
+    /// Consecutive failures that open the circuit. 0: never.
     pub failure_threshold: u32,
 }
 
@@ -136,7 +136,7 @@ impl Default for CircuitBreakerConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
-    /// `sqlite:<path>` or `postgres://…`; empty for `webhook-dispatcher.db` in the data directory.
+    /// `sqlite:<path>` or `postgres://…`. Empty: `webhook-dispatcher.db` in the data directory.
     pub url: String,
 }
 

@@ -1,4 +1,4 @@
-//! Deliveries are looked at, and dead letters delivered again.
+//! Lists deliveries and starts redeliveries of dead letters.
 
 use std::fmt::Display;
 
@@ -11,9 +11,9 @@ use crate::clock;
 use crate::domain::cause::Cause;
 use crate::domain::delivery_position::DeliveryPosition;
 
-/// So many redeliveries of an endpoint may be under way.
+/// Maximum running redelivery jobs per endpoint.
 const MOST_JOBS: i64 = 10;
-/// So many deliveries may be named.
+/// Maximum ids in a redelivery request.
 const MOST_IDS: usize = 1_000;
 
 impl Webhooks {
@@ -40,7 +40,7 @@ impl Webhooks {
             DeliveryPosition::parse,
         )?;
         let most = page.limit.unwrap_or(50).clamp(1, 500);
-        // One more, to know whether there are more.
+        // One more than requested, to know whether another page follows.
         let found = self
             .shared
             .store

@@ -218,7 +218,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let request = request.into_inner();
         let page = Page {
-            // The name says it.
+            // The name includes the owner.
             owner: None,
             limit: (request.limit > 0).then_some(request.limit),
             cursor: given(request.cursor),
@@ -391,7 +391,7 @@ fn object(value: Value) -> Result<Struct, Status> {
     serde_json::from_value(value).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// An object of JSON; its numbers are doubles, and those that are whole become whole again.
+/// Converts a protobuf struct to JSON. Its numbers are doubles; whole ones become integers.
 fn json(value: Option<Struct>) -> Result<Value, Status> {
     let value = serde_json::to_value(value.unwrap_or_default())
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -401,7 +401,7 @@ fn json(value: Option<Struct>) -> Result<Value, Status> {
 fn whole(value: Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // Whole, and exact in a double.
+            // Whole, and exact as a double.
             Some(float) if float.fract() == 0.0 && float.abs() < 9e15 => format!("{float:.0}")
                 .parse::<i64>()
                 .map_or(Value::Number(number), Value::from),

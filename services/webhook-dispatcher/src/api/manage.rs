@@ -1,4 +1,4 @@
-//! Endpoints are made, changed and removed.
+//! Creates, changes and removes endpoints.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,24 +33,25 @@ use crate::registry::{Definition, Registry, RetiredSecret};
 use crate::signature::Signer;
 use crate::worker_pool::WorkerPool;
 
-/// The old secret signs no longer than this.
+/// Maximum time that a replaced secret still signs.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// So many secrets from before sign.
+/// Maximum replaced secrets that still sign.
 const MOST_RETIRED: usize = 10;
 
 /// The Webhooks API of a dispatcher.
 pub struct Webhooks {
-    /// Bus, database and HTTP clients.
+    /// Resources shared with the workers.
     pub shared: Arc<WorkerContext>,
-    /// What each endpoint is.
+    /// The endpoint definitions.
     pub registry: Arc<Registry>,
-    /// Told of changes.
+    /// Notified of changes.
     pub worker_pool: Arc<WorkerPool>,
-    /// Where endpoints of the operator are written.
+    /// Path of the configuration with the operator's endpoints, for messages.
     pub config_file: String,
-    /// Tests that are under way.
+    /// Limits test deliveries.
     pub turns: TestLimiter,
-    /// Held while an endpoint is made: nobody has more than they may by asking this dispatcher several times at once.
+    /// Held while an endpoint is created, so that concurrent requests to this dispatcher cannot exceed a user's
+    /// quota.
     pub making: Mutex<()>,
 }
 
@@ -321,7 +322,8 @@ impl Webhooks {
         self.shown(stored).await
     }
 
-    /// Closes the circuit of an endpoint and ends the pause that its receiver asked for, by a new revision; without either nothing changes.
+    /// Closes the circuit of an endpoint and ends its receiver's pause, by a new revision. Does nothing if neither
+    /// applies.
     async fn try_at_once(&self, caller: &Caller, stored: EndpointRow) -> Result<Webhook, ApiError> {
         let shown = self.shown(stored.clone()).await?;
         if shown.circuit.since.is_none() && shown.held.is_none() {
@@ -331,7 +333,7 @@ impl Webhooks {
         self.store(stored, None, act).await
     }
 
-    /// Makes a secret if one is needed, and checks.
+    /// Generates a secret if one is required, and validates the definition.
     fn complete(&self, mut spec: Value) -> Result<(Definition, Endpoint), ApiError> {
         use crate::domain::format::{Format, Signed};
         let format: Option<Format> = spec.get("format").map_or_else(
@@ -353,7 +355,6 @@ impl Webhooks {
         Ok((definition, endpoint))
     }
 
-    /// Stores a changed endpoint.
     async fn store(
         &self,
         mut stored: EndpointRow,
@@ -381,7 +382,7 @@ impl Webhooks {
             .await;
     }
 
-    /// An entry for the audit.
+    /// An audit entry about an action of the caller.
     pub(super) fn act(
         &self,
         caller: &Caller,

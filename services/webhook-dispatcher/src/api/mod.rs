@@ -1,8 +1,9 @@
-//! The Webhooks API: one trait, and REST and gRPC as thin adapters over it.
+//! The Webhooks API: one trait, with REST and gRPC as thin adapters.
 //!
-//! Who may do what: administrators everything. A user makes endpoints of their own, which get their own events only, and does everything
-//! with these; another's endpoint does not exist for them. Auditors see everything, secrets excepted, and change nothing. Endpoints of
-//! `mesh.toml` belong to nobody and are changed there; they can be paused and tested here.
+//! Permissions: administrators may do everything. Users create endpoints of their own, which receive their own events
+//! only, and have full control over them; endpoints of other users do not exist for them. Auditors see everything
+//! except secrets, and change nothing. Endpoints of `mesh.toml` have no owner and are changed there; the API can
+//! pause and test them.
 
 mod deliveries;
 mod grpc;
@@ -35,19 +36,19 @@ pub use manage::Webhooks;
 pub use test_limiter::TestLimiter;
 pub use view::{Circuit, Hold, Webhook};
 
-/// Endpoints and what was delivered to them.
+/// Operations on endpoints and their deliveries.
 pub trait WebhooksApi: Send + Sync + 'static {
-    /// The endpoints that the caller may see.
+    /// Lists the endpoints that the caller may see.
     fn list(&self, caller: &Caller) -> impl Future<Output = Result<Vec<Webhook>, ApiError>> + Send;
 
-    /// An endpoint.
+    /// Reads an endpoint.
     fn get(
         &self,
         caller: &Caller,
         name: &str,
     ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
 
-    /// Makes an endpoint.
+    /// Creates an endpoint.
     fn create(
         &self,
         caller: &Caller,
@@ -69,7 +70,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<(), ApiError>> + Send;
 
-    /// Lets an endpoint wait.
+    /// Pauses an endpoint.
     fn pause(
         &self,
         caller: &Caller,
@@ -77,14 +78,14 @@ pub trait WebhooksApi: Send + Sync + 'static {
         reason: &str,
     ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
 
-    /// Lets an endpoint go on.
+    /// Resumes an endpoint.
     fn resume(
         &self,
         caller: &Caller,
         name: &str,
     ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
 
-    /// Makes a new signing secret.
+    /// Replaces the signing secret.
     fn rotate(
         &self,
         caller: &Caller,
@@ -92,7 +93,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         rotation: Rotation,
     ) -> impl Future<Output = Result<WebhookWithSecret, ApiError>> + Send;
 
-    /// Sends a sample or an event that is given.
+    /// Sends a sample, or a given event.
     fn test(
         &self,
         caller: &Caller,
@@ -100,14 +101,14 @@ pub trait WebhooksApi: Send + Sync + 'static {
         test_request: TestRequest,
     ) -> impl Future<Output = Result<TestResult, ApiError>> + Send;
 
-    /// Shows what would be sent.
+    /// Renders a delivery without sending it.
     fn preview(
         &self,
         caller: &Caller,
         draft: PreviewRequest,
     ) -> impl Future<Output = Result<Preview, ApiError>> + Send;
 
-    /// Deliveries of an endpoint, the newest first.
+    /// Lists deliveries of an endpoint, newest first.
     fn deliveries(
         &self,
         caller: &Caller,
@@ -115,7 +116,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         page: Page,
     ) -> impl Future<Output = Result<DeliveryPage, ApiError>> + Send;
 
-    /// A delivery with its attempts, and whose endpoint it is.
+    /// Reads a delivery with its attempts, and the owner of its endpoint.
     fn delivery(
         &self,
         caller: &Caller,
@@ -123,7 +124,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         event_id: &str,
     ) -> impl Future<Output = Result<(String, Delivery, Vec<Attempt>), ApiError>> + Send;
 
-    /// Has dead letters delivered again.
+    /// Starts a redelivery of dead letters.
     fn redeliver(
         &self,
         caller: &Caller,
@@ -131,7 +132,7 @@ pub trait WebhooksApi: Send + Sync + 'static {
         again: RedeliverRequest,
     ) -> impl Future<Output = Result<RedeliveryJob, ApiError>> + Send;
 
-    /// What was asked to be delivered again to an endpoint, and whose endpoint it is.
+    /// Lists redelivery jobs of an endpoint, with the endpoint's owner.
     fn redeliveries(
         &self,
         caller: &Caller,
@@ -139,14 +140,14 @@ pub trait WebhooksApi: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(String, Vec<RedeliveryJob>), ApiError>> + Send;
 }
 
-/// Deliveries of an endpoint.
+/// A page of an endpoint's deliveries.
 #[derive(Debug)]
 pub struct DeliveryPage {
-    /// Whose endpoint it is.
+    /// Owner of the endpoint.
     pub owner: String,
-    /// The newest first.
+    /// The deliveries, newest first.
     pub deliveries: Vec<Delivery>,
-    /// Where the next page begins; `None` behind the last.
+    /// Start of the next page. `None` on the last one.
     pub next_cursor: Option<String>,
 }
 
@@ -267,36 +268,36 @@ pub struct Preview {
     pub requests: Vec<Previewed>,
 }
 
-/// Why something is not done.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// There is none, or the caller may not know of it.
+    /// The endpoint does not exist, or the caller may not see it.
     #[error("no webhook {0:?}; GET /v1/webhooks lists them, and another user's is OWNER/NAME")]
     NotFound(String),
-    /// There is no such delivery, or it is forgotten.
+    /// The delivery does not exist, or its retention has ended.
     #[error("no delivery {0:?} at this webhook")]
     NoDelivery(String),
-    /// The caller may not do this.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Forbidden(String),
-    /// It cannot be done as things stand.
+    /// The endpoint's current state does not permit it.
     #[error("{0}")]
     Conflict(String),
-    /// What was asked for is wrong.
+    /// The request is invalid.
     #[error("{}", faults(.0))]
     Invalid(Vec<Fault>),
-    /// It cannot be done right now.
+    /// A limit is reached for the moment.
     #[error("{problem}; try again in {after} s")]
     TooMany {
-        /// What there is too much of.
+        /// The limit that is reached.
         problem: String,
-        /// Seconds until it may be tried again.
+        /// Seconds until the request may be repeated.
         after: u64,
     },
-    /// The operator has to do something first.
+    /// The operator must configure something first.
     #[error("{0}")]
     Unprepared(String),
-    /// Something is broken here.
+    /// Internal error.
     #[error(transparent)]
     Internal(#[from] Error),
 }
@@ -322,7 +323,7 @@ fn faults(faults: &[Fault]) -> String {
     sent.join("; ")
 }
 
-/// What an answer shows of others, for the audit: endpoints say who is told what.
+/// The owners whose data a response contains, for the audit: endpoints reveal who is notified of what.
 fn shown<'a>(caller: &Caller, owners: impl IntoIterator<Item = &'a str>) -> AuditedRead {
     let mut shown = AuditedRead::to(caller);
     owners.into_iter().for_each(|owner| shown.row(owner));

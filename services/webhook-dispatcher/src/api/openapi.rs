@@ -1,4 +1,4 @@
-//! The OpenAPI description of the REST API, made from the code that answers.
+//! The OpenAPI description of the REST API, generated from the handlers.
 
 use axum::{Extension, Json};
 use mesh_runtime::api::openapi::{BearerAuth, problem_responses};
@@ -25,7 +25,7 @@ use super::rest;
 )]
 struct Dispatcher;
 
-/// The description.
+/// The OpenAPI document.
 pub fn document() -> Document {
     Dispatcher::openapi()
 }

@@ -1,4 +1,4 @@
-//! REST: what each route takes and gives.
+//! The REST routes, with their requests and responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::adapters::store::{Attempt, Delivery};
 use crate::config::EndpointConfig;
 use crate::domain::cause::Cause;
 
-/// No endpoint and no event is larger.
+/// Maximum body of a request: larger than any endpoint or event.
 const MOST_BODY: usize = 1024 * 1024;
 
 pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
@@ -59,7 +59,7 @@ pub(super) struct OwnerQuery {
     owner: Option<String>,
 }
 
-/// The endpoint that a path names, of the owner that the query names.
+/// The endpoint named by the path, with the owner from the query.
 pub(super) struct WebhookPath(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for WebhookPath {
@@ -71,7 +71,7 @@ impl<S: Send + Sync> FromRequestParts<S> for WebhookPath {
         let name = path.remove("name").unwrap_or_default();
         let query = parts.uri.query().unwrap_or_default();
         let owners = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "owner");
-        // Named twice it is that of nobody.
+        // Repeated owners form a name that does not exist.
         let owners: Vec<_> = owners.map(|(_, owner)| owner).collect();
         Ok(Self(match owners.as_slice() {
             [] => name,
@@ -473,13 +473,13 @@ fn answer(caller: &Caller, webhook: Result<Webhook, ApiError>) -> Answer<Webhook
     Ok((shown.extension(), Json(webhook)))
 }
 
-/// The body as JSON, whatever its type is called.
+/// Parses the body as JSON, whatever its content type.
 fn body(bytes: &[u8]) -> Result<Value, Problem> {
     serde_json::from_slice(bytes)
         .map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))
 }
 
-/// A body that may be left out.
+/// Parses a body that may be absent.
 fn optional<T: DeserializeOwned + Default>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
         return Ok(T::default());

@@ -1,4 +1,4 @@
-//! Who may see, make and change which endpoints.
+//! Permissions: who may see, create and change which endpoints.
 
 use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
@@ -8,8 +8,8 @@ use super::{ApiError, Webhooks};
 use crate::adapters::endpoints::{Activity, EndpointRow, Source};
 
 impl Webhooks {
-    /// An endpoint that the caller may see: `alice/ci` by its full name, `ci` if it is their own, or else belongs to no user (`/ci` in any
-    /// case). Another's is never meant by its name alone.
+    /// An endpoint that the caller may see. `alice/ci` is a full name. `ci` is the caller's own, or else one without
+    /// owner; `/ci` is always one without owner. A plain name never refers to another user's endpoint.
     pub(super) async fn visible(
         &self,
         caller: &Caller,
@@ -51,7 +51,7 @@ impl Webhooks {
         }
     }
 
-    /// An endpoint that the caller may act on, and that is not written in `mesh.toml`.
+    /// An endpoint that the caller may act on and that is not defined in `mesh.toml`.
     pub(super) async fn editable(
         &self,
         caller: &Caller,
@@ -67,7 +67,7 @@ impl Webhooks {
         }
     }
 
-    /// Checks that the owner may have one more.
+    /// Checks that the owner may have one more endpoint.
     pub(super) async fn within_quota(&self, caller: &Caller, owner: &str) -> Result<(), ApiError> {
         let most = self.registry.config().max_endpoints_per_user as usize;
         if caller.may_write() {
@@ -83,12 +83,12 @@ impl Webhooks {
     }
 }
 
-/// True if the endpoint exists for the caller.
+/// True if the endpoint is visible to the caller.
 pub(super) fn may_see(caller: &Caller, stored: &EndpointRow) -> bool {
     caller.sees_everything() || caller.is(&stored.owner)
 }
 
-/// Whose endpoint it is to be; taken out of what was given.
+/// Removes the owner from the request and checks it.
 pub(super) fn owner(caller: &Caller, spec: &mut Value) -> Result<String, ApiError> {
     let Some(fields) = spec.as_object_mut() else {
         return Err(ApiError::invalid("", "a JSON object with name, url, …"));
@@ -114,7 +114,7 @@ pub(super) fn owner(caller: &Caller, spec: &mut Value) -> Result<String, ApiErro
     }
 }
 
-/// A user's endpoint gets the user's own events, whatever was asked for; only an administrator makes or leaves it wider.
+/// Restricts a user's endpoint to the user's own events. Only administrators may request events of other users.
 pub(super) fn own_events_only(
     caller: &Caller,
     owner: &str,

@@ -1,5 +1,6 @@
-//! A test sends at once and to wherever its endpoint points, so it is bounded as deliveries are: one at a time to an endpoint, within the
-//! endpoint's rate, and with a place of those that all requests have together. Whoever finds none is told when to come again.
+//! Limits test deliveries, which send immediately to wherever an endpoint points. Tests are subject to the limits of
+//! deliveries: one at a time per endpoint, within the endpoint's rate limit, and with a permit of the total. A test
+//! over the limit gets the time for a retry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,21 +13,21 @@ use crate::clock;
 use crate::config::Endpoint;
 use crate::domain::rate::Bucket;
 
-/// When to come again where nobody knows.
+/// Retry time if none is known.
 const DEFAULT_RETRY_AFTER_SECS: u64 = 1;
 
-/// Tests of endpoints.
+/// Test deliveries of all endpoints.
 #[derive(Default)]
 pub struct TestLimiter(Mutex<HashMap<String, TestHistory>>);
 
 #[derive(Default)]
 struct TestHistory {
     under_way: bool,
-    /// Where another dispatcher has the endpoint, and its rate with it.
+    /// Rate limit of tests while another dispatcher owns the endpoint and its bucket.
     bucket: Bucket,
 }
 
-/// The right to send a test.
+/// Permission to send a test.
 pub(super) struct TestPermit<'a> {
     turns: &'a TestLimiter,
     name: String,
@@ -65,7 +66,7 @@ impl TestLimiter {
 }
 
 impl Webhooks {
-    /// Asks to send a test now.
+    /// Requests permission to send a test now.
     pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit<'_>, ApiError> {
         let (name, now) = (&endpoint.name, clock::now());
         let places = Arc::clone(&self.shared.places).try_acquire_owned();

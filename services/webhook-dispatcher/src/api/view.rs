@@ -1,4 +1,4 @@
-//! Endpoints as they may be shown, with how they fare.
+//! Endpoints as displayed, with their statistics.
 
 use chrono::{DateTime, Utc};
 use mesh_events::webhook_name;
@@ -135,7 +135,7 @@ impl Webhook {
 }
 
 impl Webhooks {
-    /// An endpoint as it may be shown.
+    /// An endpoint for display.
     pub(super) async fn shown(&self, stored: EndpointRow) -> Result<Webhook, ApiError> {
         let names = vec![stored.name.clone()];
         let mut standings = self.shared.store.standings(names).await?;
@@ -143,7 +143,7 @@ impl Webhooks {
         Ok(Webhook::of(stored, standing, clock::now()))
     }
 
-    /// Endpoints as they may be shown.
+    /// Endpoints for display.
     pub(super) async fn all_shown(&self, all: Vec<EndpointRow>) -> Result<Vec<Webhook>, ApiError> {
         let names = all.iter().map(|stored| stored.name.clone()).collect();
         let mut standings = self.shared.store.standings(names).await?;

@@ -1,4 +1,4 @@
-//! An endpoint or a format is tried: with a sample, or with an event that is given. Nothing is stored.
+//! Tests and previews of an endpoint or a format, with a sample or a given event. Nothing is stored.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::domain::sample;
 use crate::endpoint_worker::WorkerContext;
 use crate::post::{self, DeliveryContent};
 
-/// Sends once, now, and says what came of it.
+/// Sends one test delivery immediately and returns the result.
 pub(super) async fn run(
     shared: &WorkerContext,
     caller: &Caller,
@@ -75,7 +75,7 @@ pub(super) async fn run(
     Ok(tested)
 }
 
-/// What would be sent, to an endpoint or in a format that no endpoint has yet.
+/// Renders a delivery for an endpoint, or for a format that no endpoint uses yet.
 pub(super) fn preview(
     shared: &WorkerContext,
     caller: &Caller,
@@ -143,7 +143,7 @@ fn read(json: &Value) -> Result<Event, ApiError> {
         .map_err(|error| ApiError::invalid("event", mesh_runtime::error_chain(&error)))
 }
 
-/// A completed job that never was: job 0, which Slurm never gives to anyone.
+/// A completed sample job with id 0, which Slurm never assigns.
 fn test_job(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Event {
     let at = Some(timestamp(now));
     let key = format!("job/0/{}", now.timestamp());

@@ -16,17 +16,17 @@ use crate::domain::redactor::{Redactor, Values};
 
 const DNS: u16 = 53;
 
-/// `[webhook-dispatcher.proxy]` as it is written.
+/// `[webhook-dispatcher.proxy]` as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyConfig {
-    /// `http://host:port`; empty for none.
+    /// `http://host:port`. Empty: no proxy.
     pub url: String,
-    /// `user:password`; leave it to the environment.
+    /// `user:password`. Set it in the environment, not in the file.
     pub credentials: Option<SecretString>,
-    /// File with `user:password`; empty for none.
+    /// File with `user:password`. Empty: none.
     pub credentials_file: PathBuf,
-    /// Receivers that the proxy is not used for.
+    /// Receivers that are reached without the proxy.
     pub no_proxy: Vec<String>,
 }
 

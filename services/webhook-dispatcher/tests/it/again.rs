@@ -1,4 +1,4 @@
-//! Attempts are kept, dead letters delivered again, endpoints halted.
+//! Stored attempts, redelivery of dead letters, and automatic disabling of endpoints.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn deliveries(mesh: &Mesh, query: &str) -> Vec<Value> {
     answer["deliveries"].as_array().unwrap().clone()
 }
 
-/// Asks for a redelivery once every dead letter was announced, and waits until it is done.
+/// Requests a redelivery once every dead letter is published, and waits until it is done.
 async fn redeliver(mesh: &Mesh, what: Value) -> Value {
     let path = "/v1/webhooks/pipeline/redeliver";
     let (status, job) = mesh
@@ -113,7 +113,7 @@ async fn every_attempt_is_kept_and_shown(kind: Kind) {
     assert!(tried[0]["next_at"].is_string() && tried[2]["next_at"].is_null());
     assert!(tried[2]["error"].as_str().unwrap().contains("who?"));
 
-    // The list is narrowed by each, and what it cannot be narrowed by is named.
+    // Each parameter narrows the list, and invalid values are named in the error.
     for (query, count) in [
         ("?state=dead&cause=refused&type=job.*&since=1h", 1),
         ("?type=job.started", 1),
@@ -202,7 +202,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
     assert_eq!(sent.len(), 6);
     receiver.answer_always(CannedResponse::status(204));
 
-    // One, by its id: with the same webhook-id, and with an outcome of its own.
+    // A single delivery by its id: the same webhook-id, and an outcome of its own.
     let job = redeliver(&mesh, json!({"ids": [events[0].id]})).await;
     assert_eq!(job["queued"], 1, "{job}");
     mesh.wait_for_count("pipeline", "delivered", 1).await;
@@ -224,7 +224,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
         ("redelivery", "root")
     );
 
-    // What is not dead is not delivered again, and something has to be named.
+    // Only dead letters are redelivered, and a selection is required.
     let ask = async |what: Value| {
         let path = "/v1/webhooks/pipeline/redeliver";
         mesh.ask(Method::POST, path, "root", Role::Admin, &what)
@@ -249,7 +249,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
         );
     }
 
-    // By type: the other one stays.
+    // By type: the other dead letter stays.
     let job = redeliver(
         &mesh,
         json!({"type": "job.started", "cause": "refused", "since": "1h"}),
@@ -259,7 +259,7 @@ async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
     mesh.wait_for_count("pipeline", "delivered", 5).await;
     assert_eq!(mesh.count("pipeline", "dead").await, 1);
 
-    // All that is left, over gRPC.
+    // The remaining ones, over gRPC.
     let mut client = client(&mesh).await;
     let request = RedeliverRequest {
         name: "pipeline".into(),
@@ -291,7 +291,7 @@ async fn a_redelivery_goes_on_after_a_restart(kind: Kind) {
     }
     mesh.wait_for_count("pipeline", "dead", 20).await;
     receiver.answer_always(CannedResponse::status(204));
-    // Two a second, so that it is under way when the dispatcher stops.
+    // Two per second, so that the job is running when the dispatcher stops.
     let what = json!({"all": true, "rate": 2});
     let path = "/v1/webhooks/pipeline/redeliver";
     let (status, job) = mesh
@@ -332,7 +332,7 @@ async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind:
     };
     assert_eq!((act.what.as_str(), act.made_by.as_str()), ("disabled", ""));
 
-    // What comes queues.
+    // New events are queued.
     mesh.publish(&event(EventType::JobStarted, 2)).await;
     wait_until("it queues on the bus", DEADLINE, async || {
         mesh.pending("pipeline").await + mesh.unacknowledged("pipeline").await == 1
@@ -375,7 +375,7 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
     }
     mesh.wait_for_consumers(3).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
-    // Of the job, and of the endpoint.
+    // One about the job, and one about the endpoint.
     mesh.wait_for_count("alice/hers", "delivered", 2).await;
     let sent: Vec<String> = hers
         .received()
@@ -397,7 +397,7 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
     assert_eq!(listed["deliveries"], json!([]), "{listed}");
 }
 
-/// Two failures with nothing in between, however far apart, say little of a receiver.
+/// Two failures with no attempt between them are little evidence against a receiver, however far apart they are.
 async fn an_endpoint_that_was_hardly_asked_is_not_paused(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     receiver.answer_always(CannedResponse::status(503));
@@ -444,7 +444,7 @@ async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {
     let waiting = deliveries(&mesh, "?state=waiting").await;
     assert_eq!(waiting.len(), 1, "what waits goes on waiting");
 
-    // Who resumes it gives it as much time again.
+    // A resumed endpoint gets the full period again.
     receiver.answer_always(CannedResponse::status(204));
     mesh.call(Method::POST, "/v1/webhooks/pipeline/resume")
         .await;

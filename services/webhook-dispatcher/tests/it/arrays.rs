@@ -1,4 +1,4 @@
-//! Arrays at a chat: a few messages whatever the number of tasks, through restarts.
+//! Array digests at a chat: a few messages whatever the number of tasks, also with restarts.
 
 use chrono::Utc;
 use mesh_bus::ReplayedEvent;
@@ -13,12 +13,12 @@ use crate::harness::{DEADLINE, Mesh, endpoint};
 const TASKS: u32 = 120;
 const MANY: u32 = 10_000;
 
-/// An event of the array 500 or of one of its tasks, as of now.
+/// A current event of array 500 or of one of its tasks.
 fn task(kind: EventType, task: Option<u32>) -> Event {
     task_of(TASKS, kind, task)
 }
 
-/// The same of an array with so many tasks.
+/// Like [`task`], for an array with this many tasks.
 fn task_of(count: u32, kind: EventType, task: Option<u32>) -> Event {
     let tasks = format!("0-{}", count - 1);
     let mut job = fixtures::job(500 + task.unwrap_or(0));
@@ -162,7 +162,7 @@ async fn one_message_of_slacks_api_is_kept_current() {
     assert_eq!(received[0].header("authorization"), "Bearer xoxb-1");
 }
 
-/// What a chat was told, by title.
+/// Titles of the messages that a chat received.
 fn titles(receiver: &WebhookReceiver) -> Vec<String> {
     let received = receiver.received();
     let titles = received
@@ -182,7 +182,7 @@ async fn a_replayed_array_is_told_in_a_few_messages_too() {
         .chain(starts)
         .chain((0..TASKS).map(end))
         .collect();
-    // Older than what chats are told of.
+    // Beyond the maximum event age of chats.
     let old = timestamp(Utc::now() - chrono::TimeDelta::days(3));
     events
         .iter_mut()

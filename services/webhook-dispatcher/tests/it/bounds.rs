@@ -1,4 +1,4 @@
-//! Receivers that hang, drip, flood, redirect, or are where nobody may look.
+//! Receivers that hang, send slowly or without end, redirect, or have forbidden addresses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,22 +12,22 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{DEADLINE, Mesh, event, signed};
 
-/// What a bad server does once it has a request.
+/// What a bad server does after it received a request.
 #[derive(Clone, Copy)]
 enum Badness {
-    /// Nothing at all.
+    /// Sends nothing.
     Hang,
-    /// One byte of the headers at a time.
+    /// Sends one byte of the headers at a time.
     DripHeaders,
-    /// The headers of a failure, then a body without end, slowly.
+    /// Sends the headers of a failure, then slowly a body without end.
     DripBody,
-    /// The headers of a failure, the beginning of a body, then a reset.
+    /// Sends the headers of a failure and the beginning of a body, then resets.
     Reset,
-    /// The headers of a success, then a body without end, as fast as it can.
+    /// Sends the headers of a success, then a body without end at full speed.
     Flood,
 }
 
-/// A bad server; counts the bytes it could send and its connections.
+/// A bad server. Counts the bytes it could send and its connections.
 async fn bad_server(badness: Badness) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -69,7 +69,7 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
     while result.is_ok() {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         if matches!(badness, Badness::Reset) {
-            // Closed with what it has not sent thrown away, a socket resets.
+            // A socket that is closed with unsent data discarded sends a reset.
             stream.set_zero_linger().unwrap();
             return;
         }
@@ -78,7 +78,7 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
     }
 }
 
-/// One attempt that is given time, so that a busy machine cannot end it before the good one was served.
+/// A single attempt with a long timeout, so that a busy machine cannot end it before the good receiver was served.
 fn patient(name: &str, url: &str) -> String {
     signed(name, url, "max_attempts = 1").replace("timeout = \"30s\"", "timeout = \"10s\"")
 }
@@ -110,7 +110,7 @@ async fn many_that_hang_use_up_what_all_have_together_and_keep_nobody_out() {
         mesh.publish(&event(EventType::JobSubmitted, job)).await;
     }
     mesh.wait_for_count("good", "delivered", 20).await;
-    // The first of them end after thirty seconds, and others are sent in their places.
+    // The first requests end after thirty seconds, and others take their places.
     let hung = hang.received();
     let at_first = hung
         .iter()
@@ -169,7 +169,7 @@ async fn of_an_endless_answer_only_the_beginning_is_read() {
     let mesh = Mesh::start(&[signed("flood", &url, "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("flood", "delivered", 1).await;
-    // What was sent is in the sockets' buffers (a few MiB on loopback), then the connection was closed.
+    // The data sent is in the sockets' buffers (a few MiB on loopback), then the connection was closed.
     let mut before = usize::MAX;
     wait_until("the flood ends", DEADLINE, async || {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -257,7 +257,7 @@ async fn a_name_that_leads_to_a_private_address_is_not_dialled() {
     let (_, shown) = mesh.call(Method::GET, "/v1/webhooks/closed").await;
     let error = shown["counts"]["last_error"].as_str().unwrap();
     assert!(error.contains("may not be reached (loopback)"), "{error}");
-    // The same name with the subnet allowed does connect: the judge works. It made one connection, the closed one none.
+    // Control: with the subnet allowed the same name does connect. It made one connection, the forbidden one none.
     mesh.wait_for_count("open", "dead", 1).await;
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }

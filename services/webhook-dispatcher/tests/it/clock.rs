@@ -1,4 +1,4 @@
-//! What a clock that ran ahead has planned is done once it is right again.
+//! Entries scheduled by a clock that was ahead are processed once it is correct.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn what_was_planned_hours_ahead_is_sent_once_the_clock_is_right(kind: Kind
         WebhookReceiver::start().await,
         WebhookReceiver::start().await,
     );
-    // It waits longer than the test by itself, too, and asks for a pause.
+    // The delivery waits longer than the test even without the wrong clock, and its receiver asks for a pause.
     let waits = "max_attempts = 5\nmax_retry_after = \"1h\"";
     let later = CannedResponse {
         headers: vec![("retry-after".to_owned(), "3600".to_owned())],
@@ -45,7 +45,7 @@ async fn what_was_planned_hours_ahead_is_sent_once_the_clock_is_right(kind: Kind
     mesh.stop().await;
     assert_eq!(pipeline.received().len(), 1, "the endpoint is held");
 
-    // As a dispatcher would have left it that was six hours ahead.
+    // State as left by a dispatcher whose clock was six hours ahead.
     let millis = AHEAD.num_milliseconds();
     let (since, until) = (Utc::now() + AHEAD, Utc::now() + AHEAD + TimeDelta::hours(1));
     let held = json!({"revision": 1, "state": {"open": null, "held": {"since": since, "until": until, "reason": "slow"}}});

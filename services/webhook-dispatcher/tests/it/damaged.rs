@@ -1,4 +1,4 @@
-//! The program by itself, with a damaged file.
+//! The dispatcher as a process, with a damaged database file.
 
 use mesh_testkit::{NatsServer, assert_corruption_reported, write_private};
 

@@ -1,4 +1,4 @@
-//! The dispatcher's own file: who may read it, and what is sent while it cannot be written.
+//! The dispatcher's SQLite file: its permissions, and deliveries while it is not writable.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -24,7 +24,7 @@ async fn only_the_owner_may_read_the_file() {
     }
 }
 
-/// Another process holds the write lock: every commit fails, reading goes on.
+/// Another process holds the write lock: every commit fails, reads succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_cannot_be_written_nothing_is_sent_and_nothing_is_sent_twice() {
     let (good, bad) = (
@@ -66,7 +66,7 @@ async fn while_the_database_cannot_be_written_nothing_is_sent_and_nothing_is_sen
     let second = event(EventType::JobStarted, 2);
     mesh.publish(&second).await;
     let before = bad.received().len();
-    // Each message is handed out again and again, and more than once it would have been sent.
+    // Each message is redelivered repeatedly. Without the check it would have been sent more than once.
     wait_until("redeliveries", DEADLINE * 2, async || {
         mesh.handed_out("good").await >= 6
     })
@@ -110,7 +110,7 @@ async fn what_waits_outlives_a_long_absence_and_that_of_a_removed_endpoint_ends_
     mesh.wait_for_count("kept", "waiting", 1).await;
     mesh.wait_for_count("removed", "waiting", 1).await;
     mesh.stop().await;
-    // As if the dispatcher was off for longer than outcomes are remembered.
+    // Simulates a dispatcher that was stopped for longer than the retention of outcomes.
     let mut outsider = mesh.outsider().await;
     let aged =
         sqlx::query("UPDATE deliveries SET created_at = 1000, updated_at = 1000, next_at = 1000")

@@ -1,4 +1,4 @@
-//! What arrives, and where.
+//! Which events are delivered, and to which endpoints.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -167,7 +167,7 @@ async fn an_event_that_is_on_the_bus_twice_is_sent_once(kind: Kind) {
     );
     mesh.publish(&twice).await;
     mesh.wait_for_count("pipeline", "delivered", 1).await;
-    // As after the stream's dedupe window: the same event under another message id.
+    // Simulates a publish outside the stream's duplicate window: the same event under another message id.
     mesh.bus
         .publish_raw(subject::of(&twice).unwrap(), "another", bytes(&twice))
         .await
@@ -186,7 +186,7 @@ async fn an_incident_is_closed_after_it_was_opened(kind: Kind) {
     let more = "format = { type = \"pagerduty\", routing_key = \"key\" }\ntypes = [\"job.*\"]";
     let mesh = Mesh::start_on(kind, &[endpoint("alerts", &receiver.url("/"), more)]).await;
     let failed = event(EventType::JobFailed, 7);
-    // Of the next run: both are the end of theirs.
+    // An end of the next run: each run has one end.
     let completed = Event {
         id: event(EventType::JobCompleted, 8).id,
         ..event(EventType::JobCompleted, 7)

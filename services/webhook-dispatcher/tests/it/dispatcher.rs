@@ -1,4 +1,4 @@
-//! A dispatcher as a process of its own.
+//! A dispatcher as a separate process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,14 +7,13 @@ use mesh_testkit::wait_until;
 
 use crate::harness::DEADLINE;
 
-/// What starts one.
 pub fn command(config: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_webhook-dispatcher"));
     command.arg("--config").arg(config).stdin(Stdio::null());
     command
 }
 
-/// A dispatcher at work. Killed on drop.
+/// A running dispatcher. Killed on drop.
 pub struct Dispatcher {
     child: Child,
     config: PathBuf,
@@ -22,7 +21,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Starts the one of this number; what it says is in its log.
+    /// Starts dispatcher number `n`. Its output goes to its log.
     pub fn start(config: &Path, n: usize) -> Self {
         let log = std::fs::File::options()
             .create(true)
@@ -42,7 +41,7 @@ impl Dispatcher {
         }
     }
 
-    /// Of its API.
+    /// Socket of its API.
     pub fn socket(&self) -> PathBuf {
         socket(&self.config, self.n)
     }
@@ -53,13 +52,13 @@ impl Dispatcher {
         assert!(status.unwrap().success());
     }
 
-    /// As `kill -9`, and then another.
+    /// Kills it (SIGKILL) and starts another.
     pub fn replace(&mut self) {
         self.kill();
         *self = Self::start(&self.config.clone(), self.n);
     }
 
-    /// Until it has ended by itself.
+    /// Waits until it has exited.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("it ends", DEADLINE, async || {
@@ -82,7 +81,7 @@ impl Drop for Dispatcher {
     }
 }
 
-/// What dispatchers of this configuration said.
+/// Output of the dispatchers of this configuration.
 pub fn logs(config: &Path) -> String {
     let logs = (0..4).filter_map(|n| std::fs::read_to_string(log(config, n)).ok());
     logs.collect::<Vec<_>>().join("\n----\n")

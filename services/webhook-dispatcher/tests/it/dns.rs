@@ -1,4 +1,5 @@
-//! Names whose addresses change between one look-up and the next, or are the inside in disguise. A DNS server lies, a listener judges.
+//! Names whose addresses change between lookups, or that are aliases of internal addresses. A test DNS server gives
+//! the answers, and a listener counts connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,17 +18,17 @@ use tokio::net::{TcpListener, UdpSocket};
 use crate::harness::{Mesh, event, signed};
 use crate::ssrf::judge;
 
-/// What a name is.
+/// Records of a name.
 pub enum Zone {
-    /// One answer after the other, and then from the beginning; none may be used twice.
+    /// Returns these answers in turn, then starts over. No answer may be reused.
     InTurn(Vec<Vec<IpAddr>>),
-    /// Another name.
+    /// An alias (CNAME) of another name.
     Alias(&'static str),
-    /// Nobody answers.
+    /// No answer.
     Silent,
 }
 
-/// A DNS server of a test's own, and how often it was asked for IPv4 addresses of a name.
+/// A DNS server for one test, with the number of lookups of IPv4 addresses per name.
 pub struct Dns {
     pub address: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,
@@ -54,7 +55,7 @@ impl Dns {
         dns
     }
 
-    /// The setting that has it asked.
+    /// The configuration key that selects this server.
     pub fn setting(&self) -> String {
         format!("dns_servers = [\"{}\"]", self.address)
     }
@@ -78,7 +79,7 @@ fn answer(
         *asked.lock().unwrap().entry(name.clone()).or_default() += 1;
     }
     let mut owner = query.name.clone();
-    // A time to live of nothing: nobody may keep it.
+    // A time to live of zero: no caching.
     let record = |owner, data| Record::from_rdata(owner, 0, data);
     loop {
         match zones.get(name.as_str()) {
@@ -113,7 +114,8 @@ pub fn always(addresses: &[&str]) -> Zone {
     ])
 }
 
-/// A receiver at 127.0.0.2, on a port where a judge listens at 127.0.0.1. Every request needs a connection of its own, so a look-up, too.
+/// A receiver at 127.0.0.2, on a port where a listener counts connections at 127.0.0.1. Every request opens a new
+/// connection, and thus makes a lookup.
 async fn neighbour(port: u16) {
     let listener = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
     let app = Router::new().fallback(async || {

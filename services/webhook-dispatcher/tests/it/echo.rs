@@ -1,4 +1,4 @@
-//! Receivers that repeat what they were sent, as debug pages and firewalls do: no secret of an endpoint is recorded or shown.
+//! Receivers that echo requests, as debug pages and firewalls do: no secret of an endpoint is recorded or displayed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, SECRET, endpoint, event, on_both, sig
 
 on_both!(no_secret_that_a_receiver_repeats_is_recorded_or_shown,);
 
-/// How pages repeat a text.
+/// Encodings in which pages echo a text.
 const ENCODINGS: [fn(&str) -> String; 8] = [
     str::to_owned,
     |text| BASE64_STANDARD.encode(text),
@@ -39,11 +39,11 @@ const ENCODINGS: [fn(&str) -> String; 8] = [
             .replace('\'', "&#39;")
     },
 ];
-/// No request has more of target, headers and body that are repeated.
+/// Maximum echoed pieces per request: parts of its target, headers and body.
 const PIECES: usize = 4;
 const EVENTS: usize = ENCODINGS.len() * PIECES;
 
-/// Repeats one piece of each request in one encoding: in body, status reason and `Location`.
+/// Echoes one piece of each request in one encoding: in body, status reason and `Location`.
 async fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -90,7 +90,7 @@ async fn answer(
     };
     let encode = ENCODINGS[n % ENCODINGS.len()];
     let piece = pieces[n / ENCODINGS.len() % pieces.len()].clone();
-    // What is recorded ends after 200 or 1,024 characters: some end within the secret.
+    // Recorded texts end after 200 or 1,024 characters: some are cut within the secret.
     let piece = format!("{}{piece}", " ".repeat([0, 150, 170][n / 3 % 3]));
     let shown = encode(&piece);
     let (status, body) = match (path.as_str(), n % 3) {
@@ -111,7 +111,7 @@ async fn answer(
     stream.shutdown().await
 }
 
-/// The secrets, and what they look like when somebody repeats them.
+/// The secrets in all echoed forms.
 fn needles() -> Vec<String> {
     let secrets = [
         "p4ss&w0rd\"/+x",
@@ -132,7 +132,7 @@ fn needles() -> Vec<String> {
             let encoded = encode(secret);
             encoded.trim_matches(['"', '=']).to_owned()
         }));
-        // Within something longer: only the middle depends on the secret alone.
+        // Inside a longer text only the middle depends on the secret alone.
         for before in 0..3 {
             let encoded = BASE64_STANDARD.encode(format!("{}{secret}", "x".repeat(before)));
             needles.push(encoded[4..encoded.len() - 4].to_owned());
@@ -226,7 +226,7 @@ async fn postgres(mesh: &Mesh) -> PgConnection {
     options.connect().await.unwrap()
 }
 
-/// How many deliveries are done and announced.
+/// Number of deliveries that are done and published.
 async fn settled(mesh: &Mesh) -> i64 {
     let sql = "SELECT count(*) FROM deliveries WHERE state <> 'waiting' AND announced = 1";
     let count = if mesh.database.is_empty() {
@@ -236,11 +236,11 @@ async fn settled(mesh: &Mesh) -> i64 {
         let query = sqlx::query_scalar(sql);
         query.fetch_one(&mut postgres(mesh).await).await
     };
-    // Before the dispatcher has made its tables there are none.
+    // The dispatcher has not created its tables yet.
     count.unwrap_or_default()
 }
 
-/// Everything that is in the database: the file, or every column of every table.
+/// The whole database: the bytes of the file, or every column of every table.
 async fn dump(mesh: &Mesh) -> String {
     if mesh.database.is_empty() {
         let file = std::fs::read(mesh.folder.path().join("webhook-dispatcher.db")).unwrap();
@@ -309,7 +309,7 @@ async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown(kind: Kind) {
         leaks.extend(leaked.map(|needle| format!("{place}: {needle}")));
     }
     assert!(leaks.is_empty(), "{} leaks: {leaks:#?}", leaks.len());
-    // The answers were recorded, but for the secrets.
+    // The responses were recorded, without the secrets.
     for (place, text) in &found {
         assert!(text.contains("[redacted]"), "{place}");
     }

@@ -1,4 +1,5 @@
-//! Whose fault it is: the owner's, the receiver's or our own, in attempts, metrics, the audit and on dead letters.
+//! The responsible party of a failure (owner, receiver or dispatcher) in attempts, metrics, the audit and on dead
+//! letters.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ async fn faults_of_owners_receivers_and_our_own_are_told_apart_everywhere() {
     refusing.answer_always(CannedResponse::status(404));
     failing.answer_always(CannedResponse::status(503));
     let dns = Dns::start([("proxied.example.org", always(&["127.0.0.2"]))]).await;
-    // A proxy that is down: no test is given this port.
+    // A proxy that is down: no test uses this port.
     let proxy = "127.0.0.1:1";
     let once = "max_attempts = 1";
     let template =

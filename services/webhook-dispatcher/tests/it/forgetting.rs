@@ -1,4 +1,4 @@
-//! What is old is forgotten, and what an endpoint leaves behind, a piece at a time: deliveries are written meanwhile.
+//! Retention and the removal of endpoints delete rows in batches, and writes of deliveries run in between.
 
 use chrono::Utc;
 use mesh_testkit::wait_until;
@@ -18,7 +18,7 @@ on_both!(
 
 const COUNT: u64 = 100_000;
 
-/// Deliveries and an attempt of each, as of 1970.
+/// Inserts deliveries with one attempt each, dated 1970.
 async fn fill(tables: &Tables, state: State) {
     let (state, next_at) = match state {
         State::Waiting => ("waiting", "n"),
@@ -46,7 +46,7 @@ async fn counts(tables: &Tables) -> Counts {
     standings.remove("one").unwrap_or_default().counts
 }
 
-/// Waits until some of them are gone, and stores one before the last is.
+/// Waits until some rows are deleted, and stores one before the last is.
 async fn store_in_between(tables: &Tables, work: &JoinHandle<()>, left: impl Fn(&Counts) -> u64) {
     wait_until("some of them are gone", DEADLINE, async || {
         left(&counts(tables).await) < COUNT

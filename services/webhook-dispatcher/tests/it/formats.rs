@@ -1,4 +1,5 @@
-//! Bodies for 10,000 jobs, checked by the targets' own libraries and schemas, and by the limits that only their documentation knows.
+//! Bodies for 10,000 jobs, checked by the targets' own libraries and schemas, and against limits that only their
+//! documentation states.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,10 @@ use crate::generated::{PIECES, generated, summary, words};
 use crate::harness::{Kind, Mesh, SECRET, event, signed};
 
 const JOBS: usize = 10_000;
-/// So many of the formats are messages for people.
+/// Number of formats that are messages for people.
 const CHATS: usize = 4;
 
-/// Bodies are made and checked here; the first faults are shown.
+/// Renders and checks bodies, and shows the first faults.
 fn checked(program: &mut Command, lines: &[Value]) {
     let mut child = program
         .stdin(Stdio::piped())
@@ -92,7 +93,7 @@ fn strings<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// What no library checks.
+/// Checks that no library performs.
 fn check(target: &str, text: &str, body: &Value) {
     let mut found = Vec::new();
     strings(body, &mut found);
@@ -101,7 +102,7 @@ fn check(target: &str, text: &str, body: &Value) {
             assert!(units(body) <= 13_000, "{} in all", units(body));
             for text in found {
                 let ours = |rest: &&str| rest.starts_with("!date^") || rest.starts_with("http");
-                // The heading is plain text, where `<` is only itself.
+                // The heading is plain text, where `<` has no meaning.
                 let heading = body["blocks"][0]["text"]["text"] == text;
                 assert!(
                     heading || text.split('<').skip(1).all(|rest| ours(&rest)),
@@ -324,7 +325,7 @@ async fn receivers_with_the_standard_libraries_verify_with_either_secret_while_i
     checked(&mut node(), &lines);
 }
 
-/// As the checks take them.
+/// Headers and body as the checkers expect them.
 fn headers_and_body(received: &ReceivedRequest) -> (Value, String) {
     let names = [
         "webhook-id",

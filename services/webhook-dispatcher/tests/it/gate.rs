@@ -1,4 +1,5 @@
-//! Endpoints that are not sent to for a while: their circuit is open, their receiver asks for a pause, their rate is used up.
+//! Endpoints that are not sent to for a while: open circuit, pause requested by the receiver, or exhausted rate
+//! limit.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ on_both!(
     a_limited_endpoint_gets_its_events_in_order_and_at_its_pace,
 );
 
-/// An endpoint that sends one after the other, with the same wait before retries and before probes.
+/// A sequential endpoint with the same wait before retries and before probes.
 fn patient(receiver: &WebhookReceiver, wait: &str, more: &str) -> String {
     let more = format!(
         "concurrency = 1\ncircuit_breaker = {{ failure_threshold = 3 }}\nmax_attempts = 1000\n{more}"
@@ -46,7 +47,7 @@ async fn publish(mesh: &Mesh, jobs: std::ops::RangeInclusive<u32>) -> Vec<String
     published
 }
 
-/// Attempts of the deliveries that wait.
+/// Attempts of the waiting deliveries.
 async fn attempts(mesh: &Mesh) -> Vec<u64> {
     let path = "/v1/webhooks/pipeline/deliveries?state=waiting&limit=500";
     let (_, answer) = mesh.call(Method::GET, path).await;
@@ -173,7 +174,7 @@ async fn github_asks_for_a_pause_with_403(kind: Kind) {
         "format = { type = \"github\", token = \"t\", repository = \"a/b\" }\nconcurrency = 1";
     let mesh = Mesh::start_on(kind, &[endpoint("pipeline", &receiver.url("/"), format)]).await;
     publish(&mesh, 1..=3).await;
-    // Each has waited for its cost before.
+    // Each waited for its cost before.
     wait_until("the endpoint is held", DEADLINE, async || {
         shown(&mesh).await["held"]["until"].is_string()
     })
@@ -234,7 +235,7 @@ async fn after_a_pause_one_probe_goes_and_its_success_lets_the_rest_follow(kind:
     mesh.wait_for_count("pipeline", "delivered", 20).await;
     let received = receiver.received();
     assert_eq!(received.len(), 22);
-    // The probe is refused, too, and the next is answered late: meanwhile nobody follows.
+    // The probe is refused as well, and the next response is late: meanwhile nothing else is sent.
     for n in [1, 2, 3] {
         let wait = received[n].at - received[n - 1].at;
         assert!(wait >= Duration::from_millis(950), "{n}: {wait:?}");
@@ -254,7 +255,7 @@ async fn no_receiver_asks_for_a_longer_pause_than_the_endpoint_allows(kind: Kind
     mesh.wait_for_count("pipeline", "delivered", 2).await;
     assert_eq!(shown(&mesh).await["max_retry_after"], "2s");
 
-    // An hour where nothing is said.
+    // The default is one hour.
     mesh.stop().await;
     mesh.run(&[signed("pipeline", &receiver.url("/"), "")])
         .await;

@@ -1,4 +1,4 @@
-//! Jobs, nodes and arrays as nobody sane would name them.
+//! Generates jobs, nodes and arrays with hostile names.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
@@ -12,7 +12,7 @@ use rand::seq::IndexedRandom as _;
 use webhook_dispatcher::domain::digest::{DigestReason, Summary};
 use webhook_dispatcher::domain::sample;
 
-/// What is folded into names, paths and reasons.
+/// Pieces of names, paths and reasons.
 pub const PIECES: &[&str] = &[
     "train",
     "resnet-50",
@@ -64,7 +64,7 @@ pub const PIECES: &[&str] = &[
     "/scratch/",
 ];
 
-/// A text as somebody may have written it.
+/// A random text.
 pub fn words(rng: &mut StdRng) -> String {
     // Most names are short, some have 10,000 characters and more.
     let (pieces, times) = match rng.random_range(0..60) {
@@ -132,7 +132,7 @@ fn job(rng: &mut StdRng) -> Job {
     }
 }
 
-/// An event, and the cost that is told with it.
+/// An event, and its cost if it has one.
 pub fn generated(rng: &mut StdRng) -> (Event, Option<CostEvent>) {
     let kind = *EventType::ALL.choose(rng).unwrap();
     let mut event = sample::event(kind);
@@ -199,10 +199,10 @@ pub fn generated(rng: &mut StdRng) -> (Event, Option<CostEvent>) {
     (event, cost)
 }
 
-/// More than Slurm allows.
+/// More than Slurm permits.
 const MOST_TASKS: u64 = 1_000_000_000;
 
-/// What is told of an array.
+/// A random array summary.
 pub fn summary(rng: &mut StdRng) -> Summary {
     let moments = [
         DigestReason::First,

@@ -1,4 +1,4 @@
-//! The gRPC twin of the API.
+//! The gRPC interface of the API.
 
 use axum::http::{Method, StatusCode};
 use mesh_api::webhook::webhooks_service_client::WebhooksServiceClient;

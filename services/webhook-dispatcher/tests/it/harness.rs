@@ -1,4 +1,4 @@
-//! A running dispatcher, its bus, and what a test asks of them.
+//! A running dispatcher with its bus, and queries about them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,11 +31,11 @@ use webhook_dispatcher::domain::names;
 use webhook_dispatcher::domain::ownership::preferred;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// Receivers of endpoints that the API makes are on this host.
+/// Allows endpoints created by the API to be on this host.
 pub const FOR_API: &str = "allow_http = true\nallow_subnets = [\"127.0.0.0/8\"]";
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Makes two tests of one: on SQLite and on PostgreSQL.
+/// Runs a test on both SQLite and PostgreSQL.
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {$(
         mod $name {
@@ -55,23 +55,22 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-/// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Sqlite,
     Postgres,
 }
 
-/// A dispatcher in this process, on a server, a database and a folder of its own.
+/// A dispatcher in this process, with its own server, database and folder.
 pub struct Mesh {
     pub nats: NatsServer,
-    /// Of its section.
+    /// The NATS lines of the configuration.
     pub nats_section: String,
     pub bus: Bus,
     pub folder: TempDir,
-    /// Of the database; empty for the file in the folder.
+    /// URL of the database. Empty for the SQLite file in the folder.
     pub database: String,
-    /// More lines of the section.
+    /// More lines of the dispatcher's section.
     pub settings: String,
     running: Option<Running>,
 }
@@ -83,7 +82,7 @@ struct Running {
     work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
 }
 
-/// An endpoint's lines for a receiver on this host, with waits of milliseconds.
+/// Configuration of an endpoint with a receiver on this host and waits of milliseconds.
 pub fn endpoint(name: &str, url: &str, more: &str) -> String {
     format!(
         "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
@@ -91,7 +90,7 @@ pub fn endpoint(name: &str, url: &str, more: &str) -> String {
     )
 }
 
-/// An endpoint that gets signed CloudEvents.
+/// An endpoint that receives signed CloudEvents.
 pub fn signed(name: &str, url: &str, more: &str) -> String {
     endpoint(name, url, &format!("secret = \"{SECRET}\"\n{more}"))
 }
@@ -102,14 +101,14 @@ impl Mesh {
         Self::start_on(Kind::Sqlite, endpoints).await
     }
 
-    /// The same on either database.
+    /// Like [`Mesh::start`], on either database.
     pub async fn start_on(kind: Kind, endpoints: &[String]) -> Self {
         let mut mesh = Self::on(kind).await;
         mesh.run(endpoints).await;
         mesh
     }
 
-    /// Starts a dispatcher whose endpoints the API makes.
+    /// Starts a dispatcher for endpoints created by the API.
     pub async fn for_api(kind: Kind) -> Self {
         let mut mesh = Self::on(kind).await;
         mesh.settings = FOR_API.to_owned();
@@ -127,12 +126,12 @@ impl Mesh {
         Self::on(Kind::Sqlite).await
     }
 
-    /// Starts a server only; the database is there.
+    /// Starts a server and creates a database.
     pub async fn on(kind: Kind) -> Self {
         Self::with(kind, NatsServer::start_cluster(1).await).await.0
     }
 
-    /// The same on these servers, each of which has every stream; those but the first are given back.
+    /// Like [`Mesh::on`], on these servers, which all replicate every stream. Returns all servers but the first.
     pub async fn with(kind: Kind, mut servers: Vec<NatsServer>) -> (Self, Vec<NatsServer>) {
         let config = mesh_bus::Config {
             url: NatsServer::urls(&servers),
@@ -156,7 +155,7 @@ impl Mesh {
         (mesh, servers)
     }
 
-    /// Starts the dispatcher (again), and waits until its consumers are there.
+    /// Starts or restarts the dispatcher, and waits for its consumers.
     pub async fn run(&mut self, endpoints: &[String]) {
         self.start_dispatcher(endpoints).await;
         self.wait_for_consumers(endpoints.iter().filter(|text| text.contains("[[")).count())
@@ -206,19 +205,19 @@ impl Mesh {
         path
     }
 
-    /// Why the dispatcher's database makes it not ready; `None` if it does not.
+    /// Why the database makes the dispatcher not ready. `None` if it does not.
     pub fn database_problem(&self) -> Option<String> {
         let problems = self.running.as_ref().unwrap().health.problems();
         problems.get("webhook-dispatcher.database").cloned()
     }
 
-    /// True once the dispatcher says that it is ready.
+    /// True if the dispatcher is ready.
     pub fn is_ready(&self) -> bool {
         let running = self.running.as_ref().unwrap();
         running.health.problems().is_empty()
     }
 
-    /// The dispatcher's file, as somebody else opens it.
+    /// Opens the SQLite file as another process would.
     pub async fn outsider(&self) -> SqliteConnection {
         SqliteConnectOptions::new()
             .filename(self.folder.path().join("webhook-dispatcher.db"))
@@ -227,7 +226,7 @@ impl Mesh {
             .unwrap()
     }
 
-    /// How often messages of an endpoint were handed out so far, redeliveries included.
+    /// Number of messages delivered by the endpoint's consumer, including redeliveries.
     pub async fn handed_out(&self, endpoint: &str) -> u64 {
         self.consumer(endpoint).await.delivered.consumer_sequence
     }
@@ -244,7 +243,7 @@ impl Mesh {
         consumer.info().await.unwrap().clone()
     }
 
-    /// Performs statements on the dispatcher's database.
+    /// Runs statements on the dispatcher's database.
     pub async fn change_database(&self, statements: String) {
         let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(statements));
         if self.database.is_empty() {
@@ -256,7 +255,7 @@ impl Mesh {
         }
     }
 
-    /// Gives an endpoint a consumer under another name, which begins with what comes from now on.
+    /// Replaces an endpoint's consumer by one with another name, which starts at new messages.
     pub async fn replace_consumer(&self, old: &str, new: &str, owner: &str) {
         let info = self.consumer(old).await;
         let consumer = EndpointConsumer {
@@ -273,7 +272,7 @@ impl Mesh {
         self.bus.endpoint_consumer(&consumer).await.unwrap();
     }
 
-    /// True if the endpoint has a consumer of replays.
+    /// True if the endpoint has a replay consumer.
     pub async fn consumes_replays(&self, endpoint: &str) -> bool {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
         let stream = async_nats::jetstream::new(client)
@@ -284,7 +283,7 @@ impl Mesh {
         found.is_ok()
     }
 
-    /// Ends the dispatcher as SIGTERM does.
+    /// Stops the dispatcher as SIGTERM does.
     pub async fn stop(&mut self) {
         let running = self.running.take().unwrap();
         running.shutdown.cancel();
@@ -351,7 +350,7 @@ impl Mesh {
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    /// The API over TCP for one caller, as the runtime would serve it after it has found out who calls.
+    /// Serves the API over TCP for one caller, as the runtime does after authentication.
     pub async fn serve(&self, caller: Caller) -> String {
         let routes = self.running.as_ref().unwrap().router.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -361,23 +360,23 @@ impl Mesh {
         format!("http://{address}")
     }
 
-    /// How many events wait on the bus for an endpoint.
+    /// Number of events on the bus that the endpoint has not received.
     pub async fn pending(&self, endpoint: &str) -> u64 {
         self.consumer(endpoint).await.num_pending
     }
 
-    /// How many events an endpoint was handed out and has not settled.
+    /// Number of events that the endpoint has received and not acknowledged.
     pub async fn unacknowledged(&self, endpoint: &str) -> u64 {
         self.consumer(endpoint).await.num_ack_pending as u64
     }
 
-    /// What the database has of an endpoint, as text and as bytes.
+    /// The stored definition of an endpoint, plain and encrypted.
     pub async fn raw_endpoint(&self, name: &str) -> String {
         let (_, spec, secrets) = self.endpoint_row(name).await;
         format!("{spec} {}", String::from_utf8_lossy(&secrets))
     }
 
-    /// An endpoint's id, what may be shown of it, and what is sealed.
+    /// An endpoint's id, its public definition, and its encrypted definition.
     pub async fn endpoint_row(&self, name: &str) -> (String, String, Vec<u8>) {
         let sql = "SELECT id, spec, secrets FROM endpoints WHERE name = $1";
         if self.database.is_empty() {
@@ -391,7 +390,7 @@ impl Mesh {
         }
     }
 
-    /// Waits until so many dispatchers are at work on PostgreSQL, and each endpoint is where it prefers to be.
+    /// Waits until this many dispatchers are live on PostgreSQL and each endpoint has its preferred owner.
     pub async fn wait_for_replicas(&self, count: usize, endpoints: usize) {
         let location = Location::parse(&self.database, Path::new("")).unwrap();
         let store = Store::connect(&location).unwrap();
@@ -410,7 +409,7 @@ impl Mesh {
         store.close().await;
     }
 
-    /// How often an endpoint was taken over from whoever had it, on PostgreSQL.
+    /// Number of changes of owner of all endpoints, on PostgreSQL.
     pub async fn changes_of_hands(&self) -> usize {
         let location = Location::parse(&self.database, Path::new("")).unwrap();
         let store = Store::connect(&location).unwrap();
@@ -420,7 +419,7 @@ impl Mesh {
         usize::try_from(changes).unwrap()
     }
 
-    /// What the API says about an endpoint's deliveries, e.g. `delivered`.
+    /// The API's count of an endpoint's deliveries in a state, e.g. `delivered`.
     pub async fn count(&self, name: &str, state: &str) -> u64 {
         self.call(Method::GET, &at(name)).await.1["counts"][state]
             .as_u64()
@@ -436,7 +435,7 @@ impl Mesh {
         .await;
     }
 
-    /// Everything published on a subject from now on.
+    /// Subscribes to a subject.
     pub async fn listen<M: prost::Message + Default + 'static>(
         &self,
         subject: &str,
@@ -464,7 +463,7 @@ impl Drop for Mesh {
     }
 }
 
-/// What was published on a subject.
+/// Messages published on a subject.
 pub struct Listener<M> {
     heard: tokio::sync::mpsc::UnboundedReceiver<M>,
 }
@@ -478,17 +477,17 @@ impl<M> Listener<M> {
     }
 }
 
-/// Where the API has an endpoint; `alice/mine` is alice's.
+/// Path of an endpoint in the API. `alice/mine` belongs to alice.
 pub fn at(name: &str) -> String {
     format!("/v1/webhooks/{}", name.replace('/', "%2F"))
 }
 
-/// Calls the API as a user.
+/// Calls the API as user alice.
 pub async fn alice(mesh: &Mesh, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
     mesh.ask(method, path, "alice", Role::User, body).await
 }
 
-/// A job event of now.
+/// A current job event.
 pub fn event(kind: EventType, job_id: u32) -> Event {
     let mut job = fixtures::job(job_id);
     if kind.is_end() {
@@ -507,7 +506,7 @@ pub fn ids(received: &[ReceivedRequest]) -> Vec<String> {
         .collect()
 }
 
-/// The bytes of an event, as they are on the bus.
+/// The encoded event, as on the bus.
 pub fn bytes(event: &Event) -> Vec<u8> {
     event.encode_to_vec()
 }

@@ -1,4 +1,4 @@
-//! Whatever is killed under load, nothing is lost, and only what was under way is sent again.
+//! Processes killed under load: nothing is lost, and only requests in flight are repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::dispatcher::Dispatcher;
 use crate::harness::{DEADLINE, Kind, Listener, Mesh, event, ids, on_both, signed};
 use crate::replicas::{CONCURRENCY, ENDPOINTS, delivered, endpoints, publish, until};
 
-/// The consumer's ack wait, after which messages come again that were handed out and not acknowledged, is three times the time-out, half a
-/// minute at least.
+/// Shortens the consumer's ack wait, after which unacknowledged messages are redelivered: three times the timeout, at
+/// least half a minute.
 fn brief(endpoint: &str) -> String {
     endpoint.replace("timeout = \"30s\"", "timeout = \"5s\"")
 }
@@ -35,7 +35,7 @@ async fn started(mesh: &Mesh, jobs: Range<u32>) -> BTreeSet<String> {
     ids
 }
 
-/// How often each id came.
+/// Number of requests per id.
 fn times(receiver: &WebhookReceiver) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for id in ids(&receiver.received()) {
@@ -52,7 +52,7 @@ async fn arrived(receiver: &WebhookReceiver, expected: &BTreeSet<String>) {
     .await;
 }
 
-/// Until the bus was told of the delivery of each, to each of so many endpoints.
+/// Waits until an audit entry was published for each delivery at each endpoint.
 async fn audited(audit: &mut Listener<AuditEntry>, expected: usize) {
     let mut sent = BTreeSet::new();
     while sent.len() < expected {
@@ -78,7 +78,7 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
         .await;
     let (mut done, mut under_way) = (BTreeSet::new(), BTreeSet::new());
     for kill in 0..KILLS {
-        // What is on disk as delivered.
+        // Deliveries that are on disk as delivered.
         receiver.answer_always(CannedResponse::status(204));
         let first = 1 + 100 * kill;
         done.append(&mut started(&mesh, first..first + 20).await);
@@ -89,7 +89,7 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
             usize::try_from(count).unwrap() >= done.len()
         })
         .await;
-        // And what is not: none has its answer when it is killed.
+        // Deliveries that are in flight: none has a response when the dispatcher is killed.
         receiver.answer_always(slowly(Duration::from_secs(3)));
         let before = receiver.received().len();
         under_way.append(&mut started(&mesh, first + 20..first + 35).await);
@@ -163,7 +163,7 @@ async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
     .await;
     let times = times(&receiver);
     assert_eq!(times.keys().cloned().collect::<BTreeSet<_>>(), dead);
-    // Refused once, then delivered; and once more for each kill that it was under way at.
+    // Refused once, then delivered, plus one repetition for each kill while it was in flight.
     let most = 2 + KILLS;
     assert!(
         times.values().all(|times| (2..=most).contains(times)),
@@ -232,7 +232,7 @@ async fn of_three_nats_servers_each_is_killed_and_nothing_is_lost_or_sent_twice(
         })
         .await;
         nth(&mut mesh, &mut others, n).kill();
-        // Two of three go on.
+        // Two of three servers continue.
         expected.append(&mut started(&mesh, first + 50..first + 100).await);
         arrived(&receiver, &expected).await;
         nth(&mut mesh, &mut others, n).restart().await;
@@ -278,7 +278,7 @@ async fn on_a_full_disk_nothing_more_is_sent_and_with_room_again_nothing_twice()
     let mut expected = started(&mesh, 1..21).await;
     mesh.wait_for_count("pipeline", "delivered", 20).await;
     disk.fill();
-    // More than fits into what the file has already.
+    // More than the file's allocated pages can hold.
     expected.append(&mut started(&mesh, 21..1021).await);
     wait_until("not ready", DEADLINE, async || {
         mesh.database_problem()

@@ -1,4 +1,5 @@
-//! Lists: what that of webhooks asks the database does not grow with their number, and that of deliveries is read to its end.
+//! Lists: the queries for the list of webhooks do not grow with their number, and all pages of deliveries can be
+//! read.
 
 use std::collections::HashSet;
 
@@ -43,7 +44,7 @@ async fn dead_letters_are_listed_to_the_last_while_more_come(kind: Kind) {
         sizes.push(deliveries.len());
         listed.extend(deliveries.iter().map(|one| one["event_id"].to_string()));
         next = page["next_cursor"].as_str().map(str::to_owned);
-        // What comes meanwhile is newer than all that is listed yet.
+        // Deliveries created in the meantime are newer than all that are listed.
         let more = DEAD + u32::try_from(sizes.len()).unwrap();
         mesh.publish(&event(EventType::JobStarted, more)).await;
         mesh.wait_for_count("pipeline", "dead", more.into()).await;
@@ -97,13 +98,14 @@ async fn the_list_of_webhooks_takes_a_few_queries_however_many_they_are() {
     }
     mesh.stop().await;
     let third = transactions(&mesh).await;
-    // What a start and an end take by themselves, looks of every second included, is in both.
+    // Both differences include the queries of a start, an end and the polls of every second.
     let by_lists = (third - second) - (second - first);
     assert!(by_lists >= LISTS, "{by_lists} queries: they are counted");
     assert!(by_lists < 15 * LISTS, "{by_lists} queries");
 }
 
-/// Transactions in the dispatcher's database so far. A connection counts its own when it ends, before it is gone from the list.
+/// Transactions in the dispatcher's database so far. A connection reports its own when it ends, before it leaves the
+/// list.
 async fn transactions(mesh: &Mesh) -> i64 {
     let options: PgConnectOptions = mesh.database.parse().unwrap();
     let mut connection = options

@@ -1,4 +1,4 @@
-//! Endpoints that are made, changed and removed by the API.
+//! Endpoints created, changed and removed by the API.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     assert_eq!(request.header("x-api-key"), "hunter3");
     assert_eq!(request.path, "/hook?token=hunter2");
 
-    // Nothing secret is shown or stored.
+    // No secret is displayed or stored in plain text.
     let (_, shown) = alice(&mesh, Method::GET, "/v1/webhooks/mine", &Value::Null).await;
     assert_eq!(
         (
@@ -81,7 +81,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
         );
     }
 
-    // A change is at work at once, and what was not changed stays.
+    // A change is active immediately, and other settings stay.
     let patch = json!({"types": ["job.submitted"], "description": null});
     let (status, changed) = alice(&mesh, Method::PATCH, "/v1/webhooks/mine", &patch).await;
     assert_eq!(
@@ -117,7 +117,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
         webhook.verify(&request.body, &request.headers).unwrap();
     }
 
-    // While it is paused its events queue.
+    // While it is paused its events are queued.
     let reason = json!({"reason": "maintenance"});
     let (_, paused) = alice(&mesh, Method::POST, "/v1/webhooks/mine/pause", &reason).await;
     assert_eq!(
@@ -178,7 +178,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
         );
         sent.push((act.what, act.keys.join(","), act.reason));
     }
-    // Each is told once its transaction has ended, so neighbours may change places.
+    // Entries are published after their transactions, so neighbours may be swapped.
     sent.sort();
     let expected = [
         ("changed", "description,types", ""),
@@ -187,7 +187,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
         ("removed", "", ""),
         ("resumed", "", ""),
         ("rotated", "", ""),
-        // Once: the other was only looked at.
+        // Once: the other test was a dry run.
         ("tested", "", ""),
     ];
     assert_eq!(
@@ -195,7 +195,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
         expected.map(|(what, keys, why)| (what.to_owned(), keys.to_owned(), why.to_owned()))
     );
 
-    // The name is free again, and its next owner begins anew.
+    // The name is free again, and its next owner starts without state.
     let (status, _) = mesh
         .ask(Method::POST, "/v1/webhooks", "bob", Role::User, &spec)
         .await;

@@ -1,4 +1,4 @@
-//! Many endpoints: what a start asks of nats-server grows with their number, and no faster.
+//! Many endpoints: the requests of a start to nats-server grow linearly with their number.
 
 use mesh_events::EventType;
 use mesh_testkit::{WebhookReceiver, wait_until};
@@ -6,8 +6,8 @@ use mesh_testkit::{WebhookReceiver, wait_until};
 use crate::harness::{DEADLINE, Kind, Mesh, event, on_both, signed};
 
 const ENDPOINTS: usize = 300;
-/// For each endpoint a consumer is looked for, declared and opened; one of replays is not, as there are none. For all of them streams, consumers and buckets are declared, as the
-/// test itself does, and what is there is listed now and then.
+/// Per endpoint, a consumer is looked up, declared and opened. There is no replay consumer without replays. Streams,
+/// consumers and buckets are declared once, by the test as well, and periodically listed.
 const MOST_REQUESTS: usize = 3 * ENDPOINTS + 500;
 
 on_both! {
@@ -24,7 +24,7 @@ async fn a_start_with_many_endpoints_asks_the_server_a_few_things_for_each(kind:
         .collect();
     let mut mesh = Mesh::on(kind).await;
     let mut before = requests(&mesh).await;
-    // The first start makes the consumers, the second finds them.
+    // The first start creates the consumers, the second finds them.
     for start in 1..=2 {
         mesh.start_dispatcher(&endpoints).await;
         wait_until("it is ready", DEADLINE, async || mesh.is_ready()).await;
@@ -46,7 +46,7 @@ async fn a_start_with_many_endpoints_asks_the_server_a_few_things_for_each(kind:
     assert_eq!(receiver.received().len(), 2 * ENDPOINTS, "each told once");
 }
 
-/// Requests that JetStream answered so far.
+/// Number of requests that JetStream has answered.
 async fn requests(mesh: &Mesh) -> usize {
     let client = async_nats::connect(mesh.nats.url()).await.unwrap();
     let account = async_nats::jetstream::new(client).query_account().await;

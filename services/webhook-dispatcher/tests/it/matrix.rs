@@ -1,4 +1,4 @@
-//! Every route and every gRPC method, as each kind of caller, on an endpoint that is there and has a dead letter.
+//! Every route and every gRPC method, as each kind of caller, on an existing endpoint with a dead letter.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ use tonic::{Code, Response, Status};
 
 use crate::harness::{Kind, Mesh, alice, event};
 
-/// Who asks: the owner, another user, an auditor, an administrator. Each has an endpoint of alice's for itself, `of-<who>`.
+/// Callers: the owner, another user, an auditor, an administrator. For each there is an endpoint of alice's,
+/// `of-<who>`.
 const CALLERS: [(&str, Role); 4] = [
     ("alice", Role::User),
     ("bob", Role::User),
@@ -27,21 +28,21 @@ const CALLERS: [(&str, Role); 4] = [
     ("root", Role::Admin),
 ];
 
-/// What a route does.
+/// Kind of access of a route.
 #[derive(Clone, Copy, PartialEq)]
 enum Act {
-    /// Tells of one endpoint.
+    /// Reads one endpoint.
     Read,
-    /// Changes one endpoint, or sends something to it.
+    /// Changes one endpoint, or sends to it.
     Write,
-    /// Makes one.
+    /// Creates an endpoint.
     Make,
-    /// Whatever the caller may see of it.
+    /// Returns what the caller may see.
     Any,
 }
 
 impl Act {
-    /// Who may, by REST's status or gRPC's code.
+    /// The expected result for a caller.
     fn expected(self, who: &str) -> Code {
         match (self, who) {
             (Self::Any, _) | (_, "alice" | "root") | (Self::Read, "eve") => Code::Ok,
@@ -77,7 +78,7 @@ async fn every_route_is_for_whom_it_should_be() {
     let (mesh, receiver, id) = mesh().await;
     let url = receiver.url("/");
     let none = Value::Null;
-    // The last takes the endpoint away.
+    // The last one removes the endpoint.
     let routes = [
         ("get", "/v1/webhooks", Act::Any, none.clone()),
         ("post", "/v1/webhooks", Act::Make, json!({"url": url})),
@@ -163,7 +164,7 @@ async fn every_route_is_for_whom_it_should_be() {
             };
             let method: Method = method.to_uppercase().parse().unwrap();
             if path.contains("{name}") && who != "alice" {
-                // By its name alone it is nobody's but alice's.
+                // A plain name does not refer to alice's endpoint for others.
                 let path = of(&format!("of-{who}"));
                 let (status, answer) = mesh.ask(method.clone(), &path, who, role, &body).await;
                 assert_eq!(status, StatusCode::NOT_FOUND, "{path} as {who}: {answer}");
@@ -180,7 +181,7 @@ async fn every_route_is_for_whom_it_should_be() {
     }
 }
 
-/// What a method answered, in one word.
+/// The gRPC code of a response.
 fn code<T>(answer: &Result<Response<T>, Status>) -> Code {
     answer.as_ref().map_or_else(Status::code, |_| Code::Ok)
 }
@@ -201,7 +202,7 @@ async fn every_method_is_for_whom_it_should_be() {
         let made = of(json!({"name": format!("made-by-{who}"), "url": receiver.url("/")}));
         let changed = of(json!({"description": "x"}));
         let mut tried = BTreeSet::new();
-        // Each method with its request; the last takes the endpoint away.
+        // Each method with its request. The last one removes the endpoint.
         macro_rules! ask {
             ($rpc:literal, $act:ident, $method:ident, $request:expr) => {
                 let answer = client.$method($request).await;

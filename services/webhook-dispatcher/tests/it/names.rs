@@ -52,7 +52,7 @@ async fn each_has_a_webhook_of_the_same_name(kind: Kind) {
     }
     mesh.wait_for_consumers(3).await;
 
-    // Whose it is that somebody names so; empty if there is none for them.
+    // Owner of the endpoint that a caller means by a name. Empty if there is none for them.
     let none = Value::Null;
     for (path, who, role, meant) in [
         ("ci", "alice", user, "alice"),
@@ -87,7 +87,7 @@ async fn each_has_a_webhook_of_the_same_name(kind: Kind) {
         assert_eq!(status == StatusCode::NOT_FOUND, meant.is_empty(), "{shown}");
     }
 
-    // What happens to one happens to no other.
+    // A change of one endpoint affects no other.
     mesh.publish(&started("alice", 1)).await;
     mesh.publish(&started("bob", 2)).await;
     for (name, count) in [("/ci", 2), ("alice/ci", 1), ("bob/ci", 1)] {
@@ -152,7 +152,7 @@ async fn each_has_a_webhook_of_the_same_name(kind: Kind) {
     );
 }
 
-/// Takes a database back to when names were for all.
+/// Reverts a database to global names.
 async fn as_before(mesh: &Mesh, kind: Kind) {
     let mut sql = String::new();
     for (table, column) in [
@@ -203,7 +203,7 @@ async fn a_users_webhook_from_before_names_were_per_owner_goes_on_where_it_was(k
     let consumers = mesh.bus.endpoint_consumers().await.unwrap();
     let expected = mesh_events::catalogue::endpoint_consumer("alice/mine");
     assert_eq!(consumers, [expected], "the former one is gone");
-    // Another of the old name is another.
+    // A new endpoint of the old name is a different one.
     let spec = json!({"name": "mine", "url": receiver.url("/"), "owner": "bob"});
     let (status, _) = mesh
         .ask(Method::POST, "/v1/webhooks", "root", Role::Admin, &spec)

@@ -1,4 +1,4 @@
-//! The description of the REST API: committed, served, true.
+//! The OpenAPI description: committed, served, and matching the API's behaviour.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Chats are told of jobs that wait when the wait has lasted, or at once if somebody has to act; pipelines get every explanation.
+//! Notices about pending jobs: chats get them when the wait has lasted, or immediately if action is required.
+//! Pipelines get every explanation.
 
 use axum::http::Method;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -18,7 +19,7 @@ on_both!(
     by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none,
 );
 
-/// A job that was submitted just now, and waits.
+/// A pending job submitted at this time.
 fn waiting(id: u32, task: Option<u32>, submitted: DateTime<Utc>) -> Job {
     let run = RunKey {
         task_id: task,
@@ -109,7 +110,7 @@ async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
         mesh.publish(event).await;
     }
     mesh.publish(&event(EventType::JobFailed, 4)).await;
-    // What needs somebody, and what else there is to tell, does not wait.
+    // Reasons that require action, and other events, are sent immediately.
     wait_for_messages(&people, 2).await;
     let mut now = texts(&people);
     now.sort();
@@ -126,7 +127,7 @@ async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
     })
     .await;
 
-    // Another reason takes the place of the first; a start ends the wait, that of a task the array's.
+    // A newer reason replaces the first. A start ends the wait, and the start of a task that of its array.
     let newer = explained(job(1), 2, "wait", "limit");
     mesh.publish(&newer).await;
     mesh.publish(&started(job(2))).await;
@@ -156,7 +157,7 @@ async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
         assert!(said.contains(error), "{delivery}");
     }
 
-    // It was told; another reason that needs somebody was not.
+    // The wait was reported already, the other reason that requires action was not.
     mesh.publish(&explained(job(1), 3, "wait", "waiting_turn"))
         .await;
     mesh.publish(&explained(job(3), 2, "user", "held")).await;
@@ -193,7 +194,7 @@ async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind)
     mesh.wait_for_count("chat", "waiting", 2).await;
     mesh.stop().await;
     assert_eq!(people.received().len(), 0, "too slow a machine");
-    // All of it is told at a time when every notice is due.
+    // All events are consumed when every notice is due.
     mesh.publish(&started(job(1))).await;
     mesh.publish(&explained(job(3), 1, "wait", "waiting_turn"))
         .await;
@@ -219,7 +220,7 @@ async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind)
     assert_eq!(sent.len(), 1, "{sent:?}");
     assert!(sent[0].contains("Job 2 waits"), "{sent:?}");
 
-    // Who asks for no explanations any more gets none that waited.
+    // An endpoint that no longer requests explanations does not get those that waited.
     let waits = explained(waiting(6, None, Utc::now()), 1, "wait", "waiting_turn");
     mesh.publish(&waits).await;
     mesh.wait_for_count("chat", "waiting", 1).await;
@@ -262,7 +263,7 @@ async fn by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none(kin
         event.occurred_at = Some(timestamp(Utc::now()));
         event
     };
-    // A job starts at once, and its owner cancels another.
+    // A job starts immediately, and its owner cancels another.
     mesh.publish(&started(job(1))).await;
     let mut cancelled = fact(EventType::JobCancelled, job(2), 1);
     cancelled.actor = Some(Actor {
@@ -270,7 +271,7 @@ async fn by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none(kin
         ..Actor::default()
     });
     mesh.publish(&cancelled).await;
-    // One is held, released and held again.
+    // A job is held, released and held again.
     for n in 1..=2 {
         mesh.publish(&fact(EventType::JobHeld, job(3), n)).await;
         mesh.publish(&explained(job(3), n, "admin", "held")).await;

@@ -1,4 +1,4 @@
-//! What would be sent is shown, in every format, and nothing is sent.
+//! Previews in every format: requests are displayed and nothing is sent.
 
 use axum::http::{Method, StatusCode};
 use mesh_api::webhook::webhooks_service_client::WebhooksServiceClient;
@@ -74,7 +74,7 @@ async fn every_format_shows_what_it_would_send_and_sends_nothing() {
             };
             assert!(body.to_string().contains(mark), "{name}: {body}");
             assert_eq!(answer["matches"], true, "{name}: {answer}");
-            // The path of the others is no secret.
+            // The path of these formats is not a secret.
             let path = if matches!(
                 name,
                 "cloudevents" | "template" | "slack-api" | "pagerduty" | "github"
@@ -202,7 +202,7 @@ async fn only_who_may_try_an_endpoint_sees_what_it_would_be_sent() {
             .ask(Method::POST, &format!("{path}/preview"), user, role, &draft)
             .await;
         assert_eq!(status, expected, "{user}: {answer}");
-        // A sample is about who asks, so the filter of one's own webhook takes it.
+        // A sample concerns the caller, so the filter of the caller's own webhook matches it.
         assert!(user != "alice" || answer["matches"] == true, "{answer}");
     }
 

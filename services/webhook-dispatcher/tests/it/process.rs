@@ -1,4 +1,4 @@
-//! The dispatcher as a process of its own: misconfigured, with a key from its environment, and asked how it is.
+//! The dispatcher as a process: faults in its configuration, a key from its environment, and its health checks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -145,7 +145,7 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
     std::fs::write(&config, text).unwrap();
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_consumers(1).await;
-    // One is tried again when it stops, the others come from the bus.
+    // One of them is a retry when it stops, the others come from the bus.
     let slow = CannedResponse {
         delay: Duration::from_secs(25),
         ..CannedResponse::status(204)
@@ -197,7 +197,7 @@ async fn a_database_that_hangs_does_not_hold_up_a_stop() {
     receiver.answer_always(CannedResponse::status(204));
     let paused = postgres.pause();
     mesh.publish(&event(EventType::JobStarted, 1)).await;
-    // What asks the database now waits for it.
+    // Queries now wait for the database.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let start = Instant::now();
     dispatcher.signal("-TERM");
@@ -213,7 +213,7 @@ async fn a_database_that_hangs_does_not_hold_up_a_stop() {
     .await;
 }
 
-/// Asks a dispatcher as a health check does.
+/// Runs a health check against a dispatcher.
 fn probe(config: &Path, dispatcher: &Dispatcher, what: &str) -> Output {
     command(config)
         .env("MESH_MESH__API__SOCKET", dispatcher.socket())

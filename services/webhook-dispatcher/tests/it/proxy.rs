@@ -1,4 +1,4 @@
-//! Receivers that are reached by the operator's proxy.
+//! Receivers that are reached through the operator's proxy.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,18 +19,18 @@ use crate::harness::{Mesh, endpoint as lines, event};
 use crate::ssrf::{endpoint, judge, send};
 use crate::tls::{TlsReceiver, authority, params};
 
-/// What a proxy does.
+/// Behaviour of a proxy.
 #[derive(Clone, Copy)]
 enum Manner {
-    /// Connects everybody, wherever the receiver says it is, to this receiver.
+    /// Connects every request to this receiver, whatever its target.
     Connect(SocketAddr),
-    /// Answers with this status.
+    /// Responds with this status.
     Refuse(u16),
-    /// Takes connections and says nothing.
+    /// Accepts connections and sends nothing.
     Silent,
 }
 
-/// A proxy of a test's own.
+/// A proxy for one test.
 struct Proxy {
     address: SocketAddr,
     /// The head of each request.
@@ -57,7 +57,7 @@ impl Proxy {
         self.heads.lock().unwrap().clone()
     }
 
-    /// Its section, with what else there is.
+    /// Its configuration section, with further keys.
     fn config(&self, more: &Value) -> Config {
         let mut config = json!({"proxy": {"url": format!("http://{}", self.address)}});
         for (key, value) in more.as_object().unwrap() {
@@ -94,7 +94,7 @@ async fn serve(stream: TcpStream, manner: Manner, heads: Arc<Mutex<Vec<String>>>
             if head.starts_with("CONNECT ") {
                 stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok()?;
             } else {
-                // Not encrypted: it is passed on as it came.
+                // Not encrypted: forwarded unchanged.
                 receiver.write_all(head.as_bytes()).await.ok()?;
             }
             copy_bidirectional(&mut stream, &mut receiver)
@@ -178,7 +178,7 @@ async fn the_guard_judges_before_the_proxy_is_asked() {
     let dns = Dns::start([
         ("public.example.org", always(&["127.0.0.2"])),
         ("inner.example.org", always(&["127.0.0.1"])),
-        // The proxy may take either.
+        // The proxy may choose either address.
         ("both.example.org", always(&["127.0.0.2", "10.0.0.1"])),
         ("meta.example.org", Zone::Alias("inner.example.org")),
     ])
@@ -206,7 +206,7 @@ async fn the_guard_judges_before_the_proxy_is_asked() {
     assert!(proxy.heads().is_empty(), "{:?}", proxy.heads());
     assert_eq!(connections.load(Ordering::SeqCst), 0);
 
-    // What may be reached goes by it, and what has no address here is for the proxy to judge.
+    // Permitted names go through the proxy. A name without a local address is left to the proxy.
     for host in ["public.example.org", "unknown.example.org"] {
         let status = send(&http, &allowed, &format!("http://{host}:{port}/")).await;
         assert_eq!(status.unwrap(), 204, "{host}");
@@ -250,7 +250,7 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
         );
     }
 
-    // No test is given this port.
+    // No test uses this port.
     let down = Proxy {
         address: ([127, 0, 0, 1], 1).into(),
         heads: Arc::default(),
@@ -273,7 +273,7 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
         "{failure:?}"
     );
 
-    // A receiver behind it that has no certificate is at fault itself.
+    // A receiver behind the proxy without a certificate is itself at fault.
     let (port, _) = judge(&["127.0.0.1"]).await;
     let proxy = Proxy::start(Manner::Connect(([127, 0, 0, 1], port).into())).await;
     let refused = send(

@@ -1,4 +1,4 @@
-//! Events that somebody has told to an endpoint once more.
+//! Events replayed to an endpoint.
 
 use mesh_bus::ReplayedEvent;
 use mesh_events::{Event, EventType, subject};
@@ -25,7 +25,7 @@ pub async fn replay(mesh: &Mesh, id: &str, endpoint: &str, events: &[&Event]) {
         .unwrap();
 }
 
-/// As after ten minutes, when JetStream does not remember the id of the message any more.
+/// Publishes outside JetStream's duplicate window of ten minutes, by leaving out the message id.
 async fn once_more_without_an_id(mesh: &Mesh, id: &str, event: &Event) {
     let client = async_nats::connect(mesh.nats.url()).await.unwrap();
     let mut headers = async_nats::HeaderMap::new();
@@ -56,7 +56,7 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
     mesh.wait_for_count("a.b", "delivered", 1).await;
     mesh.wait_for_count("other", "delivered", 1).await;
 
-    // Not what the filter leaves out; what is old nevertheless; and only to the one it is for.
+    // The filter applies, the maximum age does not, and only the target endpoint receives the replay.
     let mut old = event(EventType::JobCompleted, 8);
     old.occurred_at = Some(mesh_events::timestamp(
         chrono::Utc::now() - chrono::TimeDelta::days(9),
@@ -83,7 +83,7 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
             .expect("the signature verifies");
     }
 
-    // A dispatcher that was away finds what was asked for meanwhile, and knows what it has done.
+    // A restarted dispatcher finds replays requested in the meantime, and recognises completed ones.
     mesh.stop().await;
     once_more_without_an_id(&mesh, "r1", &done).await;
     replay(&mesh, "r2", "a.b", &[&done]).await;
@@ -116,13 +116,13 @@ async fn an_endpoint_consumes_replays_from_the_first_one_to_it(kind: Kind) {
     assert!(mesh.consumes_replays("one").await);
     assert!(!mesh.consumes_replays("two").await);
 
-    // The one that listens for them outlives NATS.
+    // The listener for replays survives a restart of NATS.
     mesh.nats.kill();
     mesh.nats.restart().await;
     sent(&mesh, "r2", "two", 1).await;
     sent(&mesh, "r3", "one", 2).await;
 
-    // And finds what came while the dispatcher was away.
+    // It also finds replays requested while the dispatcher was stopped.
     mesh.stop().await;
     replay(&mesh, "r4", "two", &[&event]).await;
     mesh.run(&endpoints).await;

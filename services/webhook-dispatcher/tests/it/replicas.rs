@@ -1,4 +1,4 @@
-//! Several dispatchers on one PostgreSQL: killed, paused, added and taken away under load.
+//! Several dispatchers on one PostgreSQL: killed, suspended, added and removed under load.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, event, ids, signed};
 pub const ENDPOINTS: usize = 6;
 pub const CONCURRENCY: usize = 4;
 
-/// Endpoints with a path each at one receiver.
+/// Endpoints with different paths at one receiver.
 pub fn endpoints(receiver: &WebhookReceiver) -> Vec<String> {
     let more = format!("concurrency = {CONCURRENCY}");
     (0..ENDPOINTS)
@@ -23,7 +23,7 @@ pub fn endpoints(receiver: &WebhookReceiver) -> Vec<String> {
                 &more,
             )
         })
-        // The consumer's ack wait is three times as long, half a minute at least.
+        // The consumer's ack wait is three times the timeout, at least half a minute.
         .map(|text| text.replace("timeout = \"30s\"", "timeout = \"5s\""))
         .collect()
 }
@@ -71,7 +71,7 @@ pub async fn until(
     }
 }
 
-/// Until what was sent is on disk everywhere: what is under way when an endpoint changes hands is sent again.
+/// Waits until all outcomes are on disk: requests in flight are repeated when an endpoint changes owner.
 async fn settled(mesh: &Mesh) {
     for n in 0..ENDPOINTS {
         let name = format!("endpoint-{n}");
@@ -98,7 +98,7 @@ async fn killed_again_and_again_they_lose_nothing() {
     for kill in 0..KILLS {
         let first = 1 + 40 * u32::try_from(kill).unwrap();
         expected.append(&mut publish(&mesh, first..first + 40).await);
-        // In the middle of it: some more have arrived, whoever is at work.
+        // Under load: wait for further deliveries, from any dispatcher.
         let before = receiver.received().len();
         wait_until("some deliveries", DEADLINE, async || {
             receiver.received().len() >= before + 10
@@ -108,7 +108,8 @@ async fn killed_again_and_again_they_lose_nothing() {
     }
     until(&mesh, &receiver, "every event at every endpoint", &expected).await;
     let repeated = receiver.received().len() - expected.len();
-    // On a busy machine one that lives may be late, too, and lose its leases: what counts is how often an endpoint changed hands.
+    // On a busy machine a live dispatcher may be late as well and lose its leases, so the number of changes of owner
+    // is compared.
     let changes = mesh.changes_of_hands().await;
     assert!(changes > 0, "none was taken over");
     assert!(
@@ -129,7 +130,7 @@ async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and
     until(&mesh, &receiver, "the first dispatcher delivers", &expected).await;
     settled(&mesh).await;
 
-    // Nothing is under way while others come.
+    // No request is in flight while others join.
     let _second = Dispatcher::start(&config, 1);
     mesh.wait_for_replicas(2, ENDPOINTS).await;
     expected.append(&mut publish(&mesh, 11..21).await);
@@ -147,7 +148,7 @@ async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and
     until(&mesh, &receiver, "both deliver again", &expected).await;
     settled(&mesh).await;
 
-    // In order: it gives back what it holds.
+    // A regular shutdown releases the leases.
     paused.signal("-TERM");
     mesh.wait_for_replicas(1, ENDPOINTS).await;
     expected.append(&mut publish(&mesh, 41..51).await);

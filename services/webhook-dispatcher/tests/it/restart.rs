@@ -1,4 +1,4 @@
-//! The dispatcher or the bus goes away.
+//! Restarts of the dispatcher or the bus.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ async fn a_restart_loses_no_waiting_delivery(kind: Kind) {
     }
     mesh.wait_for_count("pipeline", "waiting", 10).await;
     mesh.stop().await;
-    // What is published meanwhile stays on the bus.
+    // Events published in the meantime stay on the bus.
     let meanwhile = event(EventType::JobStarted, 11);
     mesh.publish(&meanwhile).await;
     expected.insert(meanwhile.id);
@@ -77,7 +77,7 @@ async fn retries_go_on_while_nats_is_away(kind: Kind) {
     .await;
 }
 
-/// What is published before an endpoint's consumer is there never reaches it.
+/// Events published before an endpoint's consumer exists never reach it.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_ready_once_every_endpoint_listens() {
     let endpoints: Vec<String> = (1..=40)

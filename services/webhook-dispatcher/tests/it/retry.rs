@@ -1,4 +1,4 @@
-//! Receivers that fail.
+//! Retries of failing receivers.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -157,7 +157,7 @@ async fn retry_after_is_obeyed_in_both_forms() {
         headers: vec![("retry-after".into(), value)],
         ..CannedResponse::status(429)
     };
-    // A date has whole seconds. Far enough that the first attempt is before it, on a busy machine too.
+    // A date has whole seconds. It is late enough for the first attempt to precede it, even on a busy machine.
     let (now, wall) = (Instant::now(), Utc::now());
     let second = (wall + TimeDelta::seconds(8)).trunc_subsecs(0);
     let due = now + (second - wall).to_std().unwrap();

@@ -1,4 +1,4 @@
-//! Who may do what by the API, and what is refused.
+//! Permissions of the API, and what it rejects.
 
 use axum::http::{Method, StatusCode};
 use futures_util::future::join_all;
@@ -253,10 +253,10 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
             assert!(detail.contains(file.to_str().unwrap()), "{detail}");
         }
     }
-    // "All users" is all that are alice.
+    // Without users, a user's endpoint receives the events of that user only.
     let (_, shown) = alice(&mesh, Method::GET, mine, &Value::Null).await;
     assert_eq!(shown["users"], json!(["alice"]));
-    // After a restart it is all there.
+    // After a restart everything is still there.
     mesh.stop().await;
     mesh.start_dispatcher(&[signed("pipeline", &receiver.url("/"), "")])
         .await;

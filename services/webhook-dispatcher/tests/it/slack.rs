@@ -1,4 +1,4 @@
-//! Chats: costs are waited for, old events are counted.
+//! Chats: messages wait for costs, and old events are counted.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ on_both!(
     incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do,
 );
 
-/// By default a start is told after a wait only.
+/// By default a start is reported only after a wait.
 const EVERY_START: &str = "pending_threshold = \"0s\"";
 
 fn chat(url: &str, more: &str) -> String {
@@ -42,7 +42,7 @@ fn cost(kind: EventType, job: u32, micros: i64) -> Event {
 
 async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
-    // What would be sent after it has no cost.
+    // A message sent after this timeout has no cost, so make it long.
     let mut mesh = Mesh::on(kind).await;
     mesh.settings = "cost_join_timeout = \"60s\"".to_owned();
     mesh.run(&[chat(&receiver.url("/"), EVERY_START)]).await;
@@ -110,7 +110,7 @@ async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind
     };
     mesh.publish(&of_alice(event(EventType::JobFailed, 1)))
         .await;
-    // Who shows no cost waits for none.
+    // Formats that show no cost do not wait for it.
     mesh.wait_for_count("plain", "delivered", 1).await;
     assert_eq!(receiver.received().len(), 1);
     mesh.publish(&of_alice(cost(EventType::CostFinalized, 1, 4_345_000)))
@@ -155,7 +155,7 @@ async fn an_end_whose_cost_does_not_come_goes_without() {
             .to_string()
             .contains("not known yet")
     );
-    // Too late: it is not sent again.
+    // Too late: the message is not sent again.
     mesh.publish(&cost(EventType::CostFinalized, 1, 1)).await;
     mesh.publish(&event(EventType::JobFailed, 2)).await;
     mesh.wait_for_count("chat", "delivered", 2).await;
@@ -189,7 +189,7 @@ async fn old_events_become_one_message(kind: Kind) {
             .map(|request| request.json()["blocks"].to_string());
         texts.collect()
     };
-    // Usually in one message; what comes more than two seconds later is in another.
+    // Usually in one message. Events more than two seconds later are in another.
     let missed = || -> u32 {
         let counts = texts().into_iter().filter_map(|text| {
             let (before, _) = text.split_once(" of cluster *testbed* while away")?;

@@ -1,4 +1,4 @@
-//! Addresses that nobody may look at, through the HTTP client that deliveries use. A listener judges.
+//! Forbidden addresses, through the HTTP client that deliveries use. A listener counts connections.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -17,7 +17,7 @@ use webhook_dispatcher::{Config, Endpoint, Network};
 
 use crate::harness::SECRET;
 
-/// What must not be reached, as IPv4.
+/// Forbidden IPv4 addresses.
 const INSIDE: [[u8; 4]; 22] = [
     [0, 0, 0, 0],
     [0, 1, 2, 3],
@@ -43,7 +43,7 @@ const INSIDE: [[u8; 4]; 22] = [
     [255, 255, 255, 255],
 ];
 
-/// What must not be reached and is IPv6 only.
+/// Forbidden addresses that exist in IPv6 only.
 const INSIDE_V6: [&str; 14] = [
     "::",
     "::1",
@@ -61,10 +61,10 @@ const INSIDE_V6: [&str; 14] = [
     "2001:20::1",
 ];
 
-/// Every address of this host, in both families where there are two.
+/// Wildcard addresses of this host, in both families if there are two.
 const EVERYWHERE: [&str; 2] = ["[::]", "0.0.0.0"];
 
-/// Hosts as somebody writes them who hopes that they are read differently when they are checked and when they are dialled.
+/// Spellings of hosts that the check and the connection might interpret differently.
 const DISGUISED: [&str; 14] = [
     "localhost",
     "LOCALHOST",
@@ -82,8 +82,8 @@ const DISGUISED: [&str; 14] = [
     "127。0。0。1",
 ];
 
-/// Whole addresses as somebody writes them who hopes for two readers that disagree: what the first takes for a user, a path or nothing is
-/// the host of the second. `P` is the judge's port.
+/// URLs that two parsers might read differently: a user, a path or nothing for the first is the host of the second.
+/// `P` is the listener's port.
 const HOSTILE: [&str; 58] = [
     "http://example.org@127.0.0.1:P/",
     "http://example.org:80@127.0.0.1:P/",
@@ -145,7 +145,7 @@ const HOSTILE: [&str; 58] = [
     "http://%6c%6f%63%61%6c%68%6f%73%74:P/",
 ];
 
-/// Every form of an IPv4 address that IPv6 has: mapped, compatible, translated, NAT64 (both), 6to4, Teredo, ISATAP.
+/// Every IPv6 form of an IPv4 address: mapped, compatible, translated, NAT64 (both), 6to4, Teredo, ISATAP.
 fn forms(v4: Ipv4Addr) -> Vec<String> {
     let (high, low) = ((v4.to_bits() >> 16) as u16, v4.to_bits() as u16);
     let v6 = |segments: [u16; 8]| format!("[{}]", Ipv6Addr::from(segments));
@@ -162,7 +162,7 @@ fn forms(v4: Ipv4Addr) -> Vec<String> {
     ]
 }
 
-/// Answers whoever comes, and counts them.
+/// Accepts and counts connections.
 pub async fn judge(addresses: &[&str]) -> (u16, Arc<AtomicUsize>) {
     let connections = Arc::new(AtomicUsize::new(0));
     let mut tried = addresses.iter();
@@ -224,7 +224,7 @@ async fn no_form_of_an_inner_address_is_dialled() {
         let failure = send(&http, &closed, &format!("http://{host}:{port}/"))
             .await
             .expect_err(host);
-        // A resolver may know no such name; what it knows is refused.
+        // The resolver may not know this name. If it does, the address is refused.
         let unknown = host == "localhost." && failure.cause == Cause::Unreachable;
         assert!(
             failure.cause == Cause::Address || unknown,
@@ -233,7 +233,7 @@ async fn no_form_of_an_inner_address_is_dialled() {
     }
     assert_eq!(connections.load(Ordering::SeqCst), 0);
 
-    // The judge judges: whoever may go there comes.
+    // Control: permitted requests do reach the listener.
     let open = endpoint(&["127.0.0.0/8", "::1/128"]);
     for (n, host) in ["127.0.0.1", "2130706433", "localhost"]
         .into_iter()
@@ -255,7 +255,7 @@ async fn no_two_readers_of_an_address_disagree() {
         let text = hostile
             .replace('P', &port.to_string())
             .replace(&format!("HTT{port}"), "HTTP");
-        // As the configuration and the API read it.
+        // Parsed as the configuration and the API do.
         let Ok(url) = text.parse::<Url>() else {
             unread += 1;
             continue;
@@ -289,7 +289,7 @@ async fn failures_have_different_names() {
         Http::new(Network::default()).unwrap(),
         endpoint(&["127.0.0.0/8"]),
     );
-    // No TLS behind the port.
+    // The port does not speak TLS.
     let failure = send(&http, &open, &format!("https://127.0.0.1:{port}/"))
         .await
         .unwrap_err();

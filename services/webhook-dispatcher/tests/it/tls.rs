@@ -1,4 +1,4 @@
-//! Receivers with certificates that are good and bad, and without any.
+//! Receivers with valid and invalid certificates, and without any.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub fn params(host: &str) -> CertificateParams {
     CertificateParams::new(vec![host.to_owned()]).unwrap()
 }
 
-/// A receiver that speaks TLS: HTTP/2 or HTTP/1.1, as is agreed by ALPN.
+/// A TLS receiver: HTTP/2 or HTTP/1.1, as negotiated by ALPN.
 pub struct TlsReceiver {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -72,14 +72,14 @@ impl Listener for TlsListener {
 }
 
 impl TlsReceiver {
-    /// With a certificate of an authority.
+    /// With a certificate issued by an authority.
     pub async fn certified(params: CertificateParams, authority: &Authority) -> Self {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, authority).unwrap();
         Self::start(&certificate, &key, &["h2", "http/1.1"]).await
     }
 
-    /// With a certificate that it signed itself.
+    /// With a self-signed certificate.
     async fn self_signed(params: CertificateParams) -> Self {
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
@@ -159,7 +159,7 @@ async fn an_authority_of_ones_own_is_trusted_and_one_connection_serves_many() {
     for job in 1..=30 {
         mesh.publish(&event(EventType::JobStarted, job)).await;
         if job == 1 {
-            // Who has no connection yet makes one; several at once may make several.
+            // A request opens a connection if none is idle. Concurrent requests may open several.
             mesh.wait_for_count("two", "delivered", 1).await;
         }
     }
@@ -169,7 +169,7 @@ async fn an_authority_of_ones_own_is_trusted_and_one_connection_serves_many() {
     assert_eq!(*two.versions.lock().unwrap(), [Version::HTTP_2; 30]);
     assert_eq!(two.connections(), 1, "HTTP/2 has all requests on one");
     assert_eq!(*one.versions.lock().unwrap(), [Version::HTTP_11; 30]);
-    // One is made anew where a request comes before the last is known to be over.
+    // A request opens a new connection if the previous one is not known to be finished.
     assert!(one.connections() <= 10, "{} are kept", one.connections());
 }
 
@@ -182,7 +182,7 @@ async fn a_receiver_that_cannot_be_trusted_gets_nothing_and_the_attempt_says_why
     let mut early = params(HERE);
     early.not_before = date_time_ymd(2120, 1, 1);
     early.not_after = date_time_ymd(2121, 1, 1);
-    // As `openssl req -x509` makes it: an authority of its own.
+    // As created by `openssl req -x509`: a CA certificate of its own.
     let mut openssl = params(HERE);
     openssl.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let distrusted = [
@@ -219,7 +219,7 @@ async fn a_receiver_that_cannot_be_trusted_gets_nothing_and_the_attempt_says_why
     ];
     let plain = WebhookReceiver::start().await;
     let plain_host = plain.url("").replace("http://", "");
-    // It takes connections and never says a word.
+    // Accepts connections and sends nothing.
     let silent = TcpListener::bind((HERE, 0)).await.unwrap();
     let silent_host = silent.local_addr().unwrap().to_string();
     let mut endpoints: Vec<String> = distrusted

@@ -1,5 +1,5 @@
-//! What a dispatcher of an earlier version left in its database is there for this one: deliveries, their attempts, work that was begun, and
-//! endpoints under the old names of their keys.
+//! Data of earlier versions remains usable: deliveries, their attempts, redelivery jobs, and endpoints with old
+//! configuration keys.
 
 use axum::http::{Method, StatusCode};
 use mesh_db::Location;
@@ -19,7 +19,7 @@ on_both!(
     an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_the_new_ones,
 );
 
-/// The tables as they were, with what was in them.
+/// The tables of the earlier version, with data.
 const BEFORE: &str = "
 INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at)
     VALUES ('one', 'id', 'file', '', '{}', 'active', 0, 1, 0, 0);
@@ -102,12 +102,12 @@ async fn deliveries_from_before_their_key_began_with_the_event_are_kept(kind: Ki
         .iter()
         .map(|(place, mark_published)| (place.event_id.as_str(), *mark_published))
         .collect();
-    // Where an earlier version stood is not known any more; what it began again is no dead letter.
+    // The progress of the earlier version is lost. A delivery that it put back into the queue is no dead letter.
     assert_eq!(dead, [("dead", true), ("untold", false)]);
     store.close().await;
 }
 
-/// What is sealed of alice's endpoint, and its id.
+/// The decrypted definition of alice's endpoint, and its id.
 async fn sealed(mesh: &Mesh, vault: &Vault) -> (String, Value) {
     let (id, _, sealed) = mesh.endpoint_row("alice/mine").await;
     let text = vault.open(&id, &sealed).unwrap();
@@ -126,7 +126,7 @@ async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_th
     mesh.wait_for_consumers(1).await;
     mesh.stop().await;
 
-    // The row as the version before wrote it.
+    // The row as written by the previous version.
     let key = match kind {
         Kind::Sqlite => "webhook-dispatcher.key",
         Kind::Postgres => "secrets.key",
@@ -151,7 +151,7 @@ async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_th
     ))
     .await;
 
-    // It works, and shows the new names.
+    // The endpoint works and shows the new keys.
     mesh.start_dispatcher(&[]).await;
     mesh.wait_for_consumers(1).await;
     let retry = json!({"initial_interval": "100ms", "multiplier": 2, "max_interval": "300ms"});
@@ -166,7 +166,7 @@ async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_th
     })
     .await;
 
-    // Requests name the new keys, also to take one back.
+    // Patches must use the new keys, also to remove a value.
     for (patch, key) in [
         (
             json!({"first_wait": "1s"}),
@@ -188,7 +188,7 @@ async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_th
     let expected = "circuit_after: renamed to circuit_breaker.failure_threshold";
     assert!(problem.contains(expected), "{problem}");
 
-    // A change merges tables and writes the new names.
+    // A change merges tables and stores the new keys.
     let patch = json!({"retry": {"multiplier": 3, "max_interval": null}});
     let (status, changed) = alice(&mesh, Method::PATCH, path, &patch).await;
     assert_eq!(status, StatusCode::OK, "{changed}");

@@ -1,4 +1,4 @@
-//! Many writes in one transaction are as if each had been written alone, one after the other.
+//! Grouped writes have the same effect as if each had been committed separately, in order.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ pub struct Tables {
     folder: TempDir,
 }
 
-/// Keeps the writer waiting, so that what is asked for meanwhile is one batch.
+/// Blocks the writer, so that writes requested in the meantime form one batch.
 enum Obstacle {
     File(SqliteConnection),
     Server(PgConnection),
@@ -93,7 +93,7 @@ impl Tables {
         }
     }
 
-    /// Has somebody else perform a statement.
+    /// Executes a statement on a separate connection.
     pub async fn run(&self, sql: &str) {
         if self.location.starts_with("sqlite:") {
             let file = self.folder.path().join("tables.db");
@@ -113,13 +113,13 @@ impl Tables {
         }
     }
 
-    /// Saves these with the epochs they show, in this order, in one transaction.
+    /// Saves these deliveries with their epochs, in order, in one transaction.
     async fn save_together(&self, deliveries: Vec<(i64, Delivery)>) -> Vec<Result<(), Error>> {
         let obstacle = self.obstacle().await;
         let first = delivery("two", "first", 1, State::Delivered);
         let mut first: Pin<Box<_>> = Box::pin(self.store.save(self.epoch, first));
         assert!(poll!(first.as_mut()).is_pending());
-        // The writer has taken the first one once it has asked for it; what comes now waits for the next transaction.
+        // The writer has taken the first write once it waits for the lock. Later ones go into the next transaction.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         let mut saving = Vec::new();
         for (epoch, delivery) in deliveries {
@@ -146,7 +146,7 @@ pub fn start() -> DateTime<Utc> {
     DateTime::from_timestamp(1_700_000_000, 0).unwrap()
 }
 
-/// A delivery after so many attempts.
+/// A delivery after this many attempts.
 pub fn delivery(endpoint: &str, id: &str, attempts: u32, state: State) -> Delivery {
     let now = start() + TimeDelta::seconds(attempts.into());
     let failed = state != State::Delivered;
@@ -185,7 +185,7 @@ async fn writes_about_one_delivery_in_one_batch_keep_their_order(kind: Kind) {
         of("a", 2, State::Waiting),
         of("c", 1, State::Waiting),
         of("a", 3, State::Dead),
-        // What has its outcome stays so.
+        // A final state is not overwritten.
         of("b", 2, State::Waiting),
     ];
     for result in tables.save_together(batch).await {
@@ -247,7 +247,7 @@ async fn hundreds_in_one_batch_are_stored_once_each(kind: Kind) {
     const COUNT: usize = 333;
     let tables = Tables::new(kind).await;
     let ids: Vec<String> = (0..COUNT).map(|n| format!("event-{n}")).collect();
-    // Twice, as when it was not known whether the first transaction had come to its end.
+    // Twice, as after a transaction whose commit is uncertain.
     for _ in 0..2 {
         let batch = ids
             .iter()
@@ -320,7 +320,7 @@ async fn what_arrives_at_once_has_its_attempt_in_its_row(kind: Kind) {
     tables.store.close().await;
 }
 
-/// Those of one time as they were published, and whatever their ids are.
+/// Deliveries of the same time keep the order of their publication, whatever their ids are.
 async fn dead_letters_are_begun_again_in_their_order(kind: Kind) {
     let tables = Tables::new(kind).await;
     let ids = ["e", "a", "d", "b", "c"];
@@ -365,7 +365,7 @@ fn job() -> RedeliveryJob {
     }
 }
 
-/// Two dispatchers tell the bus of the same outcome, as while an endpoint changes hands, and one of them is late.
+/// Two dispatchers publish the same outcome while an endpoint changes owner, and one of them is late.
 async fn an_outcome_that_was_begun_again_is_not_taken_for_announced(kind: Kind) {
     let tables = Tables::new(kind).await;
     let (store, epoch) = (&tables.store, tables.epoch);

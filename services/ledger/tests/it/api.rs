@@ -1,4 +1,4 @@
-//! REST: filters and cursors.
+//! Tests REST filters and cursors.
 
 use chrono::TimeDelta;
 use ledger::Store;
@@ -19,7 +19,7 @@ on_both!(
     a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer,
 );
 
-/// An API over a ledger of these events, as an administrator sees it.
+/// The API on a ledger of the given events, as seen by an administrator.
 pub struct Api {
     _database: Database,
     pub store: Store,
@@ -46,14 +46,14 @@ impl Api {
         get(&self.url, path).await
     }
 
-    /// The whole answer of a question that is answered.
+    /// Returns the body of a successful response.
     pub async fn text(&self, path: &str) -> String {
         let answer = reqwest::get(format!("{}{path}", self.url)).await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
         answer.text().await.unwrap()
     }
 
-    /// Ids of jobs that a filter lists, in order.
+    /// Returns the ids of the jobs that a filter lists, in order.
     pub async fn jobs(&self, filter: &str) -> Vec<u64> {
         let (status, page) = self.get(&format!("/v1/events?{filter}")).await;
         assert_eq!(status, 200, "{page}");
@@ -77,7 +77,7 @@ pub fn job_id(entry: &Value) -> u64 {
         .unwrap_or_default()
 }
 
-/// A job submitted some seconds later than others.
+/// Returns a job submitted some seconds after the others.
 pub fn later(id: u32, seconds: i64) -> Job {
     let submitted = submit_time() + TimeDelta::seconds(seconds);
     let mut job = fixtures::job(id);
@@ -211,7 +211,7 @@ async fn cursors_are_stable_while_events_are_appended(database: Database) {
         }
         assert_eq!(seen, expected, "{order}");
     }
-    // A cursor is bound to its question.
+    // A cursor is bound to its request.
     let (_, page) = api.get("/v1/events?user=alice&limit=10").await;
     let next = page["next_cursor"].as_str().unwrap();
     let (status, problem) = api.get(&format!("/v1/events?user=bob&cursor={next}")).await;

@@ -1,4 +1,4 @@
-//! Appending: once, in order, durable, and nothing is ever changed.
+//! Tests appending: once, in order, durably, and without later changes.
 
 use std::collections::HashSet;
 
@@ -45,7 +45,7 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
     .unwrap();
     ids.insert(audit.id);
 
-    // Beyond the dedupe window the bus delivers a record again: here under another message id.
+    // Beyond the deduplication window, the bus delivers an event again under another message id.
     let mut again = fixtures::job_event(EventType::JobSubmitted, fixtures::job(1));
     let subject = subject::of(&again).unwrap();
     again.late = true;
@@ -85,7 +85,7 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
         Some(end)
     );
 
-    // Last, as the reading itself is an entry of the audit.
+    // Last, because this read is itself recorded in the audit.
     let page = process
         .json("/v1/events?type=job.*,audit.*&limit=1000")
         .await
@@ -121,12 +121,12 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
         (0, 1, 1)
     );
     assert_eq!(again.head, first.head);
-    // A redelivered older message does not move the stream's position back.
+    // A redelivered older message does not move the position back.
     store.append("S", 2, Vec::new()).await.unwrap();
     assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
 }
 
-/// More values than SQLite takes in one statement, and rows with and without each column.
+/// More values than one SQLite statement accepts, and rows with and without each column.
 async fn a_large_batch_is_one_transaction(database: Database) {
     let store = database.store().await;
     let one = |n: u32| match n % 10 {
@@ -267,7 +267,7 @@ async fn what_was_signed_and_noted_about_the_ledger_stays_as_it_is(database: Dat
             assert!(error.to_string().contains("append-only"), "{error}");
         }
     }
-    // Refused or passed over: what is there stays.
+    // The statement fails or is ignored: the existing row stays.
     if database.is_sqlite() {
         for replace in [
             "checkpoint_keys SELECT number, 'forged', from_size, made_at, made_by FROM checkpoint_keys",
@@ -332,7 +332,8 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
 
     let location = database.location();
     let mut operator = database.outsider().await;
-    // As the README says; then everything is missing, then one row in the middle, then that with its nodes.
+    // The procedure in the README. First all rows are missing, then one in the middle, then that
+    // row with its nodes.
     for (rows, nodes) in [
         ("", ""),
         (" WHERE seq = 17", " WHERE 1 = 0"),

@@ -1,4 +1,5 @@
-//! How the ledger connects to PostgreSQL: TLS that is checked, and commits that are durable whatever server, database and role say.
+//! Tests connections to PostgreSQL: verified TLS, and durable commits regardless of the settings of
+//! server, database and role.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use crate::roles::of_role;
 use crate::support::{Database, Outsider, record};
 
-/// An authority of a test's own.
+/// Creates a certificate authority for the test.
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -61,7 +62,7 @@ async fn a_server_is_believed_by_its_certificate_and_its_name() {
     for (host, mode, authority) in [
         ("localhost", "verify-full", &wrong),
         ("localhost", "verify-ca", &wrong),
-        // The same server, which has no certificate for this name.
+        // The same server, but its certificate does not have this name.
         ("127.0.0.1", "verify-full", &right),
     ] {
         let error = Store::open(&address(host, mode, authority), 1).await;
@@ -86,7 +87,7 @@ async fn a_server_is_believed_by_its_certificate_and_its_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_is_durable_whatever_server_database_and_role_say() {
-    // This server says that it is not.
+    // The server's default setting is not durable.
     let superuser = Database::of(Postgres::shared().await);
     let name = superuser.location().to_string();
     let name = name.rsplit_once('/').unwrap().1;
@@ -101,7 +102,7 @@ async fn a_commit_is_durable_whatever_server_database_and_role_say() {
     let shown = "SELECT current_setting('synchronous_commit')";
     assert_eq!(lazy.outsider().await.texts(shown).await, ["off"]);
 
-    // Every transaction that appends says how it is committed.
+    // Each appending transaction records its commit setting.
     let store = lazy.store().await;
     psql(
         &superuser.url,
@@ -113,7 +114,7 @@ async fn a_commit_is_durable_whatever_server_database_and_role_say() {
     );
     let mut outsider = superuser.outsider().await;
     let mut job = 0;
-    // By each of its connections: one for events, one for the audit.
+    // Through both connections: one for events, one for the audit.
     while said(&mut outsider, "COUNT(DISTINCT session)").await < 2 {
         assert!(job < 1_000, "two at once never took two connections");
         let (one, two) = tokio::join!(append(&store, job + 1), append(&store, job + 2));

@@ -1,4 +1,4 @@
-//! The program by itself, with a damaged file.
+//! Runs the service binary with a damaged file.
 
 use mesh_testkit::{NatsServer, assert_corruption_reported, write_private};
 

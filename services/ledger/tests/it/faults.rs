@@ -1,4 +1,5 @@
-//! PostgreSQL is killed, its disk is full, two ledgers share it: nothing lost, nothing twice, the sequence dense.
+//! PostgreSQL is killed, its disk fills up, two ledgers share it. Nothing may be lost or
+//! duplicated, and the sequence has no gaps.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Database, Process, bus};
 
-/// Publishes jobs, two events each, and gives their ids.
+/// Publishes two events per job and returns their ids.
 async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) -> HashSet<String> {
     let events: Vec<_> = jobs
         .flat_map(|id| {
@@ -26,7 +27,8 @@ async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) -> HashSet<Stri
     ids
 }
 
-/// What the database holds is what was published, in a dense sequence, and it verifies.
+/// Checks that the database holds exactly the published events, in a sequence without gaps, and
+/// verifies.
 async fn holds(database: &Database, ids: &HashSet<String>) {
     let mut reader = database.outsider().await;
     let seqs = reader.numbers("SELECT seq FROM entries ORDER BY seq").await;
@@ -79,7 +81,7 @@ async fn two_ledgers_on_one_database_while_one_ledger_and_the_database_are_kille
     ids.extend(load.await.unwrap());
     ids.extend(publish(&bus, last + 601..=last + 700).await);
     for process in [&one, &two] {
-        // Also what the other appended is seen by each.
+        // Each ledger also sees what the other appended.
         process
             .until("all of it, and ready", async |process| {
                 process.head().await == Some(ids.len() as u64)
@@ -129,7 +131,7 @@ async fn it_goes_on_by_itself_after_the_disk_of_postgresql_was_full() {
         })
         .await;
     disk.fill();
-    // More than fits into the pages that are there.
+    // More data than the allocated pages can hold.
     ids.extend(publish(&bus, 51..=5000).await);
     process
         .until("not ready", async |process| {
@@ -137,7 +139,7 @@ async fn it_goes_on_by_itself_after_the_disk_of_postgresql_was_full() {
         })
         .await;
     disk.empty();
-    // Without room for its log PostgreSQL stops itself; somebody starts it again.
+    // PostgreSQL stops if it has no space for its log, and must be started again.
     server.restart().await;
     process
         .until("all of it, and ready", async |process| {

@@ -1,4 +1,5 @@
-//! Messages that are gone from a stream before the ledger has them are noticed and told; what is still there is taken in.
+//! Messages lost from a stream before the ledger received them are detected and reported. Messages
+//! that are still there are recovered.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -42,7 +43,7 @@ async fn stored_ids(database: &Database) -> HashSet<String> {
     HashSet::from_iter(ids)
 }
 
-/// The ledger's events about gaps, by type, with what they say.
+/// Returns the ledger's events about gaps: type and content.
 async fn reported(process: &Process) -> Vec<(String, String, String)> {
     let page = process.json("/v1/events?category=capture").await;
     let page = page.unwrap_or_default();
@@ -87,7 +88,8 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
         })
         .await;
     process.kill();
-    // 21 to 40 expire; one in the middle of the rest is deleted; audit entries, too.
+    // Messages 21 to 40 expire, and one in the middle of the rest is deleted. The same for audit
+    // entries.
     publish(&bus, &all[20..]).await;
     for n in 1..=3 {
         let entry = audit_entry(n);
@@ -127,7 +129,7 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
             metrics.contains("ledger_gaps_open 2")
         })
         .await;
-    // It is ready, and says what is open.
+    // The ledger is ready and reports the open gaps.
     let metrics = process.get("/metrics").await.unwrap();
     assert!(metrics.contains("ledger_gaps_open_messages 21"));
     assert!(!metrics.contains("ledger_gaps_open_since_seconds 0"));
@@ -147,7 +149,7 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
         39
     );
 
-    // JetStream, which remembers their ids, would take them for known; told again they are stored.
+    // JetStream rejects the ids as duplicates within its window; events published again are stored.
     let lost = all[25].clone();
     assert!(bus.publish(&lost).await.unwrap().duplicate);
     for event in &all {
@@ -159,7 +161,7 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
             ids.iter().all(|id| kept.contains(id))
         })
         .await;
-    // ReplayedMessage once, also after another start.
+    // Everything is stored and reported once, even after another start.
     process.restart();
     process
         .until("ready", async |process| {
@@ -174,7 +176,7 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
         .await;
     let found = reported(&process).await;
     assert_eq!(found.len(), 4, "{found:?}");
-    // Their ends, under the ids that ingest gives them.
+    // The closing events, with the ids that ingest gives them.
     let store = database.store().await;
     for gap in store.gaps(0).await.unwrap() {
         if gap.is_recoverable() {
@@ -207,7 +209,7 @@ async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: 
         .until("all", async |process| process.head().await == Some(300))
         .await;
     process.kill();
-    // As empty as a backup can be; the consumer delivers nothing of it again.
+    // The backup is empty, and the consumer does not deliver anything again.
     let process = Process::start(&nats, &database).await;
     process
         .until("all again", async |process| {
@@ -256,7 +258,8 @@ async fn a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so(databa
     process
         .until("5 entries", async |process| process.head().await == Some(5))
         .await;
-    // As who may create a consumer of any name can. Its ack floor says from now on that nothing is left to be delivered, or never moves.
+    // A client with the right to create consumers changes this one. Its ack floor then claims that
+    // nothing is left to deliver, or never moves.
     let client = async_nats::connect(nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
     let blinded = serde_json::json!({"stream_name": SLURM_EVENTS, "config": {

@@ -1,4 +1,4 @@
-//! gRPC gives the same answers as REST, on the same address.
+//! gRPC gives the same responses as REST, on the same address.
 
 mod visibility;
 
@@ -109,7 +109,7 @@ async fn answers_are_those_of_rest(database: Database) {
     assert_eq!(forbidden.code(), Code::PermissionDenied);
 }
 
-/// All entries of an export.
+/// Returns all entries of an export.
 async fn export(
     client: &mut EventsServiceClient<Channel>,
     request: ExportEventsRequest,
@@ -148,7 +148,7 @@ async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
         text.lines().map(line).collect()
     };
 
-    // The whole, up to where the ledger ended when it began.
+    // The complete export, up to the end of the ledger when it began.
     let request = ExportEventsRequest::default();
     let mut stream = grpc.export_events(request).await.unwrap().into_inner();
     let mut exported = vec![stream.message().await.unwrap().unwrap().entry.unwrap()];
@@ -164,7 +164,7 @@ async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
         assert_eq!(line["event"]["data"], data);
     }
 
-    // Parts: nothing but what was asked for, by each way the same.
+    // Only the requested parts, the same through each method.
     let fields = [
         "seq",
         "type",
@@ -241,7 +241,7 @@ async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
     };
     assert_eq!(only.unwrap()[0], bare);
 
-    // What is wrong is said at once; what is not there yet is nothing.
+    // An error in the request is reported immediately. Entries that do not exist yet are no error.
     for fields in [&["colour"][..], &["seq", ""], &["seq"; 65]] {
         let error = grpc.export_events(of(EventFilter::default(), fields)).await;
         let error = error.unwrap_err();
@@ -323,7 +323,7 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
         .into_inner();
     assert_eq!(node.timeline.len(), 1);
 
-    // History first, more than a page of it, and then what is appended.
+    // First more than a page of history, then newly appended entries.
     let mut tail = all
         .tail_events(TailEventsRequest {
             after_seq: Some(0),

@@ -1,4 +1,4 @@
-//! Filters by every column, fields, exports, sums, and states at a time.
+//! Tests filters by every column, fields, exports, statistics, and states at a given time.
 
 use chrono::{SecondsFormat, TimeDelta};
 use mesh_events::proto::mesh::cost::v1::Money;
@@ -20,7 +20,7 @@ on_both!(
     a_job_and_a_node_are_shown_as_of_a_time,
 );
 
-/// Jobs of a day: alice's array of two, bob's job that fails, and what they cost.
+/// Jobs of one day: alice's array of two tasks, bob's failing job, and their costs.
 fn day() -> Vec<Event> {
     let mut events = Vec::new();
     for (n, waited) in [(1, 10), (2, 50)] {
@@ -146,7 +146,7 @@ async fn a_node_finds_itself_and_the_jobs_that_ran_on_it(database: Database) {
         on(1, EventType::JobCompleted, "n[1-3000],n[3002-9000]"),
         on(2, EventType::JobStarted, "n[16-17]"),
         on(3, EventType::JobStarted, "n[0016-0018],n18,n17-ib"),
-        // It cannot be read: kept, and found otherwise.
+        // An invalid host list: the event is stored, and found by other filters.
         on(4, EventType::JobStarted, "n[16-17"),
         node_event("n17", 1),
         node_event("n18", 1),
@@ -193,7 +193,7 @@ async fn a_node_finds_itself_and_the_jobs_that_ran_on_it(database: Database) {
     let (status, problem) = api.get("/v1/events?node=n[16-17]").await;
     assert_eq!(status, 400);
     assert!(problem["detail"].as_str().unwrap().starts_with("node: "));
-    // A node's own history is about nothing else.
+    // The history of a node contains only its own events.
     let (_, history) = api.get(&format!("/v1/nodes/{CLUSTER}/n17")).await;
     assert_eq!(
         history["timeline"].as_array().unwrap().len(),
@@ -290,7 +290,7 @@ async fn a_table_is_safe_to_open_and_a_bad_export_is_refused_at_once() {
             "{problem}"
         );
     }
-    // Nothing is no error.
+    // An empty result is no error.
     assert_eq!(api.text("/v1/events/export?from_seq=1000").await, "");
     let empty = Api::with(Database::sqlite(), &[]).await;
     assert!(
@@ -303,7 +303,7 @@ async fn a_table_is_safe_to_open_and_a_bad_export_is_refused_at_once() {
 
 async fn sums_count_waits_and_costs_by_group(database: Database) {
     let mut events = day();
-    // The cost of bob's run is put right: the last word counts.
+    // The cost of bob's run is corrected: the last cost event counts.
     let ended = fixtures::ended(later(7, 86_400), "FAILED", 60);
     let mut adjusted = cost("bob", EventType::CostAdjusted, ended, 300_000);
     adjusted.id = EventId::sampled(CLUSTER, "x", EventType::CostAdjusted, 1).to_string();
@@ -378,7 +378,7 @@ async fn a_job_and_a_node_are_shown_as_of_a_time(database: Database) {
     if let Some(Payload::Node(payload)) = &mut down.payload {
         payload.node.as_mut().unwrap().state = "DOWN".into();
     }
-    // The newer one was read first.
+    // The newer event was appended first.
     events.extend([back, down]);
     let api = Api::with(database, &events).await;
     let at = |seconds| {

@@ -1,4 +1,5 @@
-//! People with tokens of a real OIDC provider ask the ledger itself: everybody sees what is theirs to see, by every route.
+//! People with tokens of a real OIDC provider query the ledger. Each sees exactly what they may
+//! see, on every route.
 
 use std::net::SocketAddr;
 
@@ -17,10 +18,10 @@ use tonic::transport::Endpoint;
 
 use crate::support::{DEADLINE, Database, Process, bus, free_address, node_event, of_user};
 
-/// Who asks, which jobs they see, and whether they see nodes and may export the ledger.
+/// Callers, the jobs that they see, and whether they see nodes and may export the ledger.
 const VIEWS: [(&str, &[u64], bool); 5] = [
     ("alice", &[1], false),
-    // Nobody's jobs are hers, but she coordinates bob's account.
+    // She owns no jobs, but coordinates bob's account.
     ("carol", &[2], false),
     ("dave", &[], false),
     ("audit-1", &[1, 2, 3], true),
@@ -40,7 +41,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
         event.owner.as_mut().unwrap().account = account.into();
         event
     };
-    // alice is `al` to Slurm: the map says who that is.
+    // alice is `al` in Slurm, according to the identity map.
     let events = vec![
         in_account(
             "physics",
@@ -69,7 +70,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
             let token = provider.token(client, "mesh", algorithm).await;
             let who = format!("{client} {algorithm}");
             if client == "carol" {
-                // What ingest wrote comes to the ledger by a watch.
+                // The ledger watches the bucket that ingest writes.
                 wait_until("carol coordinates", DEADLINE, async || {
                     get(address, "/v1/whoami", &token)
                         .await
@@ -82,7 +83,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
         }
     }
     foreign_keys(address, &provider).await;
-    // In the audit they are who the provider says.
+    // The audit names them as the provider does.
     let reads = process.json("/v1/events?type=audit.read&limit=1000").await;
     let reads = reads.unwrap()["entries"].as_array().unwrap().clone();
     let reads: Vec<&Value> = reads
@@ -110,7 +111,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
     }
 }
 
-/// As ingest does.
+/// Writes the coordinators as ingest does.
 async fn coordinates(bus: &Bus, user: &str, account: &str) {
     let value = json!({ "cluster": CLUSTER, "user": user, "accounts": [account] });
     let bucket = bus.bucket(BUCKET_COORDINATORS).await.unwrap();
@@ -149,7 +150,7 @@ async fn get(address: SocketAddr, path: &str, token: &str) -> (u16, String) {
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
 
-/// Asks by every route.
+/// Sends requests to every route.
 async fn check(address: SocketAddr, token: &str, who: &str, jobs: &[u64], all: bool) {
     let json = async |path: &str| -> (u16, Value) {
         let (status, text) = get(address, path, token).await;
@@ -205,7 +206,7 @@ fn sorted(jobs: impl Iterator<Item = u64>) -> Vec<u64> {
     jobs
 }
 
-/// Whoever shows no good token is told nothing.
+/// Requests without a valid token get no data.
 async fn foreign_keys(address: SocketAddr, provider: &OidcProvider) {
     let mut late = provider.claims();
     late["exp"] = json!(late["iat"].as_i64().unwrap() - 3_600);

@@ -1,4 +1,5 @@
-//! Columns for queries that are missing in a large ledger: looked for in small steps, told while it lasts, and gone on with after a kill.
+//! Missing index rows of a large ledger: found in small steps, with visible progress, and resumed
+//! after a kill.
 
 use ledger::{BackfillProgress, Store};
 use mesh_events::EventType;
@@ -12,15 +13,15 @@ on_both!(
     nothing_is_answered_before_it_is_filled_again_after_a_kill,
 );
 
-/// Entries of the large ledger: several steps.
+/// Entries of the large ledger, enough for several steps.
 const ENTRIES: u64 = 60_000;
-/// What one step may look at, and fill.
+/// Maximum numbers of entries that one step checks and fills.
 const LOOKED_AT: u64 = 10_000;
 const FILLED: u64 = 1000;
 const COLUMNS: &str = "cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, subject, email, account, \
      partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at, recorded_at";
 
-/// A ledger whose entries all have the same body, and no proper chain; how many they are.
+/// Fills a ledger with entries that share one body and have no valid chain. Returns their number.
 pub async fn fill(database: &Database) -> i64 {
     let store = database.store().await;
     let event = of_user("alice", EventType::JobStarted, fixtures::job(1));
@@ -56,7 +57,7 @@ pub async fn empty(database: &Database, which: &str) {
     outsider.execute(&sql).await;
 }
 
-/// How many entries have columns, and how many different ones there are.
+/// Returns the number of indexed entries, and of distinct rows.
 pub async fn present(database: &Database) -> (i64, i64) {
     let mut outsider = database.outsider().await;
     let all = outsider.numbers("SELECT COUNT(*) FROM event_index").await;
@@ -71,7 +72,7 @@ async fn opened(database: &Database) -> Store {
     store
 }
 
-/// Goes some steps; gives how many were needed and how many entries were filled.
+/// Runs at most `most` steps. Returns the number of steps and of filled entries.
 async fn complete(database: &Database, most: u64) -> (u64, u64) {
     let store = opened(database).await;
     let mut progress = store.start_backfill().await.unwrap();
@@ -97,7 +98,7 @@ async fn what_is_missing_is_filled_in_small_steps(database: Database) {
     assert_eq!(complete(&database, u64::MAX).await, (steps, 0));
 
     empty(&database, "seq > 20000 AND seq <= 32500 OR seq = 55555").await;
-    // It stops in the middle of what is missing; the next one has less to do.
+    // It stops among the missing rows, so the next run has less to do.
     assert_eq!(complete(&database, 5).await, (5, 3000));
     assert_eq!(present(&database).await, (ENTRIES.cast_signed() - 9501, 1));
     let (steps, filled) = complete(&database, u64::MAX).await;
@@ -108,7 +109,7 @@ async fn what_is_missing_is_filled_in_small_steps(database: Database) {
     );
     assert_eq!(present(&database).await, whole);
 
-    // Without bodies nothing can be filled, and it ends nevertheless.
+    // Entries without bodies cannot be filled, but the backfill still ends.
     empty(&database, "seq <= 100").await;
     let mut outsider = database.outsider().await;
     outsider.drop_guards().await;

@@ -1,4 +1,4 @@
-//! REST: a job's history, of all its runs, also in Slurm's other id forms.
+//! REST: the history of a job with all its runs, also by Slurm's other id forms.
 
 use chrono::TimeDelta;
 use mesh_events::proto::mesh::cost::v1::Money;
@@ -19,7 +19,8 @@ on_both!(
     a_history_that_is_too_long_is_truncated,
 );
 
-/// Submitted, started, cost estimated, completed, final cost: in the order in which they might arrive.
+/// Returns the events submitted, started, cost estimated, completed and final cost, in a possible
+/// order of arrival.
 pub fn life(user: &str, job: &Job) -> Vec<Event> {
     let money = |micros| {
         Some(Money {
@@ -117,7 +118,7 @@ async fn a_job_history_has_runs_by_age_and_events_by_time(database: Database) {
 }
 
 async fn a_job_history_has_pending_reasons_and_node_events(database: Database) {
-    // It runs from 10 to 70.
+    // It runs from second 10 to 70.
     let job = Job {
         nodes: "n[1-2]".into(),
         ..fixtures::job(5)

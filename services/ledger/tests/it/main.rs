@@ -1,4 +1,5 @@
-//! The ledger on real parts: nats-server, SQLite files, PostgreSQL, HTTP and gRPC; where it matters as a process that is killed.
+//! Tests the ledger with real parts: nats-server, SQLite files, PostgreSQL, HTTP and gRPC. Where it
+//! matters, the ledger is a process that is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 

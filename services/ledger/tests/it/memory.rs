@@ -1,4 +1,4 @@
-//! An export is as large as the ledger; what the ledger holds of it is not, however slowly it is read.
+//! An export is as large as the ledger, but its memory is bounded, however slowly the client reads.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::support::{Database, Process, free_address, on_both, record, secret};
 
 on_both!(exports_of_any_size_are_made_in_little_memory,);
 
-/// Entries, and how large each is: far more than the ledger may hold.
+/// Number and size of the entries: far more in total than the ledger may hold in memory.
 const ENTRIES: u32 = 8_000;
 const SIZE: usize = 16 << 10;
 const BATCH: u32 = 100;
-/// A first export warms caches and connections up.
+/// Number of entries of a first export, which warms up caches and connections.
 const FEW: u32 = 800;
-/// So much more may be held during an export of all than before, in bytes. All of it is ten times as much.
+/// Maximum additional memory during an export, in bytes. The export is ten times as large.
 const MORE: u64 = 12 << 20;
 const TOKEN: &str = "the token of an auditor, which is long";
 
-/// How an export is read.
+/// Speed of the client.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     AsFast,
-    /// After the beginning not for a while, so that whatever is held for the reader piles up.
+    /// Pauses after the beginning, so that anything buffered for the client accumulates.
     Hesitating,
 }
 
@@ -43,7 +43,7 @@ async fn fill(store: &Store) {
     }
 }
 
-/// A number of `/proc/PID/status` in bytes.
+/// Reads a value of `/proc/PID/status`, in bytes.
 fn status(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -51,9 +51,9 @@ fn status(pid: u32, name: &str) -> u64 {
     kib.unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// What a process holds at most while something is done, beyond what it held before.
+/// Measures the peak memory of a process during an operation, beyond its memory before.
 async fn more(pid: u32, during: impl Future<Output = ()>) -> u64 {
-    // Linux forgets the peak.
+    // Resets the peak in Linux.
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
     let before = status(pid, "VmRSS");
     during.await;
@@ -63,7 +63,7 @@ async fn more(pid: u32, during: impl Future<Output = ()>) -> u64 {
 async fn hesitate(pace: Pace, read: usize, hesitated: &mut bool) {
     if matches!(pace, Pace::Hesitating) && read > 0 && !*hesitated {
         *hesitated = true;
-        // Long enough for all of it to be made, if nothing held it up.
+        // Long enough to produce the whole export if nothing blocked it.
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
 }
@@ -121,7 +121,7 @@ async fn exports_of_any_size_are_made_in_little_memory(database: Database) {
     let process = Process::start_with(&nats, &database, "", &api).await;
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let mut client = EventsServiceClient::new(channel.connect().await.unwrap());
-    // The first checkpoint reads everything.
+    // The first checkpoint reads all entries.
     process
         .until("it has signed", async |process| {
             process.get("/v1/ledger/checkpoint").await.is_some()

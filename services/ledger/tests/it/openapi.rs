@@ -1,4 +1,4 @@
-//! The description of the REST API: committed, served, true.
+//! The description of the REST API is committed, served, and correct.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,7 @@ use crate::support::{Database, admin, audit_entry, audit_fact, bus, node_event, 
 
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
 
-/// All that is described, over a signed ledger of these events, as an administrator sees it.
+/// All described routes on a signed ledger of the given events, as seen by an administrator.
 struct Whole {
     _database: Database,
     _nats: NatsServer,
@@ -43,7 +43,7 @@ impl Whole {
         let checkpointer = Checkpointer::new(store.clone(), bus.clone(), file, "o", CLUSTER);
         checkpointer.sign_if_new().await.unwrap();
         let proofs = Arc::new(Proofs::new(store.clone(), checkpointer));
-        // Nobody works on them: every order is received, and stays.
+        // No replayer is running: every replay is accepted and stays open.
         let replayer = Replayer::new(store.clone(), bus, CLUSTER, Duration::from_secs(86_400));
         let limits = ledger::ReplayConfig {
             max_running: 100_000,
@@ -118,11 +118,11 @@ async fn it_is_served_and_every_parameter_in_it_is_taken() {
             .filter(|parameter| parameter["in"] == "query")
         {
             let name = parameter["name"].as_str().unwrap();
-            // A stream takes the filters, but has no end.
+            // A stream accepts the filters, but has no end.
             if path.ends_with("/stream") && matches!(name, "until" | "to_seq") {
                 continue;
             }
-            // What a proof is of has to be said.
+            // The subject of a proof is a required parameter.
             let of = match (path.as_str(), name) {
                 (path, "size") if path.ends_with("/inclusion") => "&seq=1",
                 (path, "to") if path.ends_with("/consistency") => "&from=1",
@@ -131,7 +131,7 @@ async fn it_is_served_and_every_parameter_in_it_is_taken() {
             let url = format!("{}{place}?{name}={}{of}", api.url, sample(name));
             let answer = reqwest::get(url).await.unwrap();
             let status = answer.status().as_u16();
-            // A stream does not end, so only what is wrong with a question is read.
+            // A stream does not end, so only the body of an error is read.
             let text = match status {
                 400 => answer.text().await.unwrap(),
                 _ => String::new(),
@@ -162,7 +162,7 @@ async fn answers_are_as_described_whatever_is_asked() {
         .post(replays)
         .json(&json!({"rate": 1}));
     let begun: Value = begun.send().await.unwrap().json().await.unwrap();
-    // Most of what is asked for is there.
+    // Makes most generated requests refer to existing data.
     let mut known = String::new();
     for (parameter, values) in [
         ("path.cluster", json!([CLUSTER])),

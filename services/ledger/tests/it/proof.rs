@@ -1,4 +1,5 @@
-//! Checkpoints, proofs, keys and exports, checked by implementations that are not ours: `signed_note` and `tlog_tiles`, ports of Go's sumdb.
+//! Checkpoints, proofs, keys and exports, checked by independent implementations: `signed_note` and
+//! `tlog_tiles`, ports of Go's sumdb.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ on_both!(proofs_hold_for_another_implementation);
 
 pub const ORIGIN: &str = "example.org/ledger";
 
-/// A ledger that is signed when the test says so, and its API.
+/// A ledger that is signed on demand, and its API.
 pub struct Ledger {
     pub nats: NatsServer,
     pub store: Store,
@@ -64,7 +65,8 @@ impl Ledger {
         }
     }
 
-    /// As a backup that has so many entries, and the checkpoints of them. Whatever was known of more is known no more.
+    /// Restores the state of a backup with this number of entries and their checkpoints. Removes
+    /// everything later.
     pub async fn set_back(&mut self, database: &Database, seq: u64) {
         let mut outsider = database.outsider().await;
         outsider.drop_guards().await;
@@ -87,7 +89,7 @@ impl Ledger {
         self.folder.path().join("ledger.key")
     }
 
-    /// As after a restart: nothing is remembered but what is stored.
+    /// Returns a checkpointer as after a restart: it knows only what is stored.
     pub async fn checkpointer(&self) -> Checkpointer {
         self.checkpointer_with(&self.key_file()).await
     }
@@ -133,7 +135,7 @@ pub async fn json(url: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Origin, size and root, if another implementation takes the note as signed by this key.
+/// Returns size and root, if another implementation accepts the note as signed by this key.
 pub fn their_checkpoint(note: &str, vkey: &str) -> (u64, Hash) {
     let verifier = StandardVerifier::new(vkey).unwrap();
     let note = Note::from_bytes(note.as_bytes()).unwrap();
@@ -167,7 +169,7 @@ async fn proofs_hold_for_another_implementation(database: Database) {
         let more = size as u32 - (ledger.next_job - 1);
         ledger.append(more).await;
         checkpointer.sign_if_new().await.unwrap();
-        // Signing what is signed already does nothing.
+        // Signing again without new entries has no effect.
         checkpointer.sign_if_new().await.unwrap();
     }
     let listed = json(&format!("{url}/v1/ledger/checkpoints?from=7")).await;
@@ -194,7 +196,7 @@ async fn proofs_hold_for_another_implementation(database: Database) {
         let (from, from_root) = their_checkpoint(&stored.note, &vkey);
         check_tree(&path(&proof), size, root, from, from_root).unwrap();
     }
-    // Between two checkpoints there is a proof, too.
+    // There is also a proof between two sizes without a checkpoint.
     let proof = json(&format!("{url}/v1/ledger/proof/consistency?from=5&to=299")).await;
     assert!(proof["checkpoint"].is_null());
     check_tree(
@@ -206,7 +208,7 @@ async fn proofs_hold_for_another_implementation(database: Database) {
     )
     .unwrap();
 
-    // By id, for those who may see the event.
+    // By id, for callers who may see the event.
     let id = record(&fixtures::job_event(
         EventType::JobSubmitted,
         fixtures::job(3),

@@ -1,4 +1,5 @@
-//! Whoever is shown data of others is in the audit: before it is shown, and with its amount when a stream has ended.
+//! Reads of other users' data are recorded in the audit: before the data is returned, and with the
+//! number of rows when a stream has ended.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use tonic::transport::Endpoint;
 
 use crate::support::{Database, Process, bus, free_address, of_user, secret};
 
-/// Publishes two starts of alice's and one of bob's, and waits until the ledger has them.
+/// Publishes two starts of alice's jobs and one of bob's, and waits until the ledger has them.
 async fn three_starts(nats: &NatsServer, process: &Process) {
     let events: Vec<Event> = [("alice", 1), ("alice", 2), ("bob", 3)]
         .map(|(user, job)| of_user(user, EventType::JobStarted, fixtures::job(job)))
@@ -54,7 +55,7 @@ async fn what_cannot_be_audited_is_not_shown() {
             process.get("/v1/ledger/export?from=2").await.is_some()
         })
         .await;
-    // Another question than those below: its entry covers nothing else.
+    // A different request from those below, so its audit entry does not cover them.
     let history = process.get("/v1/jobs/testbed/2").await.unwrap();
     assert!(history.contains("alice"));
 
@@ -68,7 +69,7 @@ async fn what_cannot_be_audited_is_not_shown() {
             assert!(!text.contains(shown), "{path}: {text}");
         }
     }
-    // What shows nobody's data needs no audit.
+    // Responses without personal data need no audit.
     for path in ["/v1/ledger/head", "/v1/events?user=nobody"] {
         assert_eq!(ask(path).await.0, 200, "{path}");
     }
@@ -108,7 +109,7 @@ async fn many_pages_of_one_query_are_one_entry_and_their_number() {
     assert_eq!(first.len(), 1, "{first:?}");
     let (id, first) = &first[0];
     assert_eq!(first["rows"], json!("1"));
-    // At the end of the minute, or of the service: how much the others were.
+    // At the end of the minute or of the service: the number of rows of the other pages.
     process.stop().await;
     process.restart();
     process
@@ -121,14 +122,14 @@ async fn many_pages_of_one_query_are_one_entry_and_their_number() {
     let read = &ended[0].1;
     assert_eq!((&read["begun"], &read["pages"]), (&json!(id), &json!("2")));
     assert_eq!(read["rows"], json!("2"));
-    // Of two people the events are, in whatever order they came.
+    // The events belong to two people, in any order.
     let whose = [first, read].map(|read| read["whose"].as_array().unwrap().clone());
     let whose: BTreeSet<String> = whose.concat().iter().map(Value::to_string).collect();
     assert_eq!(whose.len(), 2, "{whose:?}");
     assert_eq!(answer(&process).await.len(), 1);
 }
 
-/// The reads in the audit that are of a request, with their ids.
+/// Returns the audited reads of a request, with their ids.
 async fn reads(process: &Process, of: &str, phase: &str) -> Vec<(String, Value)> {
     let page = process.json("/v1/events?type=audit.read&limit=1000").await;
     let entries = page.map(|page| page["entries"].as_array().unwrap().clone());
@@ -143,7 +144,7 @@ async fn reads(process: &Process, of: &str, phase: &str) -> Vec<(String, Value)>
         .collect()
 }
 
-/// Waits for the end of the one stream of a request, and compares what it tells.
+/// Waits for the end of the only stream of a request, and compares its audit entry.
 async fn ended(process: &Process, of: &str, reader: &str, rows: &str, whose: Value) {
     process
         .until(of, async |process| {
@@ -154,7 +155,7 @@ async fn ended(process: &Process, of: &str, reader: &str, rows: &str, whose: Val
     let ended = reads(process, of, "end").await;
     assert_eq!((begun.len(), ended.len()), (1, 1), "{begun:?} {ended:?}");
     let ((id, begun), (_, ended)) = (&begun[0], &ended[0]);
-    // Zero is not written.
+    // Zero is omitted.
     assert_eq!(
         (&begun["rows"], &begun["reader"]),
         (&Value::Null, &json!(reader))
@@ -185,7 +186,7 @@ async fn the_end_of_a_stream_is_audited_with_counts_and_users() {
     let process = Process::start_with(&nats, &database, "", &api).await;
     three_starts(&nats, &process).await;
 
-    // Server-sent events: a reader that goes away in the middle of a stream.
+    // Server-sent events: the client disconnects in the middle of a stream.
     let path = "/v1/events/stream?after=0&type=job.*";
     let mut stream = process.request(path).send().await.unwrap();
     let mut received = String::new();
@@ -235,7 +236,7 @@ async fn the_end_of_a_stream_is_audited_with_counts_and_users() {
     let whose = json!(["alice", "bob"]);
     ended(&process, "ExportEvents", reader, "3", whose).await;
 
-    // Exports: as many rows as lines.
+    // Exports: one row per line.
     for (path, lines, rows, whose) in [
         (
             "/v1/events/export?type=job.*&until=1s",

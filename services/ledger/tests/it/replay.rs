@@ -1,4 +1,5 @@
-//! RecordedEvent events sent once more: the same, to whom they may be sent, once, and to the end.
+//! Recorded events are published again: unchanged, only to permitted receivers, once, and
+//! completely.
 
 mod endpoints;
 
@@ -48,7 +49,7 @@ const LIMITS: ReplayLimits = ReplayLimits {
     max_running: 3,
 };
 
-/// A ledger with a replayer at work.
+/// A ledger with a running replayer.
 struct Ledger {
     database: Database,
     store: Store,
@@ -62,7 +63,7 @@ impl Ledger {
         Self::start_with(database, Duration::from_secs(86_400)).await
     }
 
-    /// With what was sent kept for some time.
+    /// Starts a ledger whose replayed messages are retained for a time.
     async fn start_with(database: Database, keep: Duration) -> Self {
         mesh_runtime::install_crypto_provider();
         let store = database.store().await;
@@ -85,7 +86,7 @@ impl Ledger {
         self.store.append("SLURM_EVENTS", 1, records).await.unwrap();
     }
 
-    /// The API as somebody has it.
+    /// Returns the API as seen by a caller.
     async fn as_seen_by(&self, caller: Caller) -> Api {
         let replays = Replays::new(self.store.clone(), self.replayer.clone(), LIMITS);
         let routes = replay_router(Arc::new(replays)).layer(Extension(caller));
@@ -126,7 +127,7 @@ impl Api {
             .await
     }
 
-    /// Begins a replay, and waits until it is done.
+    /// Starts a replay, and waits until it is done.
     async fn done(&self, body: Value) -> Value {
         let (status, begun) = self.start(body).await;
         assert_eq!(status, 201, "{begun}");
@@ -142,7 +143,6 @@ impl Api {
     }
 }
 
-/// A message of a stream.
 pub struct ReplayedMessage {
     subject: String,
     headers: HeaderMap,
@@ -155,7 +155,7 @@ impl ReplayedMessage {
     }
 }
 
-/// All messages of a stream, or those of a replay.
+/// Returns all messages of a stream, or those of one replay.
 pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<ReplayedMessage> {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let stream = jetstream::new(client).get_stream(stream).await.unwrap();
@@ -164,7 +164,7 @@ pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Replayed
     for sequence in state.first_sequence.max(1)..=state.last_sequence {
         let message = match stream.get_raw_message(sequence).await {
             Ok(message) => message,
-            // Of a replay that was cancelled.
+            // A message of a cancelled replay.
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => continue,
             Err(error) => panic!("{error}"),
         };
@@ -179,7 +179,7 @@ pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Replayed
     sent
 }
 
-/// The audit's entries about a replay: what was replayed, and what was read.
+/// Returns the audit entries of a replay: the replay, and the events read.
 async fn audited(nats: &NatsServer, replay: &str) -> Vec<(String, Act)> {
     let entries = messages(nats, "MESH_AUDIT", "").await;
     let mut found = Vec::new();
@@ -222,7 +222,7 @@ async fn events_are_replayed_unchanged_within_the_callers_visibility(database: D
         .await
         .unwrap();
 
-    // Everything but the audit, in its order, byte for byte.
+    // Everything except audit entries, in order, byte for byte.
     let root = ledger.as_seen_by(admin()).await;
     let all = root.done(json!({})).await;
     assert_eq!((&all["sent"], &all["to_seq"]), (&json!(4), &json!(5)));
@@ -254,7 +254,7 @@ async fn events_are_replayed_unchanged_within_the_callers_visibility(database: D
     assert_eq!(read.whose, ["alice", "bob"]);
     assert_eq!((read.rows, read.phase.as_str()), (3, "end"));
 
-    // A filter, and the sight of who asks: kept, although nobody is there any more.
+    // A filter, and the visibility of the caller, which is stored with the replay.
     let bob = ledger.as_seen_by(user("bob")).await;
     let own = bob.done(json!({"filter": {"type": ["job.*"]}})).await;
     let id = own["id"].as_str().unwrap();
@@ -264,7 +264,7 @@ async fn events_are_replayed_unchanged_within_the_callers_visibility(database: D
     let audit = audited_to_the_end(&ledger.nats, id, 2).await;
     assert!(audit.iter().all(|(kind, _)| kind == "replay"));
 
-    // Of a node, which may be that of jobs that ran there.
+    // By node, including jobs that ran on it.
     let of_node = root.done(json!({"filter": {"node": "n1"}})).await;
     let id = of_node["id"].as_str().unwrap();
     let sent = messages(&ledger.nats, "MESH_REPLAY", id).await;
@@ -288,7 +288,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
         .as_seen_by(Caller::peer("eve", 20_003, Role::Auditor))
         .await;
 
-    // What is wrong is named.
+    // Errors name the invalid field.
     for (body, status, part) in [
         (json!({"rate": 0}), 400, "rate: 0 is not allowed"),
         (json!({"rate": "fast"}), 400, "no replay"),
@@ -305,7 +305,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
         );
     }
 
-    // The same request begins one replay; three at most run at the same time.
+    // A repeated request starts one replay; at most three run at the same time.
     let slow = json!({"rate": 4, "filter": {"since": "9000days"}});
     let started = Instant::now();
     let (status, first) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
@@ -327,11 +327,11 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     assert_eq!(begun.count(), 1, "{at_once:?}");
     let (status, problem) = bob.start(slow.clone()).await;
     assert_eq!(status, 409, "{problem}");
-    // The key is one of bob's, and so is the limit.
+    // Key and limit apply per caller, so bob's do not affect others.
     let (status, of_root) = root.send("POST", "/v1/replays", slow, "k1").await;
     assert_eq!(status, 201);
 
-    // The rate is kept from the first event on.
+    // The rate applies from the first event on.
     let id = first["id"].as_str().unwrap();
     wait_until("some are sent", DEADLINE, async || {
         let sent = bob.get(id).await.1["sent"].as_u64().unwrap();
@@ -341,7 +341,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     })
     .await;
 
-    // Who sees it, and who may end it.
+    // Who may see it, and who may cancel it.
     for (api, status) in [(&bob, 200), (&root, 200), (&eve, 200), (&alice, 404)] {
         assert_eq!(api.get(id).await.0, status);
         let (_, list) = api
@@ -371,7 +371,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     })
     .await;
 
-    // gRPC says the same.
+    // gRPC returns the same.
     let endpoint = Endpoint::from_shared(bob.url.clone()).unwrap();
     let mut grpc = ReplayServiceClient::new(endpoint.connect().await.unwrap());
     let id = id.to_owned();

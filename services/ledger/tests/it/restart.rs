@@ -1,4 +1,4 @@
-//! kill -9 of the ledger and of NATS in the middle of a load: nothing lost, nothing twice.
+//! kill -9 of the ledger and of NATS in the middle of a load: nothing is lost or duplicated.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ async fn killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence(databa
         }
     });
 
-    // Killed whenever it has got a little further, so that each time it is in the middle of its work.
+    // Killed after each bit of progress, so that it is always in the middle of its work.
     let mut kills = 0;
     let mut seen = 0;
     while !done.load(Ordering::SeqCst) || kills < 3 {

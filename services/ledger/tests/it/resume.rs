@@ -1,4 +1,5 @@
-//! A backup was put back: the rest of the history comes from the bus, in the order it had, or the ledger goes on under another origin.
+//! A backup was restored: the lost history is recovered from the bus in its original order, or the
+//! ledger continues under another origin.
 
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::note::PublicKey;
@@ -21,7 +22,7 @@ on_both!(
 
 const FAST: &str = "[ledger.checkpoint]\ninterval = \"100ms\"";
 
-/// Events and entries of the audit in turns, so that their order in the ledger is left to chance.
+/// Alternates events and audit entries, so that their order in the ledger is random.
 async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) {
     for job in jobs {
         let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(job));
@@ -37,7 +38,7 @@ async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) {
     }
 }
 
-/// The checkpoint that counts so many entries, or more.
+/// Waits for a checkpoint of at least this number of entries.
 async fn signed(process: &Process, entries: u64) -> String {
     let newest = async |process: &Process| {
         let note = process.get("/v1/ledger/checkpoint").await;
@@ -52,7 +53,7 @@ async fn signed(process: &Process, entries: u64) -> String {
     newest(process).await
 }
 
-/// Waits until the bus has a checkpoint, or a greater one.
+/// Waits until the bus has this checkpoint, or a larger one.
 async fn published(nats: &NatsServer, note: &str) {
     let checkpoint = Checkpoint::unverified(note).unwrap();
     let client = async_nats::connect(nats.url()).await.unwrap();
@@ -92,7 +93,7 @@ async fn ids(database: &Database) -> Vec<String> {
     outsider.texts("SELECT id FROM entries ORDER BY seq").await
 }
 
-/// A ledger of which there is a backup, and what was signed last.
+/// A ledger restored from a backup, and its last checkpoint before that.
 struct Lost {
     process: Process,
     backup: Database,
@@ -121,7 +122,7 @@ impl Lost {
             let made = process.post("/v1/ledger/keys", &json!({})).await.unwrap();
             assert!(made["key"]["vkey"].is_string(), "{made}");
         }
-        // What was delivered and not answered comes again after its successors.
+        // Messages delivered but not acknowledged are redelivered after their successors.
         process.restart();
         publish(&bus, 121..=200).await;
         let kept = signed(&process, 400).await;
@@ -155,7 +156,7 @@ async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) 
             problem(process).await.contains("smesh ledger resume")
         })
         .await;
-    // What comes meanwhile waits.
+    // New messages wait during the recovery.
     publish(&bus(&nats, "admin").await, 201..=210).await;
     let head = lost.process.head().await;
     assert_eq!(head, Some(lost.before));
@@ -170,7 +171,7 @@ async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) 
     );
     assert!(resumed["to"].as_u64() >= Some(size), "{resumed}");
     until_ready(&lost.process).await;
-    // It goes on under the same key, and the audit says what was done.
+    // It continues with the same key, and the audit records the recovery.
     let newest = signed(&lost.process, 421).await;
     let keys = lost.keys().await;
     assert_eq!(keys.len(), 2, "the hand-over is there again");
@@ -265,7 +266,7 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
         Some(lost.before),
         "nothing was written"
     );
-    // Whoever kept the checkpoint can show it.
+    // Anyone who stored the checkpoint can present it.
     let seen = json!({ "checkpoint": lost.kept });
     let seen = post(&lost.process, "/v1/ledger/contradictions", seen).await;
     assert_eq!(seen["contradicted"], true, "{seen}");
@@ -288,7 +289,7 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     publish(&bus(&nats, "admin").await, 201..=210).await;
     let newest = signed(&lost.process, lost.before + 20).await;
     assert!(newest.starts_with("example.org/second\n"), "{newest}");
-    // Nothing contradicts it any more, so its origin stays.
+    // Nothing contradicts the ledger any more, so its origin stays.
     let wanted = json!({ "new_origin": "example.org/third" });
     let refused = post(&lost.process, "/v1/ledger/resume", wanted).await;
     assert_eq!(refused["status"], 409, "{refused}");
@@ -305,7 +306,7 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     let location = lost.backup.location();
     let verified = verify_database_with(&location, &trust(Vec::new()), |_| ()).await;
     assert!(verified.unwrap().signed >= lost.before + 20);
-    // Who kept what the former origin signed sees that it does not go on here.
+    // A verifier with a checkpoint of the former origin sees that it is not continued here.
     let kept = vec![Checkpoint::unverified(&lost.kept).unwrap()];
     let found = verify_database_with(&location, &trust(kept), |_| ()).await;
     assert!(matches!(found, Err(VerifyError::Invalid(_))), "{found:?}");
@@ -334,7 +335,7 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     );
 }
 
-/// What the bus has about the history: what happened, and how many entries there were.
+/// Returns the audit entries about the history: kind and number of entries.
 async fn history(nats: &NatsServer) -> Vec<(String, u64)> {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);

@@ -1,4 +1,5 @@
-//! Old content is archived or erased: the chain stays whole, nothing is lost on the way, and only who may do it does it.
+//! Old content is archived or erased. The chain stays valid, nothing is lost on the way, and only
+//! permitted roles may do it.
 
 mod forged;
 pub mod interrupted;
@@ -32,7 +33,7 @@ on_both!(
     content_goes_only_after_its_archive_is_noted,
 );
 
-/// A ledger whose checkpoints are made when the test says so.
+/// A ledger whose checkpoints are signed on demand.
 struct Ledger {
     database: Database,
     store: Store,
@@ -63,7 +64,7 @@ impl Ledger {
         key_file(&self.folder)
     }
 
-    /// Configuration of a process that archives what is old, with the key of this ledger.
+    /// Configuration of a process that archives old content, with the key of this ledger.
     fn policy(&self) -> String {
         format!(
             "[ledger.retention]\nmax_age = \"30days\"\narchive_dir = {:?}\n[ledger.checkpoint]\norigin = \"example.org/l\"\ninterval = \"100ms\"\nkey_file = {:?}",
@@ -72,7 +73,8 @@ impl Ledger {
         )
     }
 
-    /// Files of the database that have this text. On PostgreSQL as they are once the tables were written anew, which README.md asks for.
+    /// Returns the files of the database that contain a text. On PostgreSQL after rewriting the
+    /// tables, as README.md requires.
     async fn files_with(&self, text: &str) -> Vec<String> {
         if self.database.is_sqlite() {
             let entries = std::fs::read_dir(self.database.folder.path()).unwrap();
@@ -162,7 +164,8 @@ impl Ledger {
         outsider.numbers(&count).await[0]
     }
 
-    /// Every range is archived once, every payload is in a file or in the database, and all of it verifies.
+    /// Checks that every range is archived once, every payload is in a file or in the database, and
+    /// everything verifies.
     async fn is_whole(&self) -> Vec<StoredArchive> {
         let archives = self.store.archives(0).await.unwrap();
         let mut next = 1;
@@ -189,7 +192,7 @@ fn key_file(folder: &TempDir) -> KeyFile {
     KeyFile::new(folder.path().join("ledger.key"))
 }
 
-/// With nothing but public keys.
+/// Verifies a file with public keys only.
 fn verify_file(path: &Path, keys: &[PublicKey], archive: &StoredArchive) {
     let (mut lines, mut line) = (ExportReader::open(path).unwrap(), Vec::new());
     assert!(lines.next(&mut line).unwrap());
@@ -208,7 +211,7 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 700).await;
     let before = Utc::now();
-    // RecordedEvent later: stays.
+    // Recorded later, so it stays.
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     ledger.append("bob", 50).await;
     let plan = ledger.retention().plan(before).await.unwrap();
@@ -230,7 +233,7 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     let keys = ledger.keys().await;
     assert_eq!(archive.signed_by, keys[0].to_string());
 
-    // Alone the database has their hashes only, and says so.
+    // The database alone has only their hashes, and reports that.
     let verified = ledger.verify(false).await.unwrap();
     assert_eq!((verified.count, verified.archived), (750, 700));
     assert_eq!((verified.signed, verified.unaudited), (750, 1));
@@ -243,7 +246,8 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     let page: serde_json::Value = page.unwrap().json().await.unwrap();
     assert_eq!(page["entries"][0]["seq"], 701);
 
-    // Opened again nothing is filled in; what comes again is still known; nothing more is due.
+    // After reopening, nothing is backfilled, duplicates are still detected, and nothing more is
+    // due.
     ledger.store.close().await;
     ledger.store = ledger.database.store().await;
     assert_eq!(ledger.count("event_index").await, 50);
@@ -269,13 +273,13 @@ async fn erased_content_is_gone_and_the_chain_is_whole(database: Database) {
     ledger.append("alice", 10).await;
     let written = ledger.files_with("forget-this-person").await;
     assert!(!written.is_empty(), "the files are looked through");
-    // First into an archive, which is then deleted; the rest without one.
+    // Erases all entries recorded so far, without an archive.
     let middle = Utc::now() + TimeDelta::hours(1);
     let done = ledger.retain(None, middle).await.unwrap();
     assert_eq!((done.archives[0].file.is_none(), done.dropped), (true, 610));
     let verified = ledger.verify(false).await.unwrap();
     assert_eq!((verified.count, verified.archived), (610, 610));
-    // An archive folder brings nothing back.
+    // An archive folder does not bring anything back.
     assert_eq!(ledger.verify(true).await.unwrap().archived, 610);
     let left = ledger.files_with("forget-this-person").await;
     assert!(left.is_empty(), "still have the name: {left:?}");
@@ -293,7 +297,7 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
         .join(file_name(&archive.file.unwrap().path));
     let whole = std::fs::read(&file).unwrap();
 
-    // Its end, one bit of it, the file.
+    // A truncated end, a flipped bit, a missing file.
     for cut in [whole.len() / 2, whole.len() - 1] {
         std::fs::write(&file, &whole[..cut]).unwrap();
         let found = ledger.verify(true).await.unwrap_err();
@@ -304,7 +308,7 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
     }
     for _ in 0..20 {
         let mut flipped = whole.clone();
-        // Behind the header of RFC 1952, which has a time and a name that nobody needs.
+        // After the header of RFC 1952, which contains an unused time and name.
         let byte = rand::random_range(10..whole.len());
         flipped[byte] ^= 1 << rand::random_range(0..8);
         std::fs::write(&file, &flipped).unwrap();
@@ -314,7 +318,7 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
     std::fs::remove_file(&file).unwrap();
     let missing = ledger.verify(true).await.unwrap_err();
     assert!(missing.to_string().contains("read archive"), "{missing}");
-    // Of another content, compressed properly: named as the entry.
+    // Other content, compressed correctly: the entry is reported.
     std::fs::write(&file, &whole).unwrap();
     let (mut lines, mut line, mut text) =
         (ExportReader::open(&file).unwrap(), Vec::new(), Vec::new());
@@ -333,14 +337,15 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
         }
         other => panic!("{other:?}"),
     }
-    // Who does not name a folder has the file compared with what was signed, where it was written; if it is not there, nothing is said of it.
+    // Without a folder, the file is compared with its signed hash at its recorded path. A missing
+    // file is not reported.
     match ledger.verify(false).await {
         Err(VerifyError::Invalid(bad)) => {
             assert_eq!((bad.seq, bad.what), (200, Fault::ArchiveFileDiffers));
         }
         other => panic!("{other:?}"),
     }
-    // The same content compressed otherwise is another file.
+    // The same content compressed differently is another file.
     let mut other = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     std::io::copy(
         &mut flate2::read::GzDecoder::new(whole.as_slice()),
@@ -374,7 +379,7 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
         "DELETE FROM payloads WHERE seq = 1",
         "DELETE FROM event_index WHERE seq = 1",
         "DELETE FROM event_nodes WHERE seq = 1",
-        // Not from the beginning, without a checkpoint, with a gap before it, empty.
+        // Not from the beginning, not ending at a checkpoint, with a gap before it, empty.
         &note(1, 2, 20),
         &note(1, 1, 19),
         &note(2, 1, 20),
@@ -400,7 +405,8 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
             .await;
     }
     outsider.execute("DELETE FROM payloads WHERE seq = 3").await;
-    // The database lets who may note ranges do so. Without the ledger's signature what is gone is missing.
+    // The database allows the change to roles that may record ranges. Without the ledger's
+    // signature, the deleted content counts as missing.
     match ledger.verify(false).await {
         Err(VerifyError::Invalid(bad)) => {
             assert_eq!((bad.seq, bad.what), (3, Fault::PayloadMissing))
@@ -411,7 +417,7 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
-    // Roles are the server's: it has one of its own.
+    // Roles belong to the server, so the test uses its own.
     let server = Postgres::start().await;
     let mut ledger = Ledger::new(Database::of(&server)).await;
     ledger.append("alice", 100).await;

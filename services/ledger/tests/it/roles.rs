@@ -7,7 +7,7 @@ use mesh_testkit::{Postgres, fixtures, psql};
 
 use crate::support::{Database, admin, record, serve};
 
-/// The same database for another role.
+/// Returns the same database with another role.
 pub fn of_role(database: &Database, role: &str) -> Database {
     assert!(database.url.contains("//postgres@"));
     Database {
@@ -26,7 +26,7 @@ async fn each_role_does_its_work_and_nothing_else() {
     );
     let early = of_role(&superuser, "early");
     let owner = of_role(&superuser, "mesh_owner");
-    // Without tables there is nothing for a role that may not make them.
+    // A role that may not create the tables fails if they are missing.
     let error = Store::open(&early.location(), 1).await.unwrap_err();
     assert!(
         matches!(error, Error::Database(mesh_db::Error::NotMigrated { .. })),
@@ -44,7 +44,8 @@ async fn each_role_does_its_work_and_nothing_else() {
         of_role(&superuser, "mesh_reader"),
     );
 
-    // The appender opens, partitions included, and appends; the API reads by the reader's role.
+    // The appender opens the ledger, creates partitions and appends. The API reads with the
+    // reader's role.
     let store = Store::connect(&appender.location(), Some(&reader.location()), 2).unwrap();
     store.prepare().await.unwrap();
     store.maintain().await.unwrap();
@@ -72,7 +73,7 @@ async fn each_role_does_its_work_and_nothing_else() {
     let verified = verify_database(&reader.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 3);
 
-    // Replays are begun, worked on and forgotten.
+    // Replays are started, executed and deleted.
     let now = chrono::Utc::now();
     let limits = ledger::ReplayConfig::default().limits();
     let request = ReplayRequest::default()
@@ -94,7 +95,7 @@ async fn each_role_does_its_work_and_nothing_else() {
         .unwrap();
     assert_eq!(store.replays(None, None, 10).await.unwrap(), []);
 
-    // And nothing else.
+    // Everything else is refused.
     let partition = format!("payloads_{}", chrono::Utc::now().format("%Y_%m"));
     let nobody_may = [
         "UPDATE entries SET leaf = chain".to_owned(),
@@ -132,7 +133,7 @@ async fn each_role_does_its_work_and_nothing_else() {
             "{statement}"
         );
     }
-    // Where it has the right, the triggers refuse.
+    // Where the role has the right, the triggers refuse.
     for statement in [
         "UPDATE head SET seq = 1",
         "INSERT INTO entries SELECT seq, 'x', leaf, chain FROM entries",

@@ -1,4 +1,4 @@
-//! Who signs, and when not: new keys, replicas, changed entries, kills.
+//! Who signs, and when signing is refused: new keys, replicas, changed entries, kills.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
     let new_secret = std::fs::read_to_string(ledger.key_file()).unwrap();
     assert!(new_secret != secret && !new_secret.contains(&secret));
 
-    // The one that signed until now has noticed, and signs with the new key only.
+    // The replica that signed until now has noticed, and signs only with the new key.
     ledger.append(5).await;
     checkpointer.sign_if_new().await.unwrap();
     let newest = ledger.store.last_checkpoint().await.unwrap().unwrap();
@@ -98,7 +98,8 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
     );
     assert_eq!(key.made_by, "root");
 
-    // With both keys the whole history is verified; with one alone the other's checkpoints are nobody's.
+    // With both keys the whole history verifies. With one key, checkpoints of the other are not
+    // accepted.
     let verify = async |keys: &[&PublicKey]| {
         let trust = TrustAnchors {
             keys: keys.iter().copied().cloned().collect(),
@@ -116,13 +117,14 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
         matches!(verify(&[&second]).await, Err(VerifyError::Invalid(bad)) if bad == forged(10))
     );
 
-    // Killed after the database knew of a key and before its file was in place: the next start ends it.
+    // Killed after the key was stored in the database and before its file was renamed: the next
+    // start completes it.
     let file = ledger.key_file();
     std::fs::rename(&file, file.with_extension("key.next")).unwrap();
     ledger.append(1).await;
     ledger.checkpointer().await.sign_if_new().await.unwrap();
     assert_eq!(ledger.newest().await.size, 21);
-    // An old key signs no more.
+    // A replaced key cannot sign any more.
     std::fs::write(&file, secret).unwrap();
     ledger.append(1).await;
     let refused = ledger.checkpointer().await.sign_if_new().await;
@@ -138,7 +140,7 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
     let mut outsider = database.outsider().await;
     outsider.drop_guards().await;
 
-    // Subtrees that are gone are made anew.
+    // Missing subtrees are rebuilt.
     outsider.execute("DELETE FROM subtrees").await;
     ledger.checkpointer().await.sign_if_new().await.unwrap();
     assert_eq!(ledger.newest().await.size, 610);
@@ -153,14 +155,14 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
         );
         assert_eq!(ledger.newest().await, before);
     };
-    // A leaf among the last 256 is read at every start.
+    // The last 256 leaves are read at every start.
     let leaf = hex::encode(ledger.store.leaf(600).await.unwrap().unwrap());
     ledger.append(1).await;
     outsider
         .execute("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 600")
         .await;
     refused(&ledger, "do not give the root").await;
-    // Put right, it goes on.
+    // After the correction, signing continues.
     outsider
         .execute(&format!(
             "UPDATE entries SET leaf = x'{leaf}' WHERE seq = 600"
@@ -173,20 +175,21 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
     outsider.execute("UPDATE checkpoints SET note = replace(note, '611', '612'), size = 612 WHERE size = 611").await;
     let result = ledger.checkpointer().await.sign_if_new().await;
     assert!(matches!(&result, Err(Error::Inconsistent(_))), "{result:?}");
-    // An old backup: shorter than what was signed.
+    // An old backup, with fewer entries than were signed.
     outsider
         .execute("DELETE FROM checkpoints WHERE size > 600")
         .await;
     ledger.set_back(&database, 605).await;
     refused(&ledger, "an old backup was put back").await;
-    // Grown again to another history, by somebody who knows of no checkpoint.
+    // Grown again with another history, through a store that knows none of the later checkpoints.
     ledger.store = database.store().await;
     ledger.append(100).await;
     refused(&ledger, "do not give the root").await;
-    // Also without what is remembered beside the key, which was put back with the database: the bus has it.
+    // The note next to the key was restored together with the database, but the bus still has the
+    // checkpoint.
     std::fs::remove_file(ledger.key_file().with_extension("key.last")).unwrap();
     refused(&ledger, "do not give the root").await;
-    // Where nothing at all is left of it the database counts alone, and that fits.
+    // Where nothing of it is left, only the database counts, and it is consistent.
     let client = async_nats::connect(ledger.nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
     let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
@@ -195,7 +198,7 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
     assert_eq!(ledger.newest().await.size, 705);
 }
 
-/// A copy of an earlier database, key file and last note included.
+/// An earlier copy of database, key file and last note.
 async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Database) {
     let mut ledger = Ledger::new(&database).await;
     ledger.append(20).await;
@@ -224,7 +227,7 @@ async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Datab
         panic!("{refused:?}")
     };
     assert!(why.contains("MESH_CHECKPOINTS) count 40"), "{why}");
-    // Nothing else is put in the place of what is missing.
+    // No other entries may replace the missing ones.
     let other = record(&of_user(
         "bob",
         EventType::JobSubmitted,
@@ -238,7 +241,7 @@ async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Datab
     assert_eq!(ledger.store.head().await.unwrap().seq, 20);
 }
 
-/// What others publish there is no checkpoint until one of the ledger's keys has signed it.
+/// A published note is not a checkpoint unless a key of the ledger has signed it.
 async fn only_its_own_keys_are_believed_on_the_bus(database: Database) {
     let mut ledger = Ledger::new(&database).await;
     ledger.append(5).await;
@@ -254,7 +257,8 @@ async fn only_its_own_keys_are_believed_on_the_bus(database: Database) {
     publish("changed", genuine.replace("\n5\n", "\n6\n")).await;
     ledger.append(1).await;
     ledger.checkpointer().await.sign_if_new().await.unwrap();
-    // Somebody else signs as this ledger: it may be the right one, of which this is a copy without its key.
+    // Another party signs as this ledger. It may be the original, of which this is a copy without
+    // its key.
     let foreign = PrivateKey::new(ORIGIN, &[9; 32]).unwrap();
     let forged = Checkpoint {
         origin: ORIGIN.into(),
@@ -361,7 +365,7 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
     let verified = verify_database_with(&database.location(), &trust, |_| ())
         .await
         .unwrap();
-    // The export is in the audit itself, maybe not signed any more.
+    // The export itself is recorded in the audit; that entry may not be signed yet.
     assert!(verified.signed >= 160);
     let mut lines = export.lines();
     let mut verifier = ExportVerifier::new(lines.next().unwrap().as_bytes(), &keys, &kept).unwrap();
@@ -374,7 +378,7 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
         .unwrap();
 }
 
-/// The stream keeps them for others.
+/// Checks that the stream stores the checkpoints for others.
 async fn nats_has_checkpoints(nats: &NatsServer) {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);

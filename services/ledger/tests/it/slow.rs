@@ -1,4 +1,5 @@
-//! A question that takes longer than a query may is answered by what to ask for instead, and harms nobody else.
+//! A query that exceeds its time limit is answered with a hint for a better request, and does not
+//! affect other callers.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::support::{Database, admin, node_event, of_user, on_both, record, serv
 
 on_both!(what_takes_too_long_says_what_to_ask_for_instead);
 
-/// Whoever looks at a row waits for ever.
+/// A view that blocks every reader of a row forever.
 const FOR_EVER: &str = "CREATE VIEW event_index AS SELECT r.* FROM real_index r WHERE (
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT COUNT(*) FROM n) > r.seq";
 
@@ -41,7 +42,8 @@ async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
     let url = serve(&store, admin(), 1000, 100).await;
     for path in [
         "/v1/events".to_owned(),
-        // Not by user or another column: SQLite is told their indexes, and a view has none.
+        // Not by user or another column: on SQLite these queries name an index, and a view has
+        // none.
         "/v1/events?job=1".to_owned(),
         "/v1/events?node=n1".to_owned(),
         "/v1/events/stats?by=user".to_owned(),
@@ -54,7 +56,7 @@ async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
         assert_eq!(status, 503, "{path}: {problem}");
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("narrow the time"), "{path}: {problem}");
-        // Nobody else waits.
+        // Other callers do not wait.
         assert_eq!(get(&url, "/v1/ledger/head").await.0, 200);
     }
 

@@ -1,4 +1,5 @@
-//! ReplayedMessage to stop, a ledger ends in time whatever it is doing, and its next start goes on where it was.
+//! On a stop signal, a ledger ends in time whatever it is doing, and its next start continues where
+//! it was.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,7 +28,7 @@ async fn stopped_while_it_fills_columns_it_goes_on(database: Database) {
     process
         .until("some are filled", async |process| {
             let answer = process.request("/readyz").send().await;
-            // Nothing is asked of a database that is being filled.
+            // The API does not query a database during the backfill.
             match answer {
                 Ok(answer) => {
                     let text = answer.text().await.unwrap_or_default();
@@ -113,7 +114,8 @@ async fn stopped_while_it_replays_and_exports_it_goes_on(database: Database) {
         process
             .until("it replays", async |process| sent(process).await >= part)
             .await;
-        // A reader who does not read on: the rest of the export never comes, and is no proper end.
+        // A client stops reading: the rest of the export never arrives, and the connection does not
+        // end properly.
         let mut export = process.request("/v1/events/export").send().await.unwrap();
         assert_eq!(export.status(), StatusCode::OK);
         let mut received = export.chunk().await.unwrap().unwrap().len();
@@ -138,7 +140,7 @@ async fn stopped_while_it_replays_and_exports_it_goes_on(database: Database) {
     assert_eq!(ids.len(), ENTRIES as usize);
 }
 
-/// Who reads a stream or an export and takes nothing, and a server that answers nothing.
+/// Clients that do not read a stream or an export, and a database server that does not respond.
 #[tokio::test(flavor = "multi_thread")]
 async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
     let postgres = Postgres::start().await;
@@ -166,7 +168,7 @@ async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
     let paused = postgres.pause();
     publish(201).await;
     let asked = tokio::spawn(process.request("/v1/events?limit=1000").send());
-    // What asks the database now waits for it.
+    // Requests to the database now wait for it.
     tokio::time::sleep(Duration::from_secs(1)).await;
     process.stop().await;
     drop((paused, readers));
@@ -180,7 +182,7 @@ async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
         .await;
 }
 
-/// So many entries with some content.
+/// Appends `count` entries with some content.
 async fn append(database: &Database, count: u32) {
     let store: Store = database.store().await;
     let records: Vec<_> = (1..=count)

@@ -1,4 +1,5 @@
-//! `/v1/events/stream`: entries as they are appended, under the rights and filters of a listing.
+//! `/v1/events/stream`: entries as they are appended, with the permissions and filters of a
+//! listing.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ on_both!(
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A reader of a stream.
+/// A client of a stream.
 struct Reader {
     response: reqwest::Response,
     received: String,
@@ -33,7 +34,7 @@ impl Reader {
         Self::again(url, query, None).await
     }
 
-    /// As clients of server-sent events connect again: with the id they saw last.
+    /// Reconnects as clients of server-sent events do: with the last id that they saw.
     async fn again(url: &str, query: &str, last: Option<u64>) -> Self {
         let mut request = reqwest::Client::new().get(format!("{url}/v1/events/stream?{query}"));
         if let Some(last) = last {
@@ -47,12 +48,11 @@ impl Reader {
         }
     }
 
-    /// The next entry.
     async fn next(&mut self) -> Value {
         self.next_before_end().await.expect("an open stream")
     }
 
-    /// The next entry; `None` if the connection is cut before it is complete.
+    /// Returns the next entry, or `None` if the connection is cut before it is complete.
     async fn next_before_end(&mut self) -> Option<Value> {
         loop {
             if let Some((block, rest)) = self.received.split_once("\n\n") {
@@ -97,7 +97,7 @@ async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(d
     append(&store, 1..=3).await;
     let url = serve(&store, admin(), 2, 100).await;
 
-    // More than a page at once, then one by one.
+    // First more than a page, then entries one by one.
     let mut reader = Reader::open(&url, "after=1").await;
     assert_eq!((reader.next_seq().await, reader.next_seq().await), (2, 3));
     append(&store, 4..=8).await;
@@ -125,9 +125,9 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
         .append("SLURM_EVENTS", 1, vec![record(&of_bob)])
         .await
         .unwrap();
-    // The first he gets is his own: alice's three before it are not for him.
+    // The first entry he gets is his own: he may not see alice's three entries before it.
     assert_eq!(reader.next_seq().await, 4);
-    // By node as by type.
+    // Filters by node as well as by type.
     let mut of_node = Reader::open(&url, "node=n17&after=0").await;
     for (id, nodes) in [(5, "n[1-16]"), (6, "n[1-20]")] {
         let job = Job {
@@ -165,7 +165,7 @@ async fn a_client_that_is_cut_off_again_and_again_sees_each_entry_once(database:
     });
     let (mut seen, mut last) = (Vec::new(), None);
     while seen.len() < 60 {
-        // From the beginning the first time; afterwards the id that was seen last counts.
+        // The first connection starts at the beginning; later ones at the last id seen.
         let mut reader = Reader::again(&url, "after=0&fields=seq", last).await;
         for _ in 0..(seen.len() % 7 + 1).min(60 - seen.len()) {
             let seq = reader.next_seq().await;
@@ -216,7 +216,7 @@ async fn a_client_sees_each_entry_once_although_the_ledger_is_killed_again_and_a
             received: String::new(),
         };
         while seen.len() < JOBS as usize {
-            // What was under way when it was killed still arrives, whole or not at all.
+            // What was in transit at the kill still arrives, either completely or not at all.
             let Some(entry) = reader.next_before_end().await else {
                 break;
             };

@@ -1,4 +1,5 @@
-//! Databases of either kind, a ledger process, a store filled by hand, and an API served for a caller.
+//! Helpers: databases of both kinds, a ledger process, a store filled directly, and an API served
+//! to a caller.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Makes two tests of one: on SQLite and on PostgreSQL.
+/// Runs a test twice: on SQLite and on PostgreSQL.
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {$(
         mod $name {
@@ -51,7 +52,7 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-/// An empty database of a test's own.
+/// An empty database for one test.
 pub struct Database {
     pub folder: TempDir,
     pub url: String,
@@ -68,7 +69,7 @@ impl Database {
         Self::of(Postgres::shared().await)
     }
 
-    /// Of a server that the test may kill.
+    /// Creates a database on a server that the test may kill.
     pub fn of(server: &Postgres) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -76,7 +77,7 @@ impl Database {
         }
     }
 
-    /// A backup of it, while nobody uses it.
+    /// Copies the database while it is not in use.
     pub async fn backup(&self) -> Self {
         match self.location() {
             Location::Sqlite(path) => {
@@ -113,7 +114,7 @@ impl Database {
         Store::open(&self.location(), 2).await.unwrap()
     }
 
-    /// A connection of somebody with every right.
+    /// Opens a connection with all rights.
     pub async fn outsider(&self) -> Outsider {
         match self.location() {
             Location::Sqlite(path) => {
@@ -127,7 +128,8 @@ impl Database {
     }
 }
 
-/// Runs statements on a database behind the ledger's back. They are written for SQLite, and translated where PostgreSQL has other words.
+/// Runs statements on a database without the ledger. They are written for SQLite, and translated
+/// for PostgreSQL.
 pub enum Outsider {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
@@ -153,7 +155,7 @@ impl Outsider {
         result.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
-    /// Several statements at once, in words that both understand.
+    /// Executes several statements that both dialects accept.
     pub async fn execute_all(&mut self, sql: &str) {
         let statements = sqlx::raw_sql(AssertSqlSafe(sql));
         let result = match self {
@@ -202,7 +204,7 @@ impl Outsider {
         }
     }
 
-    /// Removes what refuses changes, for this connection at least.
+    /// Removes the triggers that refuse changes, at least for this connection.
     pub async fn drop_guards(&mut self) {
         match self {
             Self::Sqlite(_) => {
@@ -217,7 +219,8 @@ impl Outsider {
 }
 
 impl Outsider {
-    /// What refuses changes, to be put back: who verifies misses it. PostgreSQL keeps it.
+    /// Returns the triggers that refuse changes, to restore them later: verification reports
+    /// missing ones. On PostgreSQL they are not removed.
     pub async fn guards(&mut self) -> String {
         match self {
             Self::Sqlite(_) => {
@@ -229,7 +232,7 @@ impl Outsider {
         }
     }
 
-    /// Puts back what [`Self::guards`] gave.
+    /// Restores the result of [`Self::guards`].
     pub async fn put_guards(&mut self, guards: &str) {
         if !guards.is_empty() {
             self.drop_guards().await;
@@ -238,7 +241,7 @@ impl Outsider {
     }
 }
 
-/// A literal x'00ff' is '\x00ff' there, and zeroblob(32) so many zeros.
+/// Translates literals: x'00ff' to '\x00ff', and zeroblob(32) to 32 zero bytes.
 fn postgres(sql: &str) -> String {
     let zeros = format!(" x'{}'", "00".repeat(32));
     let text = sql.replace(" zeroblob(32)", &zeros);
@@ -250,7 +253,7 @@ fn postgres(sql: &str) -> String {
     translated
 }
 
-/// The service's own binary on a database.
+/// The service's binary, running on a database.
 pub struct Process {
     folder: TempDir,
     child: Option<Child>,
@@ -262,7 +265,7 @@ impl Process {
         Self::start_with(nats, database, "", "").await
     }
 
-    /// With more lines of `[mesh]`, and of any section.
+    /// Starts it with additional lines in `[mesh]` and in other sections.
     pub async fn start_with(
         nats: &NatsServer,
         database: &Database,
@@ -278,7 +281,7 @@ impl Process {
         process
     }
 
-    /// Starts it, with more lines of configuration, and does not wait.
+    /// Starts it with additional configuration, without waiting.
     pub fn spawn(nats: &NatsServer, url: &str, configuration: &str) -> Self {
         Self::spawn_with(nats, url, "", configuration)
     }
@@ -315,7 +318,7 @@ impl Process {
         std::fs::read_to_string(self.folder.path().join("ledger.log")).unwrap_or_default()
     }
 
-    /// kill -9.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -323,7 +326,7 @@ impl Process {
         }
     }
 
-    /// SIGTERM: it ends by itself, in time and as it should.
+    /// Sends SIGTERM, and checks that it ends in time and successfully.
     pub async fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
         let pid = child.id().to_string();
@@ -338,7 +341,7 @@ impl Process {
         assert!(status.unwrap().success(), "{status:?}\n{}", self.log());
     }
 
-    /// Another database from the next start on.
+    /// Uses another database from the next start on.
     pub fn restore_backup(&self, from: &Database, to: &Database) {
         let path = self.folder.path().join("mesh.toml");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -350,7 +353,7 @@ impl Process {
         self.folder.path()
     }
 
-    /// Adds lines to its configuration, for the next start.
+    /// Adds lines to its configuration for the next start.
     pub fn configure(&self, more: &str) {
         let path = self.folder.path().join("mesh.toml");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -364,7 +367,7 @@ impl Process {
             .append(true)
             .open(self.folder.path().join("ledger.log"))
             .unwrap();
-        // A write beyond a limit of limit_files() is to fail, not to kill.
+        // A write beyond a limit of limit_files() must fail instead of killing the process.
         let child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
             .arg(env!("CARGO_BIN_EXE_ledger"))
@@ -378,11 +381,12 @@ impl Process {
         self.child = Some(child);
     }
 
-    /// Lets no file of the process grow beyond this many bytes, as a disk that is full; `None`: as large as it likes.
+    /// Limits the size of files that the process writes, in bytes, to simulate a full disk. `None`
+    /// removes the limit.
     pub fn limit_files(&self, bytes: Option<u64>) {
         let pid = self.child.as_ref().unwrap().id().to_string();
         let soft = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
-        // The colon leaves the hard limit as it is, so that the soft one can be raised again.
+        // The colon leaves the hard limit unchanged, so that the soft limit can be raised again.
         let status = Command::new("prlimit")
             .args(["--pid", &pid, &format!("--fsize={soft}:")])
             .status()
@@ -390,12 +394,12 @@ impl Process {
         assert!(status.success());
     }
 
-    /// Asks as root.
+    /// Creates a request as root.
     pub fn request(&self, path: &str) -> reqwest::RequestBuilder {
         self.http.get(format!("http://ledger{path}"))
     }
 
-    /// The answer as text; `None` unless the status is 200.
+    /// Returns the body, or `None` unless the request succeeds.
     pub async fn get(&self, path: &str) -> Option<String> {
         let answer = self.request(path).send().await.ok()?;
         if !answer.status().is_success() {
@@ -408,7 +412,7 @@ impl Process {
         serde_json::from_str(&self.get(path).await?).ok()
     }
 
-    /// Sends JSON; the answer whatever its status, `None` if there is none.
+    /// Sends JSON. Returns the response with any status, or `None` if there is none.
     pub async fn post(&self, path: &str, body: &Value) -> Option<Value> {
         let request = self.http.post(format!("http://ledger{path}"));
         let answer = request.body(body.to_string()).send().await.ok()?;
@@ -435,7 +439,7 @@ impl Drop for Process {
     }
 }
 
-/// A bus whose streams exist.
+/// Connects to a bus whose streams exist.
 pub async fn bus(nats: &NatsServer, role: &str) -> Bus {
     let config = mesh_bus::Config {
         url: nats.url(),
@@ -446,13 +450,13 @@ pub async fn bus(nats: &NatsServer, role: &str) -> Bus {
     bus
 }
 
-/// An address of loopback that a process may listen on.
+/// Returns a free loopback address.
 pub fn free_address() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// A file that only its owner may read.
+/// Creates a file that only its owner may read.
 pub fn secret(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, text).unwrap();
@@ -460,7 +464,7 @@ pub fn secret(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
     path
 }
 
-/// An event of a job of a user.
+/// Creates an event of a user's job.
 pub fn of_user(user: &str, kind: EventType, job: Job) -> Event {
     let mut event = fixtures::job_event(kind, job);
     if let Some(owner) = &mut event.owner {
@@ -528,7 +532,8 @@ pub fn user(name: &str) -> Caller {
     Caller::peer(name, 20_001, Role::User)
 }
 
-/// Serves the API to one caller over TCP, as the runtime would after it has found out who calls. Gives the address.
+/// Serves the API to one caller over TCP, as the runtime does after authentication. Returns the
+/// address.
 pub async fn serve(
     store: &Store,
     caller: Caller,

@@ -1,4 +1,5 @@
-//! Somebody with every right on the file changes it behind the ledger's back: verification names the first bad sequence.
+//! An attacker with all rights on the database changes it directly: verification reports the first
+//! bad sequence.
 
 mod campaign;
 mod database;
@@ -36,29 +37,29 @@ on_both!(
 const COUNT: i64 = 60;
 
 const TABLES: [&str; 5] = ["entries", "payloads", "event_index", "event_nodes", "head"];
-/// Small ones without a sequence.
+/// Small tables without a sequence.
 const RECORDS: [&str; 4] = ["checkpoints", "checkpoint_keys", "archives", "subtrees"];
 
-/// A ledger, and somebody who may change all of it and has a copy of what it was.
+/// A ledger, and an attacker who may change all of it and has a copy of the original.
 struct Victim {
     database: Database,
     ledger: UnverifiedLedger,
     outsider: Outsider,
-    /// What makes the triggers again.
+    /// Statements that restore the triggers.
     guards: String,
     guarded: bool,
-    /// What was signed last is known from elsewhere.
+    /// The last checkpoint, known from outside the ledger.
     trust: TrustAnchors,
-    /// Notes of the checkpoints that were published.
+    /// Notes of the published checkpoints.
     published: Vec<String>,
-    /// Of a ledger that is attacked again and again: what was done to it, and the statements that undo it.
+    /// For a ledger that is attacked repeatedly: the executed statements, and those that undo them.
     done: Vec<String>,
     undo: Vec<String>,
-    /// The file of its archive, and what that holds.
+    /// The archive file and its content.
     archive: Option<(PathBuf, Vec<u8>)>,
-    /// The tree of what was archived.
+    /// The frontier of the tree after the archived entries.
     edge: Frontier,
-    /// Its file as it was, and how often it was copied.
+    /// The original file, and the number of its copies.
     pristine: Option<Vec<u8>>,
     copies: u64,
 }
@@ -68,7 +69,8 @@ impl Victim {
         Self::of(database, COUNT).await
     }
 
-    /// Of so many entries: a third is signed with one key, the second third with both, all with another.
+    /// Creates a ledger of `count` entries. The first third is signed with one key, the second
+    /// third with both keys, and the whole with another key.
     async fn of(database: Database, count: i64) -> Self {
         let store = database.store().await;
         let records = (1..=count).map(|id| {
@@ -88,7 +90,7 @@ impl Victim {
     async fn attacked(database: Database, trust: TrustAnchors) -> Self {
         let mut outsider = database.outsider().await;
         for table in TABLES.iter().chain(&RECORDS) {
-            // Seen by nobody else.
+            // A temporary table, visible only to this connection.
             let copy = format!("CREATE TEMP TABLE copy_of_{table} AS SELECT * FROM {table}");
             outsider.execute(&copy).await;
         }
@@ -127,7 +129,7 @@ impl Victim {
         self.guarded = false;
     }
 
-    /// Puts the triggers back, so that nobody sees that they were gone.
+    /// Restores the triggers, so that their absence is not noticed.
     async fn guard(&mut self) {
         if !self.guarded {
             self.outsider.put_guards(&self.guards).await;
@@ -135,7 +137,7 @@ impl Victim {
         self.guarded = true;
     }
 
-    /// Puts back what is not as it was.
+    /// Restores everything that was changed.
     async fn restore(&mut self) {
         self.unguard().await;
         let mut sql = String::from("BEGIN;");
@@ -168,7 +170,7 @@ impl Victim {
         }
     }
 
-    /// Tampers with it, compares what is found, and undoes it.
+    /// Tampers, compares the reported fault, and undoes the change.
     async fn check(&mut self, statements: &[&str], seq: i64, what: Fault) {
         for sql in statements {
             self.execute(sql).await;
@@ -184,7 +186,7 @@ fn key(seed: u8) -> PrivateKey {
     PrivateKey::new(ORIGIN, &[seed; 32]).unwrap()
 }
 
-/// Returns the newest checkpoint.
+/// Signs after each third and returns the newest checkpoint.
 async fn sign_in_thirds(store: &Store, count: i64) -> Checkpoint {
     let mut tree = Frontier::default();
     let mut newest = None;

@@ -1,5 +1,5 @@
-//! Ledgers of earlier versions are brought to this one: of the first, which did not note when an entry was recorded, and of that before there
-//! was a table of nodes.
+//! Ledgers of earlier versions are migrated: of the first version, which did not store the time of
+//! recording, and of the version before the table of nodes.
 
 use ledger::verify_database;
 use mesh_events::EventType;
@@ -24,7 +24,7 @@ async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
     store.append("S", 3, records.collect()).await.unwrap();
     store.close().await;
 
-    // The tables as they were, with the same entries.
+    // The old tables with the same entries.
     let old = Database::sqlite();
     let first = tempfile::tempdir().unwrap();
     let migrations = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
@@ -80,7 +80,7 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
         job.nodes = format!("n[{id}-5000]");
         record(&fixtures::job_event(EventType::JobStarted, job))
     };
-    // More than are filled in at once.
+    // More entries than one backfill step fills.
     for first in [1, 501, 1001] {
         let records = (first..first + 500).map(started).collect();
         store.append("S", 1, records).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
     let before = outsider.numbers(nodes).await;
     for statement in [
         "DROP TABLE event_nodes",
-        // Of a later migration, on PostgreSQL.
+        // Objects of a later migration on PostgreSQL.
         "DROP INDEX IF EXISTS payloads_other_recorded_at",
         "DROP INDEX event_index_category",
         "CREATE INDEX event_index_category ON event_index (category, seq)",

@@ -1,4 +1,4 @@
-//! `docs/reference/vectors.json`, against this code and against a program that shares none of it.
+//! Checks `docs/reference/vectors.json` against this code and against an independent program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! REST: who may see what.
+//! Tests which entries each caller may see through REST.
 
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
@@ -42,7 +42,7 @@ async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
     };
     assert_eq!(owners("").await, ["alice"; 5]);
     assert_eq!(owners("user=alice").await.len(), 5);
-    // All of it ran on one node, which is nobody's.
+    // All jobs ran on one node, which has no owner.
     assert_eq!(owners("node=n1").await, ["alice"; 5]);
     for query in [
         "type=audit.*",
@@ -54,7 +54,7 @@ async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
         assert!(owners(query).await.is_empty(), "{query}");
     }
     assert_eq!(get(&alice, &format!("/v1/jobs/{CLUSTER}/1")).await.0, 200);
-    // Another's job and no job look the same.
+    // A job of another user and a nonexistent job look the same.
     let (status, another) = get(&alice, &format!("/v1/jobs/{CLUSTER}/2")).await;
     let (_, none) = get(&alice, &format!("/v1/jobs/{CLUSTER}/3")).await;
     assert_eq!(status, 404);
@@ -63,11 +63,11 @@ async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
         none["detail"].as_str().unwrap().replace("job 3", "")
     );
     assert_eq!(get(&alice, "/v1/events?user=bob").await.0, 403);
-    // An administrator's cursor gives a user no more than their own.
+    // With an administrator's cursor, a user still sees only their own entries.
     let (_, page) = api.get("/v1/events?limit=1").await;
     let cursor = page["next_cursor"].as_str().unwrap();
     assert_eq!(owners(&format!("cursor={cursor}")).await, ["alice"; 4]);
-    // The head tells nothing about anybody.
+    // The head contains no personal data.
     let (status, head) = get(&alice, "/v1/ledger/head").await;
     assert_eq!(
         (
@@ -114,7 +114,8 @@ async fn coordinators_see_their_accounts_on_their_cluster(database: Database) {
             .map(job_id)
             .collect();
         assert_eq!(seen, jobs, "{:?}", caller.accounts);
-        // Asking about somebody shows what may be seen of them, and is refused if that is certainly nothing.
+        // A filter for another user returns what the caller may see of that user. It is refused if
+        // that can only be nothing.
         let (status, page) = get(&url, "/v1/events?user=bob").await;
         match caller.accounts.is_empty() {
             true => assert_eq!(status, 403),

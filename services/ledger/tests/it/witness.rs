@@ -1,4 +1,4 @@
-//! Witnesses cosign what continues.
+//! Witnesses cosign consistent checkpoints.
 
 use ledger::checkpointer::Checkpointer;
 use ledger::witness::{Witness, Witnesses};
@@ -30,7 +30,7 @@ async fn witnesses_cosign_what_continues_and_nothing_else(database: Database) {
     let (one, first) = WitnessServer::start("witness.example/one", 1).await;
     let (two, second) = WitnessServer::start("witness.example/two", 2).await;
     ledger.append(300).await;
-    // The key is made with the first checkpoint, which nobody has to cosign.
+    // The key is created with the first checkpoint, which needs no cosignature.
     ledger.checkpointer().await.sign_if_new().await.unwrap();
     let log = ledger.keys().await.remove(0).to_string();
     one.know(&log);
@@ -42,13 +42,14 @@ async fn witnesses_cosign_what_continues_and_nothing_else(database: Database) {
         (newest.size, names)
     };
 
-    // One knows the log, the other does not.
+    // Only one of the witnesses knows the log.
     let all = [(&one, first.as_str()), (&two, second.as_str())];
     ledger.append(7).await;
     let checkpointer = with(&ledger, &all, 1).await;
     checkpointer.sign_if_new().await.unwrap();
     assert_eq!(by(&ledger).await, (307, vec!["witness.example/one".into()]));
-    // It is proven to continue, over the edge of what is stored, and after a restart.
+    // The checkpoint is proven consistent, across the edge of the stored subtrees and after a
+    // restart.
     ledger.append(800).await;
     checkpointer.sign_if_new().await.unwrap();
     ledger.append(1).await;
@@ -58,7 +59,7 @@ async fn witnesses_cosign_what_continues_and_nothing_else(database: Database) {
         (1108, vec!["witness.example/one".into()])
     );
 
-    // With both required nothing is stored or published until both have signed.
+    // If both are required, nothing is stored or published until both have signed.
     ledger.append(2).await;
     let strict = with(&ledger, &all, 2).await;
     let refused = strict.sign_if_new().await;
@@ -76,10 +77,10 @@ async fn witnesses_cosign_what_continues_and_nothing_else(database: Database) {
         by(&ledger).await,
         (1111, vec![keys[0].name().into(), keys[1].name().into()])
     );
-    // What was signed before is read as before.
+    // The earlier signatures are still accepted.
     assert_eq!(ledger.newest().await.size, 1111);
 
-    // Another history with the same key, where nothing else is left of the first.
+    // Another history with the same key, on a host where nothing else of the first is left.
     ledger.set_back(&database, 1000).await;
     let client = async_nats::connect(ledger.nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);

@@ -1,4 +1,4 @@
-//! Everybody sees the same, whichever way they ask.
+//! Each caller sees the same entries through every method.
 
 use mesh_events::EventType;
 use mesh_events::proto::mesh::ledger::v1::{
@@ -17,7 +17,7 @@ use crate::support::{
 
 on_both!(everybody_sees_the_same_by_grpc_and_by_streams);
 
-/// Sequences of the first entries of a stream of server-sent events.
+/// Returns the sequences of the first entries in a stream of server-sent events.
 async fn streamed(url: &str, count: usize) -> Vec<u64> {
     let url = format!("{url}/v1/events/stream?after=0&fields=seq");
     let mut response = reqwest::get(url).await.unwrap();

@@ -1,4 +1,4 @@
-//! Events told once more to a webhook endpoint: by its owner and by administrators, and to one that is there.
+//! Events are replayed to a webhook endpoint by its owner and by administrators, if it exists.
 
 use mesh_api::ledger::replay_service_client::ReplayServiceClient;
 use mesh_bus::EndpointConsumer;
@@ -20,7 +20,7 @@ on_both!(
 );
 
 impl Ledger {
-    /// As the dispatcher does when an endpoint is made.
+    /// Registers an endpoint as the dispatcher does.
     async fn endpoint(&self, name: &str, owner: &str) {
         let consumer = EndpointConsumer {
             name: endpoint_consumer(name),
@@ -46,7 +46,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
 
     let coordinator = user("carol").coordinating(fixtures::CLUSTER, "physics");
     let auditor = Caller::peer("eve", 20_003, Role::Auditor);
-    // Of whom, over REST: alice's own, the operator's, one that is not there. The same over gRPC.
+    // By owner, over REST: alice's own, the operator's, and a nonexistent one. The same over gRPC.
     for (caller, statuses) in [
         (user("alice"), [201, 400, 400]),
         (user("bob"), [400, 400, 400]),
@@ -64,7 +64,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
                 .await;
             assert_eq!(status, expected, "{name}, {endpoint}: {answer}");
             if status == 201 {
-                // So that the next one of the same caller may run.
+                // So that the caller's next replay may run.
                 api.is_done(answer["id"].as_str().unwrap()).await;
             }
             let request = StartReplayRequest {
@@ -94,7 +94,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
         }
     }
 
-    // What they may see, and beside all others on the bus.
+    // Only events that alice may see, on a subject separate from other replays.
     let alice = ledger.as_seen_by(user("alice")).await;
     let done = alice.done(json!({"endpoint": "alice's.own"})).await;
     let id = done["id"].as_str().unwrap();
@@ -108,7 +108,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
         )]
     );
 
-    // Whose it is cannot be found out: come again.
+    // The owner of the endpoint cannot be determined: the client should retry.
     ledger.nats.kill();
     let (status, answer) = alice.start(json!({"endpoint": "alice's.own"})).await;
     assert_eq!(status, 503, "{answer}");

@@ -1,4 +1,5 @@
-//! Somebody with every right on the database takes content out and notes that it was archived: nobody makes that true.
+//! An attacker with full database rights deletes content and records it as archived. Nothing in the
+//! ledger confirms that.
 
 use ledger::domain::note::PrivateKey;
 use ledger::{Error, Fault, VerifyError};
@@ -16,7 +17,7 @@ on_both!(
 );
 
 impl Ledger {
-    /// The first entry that does not fit.
+    /// Returns the first fault.
     async fn first_bad(&self) -> (i64, Fault) {
         match self.verify(false).await {
             Err(VerifyError::Invalid(bad)) => (bad.seq, bad.what),
@@ -24,7 +25,7 @@ impl Ledger {
         }
     }
 
-    /// The audit has its entries about all ranges.
+    /// Appends the audit entries of all ranges.
     async fn publish_audit(&self) {
         let archives = self.store.archives(0).await.unwrap();
         let found = archives
@@ -41,7 +42,7 @@ async fn unsigned_archives_are_neither_published_nor_continued(database: Databas
     of_long_ago(&ledger.database).await;
     let vkey = ledger.keys().await[0].to_string();
     let mut outsider = ledger.database.outsider().await;
-    // As the ledger itself would note it, even signed, but by a key of their own.
+    // As the ledger would record it, and even signed, but with the attacker's key.
     let note = format!(
         "INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by) VALUES (1, 1, 40, '{vkey}', 1, 'root')"
     );
@@ -63,7 +64,7 @@ async fn unsigned_archives_are_neither_published_nor_continued(database: Databas
             .await;
         outsider.put_guards(&guards).await;
         assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
-        // By hand.
+        // Through a manual run.
         let refused = ledger.archive_all().await;
         assert!(
             matches!(
@@ -75,7 +76,7 @@ async fn unsigned_archives_are_neither_published_nor_continued(database: Databas
             ),
             "{refused:?}"
         );
-        // By the service, for longer than it takes to look for what is to be told.
+        // Through the service, for longer than its interval of publishing audit entries.
         let nats = NatsServer::start().await;
         let mut process = Process::spawn(&nats, &ledger.database.url, &ledger.policy());
         wait_until("it says so", crate::support::DEADLINE, async || {
@@ -99,20 +100,20 @@ async fn a_range_of_an_earlier_version_counts_if_the_audit_has_it(database: Data
     ledger.append("alice", 20).await;
     ledger.archive_all().await.unwrap();
     assert_eq!(ledger.verify(false).await.unwrap().archived, 20);
-    // Earlier versions signed nothing.
+    // Earlier versions did not sign ranges.
     let mut outsider = ledger.database.outsider().await;
     let guards = outsider.guards().await;
     outsider.drop_guards().await;
     outsider.execute("UPDATE archives SET note = NULL").await;
     outsider.put_guards(&guards).await;
     assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
-    // Nor does it count before a checkpoint has what the audit says.
+    // It does not count until a checkpoint covers the audit entry.
     ledger.publish_audit().await;
     assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
     ledger.checkpointer.sign_if_new().await.unwrap();
     let verified = ledger.verify(false).await.unwrap();
     assert_eq!((verified.archived, verified.unaudited), (20, 0));
-    // It goes on from there, signed now.
+    // The next ranges are signed.
     ledger.append("alice", 10).await;
     ledger.archive_all().await.unwrap();
     let archives = ledger.store.archives(0).await.unwrap();

@@ -1,4 +1,5 @@
-//! Killed anywhere, or on a disk that is full: it goes on, loses nothing, and does nothing twice.
+//! A run that is killed at any point, or fails on a full disk, continues, loses nothing, and does
+//! nothing twice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,15 +16,15 @@ on_both!(
     killed_again_and_again_it_loses_nothing_and_does_nothing_twice,
 );
 
-/// The states that a kill between two steps leaves.
+/// The states after a kill between two steps.
 async fn interrupted_anywhere_it_goes_on(database: Database) {
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 300).await;
     let partial = ledger.archives().join("next.partial");
     std::fs::create_dir(ledger.archives()).unwrap();
-    // While it wrote.
+    // Killed while writing the file.
     std::fs::write(&partial, b"half a file").unwrap();
-    // While it took payloads out: those that are left are taken out of a range that is noted.
+    // Killed while deleting payloads: the next run deletes the rest of the recorded range.
     let mut outsider = ledger.database.outsider().await;
     outsider
         .execute("CREATE TEMP TABLE kept_payloads AS SELECT * FROM payloads")
@@ -59,10 +60,10 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
                 .await;
         }
         outsider.put_guards(&guards).await;
-        // VerifiedLedger as it is.
+        // The current state verifies.
         assert_eq!(ledger.verify(false).await.unwrap().count, 300);
         if half == "seq > 0" {
-            // Noted, but the file had not got its name yet.
+            // The range is recorded, but the file not renamed yet.
             std::fs::rename(&file, &partial).unwrap();
         }
         let done = ledger.archive_all().await.unwrap();
@@ -74,7 +75,7 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
         assert!(!partial.exists());
     }
 
-    // A noted file that is not there any more: what it should have is not taken out.
+    // A recorded file is missing: the content that it should have is not deleted.
     outsider
         .execute("INSERT INTO payloads SELECT * FROM kept_payloads")
         .await;
@@ -101,14 +102,14 @@ async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database
     let mut process = Process::spawn(&nats, &ledger.database.url, &policy);
     let mut kills = 0;
     while ledger.count("payloads WHERE seq <= 4000").await > 0 {
-        // Somewhere in what takes some hundred milliseconds.
+        // At a random time within some hundred milliseconds of work.
         let after = std::time::Duration::from_millis(rand::random_range(50..600));
         if kills < 12 {
             tokio::time::sleep(after).await;
             process.restart();
             kills += 1;
         }
-        // What the audit says of it comes on top.
+        // The audit entries come in addition.
         assert!(ledger.verify(false).await.unwrap().count >= 4000);
     }
     process.restart();
@@ -127,7 +128,7 @@ async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database
     assert_eq!(ledger.is_whole().await, archives);
 }
 
-/// As if everything had been recorded so long ago that a policy is due.
+/// Changes the times as if everything had been recorded so long ago that retention is due.
 pub async fn of_long_ago(database: &Database) {
     let mut outsider = database.outsider().await;
     let guards = outsider.guards().await;
@@ -157,11 +158,11 @@ pub async fn of_long_ago(database: &Database) {
     }
 }
 
-/// A file system of its own, too small for an archive.
+/// A separate file system, too small for an archive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_full_while_an_archive_is_written_loses_nothing() {
     let mut ledger = Ledger::new(Database::sqlite()).await;
-    // Incompressible, so that it takes more than there is.
+    // Incompressible, so that it exceeds the free space.
     ledger.append("alice", 1).await;
     let mut records = Vec::new();
     for id in 2..200 {

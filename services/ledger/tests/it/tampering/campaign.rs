@@ -1,4 +1,5 @@
-//! Somebody with every right tampers at random, thousands of times, in every way of a table: each act is found. `TAMPERINGS=10000` for more.
+//! An attacker with all rights tampers at random, in all classes, hundreds of times. Every act must
+//! be found. Set `TAMPERINGS=10000` for more.
 
 mod acts;
 mod classes;
@@ -19,9 +20,9 @@ on_both!(
     every_column_is_altered_or_proves_nothing,
 );
 
-/// Ledgers that are tampered with at the same time.
+/// Ledgers that are attacked concurrently.
 const AT_ONCE: usize = 4;
-/// Without `TAMPERINGS`.
+/// Number of acts without `TAMPERINGS`.
 const FEW: usize = 400;
 
 #[expect(
@@ -39,7 +40,7 @@ async fn every_class_of_tampering_is_found(database: Database) {
         .filter(|class| class.is_for(sqlite))
         .collect();
     assert!(CLASSES.len() >= 49, "{}", CLASSES.len());
-    // Each in its turn, so that none is left out.
+    // Classes in turn, so that none is omitted.
     let next = std::sync::Arc::new(AtomicUsize::new(0));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..AT_ONCE {
@@ -80,7 +81,7 @@ async fn every_class_of_tampering_is_found(database: Database) {
     }
 }
 
-/// Until the database has let something happen: constraints refuse some, which then are not tried.
+/// Repeats until the database accepts an act: constraints refuse some.
 async fn attack(victim: &mut Victim, class: &Class) {
     for _ in 0..1000 {
         let expected = match class.perform(victim).await {
@@ -109,11 +110,11 @@ async fn attack(victim: &mut Victim, class: &Class) {
     panic!("{} is always refused", class.name);
 }
 
-/// Columns that nothing proves, and which nobody should rely on.
+/// Columns that nothing proves. Nobody should rely on them.
 const UNPROVED: &[(&str, &str)] = &[
     ("head.only_row", "a constant"),
     ("checkpoints.made_at", "no part of the note"),
-    // Progress and work of the service itself: what follows from it is in the entries.
+    // Progress and work of the service. The results are in the entries.
     ("streams", "how far streams were taken in"),
     ("streams_ahead", "the same"),
     ("holes", "told as capture.gap_opened, which is an entry"),

@@ -1,4 +1,5 @@
-//! Lies in the database itself: every row is as it was, but something hides it, or takes it away later.
+//! Tampering with the database itself: all rows are unchanged, but an object hides a row or deletes
+//! it later.
 
 use ledger::adapters::schema;
 use ledger::{UnverifiedLedger, VerifyError, verify_everything};
@@ -79,7 +80,7 @@ async fn what_was_added_to_the_tables_is_found(database: Database) {
         false => &postgres,
     };
     for (change, undo) in both.iter().chain(more) {
-        // The altered table's text is never again what it was.
+        // The text of the altered table never returns to the original.
         if change.contains("ADD COLUMN") && victim.database.is_sqlite() {
             continue;
         }
@@ -95,7 +96,7 @@ async fn what_was_added_to_the_tables_is_found(database: Database) {
     }
 }
 
-/// The event is in its table, but not in what is found by its user.
+/// The event is in its table, but not in the index by user.
 async fn an_index_that_lies_is_found(database: Database) {
     let mut victim = Victim::new(database).await;
     let outsider = &mut victim.outsider;
@@ -112,14 +113,14 @@ async fn an_index_that_lies_is_found(database: Database) {
         }
         let found = victim.verify().await.unwrap_err();
         assert!(matches!(found, VerifyError::Schema(_)), "{found}");
-        // Its text as it was: that is true then, and what it holds is not.
+        // Restores the text of the index: the schema matches then, but the index content does not.
         let truth = "UPDATE sqlite_schema SET sql = replace(sql, ' AND seq <> 17', '') WHERE name = 'event_index_user'";
         victim.outsider.execute(truth).await;
         victim
             .outsider
             .execute("PRAGMA writable_schema = RESET")
             .await;
-        // A connection that read the lie would go on believing it.
+        // An open connection would keep the manipulated schema.
         victim.ledger = UnverifiedLedger::open(&victim.database.location()).unwrap();
     } else {
         outsider.execute("CREATE EXTENSION amcheck").await;

@@ -1,4 +1,4 @@
-//! Lies in what stands beside the entries: checkpoints, keys, archives, subtrees.
+//! Tampering with records other than entries: checkpoints, keys, archives, subtrees.
 
 use ledger::checkpointer::repair_subtrees;
 use ledger::domain::verify::Fault;
@@ -34,12 +34,12 @@ async fn a_checkpoint_that_was_deleted_is_missed(database: Database) {
             .check(gone, COUNT, Fault::CheckpointMissing(COUNT as u64))
             .await;
     }
-    // Without a word from elsewhere, the keys tell.
+    // Without trust anchors, the keys reveal it.
     victim.execute(GONE).await;
     victim.trust = TrustAnchors::default();
     assert_eq!(victim.first_bad().await.what, Fault::KeysChanged);
     victim.restore().await;
-    // One that was published has to be stored, even where the numbers fit again.
+    // A published checkpoint must be stored, even if the numbers are consistent again.
     let note = "SELECT note FROM copy_of_checkpoints WHERE number = 1";
     let note = victim.outsider.texts(note).await.remove(0);
     for sql in [
@@ -90,7 +90,7 @@ async fn an_archive_that_nobody_signed_is_found(database: Database) {
         archive(COUNT / 3, "k"),
     ] {
         victim.check(&[&forged], 1, Fault::ArchiveUnsigned).await;
-        // What is not archived is missing, whatever the table says.
+        // Content that is not archived is missing, whatever the table claims.
         victim
             .check(
                 &[
@@ -118,7 +118,7 @@ async fn an_altered_subtree_is_found(database: Database) {
     victim.check(&[stray], 8, Fault::SubtreeDiffers).await;
 }
 
-/// The tree cannot be told from them, so nothing is lost by making them anew.
+/// The tree does not depend on them, so rebuilding them loses nothing.
 async fn altered_subtrees_are_made_anew(database: Database) {
     let mut victim = Victim::of(database, 600).await;
     for change in [
@@ -133,7 +133,7 @@ async fn altered_subtrees_are_made_anew(database: Database) {
         store.close().await;
         victim.verify().await.unwrap();
     }
-    // Wrong entries are not made right by it.
+    // A rebuild does not repair wrong entries.
     victim
         .execute("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 300")
         .await;
@@ -150,7 +150,7 @@ async fn altered_subtrees_are_made_anew(database: Database) {
 async fn a_key_that_nobody_handed_over_to_is_found(database: Database) {
     let mut victim = Victim::new(database).await;
     let foreign = super::key(9).public();
-    // As if it had been replaced before there was an entry: no checkpoint speaks against that.
+    // As if the key had been replaced before the first entry: no checkpoint contradicts that.
     for sql in [
         "UPDATE checkpoint_keys SET number = number + 10".to_owned(),
         format!(

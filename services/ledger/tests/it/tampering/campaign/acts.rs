@@ -1,4 +1,4 @@
-//! How each class is done.
+//! Performs the acts of each class.
 
 use ledger::domain::archive::StoredArchive;
 use ledger::domain::checkpoint::Checkpoint;
@@ -11,17 +11,17 @@ use super::ledger_to_attack::{COUNT, FIRST, HANDED_OVER, JOBS, LAST_BUT_ONE};
 use crate::proof::ORIGIN;
 use crate::tampering::{Victim, key};
 
-/// What became of it.
+/// Result of an act.
 pub enum Done {
-    /// The database refuses it.
+    /// The database refused it.
     Refused,
-    /// Found as this entry.
+    /// It must be reported at this entry.
     At(i64),
-    /// Found.
+    /// It must be reported, at any entry.
     Somewhere,
 }
 
-/// Of which kind a column is.
+/// Type of a column.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Kind {
     Number,
@@ -75,7 +75,7 @@ pub const COLUMNS: &[(&str, &str, Kind)] = &[
     ("checkpoint_keys", "number", Number),
     ("checkpoint_keys", "vkey", Text),
     ("checkpoint_keys", "from_size", Number),
-    // Of keys that were handed over to: of the first nobody says it a second time.
+    // For all keys except the first, because only a hand-over has an audit entry to compare with.
     ("checkpoint_keys", "made_at", Number),
     ("checkpoint_keys", "made_by", Text),
     ("subtrees", "level", Number),
@@ -94,7 +94,7 @@ pub const COLUMNS: &[(&str, &str, Kind)] = &[
     ("archives", "note", Text),
 ];
 
-/// One of the rows of a table.
+/// Returns a condition for one row of a table.
 fn row(table: &str, column: &str) -> String {
     match (table, column) {
         ("head", _) => "only_row = 1".to_owned(),
@@ -114,7 +114,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Victim {
-    /// Tampers with it.
+    /// Tampers with the ledger.
     pub async fn perform(&mut self, act: &Act) -> Done {
         let at = random_range(FIRST..=COUNT);
         match act {
@@ -161,7 +161,7 @@ impl Victim {
             }
             Act::ShiftBack => {
                 self.shift_back(at).await;
-                // Of the last row nothing is left behind: only the head's chain value shows it.
+                // If the last row is removed, only the chain value of the head reveals it.
                 return found_at(at.min(COUNT - 1));
             }
             Act::Rewrite { sign } => self.rewrite(at, *sign).await,
@@ -202,7 +202,7 @@ impl Victim {
         Done::Somewhere
     }
 
-    /// Tampers with rows, without the triggers that refuse it.
+    /// Changes rows, after removing the triggers that refuse it.
     async fn step(&mut self, sql: &str) {
         self.done.push(sql.to_owned());
         self.execute(sql).await;
@@ -226,7 +226,7 @@ impl Victim {
         self.outsider.bytes(&sql).await
     }
 
-    /// One bit of a column. What is NULL becomes something.
+    /// Flips one bit of a column. NULL becomes a value.
     async fn flip(&mut self, table: &str) -> Done {
         let columns: Vec<_> = COLUMNS.iter().filter(|(of, ..)| *of == table).collect();
         let (_, column, kind) = columns[random_range(0..columns.len())];
@@ -266,7 +266,7 @@ impl Victim {
         self.unguard().await;
         match self.outsider.try_execute(&sql).await {
             Ok(()) => Done::Somewhere,
-            // A constraint, or no text of the encoding.
+            // A constraint, or text that is not valid in the encoding.
             Err(_) => Done::Refused,
         }
     }
@@ -285,7 +285,7 @@ impl Victim {
         self.step("UPDATE head SET seq = seq - 1").await;
     }
 
-    /// Gives an entry another body, and leaf and chain of everything from there on what follows from it.
+    /// Changes the body of an entry, and recomputes leaf and chain from there on.
     async fn rewrite(&mut self, at: i64, sign: bool) {
         let mut tree = self.edge.clone();
         let before = format!("SELECT chain FROM entries WHERE seq = {}", FIRST - 1);
@@ -310,7 +310,7 @@ impl Victim {
             let id = outsider.texts(&of("id", "entries")).await.remove(0);
             let mut body = outsider.bytes(&of("body", "payloads")).await;
             if seq == at {
-                // A field that nobody knows: the columns for queries are the same.
+                // An unknown field, so that the index columns stay the same.
                 body.extend([0xf8, 0x7f, 1]);
             }
             let entry = Entry {
@@ -336,7 +336,7 @@ impl Victim {
         self.step(&format!("UPDATE head SET chain = x'{}'", hex(&before)))
             .await;
         if sign {
-            // Another ledger altogether, that fits together from end to end.
+            // Another ledger that is consistent from end to end.
             let checkpoint = Checkpoint {
                 origin: ORIGIN.into(),
                 size: COUNT.unsigned_abs(),
@@ -359,7 +359,7 @@ impl Victim {
         }
     }
 
-    /// Destroys content up to the hand-over, and notes that it was erased.
+    /// Destroys content up to the hand-over, and records it as erased.
     async fn forge_archive(&mut self, note: Note) {
         let root = format!("SELECT root FROM checkpoints WHERE size = {HANDED_OVER}");
         let root = self.outsider.bytes(&root).await.try_into().unwrap();
@@ -396,7 +396,7 @@ impl Victim {
         }
     }
 
-    /// A bit of the file, or its end.
+    /// Flips a bit of the file, or truncates it.
     fn alter_file(&mut self) {
         let (path, whole) = self.archive.clone().unwrap();
         let mut altered = whole;
@@ -411,7 +411,7 @@ impl Victim {
     }
 }
 
-/// Without what the audit says of an archive, that does not count either, and is named first.
+/// Without its audit entry an archive does not count either, and is reported first.
 fn found_at(seq: i64) -> Done {
     match seq < FIRST + 2 {
         true => Done::Somewhere,
@@ -419,7 +419,7 @@ fn found_at(seq: i64) -> Done {
     }
 }
 
-/// Statements about the same places.
+/// Fills the placeholders of the statements, with the same positions in all.
 fn filled(statements: &[&str], at: i64) -> Vec<String> {
     let places = [
         ("{at}", at),

@@ -1,24 +1,25 @@
-//! Every class of tampering.
+//! All classes of tampering.
 
 use super::acts::Done;
 use crate::tampering::Victim;
 
-/// A way to tamper.
+/// A class of tampering.
 pub struct Class {
-    /// What is done.
+    /// Description of the act.
     pub name: &'static str,
     act: Act,
 }
 
-/// How. In statements `{at}` is an entry with its content, `{other}` another one, `{cp}` one of the checkpoints.
+/// The act. In statements `{at}` is an entry with its content, `{other}` another one, `{cp}` one of
+/// the checkpoints.
 pub enum Act {
-    /// One bit in a column of a table, both at random.
+    /// Flips a random bit in a random column of a table.
     Flip(&'static str),
-    /// Rows are altered.
+    /// Changes rows.
     Rows(&'static [&'static str]),
-    /// The same, and found at that entry.
+    /// Changes rows, and must be reported at that entry.
     RowsAt(&'static [&'static str]),
-    /// The database itself is altered: in a file; on a server, and back.
+    /// Changes the database itself: in a file, or on a server with statements to undo it.
     Database {
         sqlite: &'static [&'static str],
         postgres: &'static [&'static str],
@@ -39,7 +40,7 @@ pub enum Act {
     ArchiveFile,
 }
 
-/// What is noted of an archive that nobody made.
+/// Signature of a forged archive record.
 #[derive(Clone, Copy)]
 pub enum Note {
     None,
@@ -67,7 +68,7 @@ const fn database(
 }
 
 impl Class {
-    /// Whether there is such a thing there.
+    /// True if the class applies to this kind of database.
     pub fn is_for(&self, sqlite: bool) -> bool {
         match &self.act {
             Act::Database {
@@ -87,9 +88,8 @@ impl Class {
 const USER_INDEX: &str =
     "CREATE INDEX event_index_user ON event_index (user_name, seq) WHERE user_name IS NOT NULL";
 
-/// All of them.
 pub const CLASSES: &[Class] = &[
-    // Bytes.
+    // Bits.
     class("a bit of entries", Act::Flip("entries")),
     class("a bit of payloads", Act::Flip("payloads")),
     class("a bit of the head", Act::Flip("head")),

@@ -1,4 +1,5 @@
-//! A small ledger that has everything: two keys, checkpoints, subtrees, an archive in a file, a range that was erased, and what the audit says of them.
+//! A small ledger with everything: two keys, checkpoints, subtrees, an archive file, an erased
+//! range, and their audit entries.
 
 use std::path::PathBuf;
 
@@ -17,13 +18,13 @@ use crate::proof::ORIGIN;
 use crate::support::{Database, audit_fact, record};
 use crate::tampering::{Victim, key};
 
-/// Entries: few with content, as all are verified every time.
+/// Number of entries. Few have content, because each verification reads all of them.
 pub const COUNT: i64 = 268;
-/// The first whose content was not archived: behind the first subtree that is stored.
+/// First entry with content, after the first stored subtree.
 pub const FIRST: i64 = 257;
-/// Where the second key takes over.
+/// Size at which the second key takes over.
 pub const HANDED_OVER: i64 = 260;
-/// The first of the jobs at the end, and where the last checkpoint but one ends.
+/// First entry of the jobs at the end, and size of the last checkpoint but one.
 pub const JOBS: i64 = 262;
 pub const LAST_BUT_ONE: i64 = 264;
 
@@ -103,7 +104,7 @@ fn stored_key(number: i64, from_size: i64) -> StoredKey {
 }
 
 impl Victim {
-    /// A ledger to be attacked again and again.
+    /// Creates a ledger to be attacked repeatedly.
     pub async fn with_everything(database: Database) -> Self {
         let mut ledger = Growing {
             store: database.store().await,
@@ -160,14 +161,14 @@ impl Victim {
         victim
     }
 
-    /// Puts back what was: a file as a whole, tables row by row.
+    /// Restores the original: a file as a whole, tables row by row.
     pub async fn undo(&mut self) {
         self.done.clear();
         if let Some((path, bytes)) = &self.archive {
             std::fs::write(path, bytes).unwrap();
         }
         if let Some(pristine) = &self.pristine {
-            // Another file, as somebody may still have the former open.
+            // Under another name, because the former file may still be open.
             let former = self.path();
             self.copies += 1;
             self.database.url = format!(

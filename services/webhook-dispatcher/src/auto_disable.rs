@@ -1,5 +1,5 @@
-//! Pauses or disables an endpoint: its receiver answered 410, or no delivery has succeeded for days. The owner's
-//! other chat endpoints get a notice. The API reports the reason.
+//! Pauses or disables an endpoint: its receiver is gone (410 and the like), or no delivery has succeeded for days.
+//! The owner's other chat endpoints get a notice. The API reports the reason.
 
 use std::time::Duration;
 

@@ -265,7 +265,7 @@ impl EndpointWorker {
 
     /// Makes one attempt and decides what follows.
     ///
-    /// The first attempt is part of the event's trace. Later attempts have traces of their own, linked to it.
+    /// The first attempt is part of the event's trace. Later attempts are linked to it.
     ///
     /// # Errors
     /// If the database write fails, or a stored body is not an event.
@@ -293,7 +293,7 @@ impl EndpointWorker {
             let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &kept, trace::traceparent());
             let attempted = tokio::select! {
                 attempted = sending => attempted,
-                // The new owner writes the outcome.
+                // The lease is lost: this dispatcher may no longer write the outcome.
                 () = self.lease.lost.cancelled() => return Err(Error::NotOurs(self.endpoint.name.clone())),
             };
             delivery.keep = attempted.verdict.keep;
@@ -355,7 +355,7 @@ impl EndpointWorker {
         .await
     }
 
-    /// Stores the state of a delivery and wakes the tasks that depend on it.
+    /// Stores the state of a delivery, then wakes the outbox publisher or the loop for due deliveries.
     ///
     /// # Errors
     /// If the database write fails.

@@ -41,7 +41,7 @@ pub enum Activity {
     Active,
     /// Paused by a user, or after days of failures. Events are queued.
     Paused,
-    /// Disabled because the receiver answered 410. Events are queued.
+    /// Disabled because the receiver accepts no more events. Events are queued.
     Disabled,
     /// Being removed.
     Removed,

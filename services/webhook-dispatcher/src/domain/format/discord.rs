@@ -1,8 +1,8 @@
 //! Discord: an embed for a webhook.
 //!
-//! Limits: ten embeds, each with a title of 256 characters, a description of 4,096, 25 fields with names of 256 and
-//! values of 1,024, a footer of 2,048, and 6,000 in total. Mentions are disabled. 404 means that the webhook was
-//! deleted: repeated requests would get the sender blocked.
+//! Limits: ten embeds with 6,000 characters in total. Each has a title of 256 characters, a description of 4,096, 25
+//! fields with names of 256 and values of 1,024, and a footer of 2,048. Mentions are disabled. 404 means that the
+//! webhook was deleted: repeated requests would get the sender blocked.
 
 use serde_json::{Value, json};
 use url::Url;

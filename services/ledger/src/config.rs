@@ -40,15 +40,15 @@ const MIN_CONTENT_RETENTION: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How many messages at most are stored in one transaction.
+    /// Maximum number of messages stored in one transaction.
     pub batch_size: usize,
-    /// Largest page of `/v1/events`.
+    /// Maximum page size of `/v1/events`.
     pub max_page_size: u32,
-    /// Most events of one answer of `/v1/jobs/{cluster}/{job}`.
+    /// Maximum number of events in a response of `/v1/jobs/{cluster}/{job}`.
     pub max_history_events: u32,
-    /// Where the ledger is.
+    /// The database.
     pub db: Database,
-    /// How it is signed.
+    /// Signing of checkpoints.
     pub checkpoint: CheckpointConfig,
     /// Retention of content.
     pub retention: RetentionConfig,
@@ -60,11 +60,11 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplayConfig {
-    /// Events in a second, if nothing else is asked for.
+    /// Default rate, in events per second.
     pub rate: u32,
-    /// Events in a second that may be asked for.
+    /// Maximum rate, in events per second.
     pub max_rate: u32,
-    /// Replays of one caller that may run at the same time.
+    /// Maximum number of concurrent replays of one caller.
     pub max_running: u32,
     /// Retention of messages in the stream after the end of a replay.
     #[serde(with = "humantime_serde")]
@@ -97,13 +97,13 @@ impl ReplayConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
-    /// Retention of content in the database; empty: permanent.
+    /// Retention of content in the database; permanent if empty.
     pub max_age: String,
-    /// Where archives go; empty for `archive` in the data directory.
+    /// Folder of the archives; `archive` in the data directory if empty.
     pub archive_dir: PathBuf,
-    /// True to write no archive.
+    /// True to erase content without writing archives.
     pub erase: bool,
-    /// The database of `db.url` with a role that may take payloads out; empty to do it as `db.url` says.
+    /// The database of `db.url` with a role that may delete payloads; `db.url` if empty.
     pub url: String,
 }
 
@@ -111,16 +111,16 @@ pub struct RetentionConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// Whose ledger it is, in every checkpoint; empty for `slurm-mesh.org/ledger/<cluster>`.
+    /// Origin of the checkpoints; `slurm-mesh.org/ledger/<cluster>` if empty.
     pub origin: String,
-    /// How often what is new is signed.
+    /// Interval of signing new entries.
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
-    /// File of the private key; empty for `ledger-checkpoint.key` in the data directory.
+    /// Private key file; `ledger-checkpoint.key` in the data directory if empty.
     pub key_file: PathBuf,
-    /// Who is asked to cosign each checkpoint.
+    /// Witnesses that cosign each checkpoint.
     pub witnesses: Vec<WitnessConfig>,
-    /// How many of them have to.
+    /// Minimum number of cosignatures.
     pub required_cosignatures: usize,
 }
 
@@ -128,9 +128,9 @@ pub struct CheckpointConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WitnessConfig {
-    /// Prefix of `add-checkpoint`.
+    /// Base URL of `add-checkpoint`.
     pub url: String,
-    /// Its public key, `<name>+<key id>+<base64>`.
+    /// Public key of the witness, `<name>+<key id>+<base64>`.
     pub key: String,
 }
 
@@ -138,13 +138,13 @@ pub struct WitnessConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
-    /// `sqlite:<path>` or `postgres://…`; empty for `ledger.db` in the data directory.
+    /// `sqlite:<path>` or `postgres://…`; `ledger.db` in the data directory if empty.
     pub url: String,
-    /// The database of `url` with a role that may only read; empty to read as `url` does.
+    /// The database of `url` with a read-only role; `url` if empty.
     pub reader_url: String,
-    /// How many queries may read at the same time.
+    /// Maximum number of concurrent queries.
     pub readers: u32,
-    /// How long a query may take.
+    /// Query timeout.
     #[serde(with = "humantime_serde")]
     pub query_timeout: Duration,
 }

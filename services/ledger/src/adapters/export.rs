@@ -16,10 +16,10 @@ use crate::error::Error;
 const PAGE_ENTRIES: u64 = 500;
 
 impl Store {
-    /// The first line of an export that begins with an entry and ends with a checkpoint of this note.
+    /// Returns the header of an export from an entry to the checkpoint in this note.
     ///
     /// # Errors
-    /// If the database cannot be read, or lacks what the line is made of.
+    /// If the database cannot be read, or lacks data for the header.
     pub async fn export_header(&self, from: u64, note: String) -> Result<Header, Error> {
         let before = from - 1;
         let corrupt = || Error::Corrupt {
@@ -41,10 +41,11 @@ impl Store {
         })
     }
 
-    /// Entries after a sequence, up to another, for an export: some of them, in order. Those that are archived are without their payload.
+    /// Returns some of the entries after `after` up to `to`, in order. Archived entries have no
+    /// payload.
     ///
     /// # Errors
-    /// If the database cannot be read, or a payload is missing that is not archived.
+    /// If the database cannot be read, or a payload that is not archived is missing.
     pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<StoredEntry>, Error> {
         let to = to.min(after + PAGE_ENTRIES).cast_signed();
         let after = after.cast_signed();
@@ -72,7 +73,7 @@ impl Store {
         let entries = stored(&entries, &payloads).map_err(Error::Read)?;
         let missing = entries.iter().rfind(|entry| entry.payload.is_none());
         if let Some(StoredEntry { seq, .. }) = missing {
-            // Asked afterwards: what was taken out in between was noted before.
+            // Read after the payloads: a range is recorded before its payloads are deleted.
             if seq.unsigned_abs() > self.archived_to().await? {
                 return Err(Error::Corrupt { seq: *seq });
             }

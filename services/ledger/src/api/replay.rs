@@ -1,8 +1,8 @@
 //! Replays, shared by REST and gRPC.
 //!
-//! Every caller who may read events may replay them, on the bus or to an own webhook endpoint. The
-//! caller's visibility is stored with the replay. Callers see their own replays. Administrators and
-//! auditors see all replays; administrators may cancel all.
+//! Every caller who may read events may replay them, on the bus or to a webhook endpoint of their
+//! own. The caller's visibility is stored with the replay. Callers see their own replays.
+//! Administrators and auditors see all replays; administrators may cancel all.
 
 mod grpc;
 pub(super) mod rest;

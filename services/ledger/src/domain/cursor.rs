@@ -3,7 +3,7 @@
 //! A cursor is opaque to callers. It holds the sequence of the last returned entry and the time
 //! bounds resolved for the first page, so that `since=2h` does not move between pages. It also
 //! holds a digest of the request, so that it cannot be used with another one. It grants no rights:
-//! visibility is evaluated anew for each page.
+//! visibility is evaluated again for each page.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,8 +1,8 @@
-//! Runs Slurm's commands: bounded in number, time and output, with an environment that makes their output readable.
+//! Runs Slurm's commands: limited in number, time and output, with an environment that makes their output parseable.
 //!
-//! The environment is built anew, since a dozen `SQUEUE_*`, `SACCT_*` and `SLURM_*` variables change what the commands print.
-//! `SLURM_TIME_FORMAT=%s` makes squeue, scontrol, sacct and sinfo print times as seconds since 1970 (seen on 22.05.8 for each of
-//! them; `SLURM_TIME_FORMAT` is in their manuals since 14.03). `SLURM_BITSTR_LEN=0` keeps long lists of array tasks whole.
+//! The environment is built from scratch, since a dozen `SQUEUE_*`, `SACCT_*` and `SLURM_*` variables change what the commands print.
+//! `SLURM_TIME_FORMAT=%s` makes squeue, scontrol, sacct and sinfo print times as seconds since 1970 (seen on 22.05.8 for each of them;
+//! `SLURM_TIME_FORMAT` is in their manuals since 14.03). `SLURM_BITSTR_LEN=0` keeps long lists of array tasks whole.
 
 use std::{
     env,
@@ -22,13 +22,13 @@ use tokio::{
 
 use crate::{Config, Error, metrics, request_limits::RequestLimits, spill::Text};
 
-/// More output than 100,000 jobs make (`scontrol show jobs`: about 1.1 kB each).
+/// More than the output of 100,000 jobs (`scontrol show jobs`: about 1.1 kB each).
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
-/// Slurm's error texts are short; the rest of a flood is dropped.
+/// Slurm's error texts are short; the rest of a longer one is dropped.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
-/// Of an answer of white space only.
+/// Longest output that may count as blank.
 const MAX_BLANK_BYTES: usize = 1 << 10;
-/// What a command may take over from our own environment.
+/// Variables inherited from our own environment.
 const INHERITED: [&str; 6] = [
     "PATH",
     "HOME",
@@ -38,7 +38,6 @@ const INHERITED: [&str; 6] = [
     "SLURM_JWT",
 ];
 
-/// Starts Slurm's commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Runner {
     config: Config,
@@ -46,7 +45,7 @@ pub(crate) struct Runner {
     limits: RequestLimits,
 }
 
-/// What a command printed.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Output<T = String> {
     pub(crate) stdout: T,
@@ -79,7 +78,7 @@ impl Runner {
         }
     }
 
-    /// One that waits longer for answers, in places of its own, within the same number of commands per second.
+    /// A runner with another deadline and separate permits, within the same number of commands per second.
     pub(crate) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
             limits: self.limits.with_timeout(command_timeout),
@@ -87,7 +86,7 @@ impl Runner {
         }
     }
 
-    /// The slurm.conf the commands are told to use, if they are told.
+    /// The slurm.conf passed to the commands, if any.
     pub(crate) fn conf(&self) -> Option<PathBuf> {
         let (_, conf) = self
             .environment
@@ -107,14 +106,14 @@ impl Runner {
             .map_err(|source| Error::Io { command, source })
     }
 
-    /// The same for an answer that may be too long to hold.
+    /// As [`Self::run`], for output that may be too long for memory.
     pub(crate) async fn run_long(
         &self,
         command: &'static str,
         arguments: &[&str],
     ) -> Result<Text, Error> {
         let output = self.run_any_long(command, arguments).await?;
-        // Nothing but an error, and status 0: as little an answer as with status 1.
+        // Only an error message, with status 0: treated like status 1.
         let only_error = output.stderr.contains("error") && {
             let begin = output.stdout.window(0, MAX_BLANK_BYTES);
             let begin = begin.map_err(|source| Error::Io { command, source })?;
@@ -128,7 +127,7 @@ impl Runner {
         Err(error)
     }
 
-    /// Runs a command whose failure may mean something. Output that was cut is an error already.
+    /// Runs a command whose failure may be a result. Truncated output is an error.
     pub(crate) async fn run_any(
         &self,
         command: &'static str,
@@ -143,7 +142,7 @@ impl Runner {
         })
     }
 
-    /// The same for an answer that may be too long to hold.
+    /// As [`Self::run_any`], for output that may be too long for memory.
     pub(crate) async fn run_any_long(
         &self,
         command: &'static str,
@@ -187,7 +186,7 @@ impl Runner {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            // Of its own, so that what a wrapper of the site has started ends with it.
+            // A separate group, so that processes started by a site's wrapper end with it.
             .process_group(0)
             .spawn()
             .map_err(|source| match source.kind() {
@@ -237,7 +236,7 @@ impl Runner {
     }
 }
 
-/// A command with all that it has started. Killed on drop, unless it ended by itself.
+/// A command with all processes it has started. Killed on drop, unless it ended by itself.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
@@ -246,7 +245,7 @@ impl ProcessGroup {
         Self(id)
     }
 
-    /// Its number may be another's by now.
+    /// Its id may belong to another process by now.
     fn has_ended(mut self) {
         self.0 = None;
     }
@@ -265,13 +264,13 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<V
     if let Some(stream) = stream {
         let mut limited = stream.take(most + 1);
         limited.read_to_end(&mut bytes).await?;
-        // Read on, so that the child does not hang on a full pipe until its deadline.
+        // Read to the end, so that the child does not hang on a full pipe until its deadline.
         tokio::io::copy(&mut limited.into_inner(), &mut tokio::io::sink()).await?;
     }
     Ok(bytes)
 }
 
-/// Job names may hold any byte; bytes that are no UTF-8 become replacement characters.
+/// Job names may hold any byte; invalid UTF-8 becomes replacement characters.
 fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())

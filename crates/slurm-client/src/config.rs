@@ -28,7 +28,7 @@ pub struct Config {
     pub rest_user: Option<String>,
 }
 
-/// A sweep is one command; what 16 doorbells cause is 17 at most.
+/// A poll is one command; 16 doorbells cause 17 at most.
 const COMMANDS_PER_SECOND: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0");
 
 impl Default for Config {
@@ -74,7 +74,7 @@ impl Default for RestUrl {
     }
 }
 
-/// The text is no address of slurmrestd.
+/// The text is not an address of slurmrestd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read rest_url {text:?}: expected unix:///path or http(s)://host:port")]
 pub struct ParseRestUrlError {
@@ -99,7 +99,7 @@ impl FromStr for RestUrl {
             .or_else(|| text.strip_prefix("https://"))
             .ok_or_else(error)?;
         let host = rest.split('/').next().unwrap_or_default();
-        // A user or password here would end up in messages; a query belongs to no base address.
+        // A user or password here would end up in messages; a base address has no query.
         let sane = !host.is_empty()
             && !rest.contains(['@', '?', '#', ' '])
             && reqwest::Url::parse(text).is_ok();

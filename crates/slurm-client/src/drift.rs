@@ -1,6 +1,6 @@
-//! Forms that Slurm printed and this version does not know, for people: in Slurm's own words, with nothing of a job or a person.
+//! Drift: forms in Slurm's output that this version does not know, described in Slurm's own keywords without data of a job or a person.
 //!
-//! They are noted where answers are read, whoever asked, and taken by the service that publishes them.
+//! Drift is recorded where responses are parsed, whoever sent the query, and taken by the service that publishes it.
 
 mod log;
 
@@ -13,27 +13,27 @@ pub(crate) use self::log::{DriftLog, Unread};
 use crate::parse::{NO_ID, NO_NAME, NOT_WHOLE};
 use crate::{AccountingRecord, JobRecord, NodeRecord};
 
-/// Forms that are published in one day: a release with more of them needs a new version of the mesh, not more events.
+/// Limit of forms published in one day: a release with more of them requires a new version of the mesh, not more events.
 const MAX_DRIFT_EVENTS_PER_DAY: usize = 50;
-/// Longest word of Slurm that is quoted.
+/// Longest keyword of Slurm that is quoted.
 const MAX_WORD_CHARS: usize = 64;
 /// Longest example.
 const MAX_EXAMPLE_CHARS: usize = 120;
 const SLURMCTLD: &str = "slurmctld";
 const SLURMDBD: &str = "slurmdbd";
 
-/// One form that is not known.
+/// One unknown form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// What it is a form of, in one word; label of a metric.
+    /// Kind of the form in one word; label of a metric.
     pub what: &'static str,
-    /// Whose answer it was in.
+    /// Source of the response.
     pub source: &'static str,
-    /// The form, for people.
+    /// Description of the form.
     pub message: String,
-    /// What it looked like first, in characters that say nothing of a job or a person; may be empty.
+    /// The first occurrence, in characters that reveal nothing of a job or a person; may be empty.
     pub example: String,
-    /// How often it was seen.
+    /// Number of occurrences.
     pub count: u64,
 }
 
@@ -48,7 +48,7 @@ impl Drift {
         }
     }
 
-    /// The form with its example.
+    /// The description with its example.
     pub fn text(&self) -> String {
         if self.example.is_empty() {
             return self.message.clone();
@@ -59,7 +59,7 @@ impl Drift {
         )
     }
 
-    /// Rows of an answer that could not be read and were left out.
+    /// Rows of a response that could not be parsed and were left out.
     pub(crate) fn of_rows(command: &'static str, unread: &Unread) -> Self {
         let source = source_of(command);
         let message = format!("{source} printed rows that this version cannot read ({command})");
@@ -70,7 +70,7 @@ impl Drift {
         }
     }
 
-    /// An answer that could not be read.
+    /// A response that could not be parsed.
     pub(crate) fn of_answer(command: &'static str, problem: &'static str, excerpt: &str) -> Self {
         let source = source_of(command);
         let message = format!(
@@ -82,7 +82,7 @@ impl Drift {
         }
     }
 
-    /// A record of a job of which nothing was taken. Not if what its user wrote may be the cause.
+    /// A rejected record of a job. `None` if text written by its user may be the cause.
     pub(crate) fn of_job_record(problem: &'static str) -> Option<Self> {
         let is_form = [NO_ID, NO_NAME, NOT_WHOLE].contains(&problem);
         is_form.then(|| {
@@ -92,7 +92,7 @@ impl Drift {
         })
     }
 
-    /// What is not known in a record of the controller.
+    /// Unknown forms in a record of the controller.
     pub(crate) fn of_record(record: &JobRecord) -> Vec<Self> {
         let missing = (record.job_id.is_none() || record.submit.is_none()).then(|| {
             let message = format!("{SLURMCTLD} printed a job without an id or a submit time");
@@ -103,12 +103,12 @@ impl Drift {
             .collect()
     }
 
-    /// What is not known in a row of accounting.
+    /// Unknown forms in a row of accounting.
     pub(crate) fn of_row(row: &AccountingRecord) -> Vec<Self> {
         Self::of_job(SLURMDBD, &row.state, row.oddities).collect()
     }
 
-    /// What is not known in a record of a node.
+    /// Unknown forms in a record of a node.
     pub(crate) fn of_node(node: &NodeRecord) -> Vec<Self> {
         let values = "a TRES or a number of a node";
         Self::of_words(SLURMCTLD, "node_state", "node", &node.state.unknown)
@@ -145,7 +145,7 @@ impl Drift {
         })
     }
 
-    /// Whether to publish it on a day (since 1970), and notes that it was. `published` has the forms of that day.
+    /// Decides whether to publish it on a day (since 1970), and records that it was. `published` has the forms of that day.
     pub fn note(&self, published: &mut BTreeMap<String, i64>, day: i64) -> bool {
         published.retain(|_, last| *last == day);
         if published.contains_key(&self.message) || published.len() >= MAX_DRIFT_EVENTS_PER_DAY {
@@ -156,7 +156,7 @@ impl Drift {
     }
 }
 
-/// Whose answer it is.
+/// Source of a command's responses.
 fn source_of(command: &str) -> &'static str {
     let of_accounting = ["sacct", "slurmrestd a", "slurmrestd u"];
     if of_accounting.iter().any(|begin| command.starts_with(begin)) {
@@ -166,7 +166,7 @@ fn source_of(command: &str) -> &'static str {
     }
 }
 
-/// What a text looks like: runs of letters become `x`, runs of digits `0`, and what is neither stays.
+/// The shape of a text: runs of letters become `x`, runs of digits `0`, other characters stay.
 fn shape(text: &str) -> String {
     let mut shape = String::new();
     let mut last = None;
@@ -191,7 +191,7 @@ fn shape(text: &str) -> String {
     shape
 }
 
-/// Slurm writes states in capitals; anything else could be part of what a user wrote.
+/// Slurm writes states in capitals; anything else could be part of a user's text.
 fn slurms_word(word: &str) -> String {
     let is_slurms = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     word.chars()

@@ -1,12 +1,12 @@
-//! What can go wrong when Slurm is asked.
+//! Errors of queries to Slurm.
 
 use std::{io, path::PathBuf, time::Duration};
 
-/// Why there is no answer. Texts of Slurm are cut to a few hundred characters.
+/// Why a query has no usable response. Texts of Slurm are truncated to a few hundred characters.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The command is not there.
+    /// The command is not installed.
     #[error("run {command}: not found; {hint}")]
     NotInstalled {
         /// The command.
@@ -14,21 +14,21 @@ pub enum Error {
         /// What to do.
         hint: String,
     },
-    /// The slurm.conf that was named is not there. Asked first, since the commands would try for a minute.
+    /// The configured slurm.conf does not exist. Checked first, since the commands would retry for a minute.
     #[error("read slurm.conf: {} cannot be opened; set conf in [slurm] or SLURM_CONF", path.display())]
     ConfigMissing {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The command could not be started, or its output not be read.
+    /// The command could not be started, or its output could not be read.
     #[error("run {command}")]
     Io {
         /// The command.
         command: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -40,12 +40,12 @@ pub enum Error {
         /// The limit.
         after: Duration,
     },
-    /// slurmctld cannot be reached or is a standby.
+    /// slurmctld cannot be reached or is on standby.
     #[error("{command}: slurmctld does not answer ({message}); check that it runs: scontrol ping")]
     ControllerDown {
         /// The command.
         command: &'static str,
-        /// Slurm's words.
+        /// Slurm's message.
         message: String,
     },
     /// munge cannot be reached or refuses.
@@ -55,7 +55,7 @@ pub enum Error {
     MungeDown {
         /// The command.
         command: &'static str,
-        /// Slurm's words.
+        /// Slurm's message.
         message: String,
     },
     /// slurmdbd cannot be reached, or the cluster has none.
@@ -65,7 +65,7 @@ pub enum Error {
     AccountingDown {
         /// The command.
         command: &'static str,
-        /// Slurm's words.
+        /// Slurm's message.
         message: String,
     },
     /// The file with the token for slurmrestd cannot be read, or holds none.
@@ -73,7 +73,7 @@ pub enum Error {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         problem: String,
     },
     /// slurmrestd cannot be reached.
@@ -85,10 +85,10 @@ pub enum Error {
         command: &'static str,
         /// Its address.
         url: String,
-        /// Why.
+        /// Cause.
         problem: String,
     },
-    /// slurmrestd or the daemon behind it refuses the user or the token: HTTP 401, 403, 511, or 500 with such words (22.05).
+    /// slurmrestd or the daemon behind it refuses the user or the token: HTTP 401, 403, 511, or 500 with such a message (22.05).
     #[error(
         "{command}: slurmrestd refuses us with HTTP {status} ({message}); check token_file (is it expired?) and rest_user in [slurm], and how slurmrestd authenticates"
     )]
@@ -97,79 +97,79 @@ pub enum Error {
         command: &'static str,
         /// HTTP status.
         status: u16,
-        /// Slurm's words.
+        /// Slurm's message.
         message: String,
     },
-    /// HTTP 200, and errors in the document: what it holds besides proves nothing.
+    /// HTTP 200 with errors in the document: its other contents prove nothing.
     #[error("{command}: slurmrestd answers and reports errors: {message}")]
     Reported {
         /// The request.
         command: &'static str,
-        /// Slurm's words.
+        /// Slurm's message.
         message: String,
     },
-    /// slurmrestd serves no version of its API that has this question.
+    /// slurmrestd serves no version of its API that supports this query.
     #[error(
         "{command}: slurmrestd serves {served} only; this needs {needed}: start it with such a plugin (-s, -d)"
     )]
     NotServed {
         /// The request.
         command: &'static str,
-        /// What it serves.
+        /// Versions that it serves.
         served: String,
-        /// What would do.
+        /// Versions that would suffice.
         needed: &'static str,
     },
-    /// slurmrestd has no such question.
+    /// slurmrestd has no such query.
     #[error(
         "slurmrestd cannot be asked for {question}: set source = \"cli\" in [slurm], where Slurm's commands are"
     )]
     NotOverRest {
-        /// What was wanted.
+        /// The query.
         question: &'static str,
     },
-    /// The answer is older than one that came before the question: a proxy's cache, or another controller.
+    /// The response is older than one received before the request: from a proxy's cache, or another controller.
     #[error("{command}: the answer is of {this}, one of {newest} came before; asked again later")]
     Stale {
         /// The request.
         command: &'static str,
-        /// The controller's time of this answer.
+        /// The controller's time of this response.
         this: i64,
-        /// The newest one seen.
+        /// The newest time seen.
         newest: i64,
     },
-    /// Any other failure Slurm reports.
+    /// Any other failure that Slurm reports.
     #[error("{command} failed with status {status}: {message}")]
     Failed {
         /// The command.
         command: &'static str,
         /// Exit status, -1 if a signal ended it; HTTP status of a request.
         status: i32,
-        /// Slurm's words.
+        /// Slurm's message.
         message: String,
     },
-    /// The answer is not what the command prints.
+    /// The response does not have the command's format.
     #[error("read answer of {command}: {problem} in {excerpt:?}")]
     Malformed {
         /// The command.
         command: &'static str,
-        /// What is wrong.
+        /// What is wrong with it.
         problem: &'static str,
-        /// Where.
+        /// The offending text.
         excerpt: String,
     },
-    /// The answer is empty or cut although the command reports success: it proves nothing.
+    /// The response is empty or truncated although the command reports success: it proves nothing.
     #[error("inconclusive answer of {command}: {problem}")]
     Suspicious {
         /// The command.
         command: &'static str,
-        /// What is wrong.
+        /// What is wrong with it.
         problem: &'static str,
     },
 }
 
 impl Error {
-    /// A word for metrics, from a small closed set.
+    /// Label for metrics, from a small closed set.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NotInstalled { .. } => "not_installed",
@@ -192,7 +192,7 @@ impl Error {
         }
     }
 
-    /// Whether trying again later may help without anybody changing a file.
+    /// True if a retry may succeed without a change of configuration.
     pub const fn is_transient(&self) -> bool {
         !matches!(
             self,
@@ -203,13 +203,13 @@ impl Error {
         )
     }
 
-    /// Sorts what a failed command wrote to stderr.
+    /// Classifies a failed command's stderr.
     pub(crate) fn from_stderr(command: &'static str, status: i32, stderr: &str) -> Self {
         let accounting = matches!(command, "sacct" | "sacctmgr");
         Self::from_words(command, status, stderr, accounting)
     }
 
-    /// Sorts Slurm's words about a failure; `accounting` says whether slurmdbd was asked.
+    /// Classifies Slurm's message; `accounting` is true if slurmdbd was queried.
     pub(crate) fn from_words(
         command: &'static str,
         status: i32,
@@ -246,7 +246,7 @@ impl Error {
             "unable to establish control machine address",
             "socket timed out",
             "connection refused",
-            // Killed in the middle of the question (26.05).
+            // slurmctld was killed during the request (26.05).
             "connection reset by peer",
             "connection failure",
             "zero bytes were transmitted",

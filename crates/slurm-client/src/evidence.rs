@@ -1,14 +1,14 @@
-//! What Slurm's hooks bring along in their environment. Pure.
+//! Data from the environment of Slurm's hooks. Pure.
 //!
-//! Evidence, not truth: an event is built from it only if Slurm itself has purged the job. A jobcomp/script record is as good
-//! as Slurm's own, since slurmctld wrote it at the end of the run, with the state; the other hooks' environment has no state.
+//! It is evidence, not truth: an event is built from it only if Slurm itself has purged the job. A jobcomp/script record is as good as
+//! Slurm's own, since slurmctld writes it at the end of the run, with the state. The environment of other hooks has no state.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use slurm_types::{ExitCode, JobBaseState, JobId, JobState, TimeLimit, UnixTime, no_val};
 
-/// The environment is none of the hook's.
+/// The environment is not that of the hook.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read the environment of a hook: {variable} is missing or no {expected}")]
 pub struct ReadEvidenceError {
@@ -16,10 +16,10 @@ pub struct ReadEvidenceError {
     expected: &'static str,
 }
 
-/// What jobcomp/script (`JobCompType=jobcomp/script`) reports about a run that ended.
+/// Record of jobcomp/script (`JobCompType=jobcomp/script`) about a run that ended.
 ///
-/// Seen on 22.05.8, 24.11.5 and 26.05.5. A requeued run has `JOBSTATE=PENDING` (plain requeue) or the state of its end
-/// (`PREEMPTED`, `NODE_FAIL`). A run that never started has `START` equal to `END` and no nodes.
+/// Seen on 22.05.8, 24.11.5 and 26.05.5. A requeued run has `JOBSTATE=PENDING` (plain requeue) or the state of its end (`PREEMPTED`,
+/// `NODE_FAIL`). A run that never started has `START` equal to `END` and no nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionRecord {
     /// The record's own id.
@@ -60,7 +60,7 @@ pub struct CompletionRecord {
     pub cpus: Option<u32>,
     /// When this run was submitted.
     pub submit: Option<UnixTime>,
-    /// When it was allowed to run (24.11 and later).
+    /// When it became eligible (24.11 and later).
     pub eligible: Option<UnixTime>,
     /// When it started; equal to the end if it never did.
     pub start: Option<UnixTime>,
@@ -72,13 +72,13 @@ pub struct CompletionRecord {
     pub exit_code: Option<ExitCode>,
     /// Highest exit code of its steps.
     pub derived_exit_code: Option<ExitCode>,
-    /// Reason it last waited for.
+    /// Last reason it waited for.
     pub previous_reason: String,
     /// Dependency.
     pub dependency: String,
     /// Reservation.
     pub reservation: String,
-    /// Features asked for.
+    /// Requested features.
     pub constraints: String,
     /// Working directory.
     pub work_dir: String,
@@ -91,7 +91,7 @@ pub struct CompletionRecord {
 }
 
 impl CompletionRecord {
-    /// Reads the environment jobcomp/script was started with.
+    /// Reads the environment of jobcomp/script.
     pub fn from_env(env: &BTreeMap<String, String>) -> Result<Self, ReadEvidenceError> {
         let env = Env(env);
         Ok(Self {
@@ -134,21 +134,21 @@ impl CompletionRecord {
         })
     }
 
-    /// Whether nodes were ever allocated to this run.
+    /// True if nodes were ever allocated to this run.
     pub fn was_allocated(&self) -> bool {
         !self.nodes.is_empty()
     }
 
-    /// Whether the run went back to the queue without another end: `JOBSTATE=PENDING` or `REQUEUED`.
+    /// True if the run went back to the queue without another end: `JOBSTATE=PENDING` or `REQUEUED`.
     pub fn requeued(&self) -> bool {
         self.state.is(JobBaseState::Pending) || self.state.has(slurm_types::JobFlag::Requeued)
     }
 }
 
-/// What PrologSlurmctld, EpilogSlurmctld, Prolog and Epilog tell: which job to look at, and a little more.
+/// Environment of PrologSlurmctld, EpilogSlurmctld, Prolog and Epilog: identifies the job and little more.
 ///
-/// No submit time, no state, and the restart count of an Epilog is off by one after some requeues (22.05 to 26.05): good for finding
-/// the job, not for naming its run.
+/// It has no submit time and no state, and the restart count of an Epilog is off by one after some requeues (22.05 to 26.05). So it
+/// identifies the job, but not the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HookEnv {
     /// The hook: `prolog_slurmctld`, `epilog_slurmctld`, `prolog_slurmd`, `epilog_slurmd`, …
@@ -192,7 +192,7 @@ pub struct HookEnv {
 }
 
 impl HookEnv {
-    /// Reads the environment such a hook was started with.
+    /// Reads the environment of such a hook.
     pub fn from_env(env: &BTreeMap<String, String>) -> Result<Self, ReadEvidenceError> {
         let env = Env(env);
         let job_id = env.job("SLURM_JOB_ID").or_else(|| env.job("SLURM_JOBID"));

@@ -1,16 +1,20 @@
-//! Asks Slurm by its commands or by slurmrestd and returns records. The only place that knows how.
+//! Queries Slurm by its commands or by slurmrestd and returns records. The only crate that knows how.
 //!
-//! - [`Slurm::queue`]: one cheap poll of the whole queue (`squeue`, text columns; `/jobs` if anything changed).
+//! - [`Slurm::list_queue`]: one cheap poll of the whole queue (`squeue`, text columns; `/jobs` if anything changed).
 //! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`; `/job/ID`).
 //! - [`Slurm::accounting`]: runs the controller has purged (`sacct -D -X`; `/slurmdb/…/jobs`).
-//! - [`Slurm::access`]: who may do what (`sacctmgr`; `/slurmdb/…/associations` and `users`). [`Slurm::transactions`]: who changed it (`sacctmgr`).
-//! - [`Slurm::usage`]: what ended runs used, step by step (`sacct -D`).
+//! - [`Slurm::access`]: associations and users (`sacctmgr`; `/slurmdb/…/associations` and `users`). [`Slurm::transactions`]: changes to
+//!   them (`sacctmgr`).
+//! - [`Slurm::usage`]: resource usage of ended runs, step by step (`sacct -D`).
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: the environment of hooks. Pure.
 //!
-//! Every command has a deadline, is killed when its future is dropped, and waits for one of two permits and for the rate limiter (so many//! commands per second, however many doorbells arrive). An answer that is cut, malformed or not certain is an error or says
-//! so in its record: never an empty list, never a guess. Deliberately absent: the commands' JSON output (22.05's `sacct --json` loses
-//! exit codes, `squeue --json` costs fifteen times the text), writing to Slurm.
+//! Every command has a deadline and is killed when its future is dropped. It waits for one of two permits and for the rate limiter, which
+//! bounds the commands per second however many doorbells arrive. A truncated, malformed or uncertain response is an error, or is marked so
+//! in its record: never an empty list, never a guess.
+//!
+//! Deliberately absent: the commands' JSON output (22.05's `sacct --json` loses exit codes, `squeue --json` costs fifteen times the text),
+//! and writes to Slurm.
 
 mod cli;
 mod command;

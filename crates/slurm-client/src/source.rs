@@ -1,4 +1,4 @@
-//! Slurm as the services know it: the same questions and records, whichever way it is asked.
+//! The services' interface to Slurm: the same queries and records, by commands or by REST.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::{
     drift::DriftLog, metrics, rest::Rest,
 };
 
-/// Shortest pause between two sweeps over REST, whose answers cost slurmrestd and slurmctld much more than a command's.
+/// Shortest pause between two polls over REST, which cost slurmrestd and slurmctld much more than a command.
 const MIN_REST_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Slurm, by its commands or by slurmrestd. Cheap to clone; clones share the bound on questions at a time.
+/// A client of Slurm, by its commands or by slurmrestd. Cheap to clone; clones share the limit of concurrent queries.
 #[derive(Clone, Debug)]
 pub struct Slurm(Inner);
 
@@ -23,11 +23,11 @@ enum Inner {
     Rest(Rest),
 }
 
-/// Which runs accounting is asked for.
+/// Selects runs of accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountingQuery {
-    /// Runs in any state that lived at some time in the window. Leaves out what never became eligible (held, dependent): ask
-    /// for those by id.
+    /// Runs in any state that lived at some time in the window. Leaves out runs that never became eligible (held, dependent): query those
+    /// by id.
     Window {
         /// Begin of the window.
         start: UnixTime,
@@ -38,16 +38,16 @@ pub enum AccountingQuery {
     Jobs(Vec<JobId>),
 }
 
-/// What the controllers say about themselves.
+/// Status of the controllers, by their own report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// Whether one of them is up.
+    /// True if one of them is up.
     pub up: bool,
     /// Lines as `scontrol ping` prints them: `Slurmctld(primary) at vm is UP`.
     pub lines: Vec<String>,
 }
 
-/// Asks the same question of whichever source there is.
+/// Forwards a query to the configured source.
 macro_rules! ask {
     ($self:ident.$question:ident($($argument:expr),*)) => {
         {
@@ -63,7 +63,7 @@ macro_rules! ask {
 }
 
 impl Slurm {
-    /// Takes the configuration; asks nothing yet.
+    /// Creates a client; sends nothing yet.
     pub fn new(config: Config) -> Self {
         metrics::describe();
         Self(match config.source {
@@ -72,7 +72,7 @@ impl Slurm {
         })
     }
 
-    /// One that waits longer for answers, within the same number of questions per second.
+    /// A client with another deadline, within the same number of queries per second.
     #[must_use]
     pub fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self(match &self.0 {
@@ -81,7 +81,7 @@ impl Slurm {
         })
     }
 
-    /// What is asked, for messages: `slurm commands` or `slurmrestd`.
+    /// Name of the source for messages: `slurm commands` or `slurmrestd`.
     pub const fn source(&self) -> &'static str {
         match &self.0 {
             Inner::Cli(_) => "slurm commands",
@@ -89,18 +89,18 @@ impl Slurm {
         }
     }
 
-    /// Whether slurmrestd is asked.
+    /// True if slurmrestd is the source.
     pub const fn over_rest(&self) -> bool {
         matches!(self.0, Inner::Rest(_))
     }
 
-    /// Whether it has the log of access changes: slurmrestd has no question for slurmdbd's log.
+    /// True if the log of access changes is available: slurmrestd has no query for slurmdbd's log.
     pub const fn has_transaction_log(&self) -> bool {
         !self.over_rest()
     }
 
-    /// The shortest polite pause after an answer that took so long. None with commands, whose number per second is bounded anyway; 20
-    /// times the answer and at least 30 s with REST, where slurmrestd makes the answer at fifteen times the cost.
+    /// The shortest polite pause after a response that took this long. None with commands, whose rate is limited anyway. With REST, 20
+    /// times the response time and at least 30 s: slurmrestd needs fifteen times the effort.
     pub fn min_poll_interval(&self, last_answer: Duration) -> Duration {
         match &self.0 {
             Inner::Cli(_) => Duration::ZERO,
@@ -115,18 +115,18 @@ impl Slurm {
         }
     }
 
-    /// What answers had since the last call that is not known, to this and to its clones: each form once.
+    /// Unknown forms in responses since the last call, to this client and its clones: each form once.
     pub fn take_drifts(&self) -> Vec<Drift> {
         self.drifts().take()
     }
 
-    /// The same, once there is something. For one caller.
+    /// As [`Slurm::take_drifts`], but waits until there is one. For one caller.
     pub async fn next_drifts(&self) -> Vec<Drift> {
         self.drifts().next().await
     }
 
-    /// Every job the controller has in memory, a few columns each. With commands 0.1 s and 1 MB at 10,000 jobs, with REST 3 to 9 s
-    /// and up to 92 MB unless nothing has changed since the last sweep.
+    /// Every job in the controller's memory, a few columns each. By commands 0.1 s and 1 MB at 10,000 jobs; by REST 3 to 9 s and up to 92
+    /// MB unless nothing has changed since the last poll.
     pub async fn list_queue(&self) -> Result<QueueListing, Error> {
         ask!(self.list_queue())
     }
@@ -136,13 +136,14 @@ impl Slurm {
         ask!(self.jobs(ids))
     }
 
-    /// Full records of these very jobs in this order, a part at a time: for so many that they should not be held at once. Neither the tasks of
-    /// an array nor the components of a heterogeneous job come with it. A job that has no clear record is left out.
+    /// Full records of exactly these jobs in this order, in pages: for more jobs than should be held in memory. Neither tasks of an array
+    /// nor components of a heterogeneous job are added. Jobs without a clear record are left out.
     pub async fn job_pages(&self, ids: Vec<JobId>) -> Result<JobPages, Error> {
         ask!(self.job_pages(ids))
     }
 
-    /// The same as [`Slurm::jobs`], but a job that a list of all leaves out is said to be unlisted and not asked for by its id: for many jobs that may not exist.
+    /// As [`Slurm::jobs`], but a job that is absent from a list of all jobs is returned as unlisted and not looked up by its id: for many
+    /// jobs that may not exist.
     pub async fn jobs_from_list(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         let answer = match &self.0 {
             Inner::Cli(cli) => cli.jobs_from_list(ids).await,
@@ -152,7 +153,7 @@ impl Slurm {
         answer
     }
 
-    /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
+    /// Runs in accounting, one row per attempt (and per resize). A job unknown to accounting gives no row.
     pub async fn accounting(
         &self,
         query: &AccountingQuery,
@@ -160,25 +161,27 @@ impl Slurm {
         ask!(self.accounting(query))
     }
 
-    /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
-    /// tasks along, unless it is asked for as a task.
+    /// Every run of these jobs with its steps and their usage. The task that has the array's own id brings the array's other tasks along,
+    /// unless it is requested as a task.
     pub async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
         ask!(self.usage(jobs))
     }
 
-    /// Which tasks these arrays were submitted with, as far as accounting knows. Over REST without what was ordered.
+    /// The tasks that these arrays were submitted with, as far as accounting knows. Over REST without the submit command.
     pub async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<ArraySubmission>, Error> {
         ask!(self.submitted(arrays))
     }
 
-    /// Every association of a cluster and every user. Comments are asked for only where wanted: 22.05 has none, and its commands refuse.
+    /// Every association of a cluster and every user. Comments are requested only if `comments` is set: 22.05 has none, and its commands
+    /// refuse the column.
     ///
-    /// An answer that leaves out what every cluster has, or that contradicts itself, is an error: nobody lost access then.
+    /// A response that lacks what every cluster has, or that contradicts itself, is an error, so that access never seems revoked by
+    /// mistake.
     pub async fn access(&self, cluster: &str, comments: bool) -> Result<AccessRecords, Error> {
         ask!(self.access(cluster, comments))
     }
 
-    /// What was changed with sacctmgr since then; nothing new is an empty list. Not over REST, which has no such question.
+    /// Changes made with sacctmgr since then; an empty list if there are none. Not over REST, which has no such query.
     pub async fn transactions(&self, since: UnixTime) -> Result<Vec<Transaction>, Error> {
         let answer = match &self.0 {
             Inner::Cli(cli) => cli.transactions(since).await,
@@ -200,18 +203,18 @@ impl Slurm {
         ask!(self.partitions())
     }
 
-    /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them, and
-    /// `AsOf`, its clock. Over REST only what slurmrestd has: cluster, version, clock, whether there is accounting.
+    /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them, and `AsOf`,
+    /// its clock. Over REST only what slurmrestd has: cluster, version, clock, and whether there is accounting.
     pub async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
         ask!(self.config())
     }
 
-    /// Whether a controller is up. Every controller being down is an answer, not an error.
+    /// Checks whether a controller is up. Every controller being down is a result, not an error.
     pub async fn ping(&self) -> Result<Ping, Error> {
         ask!(self.ping())
     }
 
-    /// Version of what is asked: `22.05.8`. With commands, no daemon is asked.
+    /// Version of the source: `22.05.8`. With commands, no daemon is contacted.
     pub async fn version(&self) -> Result<String, Error> {
         ask!(self.version())
     }

@@ -1,4 +1,4 @@
-//! What answers had that is not known, from where they are read to whoever publishes it.
+//! Collects drift from the parsers for the service that publishes it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use super::Drift;
 use crate::error::excerpt;
 use crate::{Error, JobRecord, metrics};
 
-/// Forms that are held until they are taken; nobody publishes so many.
+/// Limit of forms that are held until they are taken; more than are ever published.
 const MAX_FORMS: usize = 100;
 
-/// Rows of an answer that could not be read.
+/// Rows of a response that could not be parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unread {
     pub(crate) count: usize,
@@ -29,7 +29,7 @@ impl Unread {
     }
 }
 
-/// What was not known, by its form. Clones share it.
+/// Recorded drift, by form. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DriftLog(Arc<Inner>);
 
@@ -61,7 +61,7 @@ impl DriftLog {
         self.0.noted.notify_one();
     }
 
-    /// Notes what is not known of a job's record, or why nothing is taken of it.
+    /// Records unknown forms of a job's record, or why it was rejected.
     pub(crate) fn job(&self, record: Result<&JobRecord, &'static str>) {
         match record {
             Ok(record) => self.note(Drift::of_record(record)),
@@ -69,7 +69,7 @@ impl DriftLog {
         }
     }
 
-    /// Notes rows that are left out of an answer that is taken.
+    /// Records rows that are left out of an accepted response.
     pub(crate) fn unread(&self, command: &'static str, unread: &Unread) {
         metrics::unread(command, unread.count);
         if unread.count > 0 {
@@ -77,7 +77,7 @@ impl DriftLog {
         }
     }
 
-    /// Notes an answer that is refused because it cannot be read.
+    /// Records a response that is refused because it cannot be parsed.
     pub(crate) fn refused<T>(&self, answer: &Result<T, Error>) {
         if let Err(Error::Malformed {
             command,
@@ -96,7 +96,7 @@ impl DriftLog {
         drifts
     }
 
-    /// Waits until there is something.
+    /// Waits until there is drift, and takes it.
     pub(crate) async fn next(&self) -> Vec<Drift> {
         loop {
             let taken = self.take();

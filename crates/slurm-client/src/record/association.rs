@@ -1,4 +1,4 @@
-//! Who may do what: accounting's associations, users, and the log of who changed them.
+//! Access records: accounting's associations and users, and the log of their changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,26 +10,26 @@ use crate::{Error, metrics};
 /// An account of a cluster, or a user in one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssociationRecord {
-    /// Slurm's id of it; 0 over REST before 26.05, which does not print it.
+    /// Slurm's id; 0 over REST before 26.05, which does not print it.
     pub id: u32,
     /// Account.
     pub account: String,
     /// User; empty for the account itself.
     pub user: String,
-    /// The only partition it is good for; empty for all.
+    /// The only partition it applies to; empty for all.
     pub partition: String,
-    /// The account above; empty for users and for the root account.
+    /// The parent account; empty for users and for the root account.
     pub parent: String,
-    /// QOS that may be used, those inherited from the account included.
+    /// Allowed QOS, including those inherited from the account.
     pub qos: BTreeSet<String>,
-    /// RequestLimits and the like by Slurm's names, e.g. `MaxJobs`; what is not set is absent. Slurm shows `Max` limits of an account at
-    /// its users, too, `Grp` limits only where they are set (22.05).
+    /// Limits and other settings by Slurm's names, e.g. `MaxJobs`; unset ones are absent. Slurm repeats an account's `Max` limits at its
+    /// users, but shows `Grp` limits only where they are set (22.05).
     pub settings: BTreeMap<String, String>,
-    /// Comment; `None` where Slurm has none (22.05) or it was not asked for.
+    /// Comment; `None` where Slurm has none (22.05) or it was not requested.
     pub comment: Option<String>,
 }
 
-/// A user as accounting knows them.
+/// A user of accounting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserRecord {
     /// Unix user name.
@@ -42,17 +42,17 @@ pub struct UserRecord {
     pub coordinates: BTreeSet<String>,
 }
 
-/// Everything accounting says about access to one cluster.
+/// All access records of one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessRecords {
-    /// Accounts and users in them.
+    /// Accounts, and users in accounts.
     pub associations: Vec<AssociationRecord>,
     /// Users.
     pub users: Vec<UserRecord>,
 }
 
 impl AccessRecords {
-    /// The records, unless they lack what every cluster has or contradict themselves: nobody lost access then.
+    /// Refuses records that lack what every cluster has or that contradict themselves, so that access never seems revoked by mistake.
     pub(crate) fn validate(self, command: &'static str) -> Result<Self, Error> {
         match self.problem() {
             None => Ok(self),
@@ -65,14 +65,14 @@ impl AccessRecords {
     }
 
     fn problem(&self) -> Option<&'static str> {
-        // `root` is made with the cluster and cannot be removed. With PrivateData, who may not see it may not see others, either.
+        // Every cluster has `root`, which cannot be removed. With PrivateData, a user that may not see it may not see others either.
         let is_root = |one: &AssociationRecord| one.account == "root" && one.user.is_empty();
         if !self.associations.iter().any(is_root) {
             return Some(
                 "the list of associations has no root account; with PrivateData in slurmdbd.conf it must be an operator who asks",
             );
         }
-        // 22.05 shows them the accounts above their own, too.
+        // 22.05 shows such users the accounts above their own, too.
         if matches!(self.users.as_slice(), [only] if only.user != "root") {
             return Some(
                 "the list of users has one user only; with PrivateData in slurmdbd.conf it must be an operator who asks",
@@ -88,17 +88,17 @@ impl AccessRecords {
     }
 }
 
-/// A change that was made with `sacctmgr`, as slurmdbd logged it.
+/// A change made with `sacctmgr`, as slurmdbd logged it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// slurmdbd's id of it, counted upwards.
+    /// slurmdbd's ascending id.
     pub id: u64,
-    /// When.
+    /// When it was made.
     pub time: UnixTime,
     /// `Add Associations`, `Modify Users`, `Remove Account Coords`, …
     pub action: String,
-    /// Unix user who did it.
+    /// Unix user that made it.
     pub actor: String,
-    /// Where it was done and what, in slurmdbd's words: a piece of SQL, for the most part.
+    /// Target and change in slurmdbd's text, mostly a fragment of SQL.
     pub text: String,
 }

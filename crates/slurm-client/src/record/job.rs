@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use slurm_types::no_val::real_u32;
 use slurm_types::{ExitCode, JobId, JobRef, JobState, TaskSet, TimeLimit, Tres, UnixTime};
 
-/// Which tasks of an array a record is about.
+/// The tasks of an array that a record stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArrayTasks {
@@ -15,8 +15,8 @@ pub enum ArrayTasks {
 }
 
 impl ArrayTasks {
-    /// Reads `4` or `2-9:2%4`; `None` for `N/A` and the empty text, and for `NO_VAL`, which `scontrol` prints of an array whose rest was
-    /// cancelled as one of its owner's jobs (`scancel --user`, 22.05).
+    /// Parses `4` or `2-9:2%4`. `None` for `N/A`, the empty text, and `NO_VAL`: `scontrol` prints the latter for an array whose remainder
+    /// was cancelled with its owner's other jobs (`scancel --user`, 22.05).
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim() {
             "" | "N/A" | "(null)" => None,
@@ -35,7 +35,7 @@ impl ArrayTasks {
         }
     }
 
-    /// The tasks as a set; `None` if Slurm's text cannot be read.
+    /// The tasks as a set; `None` if Slurm's text cannot be parsed.
     pub fn set(&self) -> Option<TaskSet> {
         match self {
             Self::Task(task) => Some(TaskSet::new([*task])),
@@ -44,27 +44,27 @@ impl ArrayTasks {
     }
 }
 
-/// The answer about some jobs. Every id asked for is in one of the four lists, at least.
+/// Result of a lookup of jobs. Every requested id is in at least one of the four lists.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobLookup {
-    /// Records found. An array's id finds its remainder and every task the controller still knows; they are all listed.
+    /// Records found. An array's id gives its remainder and every task that the controller still has.
     pub found: Vec<JobRecord>,
-    /// Ids the controller says it does not know: ended longer than `MinJobAge` ago, or never there.
+    /// Ids unknown to the controller: ended longer than `MinJobAge` ago, or never existed.
     pub missing: Vec<JobId>,
-    /// Ids that are not in the controller's list of every job, and that it was not asked for one by one: probably missing.
+    /// Ids that are absent from the controller's list of all jobs and were not looked up individually: probably missing.
     pub unlisted: Vec<JobId>,
-    /// Ids of which this answer proves nothing, and why. Ask again.
+    /// Ids for which the response proves nothing, with the reason. Retry.
     pub unclear: Vec<(JobId, String)>,
 }
 
-/// What a job holds on one node, or on several nodes alike.
+/// Resources that a job holds on one node, or on several nodes alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAlloc {
     /// The nodes, as a host list.
     pub nodes: String,
     /// CPUs on each of them.
     pub cpus: u32,
-    /// Memory on each of them; 0 where memory is no consumable resource.
+    /// Memory on each of them; 0 where memory is not a consumable resource.
     pub mem_mib: u64,
     /// GPUs on each of them.
     pub gpus: u32,
@@ -83,7 +83,7 @@ pub struct JobRecord {
     pub array_job_id: Option<JobId>,
     /// Which tasks of the array.
     pub array_tasks: Option<ArrayTasks>,
-    /// Most tasks running at once (`%N`).
+    /// Limit of concurrently running tasks (`%N`).
     pub array_throttle: Option<u32>,
     /// Leader of a heterogeneous job.
     pub het_job_id: Option<JobId>,
@@ -94,7 +94,7 @@ pub struct JobRecord {
     /// SLUID of the run (25.11 and later).
     pub sluid: String,
 
-    /// Name given by the user. May hold anything, newlines too.
+    /// Name given by the user. May contain anything, including newlines.
     pub name: String,
     /// Owner.
     pub user: String,
@@ -106,18 +106,18 @@ pub struct JobRecord {
     pub gid: Option<u32>,
     /// Account.
     pub account: String,
-    /// Partition, or the list asked for.
+    /// Partition, or the list of requested ones.
     pub partition: String,
     /// QOS.
     pub qos: String,
     /// Workload characterization key.
     pub wckey: String,
 
-    /// One word from scontrol; the base state is open while a flag hides it.
+    /// State. scontrol prints one keyword; the base state is `None` while a flag hides it.
     pub state: JobState,
-    /// Reason word, or the free text in its place with underscores for spaces. Look it up with `slurm_types::Reason`.
+    /// Reason keyword, or the free text in its place with underscores for spaces. Look it up with `slurm_types::Reason`.
     pub reason: String,
-    /// Node that failed (`FailedNode`), where Slurm says so.
+    /// Node that failed (`FailedNode`), where Slurm reports it.
     pub failed_node: String,
     /// Priority; 0 means held.
     pub priority: Option<u32>,
@@ -134,19 +134,19 @@ pub struct JobRecord {
     pub submit: Option<UnixTime>,
     /// When it may run.
     pub eligible: Option<UnixTime>,
-    /// When it began to gain age priority.
+    /// When it began to accrue age priority.
     pub accrue: Option<UnixTime>,
-    /// Start; of a pending job the planned one. Proof of a start are only allocated nodes.
+    /// Start; for a pending job the planned one. Only allocated nodes prove a start.
     pub start: Option<UnixTime>,
-    /// End; of a running job the latest possible one.
+    /// End; for a running job the latest possible one.
     pub end: Option<UnixTime>,
     /// Time of the last suspend or resume.
     pub suspend_time: Option<UnixTime>,
-    /// When its size changed last.
+    /// When its size last changed.
     pub resize_time: Option<UnixTime>,
     /// Seconds it ran before the last suspend.
     pub pre_suspend_secs: Option<u64>,
-    /// Seconds it has run, suspended time excluded.
+    /// Seconds it has run, without suspended time.
     pub run_secs: Option<u64>,
     /// Time limit.
     pub time_limit: Option<TimeLimit>,
@@ -154,18 +154,18 @@ pub struct JobRecord {
     pub deadline: Option<UnixTime>,
     /// When preemption was decided.
     pub preempt_time: Option<UnixTime>,
-    /// From when on it may be preempted.
+    /// From when it may be preempted.
     pub preempt_eligible: Option<UnixTime>,
-    /// When the scheduler last looked at it.
+    /// When the scheduler last evaluated it.
     pub last_sched_eval: Option<UnixTime>,
-    /// Which scheduler that was: `Main`, `Backfill`.
+    /// Scheduler of that evaluation: `Main`, `Backfill`.
     pub scheduler: String,
-    /// Nodes backfill plans to give it.
+    /// Nodes that backfill plans for it.
     pub sched_nodes: String,
 
     /// Allocated nodes, as a host list; empty if it never had any.
     pub nodes: String,
-    /// Number of nodes, allocated or (the minimum) asked for.
+    /// Number of nodes, allocated or (the minimum) requested.
     pub node_count: Option<u32>,
     /// Node of the batch script.
     pub batch_host: String,
@@ -179,15 +179,15 @@ pub struct JobRecord {
     pub req_tres: Tres,
     /// Allocated resources; empty until the job has nodes.
     pub alloc_tres: Tres,
-    /// `TresPerJob`, `TresPerNode`, `TresPerTask`, … as printed, by that name.
+    /// `TresPerJob`, `TresPerNode`, `TresPerTask`, … with their values as printed.
     pub tres_per: Vec<(String, String)>,
-    /// Memory asked for per node, in MiB.
+    /// Requested memory per node, in MiB.
     pub min_mem_node_mib: Option<u64>,
-    /// Memory asked for per CPU, in MiB.
+    /// Requested memory per CPU, in MiB.
     pub min_mem_cpu_mib: Option<u64>,
-    /// What it holds on each node; empty unless it has nodes.
+    /// Resources on each node; empty unless it has nodes.
     pub node_allocs: Vec<NodeAlloc>,
-    /// Whether it has its nodes for itself (`--exclusive`).
+    /// True if it has its nodes exclusively (`--exclusive`).
     pub exclusive: bool,
     /// `OverSubscribe` as printed: `OK`, `NO`, `YES`, `USER`, …
     pub oversubscribe: String,
@@ -196,13 +196,13 @@ pub struct JobRecord {
     pub dependency: String,
     /// Reservation.
     pub reservation: String,
-    /// Features asked for (`--constraint`).
+    /// Requested features (`--constraint`).
     pub features: String,
-    /// Licences asked for.
+    /// Requested licences.
     pub licenses: String,
-    /// Nodes asked for.
+    /// Requested nodes.
     pub req_nodes: String,
-    /// Nodes refused.
+    /// Excluded nodes.
     pub exc_nodes: String,
 
     /// Comment of the user.
@@ -222,12 +222,12 @@ pub struct JobRecord {
     /// Standard input file.
     pub stdin: String,
 
-    /// Exit code of the job. True value: accounting of 22.05 spoils codes above 127.
+    /// Exit code of the job. This is the true value: accounting of 22.05 alters codes above 127.
     pub exit_code: Option<ExitCode>,
     /// Highest exit code of its steps.
     pub derived_exit_code: Option<ExitCode>,
 
-    /// How often parsing had to leave something out: odd TRES items, numbers that are none. For a drift metric.
+    /// Number of items that could not be parsed, such as TRES items and numbers. For a drift metric.
     pub oddities: u32,
 }
 
@@ -250,7 +250,7 @@ impl JobRecord {
         }
     }
 
-    /// Whether nodes were ever allocated to this run: the only proof of a start.
+    /// True if nodes were ever allocated to this run: the only proof of a start.
     pub fn was_allocated(&self) -> bool {
         !self.nodes.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What Slurm said, as records. Fields are optional where Slurm may leave them open.
+//! Records of Slurm's responses. Fields are optional where Slurm may omit them.
 
 mod accounting;
 mod association;

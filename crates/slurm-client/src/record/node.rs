@@ -12,15 +12,15 @@ pub struct NodeRecord {
     pub name: String,
     /// State with all its flags.
     pub state: NodeState,
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus_total: u32,
-    /// CPUs jobs hold.
+    /// CPUs allocated to jobs.
     pub cpus_alloc: u32,
-    /// CPUs jobs can use (`CPUEfctv`, without specialised cores); same as the total where Slurm does not say.
+    /// CPUs that jobs can use (`CPUEfctv`, without specialised cores); the total where Slurm does not report it.
     pub cpus_effective: u32,
     /// Configured memory in MiB.
     pub real_memory_mib: u64,
-    /// Memory jobs hold, in MiB.
+    /// Memory allocated to jobs, in MiB.
     pub alloc_memory_mib: u64,
     /// Memory the system reports as free, in MiB.
     pub free_memory_mib: Option<u64>,
@@ -60,11 +60,11 @@ pub struct NodeRecord {
     pub hostname: String,
     /// Version of slurmd; empty if it never registered.
     pub version: String,
-    /// All it has.
+    /// Configured resources.
     pub cfg_tres: Tres,
-    /// What jobs hold.
+    /// Resources allocated to jobs.
     pub alloc_tres: Tres,
-    /// How often parsing had to leave something out.
+    /// Number of items that could not be parsed.
     pub oddities: u32,
 }
 
@@ -77,12 +77,12 @@ impl NodeRecord {
         }
     }
 
-    /// Whether jobs hold any of it.
+    /// True if jobs hold any of its resources.
     pub fn has_jobs(&self) -> bool {
         self.cpus_alloc > 0 || self.state.has_jobs()
     }
 
-    /// Its stage of life.
+    /// Its lifecycle.
     pub fn lifecycle(&self) -> slurm_types::Lifecycle {
         self.state.lifecycle(self.has_jobs())
     }
@@ -95,25 +95,25 @@ pub struct PartitionRecord {
     pub name: String,
     /// `UP`, `DOWN`, `DRAIN`, `INACTIVE`.
     pub state: String,
-    /// Whether jobs without a partition go there.
+    /// True if jobs without a partition go there.
     pub default: bool,
     /// Its nodes, as a host list.
     pub nodes: String,
     /// Longest time limit as printed: `1-00:00:00`, `UNLIMITED`.
     pub max_time: String,
-    /// Time limit of jobs that name none.
+    /// Time limit of jobs that request none.
     pub default_time: String,
     /// The partition's own QOS; empty if it has none.
     pub qos: String,
     /// Scheduling tier.
     pub priority_tier: Option<u32>,
-    /// CPUs.
+    /// Number of CPUs.
     pub total_cpus: Option<u32>,
-    /// Nodes.
+    /// Number of nodes.
     pub total_nodes: Option<u32>,
-    /// All it has.
+    /// Configured resources.
     pub tres: Tres,
-    /// Weights of its billing.
+    /// Billing weights of its resources.
     pub billing_weights: String,
     /// Every key as printed.
     pub keys: BTreeMap<String, String>,

@@ -6,23 +6,23 @@ use slurm_types::{JobId, TaskSet, UnixTime};
 
 use super::{AccountingRecord, ArrayTasks};
 
-/// What accounting has of an array: slurmctld's own record loses a waiting task that is cancelled alone without a trace.
+/// Accounting's view of an array. slurmctld's own record loses a waiting task without a trace when it alone is cancelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArraySubmission {
-    /// Its id.
+    /// The array's id.
     pub array: JobId,
     /// When it was submitted.
     pub submit: UnixTime,
     /// Tasks with rows of their own: they became jobs.
     pub jobs: TaskSet,
-    /// Tasks of the array's own row. slurmctld tells changes seconds later; 22.05 may list tasks that became jobs, too.
+    /// Tasks of the array's own row. slurmctld reports changes seconds later; 22.05 may list tasks that became jobs, too.
     pub rest: TaskSet,
-    /// Tasks of the option `--array` of the command that submitted it, where the line has one and its place leaves no doubt.
+    /// Tasks of the option `--array` of the submit command, if its position in the line is unambiguous.
     pub ordered: Option<TaskSet>,
 }
 
 impl ArraySubmission {
-    /// From whole rows, which do not say what was ordered.
+    /// From whole rows, which lack the submit command.
     pub(crate) fn of_rows(rows: &[AccountingRecord]) -> Vec<Self> {
         let mut arrays = BTreeMap::<(JobId, UnixTime), [BTreeSet<u32>; 2]>::new();
         for row in rows {

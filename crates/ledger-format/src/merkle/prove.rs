@@ -73,8 +73,8 @@ pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfRange> {
     Ok(path)
 }
 
-/// Number of leaves of the left subtree: the largest power of two below `leaves`, which is at least
-/// 2.
+/// Number of leaves of the left subtree: the largest power of two below `leaves`, which is at
+/// least 2.
 const fn split(leaves: u64) -> u64 {
     1 << (leaves - 1).ilog2()
 }

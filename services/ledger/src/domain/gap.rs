@@ -24,8 +24,8 @@ pub struct Gap {
     /// Sequence of the last lost message. It is smaller than the first if the number is unknown
     /// because the stream was recreated.
     pub last_sequence: i64,
-    /// Lower bound of the time at which the stream stored the lost messages, in microseconds since
-    /// 1970.
+    /// Lower bound of the time at which the stream stored the lost messages, in microseconds
+    /// since 1970.
     pub from_at: i64,
     /// Upper bound of that time, in microseconds since 1970.
     pub to_at: i64,

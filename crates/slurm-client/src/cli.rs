@@ -1,4 +1,4 @@
-//! The questions of [`Slurm`](crate::Slurm), asked by Slurm's commands.
+//! The queries of [`Slurm`](crate::Slurm) by Slurm's commands.
 
 mod access;
 mod accounting;
@@ -28,13 +28,13 @@ use crate::{
 /// Ids per `squeue -j` and `sacct -j`: 11 bytes each at most, far below the limit of an argument (128 KiB).
 const IDS_PER_COMMAND: usize = 1_000;
 
-/// Slurm, by its commands. Clones share the bound on commands at a time.
+/// A client of Slurm's commands. Clones share the limit of concurrent commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Cli {
     runner: Runner,
-    /// Jobs in the last sweep.
+    /// Number of jobs in the last poll of the queue.
     queue: Arc<AtomicUsize>,
-    /// What answers had that is not known.
+    /// Unknown forms in responses.
     pub(crate) drifts: DriftLog,
 }
 
@@ -47,7 +47,7 @@ impl Cli {
         }
     }
 
-    /// One that waits longer for answers, within the same number of commands per second.
+    /// A client with another deadline, within the same number of commands per second.
     pub(crate) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
             runner: self.runner.with_timeout(command_timeout),
@@ -56,7 +56,7 @@ impl Cli {
         }
     }
 
-    /// Every job the controller has in memory, a few columns each: 0.1 s and 1 MB at 10,000 jobs.
+    /// Every job in the controller's memory, a few columns each: 0.1 s and 1 MB at 10,000 jobs.
     pub(crate) async fn list_queue(&self) -> Result<QueueListing, Error> {
         let started_at = now();
         let output = self
@@ -125,7 +125,7 @@ impl Cli {
         }
     }
 
-    /// Whether a controller is up. Every controller being down is an answer, not an error.
+    /// Checks whether a controller is up. Every controller being down is a result, not an error.
     pub(crate) async fn ping(&self) -> Result<Ping, Error> {
         let output = self.runner.run_any("scontrol", &["ping"]).await?;
         let lines: Vec<String> = output
@@ -135,7 +135,7 @@ impl Cli {
             .map(str::to_owned)
             .collect();
         let up = lines.iter().any(|line| line.contains(" is UP"));
-        // With munge away scontrol prints DOWN, too, though the controller may be well (22.05).
+        // Without munge scontrol prints DOWN as well, though the controller may be up (22.05).
         let error = Error::from_stderr("scontrol", output.status, &output.stderr);
         if lines.is_empty() || (!up && matches!(error, Error::MungeDown { .. })) {
             metrics::failed("scontrol", error.kind());
@@ -144,7 +144,7 @@ impl Cli {
         Ok(Ping { up, lines })
     }
 
-    /// Version of the commands: `22.05.8`. Asks no daemon.
+    /// Version of the commands: `22.05.8`. Contacts no daemon.
     pub(crate) async fn version(&self) -> Result<String, Error> {
         let output = self.runner.run("scontrol", &["--version"]).await?;
         let version = output
@@ -157,7 +157,7 @@ impl Cli {
     }
 }
 
-/// A list whose every record was read, and that is not empty: a cluster has nodes and partitions.
+/// A list that was parsed completely and is not empty: every cluster has nodes and partitions.
 fn complete<T>(command: &'static str, records: Vec<T>, unread: &Unread) -> Result<Vec<T>, Error> {
     metrics::unread(command, unread.count);
     if unread.count > 0 {

@@ -1,11 +1,11 @@
-//! A door for fuzz targets (`fuzz/`), and for the test that replays their seeds: every parser of command output, or of JSON, at once.
+//! Entry points for fuzz targets (`fuzz/`) and for the test that replays their seeds: every parser of command output, or of JSON, at once.
 
 use std::collections::HashMap;
 
 use crate::json;
 use crate::parse::{self, Separator};
 
-/// Reads a text as the output of every command. Whatever it is, nothing panics, and nothing is made of lines that are not there.
+/// Parses a text as the output of every command. No text may cause a panic, or records of lines that do not exist.
 pub fn text(text: &str) {
     let lines = text.lines().count();
     let (rows, unread) = parse::queue(text);
@@ -22,7 +22,7 @@ pub fn text(text: &str) {
     assert!(parse::nodes(text).0.len() <= lines);
     assert!(parse::partitions(text).0.len() <= lines);
     parse::config(text);
-    // The separator cannot be known; a text that had it would look like this.
+    // The separator cannot be guessed; a text that contained it would look like this.
     let separator = Separator::random();
     let delimited = text.replace('|', separator.as_str());
     if let Some((found, unread)) = parse::accounting(&delimited, &separator) {
@@ -30,7 +30,7 @@ pub fn text(text: &str) {
     }
 }
 
-/// Reads a document as every answer of slurmrestd.
+/// Parses a document as every response of slurmrestd.
 pub fn document(body: &[u8]) {
     let read = |list: &str| {
         json::answer(body, list, |value| {

@@ -1,7 +1,7 @@
-//! Reads any output of Slurm the way the collectors do, for bug reports: `smesh inspect`.
+//! Parses any output of Slurm the way the collectors do, for bug reports: `smesh inspect`.
 //!
-//! What it is, is recognised from the text itself: JSON of slurmrestd and `--json`, `scontrol show` in one line or several, tables of
-//! sacct, squeue and sinfo with or without names of columns. Pure.
+//! The kind of output is detected from the text itself: JSON of slurmrestd and `--json`, `scontrol show` in one line or several, tables of
+//! sacct, squeue and sinfo with or without column names. Pure.
 
 mod columns;
 mod document;
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::{Error, parse};
 
-/// What was read.
+/// Result of an inspection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspection {
-    /// What it is: `scontrol show job`, `slurmrestd or --json`, …
+    /// Detected kind: `scontrol show job`, `slurmrestd or --json`, …
     pub source: &'static str,
     /// The records.
     pub records: Vec<InspectedRecord>,
@@ -33,12 +33,12 @@ pub struct InspectedRecord {
     pub record: Value,
 }
 
-/// Why it cannot be read.
+/// Why the text cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectError {
-    /// The line, counted from 1; 0 if it is about the whole text.
+    /// The line, counted from 1; 0 if it concerns the whole text.
     pub line: usize,
-    /// Which record or field, if that is known.
+    /// The record or field, if known.
     pub place: String,
     /// What is wrong, and what was expected.
     pub problem: String,
@@ -68,10 +68,10 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
-/// Reads the output of one command or the body of one answer.
+/// Parses the output of one command or the body of one response.
 ///
 /// # Errors
-/// If it is empty, cut, an error of Slurm's, or nothing that Slurm prints.
+/// If it is empty, truncated, an error of Slurm's, or no output of Slurm.
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let text = String::from_utf8_lossy(bytes);
     let Some(start) = text.find(|c: char| !c.is_whitespace()) else {
@@ -130,7 +130,7 @@ fn record(kind: &str, record: &impl Serialize) -> InspectedRecord {
     }
 }
 
-/// Something no collector reads.
+/// A record that no collector reads.
 fn raw(kind: &str, line: &str) -> InspectedRecord {
     record(
         kind,
@@ -157,7 +157,7 @@ fn whole<T: Serialize>(
     Ok(Inspection { source, records })
 }
 
-/// Records of `scontrol show` in one line each; without `-o` the later lines of a record are indented.
+/// Joins each record of `scontrol show` into one line; without `-o` the later lines of a record are indented.
 fn joined(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     for line in text.lines() {
@@ -207,7 +207,7 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
     })
 }
 
-/// The best that can be said about a text that is nothing we know.
+/// The best error for a text of no known kind.
 fn unknown(text: &str, first: &str) -> InspectError {
     if first.contains("error:") || first.contains(" error") || first.ends_with(" not found") {
         let kind = Error::from_stderr("slurm", 1, text).kind();

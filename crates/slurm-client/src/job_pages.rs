@@ -1,4 +1,4 @@
-//! Full records of many jobs, a part at a time.
+//! Full records of many jobs, in pages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::{fmt, io, vec};
@@ -9,23 +9,23 @@ use crate::parse::DUPLICATE_ID;
 use crate::spill::Spill;
 use crate::{Error, JobLookup, JobRecord};
 
-/// Full records of jobs in the order in which they were asked for. Of 100,000 it holds where they are, not what they are.
+/// Full records of jobs in the requested order. For 100,000 jobs it holds their offsets in memory, not the records.
 #[derive(Debug)]
 pub struct JobPages {
     order: vec::IntoIter<JobId>,
     stored: SpilledJobs,
-    /// Those that were asked for by themselves.
+    /// Records that were looked up individually.
     asked: HashMap<JobId, JobRecord>,
     unclear: Vec<(JobId, String)>,
 }
 
 impl JobPages {
-    /// An answer that is held.
+    /// Pages of a lookup that is in memory.
     pub(crate) fn of(order: Vec<JobId>, answer: JobLookup) -> Self {
         Self::new(order, SpilledJobs::default(), answer)
     }
 
-    /// What was put aside, and what was asked for by itself.
+    /// Pages of spilled records and individual lookups.
     pub(crate) fn new(order: Vec<JobId>, stored: SpilledJobs, answer: JobLookup) -> Self {
         let asked = answer.found.into_iter();
         Self {
@@ -38,10 +38,10 @@ impl JobPages {
         }
     }
 
-    /// The records of the next jobs, none after the last. Jobs without a clear record are left out.
+    /// The records of the next jobs; none after the last. Jobs without a clear record are left out.
     ///
     /// # Errors
-    /// If what was put aside cannot be read.
+    /// If spilled records cannot be read.
     pub fn next(&mut self, most: usize) -> Result<Vec<JobRecord>, Error> {
         let mut records = Vec::new();
         while records.len() < most
@@ -55,7 +55,7 @@ impl JobPages {
         Ok(records)
     }
 
-    /// Jobs of which the answer proves nothing, and why.
+    /// Jobs for which the response proves nothing, with the reason.
     pub fn unclear(&self) -> &[(JobId, String)] {
         &self.unclear
     }
@@ -68,11 +68,11 @@ fn unreadable(source: io::Error) -> Error {
     }
 }
 
-/// Records that are put aside, by job.
+/// Spilled records, by job.
 #[derive(Default)]
 pub(crate) struct SpilledJobs {
     spill: Spill,
-    /// Where each record is, by job once all are there. Of no length if it is not clear.
+    /// Offset and length of each record, sorted by job after [`Self::finish`]. Length 0 if it is unclear.
     places: Vec<(JobId, usize, usize)>,
     problems: BTreeMap<JobId, &'static str>,
 }
@@ -103,7 +103,7 @@ impl SpilledJobs {
         Ok(())
     }
 
-    /// All are there: of an id that is there twice nothing is clear.
+    /// Call after the last record: an id that occurs twice is unclear.
     pub(crate) fn finish(&mut self) {
         self.places.sort_unstable_by_key(|(id, ..)| *id);
         let twice = self.places.windows(2).filter(|two| two[0].0 == two[1].0);
@@ -113,12 +113,12 @@ impl SpilledJobs {
         self.places.retain(|(id, ..)| !problems.contains_key(id));
     }
 
-    /// Whether there is a clear record.
+    /// True if there is a clear record.
     pub(crate) fn has(&self, id: JobId) -> bool {
         self.place(id).is_some()
     }
 
-    /// Why there is no clear one.
+    /// Why there is no clear record.
     pub(crate) fn problem(&self, id: JobId) -> Option<&'static str> {
         self.problems.get(&id).copied()
     }

@@ -9,7 +9,7 @@ pub const COMMAND_ERRORS: &str = "slurm_client_command_errors_total";
 /// Counter: items of answers that could not be read and were left out. Label `command`. More than zero means Slurm's output changed.
 pub const UNREAD_ITEMS: &str = "slurm_client_unread_items_total";
 
-/// Tells the recorder what the metrics mean.
+/// Registers the descriptions of the metrics.
 pub(crate) fn describe() {
     metrics::describe_histogram!(
         COMMAND_DURATION,

@@ -1,4 +1,4 @@
-//! How often Slurm may be asked, however many doorbells arrive: so many commands per second, and no more than a second's worth at once.
+//! Rate limit of commands, however many doorbells arrive: a number per second, with bursts of at most one second's worth.
 
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A bound on the rate of commands; a caller beyond it waits.
+/// Limits the rate of commands; a caller beyond the limit waits.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     bucket: Mutex<LeakyBucket>,
@@ -32,11 +32,11 @@ impl RateLimiter {
     }
 }
 
-/// A bucket that holds a second's worth of bucket (as the generic cell rate algorithm keeps it).
+/// A bucket with a capacity of one second's permits (generic cell rate algorithm).
 #[derive(Debug)]
 struct LeakyBucket {
     every: Duration,
-    /// When the bucket will be full again; `None` if it never was used.
+    /// When the bucket will be full again; `None` if it was never used.
     full_at: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However the questions come, no second has more than two seconds' worth: what was saved up, and what came in.
+        /// Whatever the pattern of queries, no second has more than two seconds' worth: the burst and the refill.
         #[test]
         fn no_second_has_more_than_was_saved_and_what_came_in(
             rate in 1_u32..50,

@@ -1,4 +1,4 @@
-//! How politely Slurm is asked, whichever way: a few questions at a time, so many per second, each within its deadline.
+//! Limits of queries to Slurm, by commands or REST: a few at a time, a number per second, each within its deadline.
 
 use std::{
     future::Future,
@@ -10,7 +10,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{Config, Error, metrics, rate_limiter::RateLimiter};
 
-/// Questions at a time: enough to overlap, too few to crowd slurmctld.
+/// Concurrent queries: enough to overlap, too few to crowd slurmctld.
 const MAX_CONCURRENT_REQUESTS: usize = 2;
 
 /// The limits of one client; clones share them.
@@ -30,7 +30,7 @@ impl RequestLimits {
         }
     }
 
-    /// Ones with another deadline, in places of their own, within the same number of questions per second.
+    /// Limits with another deadline and separate permits, within the same number of queries per second.
     pub(crate) fn with_timeout(&self, deadline: Duration) -> Self {
         Self {
             deadline,
@@ -39,7 +39,7 @@ impl RequestLimits {
         }
     }
 
-    /// Asks when it is its turn. A question that takes too long is dropped.
+    /// Runs a query when the limits permit. A query beyond its deadline is dropped.
     pub(crate) async fn ask<T>(
         &self,
         command: &'static str,

@@ -1,7 +1,7 @@
-//! The questions of [`Slurm`](crate::Slurm), asked by slurmrestd.
+//! The queries of [`Slurm`](crate::Slurm) by slurmrestd.
 //!
-//! No answer is trusted unchecked: HTTP 200 with errors, a cut document, an empty list in answer to "what changed?", an answer older than the one
-//! before are errors or "nothing changed", never "no such job". A job is missing only if Slurm says so by its number (2017).
+//! No response is trusted unchecked. HTTP 200 with errors, a truncated document, an empty list of changes, or a response older than the
+//! last one is an error or "nothing changed", never "no such job". A job counts as missing only if Slurm reports its error number (2017).
 //! `update_time` is never sent to `/nodes/`: up to 25.11 that fails with HTTP 500 whenever nodes changed but partitions did not.
 
 mod access;
@@ -51,17 +51,17 @@ const CLUSTERS: &str = "slurmrestd clusters";
 /// "Invalid job id specified".
 const INVALID_JOB_ID: i64 = 2017;
 
-/// Slurm, by slurmrestd. Clones share what is known of it.
+/// A client of slurmrestd. Clones share its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Rest {
     http: Http,
     api: Arc<Mutex<Option<Arc<Api>>>>,
     known: Arc<Mutex<CachedQueue>>,
-    /// The controller's clock in the newest answer about jobs.
+    /// The controller's clock in the newest response about jobs.
     newest: Arc<AtomicI64>,
-    /// How many requests may be sent per second.
+    /// Limit of requests per second.
     pace: NonZeroU32,
-    /// What answers had that is not known.
+    /// Unknown forms in responses.
     pub(crate) drifts: DriftLog,
 }
 
@@ -84,7 +84,7 @@ impl Rest {
         }
     }
 
-    /// What it serves, asked once.
+    /// The API versions that the server offers, requested once.
     async fn api(&self) -> Result<Arc<Api>, Error> {
         let known = || self.api.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(api) = known().clone() {
@@ -113,7 +113,7 @@ impl Rest {
         *self.api.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Asks a question in the newest version that is served; once more if the server has changed meanwhile.
+    /// Sends a query in the newest version that is served; retries once if the server has changed meanwhile.
     async fn get(
         &self,
         command: &'static str,
@@ -154,7 +154,7 @@ impl Rest {
             };
             let reply = self.http.get(command, &target).await?;
             match classify(command, family, reply, self.http.has_token())? {
-                // Once more: the server may be another version than before.
+                // Retried: the server may have another version than before.
                 Response::NoSuchPath => {
                     if again {
                         self.invalidate_api();
@@ -170,7 +170,7 @@ impl Rest {
         })
     }
 
-    /// A document with its list. `None` only where that is an answer: nothing changed since the time asked about, or no such job.
+    /// A document with its list. `None` only where that is a valid result: nothing changed since the given time, or no such job.
     async fn list<T: Send + 'static>(
         &self,
         command: &'static str,
@@ -191,7 +191,7 @@ impl Rest {
         }
     }
 
-    /// A list whose every record was read.
+    /// A list that was parsed completely.
     async fn all<T: Send + 'static>(
         &self,
         command: &'static str,
@@ -211,8 +211,8 @@ impl Rest {
         self.newest.load(Ordering::Relaxed)
     }
 
-    /// Refuses an answer older than what was known before the question. Two seconds are allowed: whole seconds, and a backup
-    /// controller's clock.
+    /// Refuses a response older than the state before the request. Two seconds are allowed: for whole seconds, and a backup controller's
+    /// clock.
     fn check_age(
         &self,
         command: &'static str,
@@ -224,7 +224,7 @@ impl Rest {
             return Ok(());
         };
         if this + ALLOWED < before {
-            // Once: should the controller's clock have been set back, the next answer is accepted.
+            // Once only: should the controller's clock have been set back, the next response is accepted.
             self.newest.store(this, Ordering::Relaxed);
             let error = Error::Stale {
                 command,

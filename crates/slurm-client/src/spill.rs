@@ -1,7 +1,7 @@
-//! What is too long to hold: in memory as long as it is short, else in a file without a name, which goes with it.
+//! Storage for output that is too long for memory: short output stays in memory, longer output goes to an unnamed temporary file.
 //!
-//! 100,000 jobs are 110 MB of `scontrol show jobs`, of which nothing counts before the last line is read. A file's pages are the system's to
-//! take back. Where no file can be written it stays in memory: who has little disk is told the same, and needs more memory for it.
+//! 100,000 jobs are 110 MB of `scontrol show jobs`, none of which can be used before the last line is read. The system can reclaim a file's
+//! pages. If no file can be written, the output stays in memory: results are the same on a full disk, at the cost of memory.
 
 use std::fs::File;
 use std::io;
@@ -10,31 +10,32 @@ use std::os::unix::fs::FileExt;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::spawn_blocking;
 
-/// Up to here nothing is written. Not more: what malloc has once given back as a large block it takes from its heap the next time, and keeps.
+/// Output up to this size stays in memory. Not larger: after freeing a large block, malloc takes the next one from its heap and does not
+/// return it.
 const IN_MEMORY: usize = 1 << 20;
-/// Written at a time.
+/// Size of a write.
 const AT_ONCE: usize = 256 << 10;
-/// No line of Slurm's is so long.
+/// Longer than any line of Slurm.
 const MAX_LINE_BYTES: usize = 4 << 20;
 
-/// Bytes that are put aside.
+/// Bytes in a file and in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Spill {
-    /// What is before `rest`.
+    /// The bytes before `rest`.
     file: Option<File>,
     in_file: usize,
     rest: Vec<u8>,
-    /// Nothing is written any more.
+    /// Set after a failed write: everything stays in memory from then on.
     memory_only: bool,
 }
 
 impl Spill {
-    /// How much there is.
+    /// Total length in bytes.
     pub(crate) const fn len(&self) -> usize {
         self.in_file + self.rest.len()
     }
 
-    /// Adds some.
+    /// Appends bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
         let enough = if self.file.is_some() {
@@ -61,7 +62,7 @@ impl Spill {
             None => tempfile::tempfile()?,
         };
         if let Err(error) = file.write_all_at(&self.rest, self.in_file as u64) {
-            // What was written before can be read.
+            // Earlier writes can still be read.
             let mut all = vec![0; self.in_file];
             file.read_exact_at(&mut all, 0)?;
             all.append(&mut self.rest);
@@ -75,7 +76,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Some of it, as far as there is so much.
+    /// Reads up to `len` bytes at an offset.
     pub(crate) fn read(&self, from: usize, len: usize) -> io::Result<Vec<u8>> {
         let to = from.saturating_add(len).min(self.len());
         let mut bytes = vec![0; to.saturating_sub(from)];
@@ -89,12 +90,12 @@ impl Spill {
     }
 }
 
-/// A text that is put aside. Bytes that are no UTF-8 have become replacement characters: job names may hold any byte.
+/// Spilled text. Invalid UTF-8 has become replacement characters: job names may hold any byte.
 #[derive(Debug, Default)]
 pub(crate) struct Text(Spill);
 
 impl Text {
-    /// Reads a stream to its end, but keeps no more than `most` bytes and a line of it.
+    /// Reads a stream to its end, but stores no more than `most` bytes and a line.
     pub(crate) async fn of(mut stream: impl AsyncRead + Unpin, most: usize) -> io::Result<Self> {
         let (mut spill, mut buffer) = (Spill::default(), Vec::new());
         loop {
@@ -113,7 +114,7 @@ impl Text {
             };
             let rest = buffer.split_off(whole);
             let lines = std::mem::replace(&mut buffer, rest);
-            // The disk may take its time.
+            // The disk may be slow.
             spill = spawn_blocking(move || {
                 spill.push(String::from_utf8_lossy(&lines).as_bytes());
                 spill
@@ -130,7 +131,7 @@ impl Text {
         self.0.len()
     }
 
-    /// All of it, which must be short.
+    /// The whole text, which must be short.
     pub(crate) fn into_string(self) -> io::Result<String> {
         let bytes = match self.0.file {
             None => self.0.rest,
@@ -140,13 +141,13 @@ impl Text {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Whether its last line has an end.
+    /// True if its last line ends with a newline.
     pub(crate) fn is_whole(&self) -> io::Result<bool> {
         let last = self.0.read(self.len().saturating_sub(1), 1)?;
         Ok(last.last().is_none_or(|last| *last == b'\n'))
     }
 
-    /// Some of it, which ends where a character ends.
+    /// A part of the text, which ends at a character boundary.
     pub(crate) fn window(&self, from: usize, len: usize) -> io::Result<String> {
         let bytes = self.0.read(from, len)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| {
@@ -157,7 +158,7 @@ impl Text {
         }))
     }
 
-    /// Does something with all of it, some whole lines at a time.
+    /// Calls a function for the whole text, a block of whole lines at a time.
     pub(crate) fn each_block(&self, mut act: impl FnMut(&str)) -> io::Result<()> {
         let (mut from, mut len) = (0, AT_ONCE);
         while from < self.len() {

@@ -1,4 +1,4 @@
-//! What a long queue costs in memory: 50,000 jobs, of which every one is read in full. In a process of its own, since its peak is measured.
+//! Memory usage for a long queue: 50,000 jobs, each read in full. A separate process, since its peak is measured.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
@@ -10,7 +10,7 @@ use mesh_testkit::script;
 use slurm_client::{Config, Slurm};
 
 const JOBS: u32 = 50_000;
-/// Their records are printed in 65 MB, and would be 150 MB as values.
+/// The records are printed in 65 MB, and would be 150 MB as values.
 const MOST_MIB: u64 = 64;
 
 /// A line of `/proc/self/status`, in MiB.
@@ -80,7 +80,7 @@ async fn records_of_a_long_queue_are_read_without_holding_them() {
         "for format; do :; done\ncase \"$format\" in *%i*) exec cat {here}/queue ;; esac\n\
          separator=${{format#%A}}\nexec sed \"s/@/${{separator%%%U*}}/g\" {here}/texts"
     );
-    // A sweep's format is the last argument.
+    // The format of a queue listing is the last argument.
     script(&path("squeue"), &squeue);
     script(&path("scontrol"), &format!("exec cat {here}/records"));
     let slurm = Slurm::new(Config {
@@ -90,7 +90,7 @@ async fn records_of_a_long_queue_are_read_without_holding_them() {
         ..Config::default()
     });
 
-    // The peak from here on.
+    // Measures the peak from here on.
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status("VmRSS");
     let queue = slurm.list_queue().await.unwrap();

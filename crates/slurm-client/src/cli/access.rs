@@ -1,7 +1,7 @@
-//! Questions about access: `sacctmgr`, which asks slurmdbd and leaves slurmctld alone.
+//! Access queries by `sacctmgr`, which contacts slurmdbd and not slurmctld.
 //!
-//! `scontrol show assoc_mgr` would be cheaper (slurmctld has everything in memory), but on 22.05 it prints no QOS of an association,
-//! neither coordinators nor who changed something, and a lot of usage besides.
+//! `scontrol show assoc_mgr` would be cheaper (slurmctld has everything in memory). On 22.05 it prints neither the QOS of an association,
+//! nor coordinators, nor the author of a change, but a lot of usage.
 
 use slurm_types::UnixTime;
 
@@ -11,10 +11,11 @@ use crate::record::{AccessRecords, Transaction};
 use crate::{Error, metrics, parse};
 
 impl Cli {
-    /// Every association of a cluster and every user. Two commands of 0.2 to 0.4 s on 22.05 (slurmdbd's round trips), 10 ms later.
-    /// Comments are asked for only where wanted: 22.05 has none and refuses.
+    /// Every association of a cluster and every user. Two commands of 0.2 to 0.4 s on 22.05 (slurmdbd's round trips), 10 ms on later
+    /// versions. Comments are requested only if `comments` is set: 22.05 has none and refuses the column.
     ///
-    /// An answer that leaves out what every cluster has, or that contradicts itself, is an error: nobody lost access then.
+    /// A response that lacks what every cluster has, or that contradicts itself, is an error, so that access never seems revoked by
+    /// mistake.
     pub(crate) async fn access(
         &self,
         cluster: &str,
@@ -47,7 +48,7 @@ impl Cli {
         .validate("sacctmgr")
     }
 
-    /// What was changed with sacctmgr since then. One command; nothing new is an empty list.
+    /// Changes made with sacctmgr since then, by one command; an empty list if there are none.
     pub(crate) async fn transactions(&self, since: UnixTime) -> Result<Vec<Transaction>, Error> {
         let since = format!("start={}", local_time(since)?);
         let output = self

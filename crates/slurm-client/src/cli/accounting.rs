@@ -1,4 +1,4 @@
-//! Questions about accounting: `sacct`.
+//! Accounting queries by `sacct`.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::parse::{self, Separator};
 use crate::{AccountingQuery, AccountingRecord, ArraySubmission, Error, UsageRecord};
 
 impl Cli {
-    /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
+    /// Runs in accounting, one row per attempt (and per resize). A job unknown to accounting gives no row.
     pub(crate) async fn accounting(
         &self,
         query: &AccountingQuery,
@@ -45,8 +45,8 @@ impl Cli {
         Ok(rows)
     }
 
-    /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
-    /// tasks along, unless it is asked for as a task.
+    /// Every run of these jobs with its steps and their usage. The task that has the array's own id brings the array's other tasks along,
+    /// unless it is requested as a task.
     pub(crate) async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
         let mut records = Vec::new();
         for some in jobs.chunks(IDS_PER_COMMAND) {
@@ -61,7 +61,7 @@ impl Cli {
         Ok(records)
     }
 
-    /// Which tasks arrays were submitted with.
+    /// The tasks that arrays were submitted with.
     pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<ArraySubmission>, Error> {
         let mut records = Vec::new();
         for some in arrays.chunks(IDS_PER_COMMAND) {
@@ -89,7 +89,7 @@ impl Cli {
             malformed("sacct", "the answer has not the columns asked for", &output)
         })?;
         self.drifts.unread("sacct", &unread);
-        // The answer has the shape that only sacct can give it. A row without an id is nobody's, and holds up no other.
+        // The response is structured as only sacct's can be. A row without an id belongs to no job and must not block the others.
         Ok(records)
     }
 }

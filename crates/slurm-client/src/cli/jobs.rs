@@ -1,4 +1,4 @@
-//! Questions about jobs: `scontrol show job` for a few, `scontrol show jobs` for many, and `squeue` for what users wrote.
+//! Job queries: `scontrol show job` for a few, `scontrol show jobs` for many, and `squeue` for texts of users.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -15,19 +15,19 @@ use crate::parse::{self, FreeTexts, ParsedJobs, Separator, Texts, free_text, lon
 use crate::spill::Text;
 use crate::{Error, JobLookup, JobPages, JobRecord, metrics};
 
-/// Up to so many jobs are asked for one by one, however long the queue is; more in one answer with every job in it.
+/// Upper limit of jobs that are looked up one by one, however long the queue is; more are read from a list of every job.
 const MAX_SINGLE_LOOKUPS: usize = 16;
-/// One more for each so many jobs of the queue: one `scontrol show job` costs about 10 ms, `scontrol show jobs` of 10,000 jobs
-/// 400 ms (22.05).
+/// One more individual lookup for each this many jobs of the queue: one `scontrol show job` costs about 10 ms, `scontrol show jobs` of
+/// 10,000 jobs 400 ms (22.05).
 const JOBS_PER_LOOKUP: usize = 250;
 impl Cli {
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
     pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
-        // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
+        // Absence from a list proves less than a lookup, so a few missing jobs are looked up by id.
         self.jobs_with_retry(ids, MAX_SINGLE_LOOKUPS).await
     }
 
-    /// The same, but who is missing in a list is only said to be.
+    /// As [`Self::jobs`], but jobs missing from a list are only returned as unlisted.
     pub(crate) async fn jobs_from_list(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         self.jobs_with_retry(ids, 0).await
     }
@@ -58,7 +58,7 @@ impl Cli {
         Ok(answer)
     }
 
-    /// Full records of these very jobs, a part at a time.
+    /// Full records of exactly these jobs, in pages.
     pub(crate) async fn job_pages(&self, order: Vec<JobId>) -> Result<JobPages, Error> {
         let ids: BTreeSet<JobId> = order.iter().copied().collect();
         if ids.len() <= self.max_single_lookups() {
@@ -92,7 +92,7 @@ impl Cli {
         Ok(JobPages::new(order, stored, answer))
     }
 
-    /// Every record, and what users wrote.
+    /// Every record, and the texts of users.
     async fn list(&self, ids: &BTreeSet<JobId>) -> Result<(Texts, Text), Error> {
         tokio::try_join!(
             self.texts(ids),
@@ -101,7 +101,7 @@ impl Cli {
         )
     }
 
-    /// Alone a record may be clear, and an answer to a question proves more than a list.
+    /// Looks jobs up individually: a record may be clear on its own, and a lookup proves more than a list.
     async fn look_up_by_id(&self, ids: Vec<JobId>, answer: &mut JobLookup) -> Result<(), Error> {
         if ids.is_empty() {
             return Ok(());
@@ -114,7 +114,7 @@ impl Cli {
         Ok(())
     }
 
-    /// How many jobs are asked for one by one at most.
+    /// Limit of jobs that are looked up one by one.
     fn max_single_lookups(&self) -> usize {
         let queue = self.queue.load(Ordering::Relaxed);
         (1 + queue / JOBS_PER_LOOKUP).min(MAX_SINGLE_LOOKUPS)
@@ -129,7 +129,7 @@ impl Cli {
         Ok(outputs)
     }
 
-    /// What the users of a few jobs wrote, by columns that cannot be forged.
+    /// The texts of a few jobs' users, by columns that cannot be forged.
     async fn free_texts(&self, ids: &BTreeSet<JobId>) -> Result<HashMap<JobId, FreeTexts>, Error> {
         let Some((text, separator)) = self.ask_texts(ids).await? else {
             return Ok(HashMap::new());
@@ -147,7 +147,7 @@ impl Cli {
         Ok(texts)
     }
 
-    /// What the users of these jobs wrote, and of many those of all others, too.
+    /// The texts of these jobs' users; for many jobs, those of all jobs.
     async fn texts(&self, ids: &BTreeSet<JobId>) -> Result<Texts, Error> {
         if ids.len() <= IDS_PER_COMMAND {
             return Ok(Texts::Few(self.free_texts(ids).await?));
@@ -176,7 +176,7 @@ impl Cli {
         }
         let output = self.runner.run_any_long("squeue", &arguments).await?;
         if output.status != 0 {
-            // squeue says so if it knows none of the ids.
+            // squeue prints this if it knows none of the ids.
             if output.stderr.contains("Invalid job id specified") {
                 return Ok(None);
             }
@@ -196,7 +196,7 @@ fn io_error(command: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::Io { command, source }
 }
 
-/// Reads a long answer in a thread of its own: that takes a second, and the disk may take its time.
+/// Parses a long response in a blocking thread: it takes a second, and the disk may be slow.
 async fn in_background<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
@@ -232,7 +232,7 @@ fn listed(
     Ok(text)
 }
 
-/// Reads the answer about one job.
+/// Parses the response about one job.
 fn read_one(
     id: JobId,
     output: Output,
@@ -270,8 +270,8 @@ fn read_one(
     Ok(())
 }
 
-/// Takes records of jobs asked for out of the answer about all jobs; returns the ids of which there is no clear one, and of those
-/// that have one why it is not clear.
+/// Moves the records of requested jobs from a list of all jobs into the result. Returns the ids without a clear record, and for unclear
+/// ones the reason.
 pub(crate) fn sort_into(
     answer: &mut JobLookup,
     ids: &BTreeSet<JobId>,
@@ -286,7 +286,7 @@ pub(crate) fn sort_into(
             answer.found.push(record);
         }
     }
-    // Alone, a record may be clear.
+    // On its own, a record may be clear.
     let unclear = unclear.into_iter().map(|(id, problem)| {
         seen.remove(&id);
         (id, problem.to_owned())
@@ -300,7 +300,7 @@ pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
     roots(record).any(|root| root == id)
 }
 
-/// The ids by which a record is asked for.
+/// The ids by which a record can be requested.
 fn roots(record: &JobRecord) -> impl Iterator<Item = JobId> + use<> {
     let roots = [record.job_id, record.array_job_id, record.het_job_id];
     roots.into_iter().flatten()

@@ -1,8 +1,8 @@
-//! Cuts tables without bars into their columns, or refuses: a value must never end up in a neighbour's column.
+//! Splits tables without bars into columns, or refuses: a value must never end up in a neighbour's column.
 //!
-//! Slurm pads columns to a width that only the caller of the command knew, to the right (`squeue`, `sacct`) or to the left (`squeue -O`, the
-//! last column of most). So a column begins where its name begins, or ends where its name ends, in every row. Where both readings
-//! are possible and give different values, there is no answer. Pure.
+//! Slurm pads columns to a width that only the caller of the command knew, to the right (`squeue`, `sacct`) or to the left (`squeue -O`,
+//! the last column of most). So in every row a column either begins where its name begins, or ends where its name ends. If both are
+//! possible and give different values, the table is ambiguous. Pure.
 
 /// Columns whose values may begin with a blank, since users wrote them.
 const FREE_TEXTS: [&str; 8] = [
@@ -16,7 +16,7 @@ const FREE_TEXTS: [&str; 8] = [
     "REASON",
 ];
 
-/// Which boundary cannot be found.
+/// A column boundary that cannot be determined.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ambiguous {
     /// The name left of it.
@@ -25,7 +25,7 @@ pub(super) struct Ambiguous {
     pub right: String,
 }
 
-/// Cuts rows below the names of their columns.
+/// Splits rows below the names of their columns.
 pub(super) fn cut(header: &str, rows: &[&str]) -> Result<Vec<Vec<String>>, Ambiguous> {
     let names = words(header);
     let name = |at: usize| header[names[at].0..names[at].1].to_owned();
@@ -62,7 +62,7 @@ pub(super) fn cut(header: &str, rows: &[&str]) -> Result<Vec<Vec<String>>, Ambig
     Ok(rows.iter().map(values).collect())
 }
 
-/// Cuts rows below a ruler (`------- ---`), whose dashes show every width.
+/// Splits rows below a ruler (`------- ---`), whose dashes show every width.
 pub(super) fn ruled(ruler: &str, line: &str) -> Vec<String> {
     let columns = words(ruler);
     let last = columns.len().saturating_sub(1);
@@ -73,7 +73,7 @@ pub(super) fn ruled(ruler: &str, line: &str) -> Vec<String> {
     cells.collect()
 }
 
-/// `squeue -o "%i %P %j"`: nothing is padded, so a row has exactly as many spaces as its header unless a value holds one.
+/// `squeue -o "%i %P %j"`: without padding, a row has exactly as many spaces as its header unless a value contains one.
 fn single_spaces(columns: usize, rows: &[&str]) -> Option<Vec<Vec<String>>> {
     let rows = rows.iter().map(|row| {
         let values: Vec<String> = row.split(' ').map(str::to_owned).collect();
@@ -93,7 +93,7 @@ fn words(line: &str) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// The bytes from `start` to `end` that the line has; a character across the edge belongs to the left.
+/// The existing bytes from `start` to `end`; a character across the edge belongs to the left.
 fn slice(line: &str, start: usize, end: usize) -> &str {
     let edge = |at: usize| line.ceil_char_boundary(at.min(line.len()));
     &line[edge(start)..edge(end)]
@@ -102,14 +102,14 @@ fn slice(line: &str, start: usize, end: usize) -> &str {
 struct Table<'a> {
     names: &'a [(usize, usize)],
     rows: &'a [&'a str],
-    /// The header begins with a blank, as only one that is padded to the left does.
+    /// The header begins with a blank, which only left padding causes.
     padded_left: bool,
-    /// Every value begins where its name does, as of `squeue -O`, which separates columns by nothing.
+    /// Every value begins where its name does, as in `squeue -O`, which has no separator between columns.
     fixed: bool,
 }
 
 impl Table<'_> {
-    /// Where the column right of `left` begins.
+    /// Start of the column right of `left`.
     fn boundary(&self, left: usize) -> Option<usize> {
         let (end, start) = (self.names[left].1, self.names[left + 1].0);
         let uncut: Vec<usize> = (end..=start).filter(|at| self.cuts_no_word(*at)).collect();
@@ -137,7 +137,7 @@ impl Table<'_> {
         !self.rows.iter().any(cuts)
     }
 
-    /// Every value begins where the name begins.
+    /// True if every value begins where the name begins.
     fn is_left_aligned(&self, column: usize) -> bool {
         let start = self.names[column].0;
         let next = self.names.get(column + 1).map_or(usize::MAX, |next| next.0);
@@ -145,7 +145,7 @@ impl Table<'_> {
         self.rows.iter().all(begins)
     }
 
-    /// Every value ends where the name ends, and a blank follows.
+    /// True if every value ends where the name ends, before a blank.
     fn is_right_aligned(&self, column: usize) -> bool {
         let end = self.names[column].1;
         let before = column
@@ -159,7 +159,7 @@ impl Table<'_> {
     }
 }
 
-/// Whether only blanks, or nothing, stand at these bytes.
+/// True if these bytes are blanks or beyond the row's end.
 fn is_blank(row: &str, start: usize, end: usize) -> bool {
     let bytes = row.as_bytes();
     let (start, end) = (start.min(bytes.len()), end.min(bytes.len()));
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_may_be_cut_in_two_ways_is_refused() {
-        // squeue -o "%i %j %t" with a name of two words: whose is "b"?
+        // squeue -o "%i %j %t" with a name of two words: to which column does "b" belong?
         assert!(cut("JOBID NAME ST", &["510003 a b PD"]).is_err());
         // squeue -O: is "aa0A" one value, or a full column and the next?
         let header = "JOBID       NAME      STATE";

@@ -1,4 +1,4 @@
-//! JSON: an answer of slurmrestd, or of a command with `--json`.
+//! JSON: a response of slurmrestd, or output of a command with `--json`.
 
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
             !AROUND.contains(&key.as_str()) && (value.is_array() || value.is_object())
         })
     });
-    // 22.05's accounting calls an empty answer an error; the collectors do not.
+    // 22.05's accounting reports an empty result as an error; the collectors do not.
     let nothing_found = envelope.has_error(json::NOTHING_FOUND);
     if records.is_empty() && !envelope.errors.is_empty() && !nothing_found {
         let problem = format!(
@@ -73,7 +73,7 @@ fn one(
             Err((_, problem)) => Err(InspectError::new(0, place, problem)),
         },
         "jobs" if item.get("time").is_some() => {
-            // Like every 22.05: the release is all that tells the version in `sacct --json`.
+            // As for every 22.05: only the release identifies the version in `sacct --json`.
             let codes = match release.starts_with("22.") || release.starts_with("21.") {
                 true => ExitCodes::Lost,
                 false => ExitCodes::Reported,
@@ -101,7 +101,7 @@ fn one(
     }
 }
 
-/// Who cancelled is told by name; the collectors look up the uid, which only the cluster's own hosts know.
+/// Accounting names the canceller by user name; the collectors look up the uid, which only the cluster's hosts know.
 fn named_canceller(mut row: InspectedRecord, item: &Value) -> InspectedRecord {
     let name = item.get("kill_request_user").and_then(Value::as_str);
     if let (Some(name), Some(Value::Null)) = (
@@ -113,7 +113,7 @@ fn named_canceller(mut row: InspectedRecord, item: &Value) -> InspectedRecord {
     row
 }
 
-/// Something no collector reads, as it is.
+/// A record that no collector reads, unchanged.
 fn other(kind: &str, value: &Value) -> InspectedRecord {
     record(
         kind,

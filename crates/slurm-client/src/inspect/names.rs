@@ -1,7 +1,8 @@
-//! Which command prints a table, by the names of its columns.
+//! Detects the command that printed a table from its column names.
 //!
-//! Names are those of every format of squeue, sinfo and `sacct -e` on 22.05.8, and what the captures of 24.11 and 26.05 have more. A name may be
-//! cut to the width of its column. A table with another name is of another command, or of a version nobody has looked at: it is refused.
+//! The names are those of every format of squeue, sinfo and `sacct -e` on 22.05.8, and the additional ones of the captures of 24.11 and
+//! 26.05. A name may be truncated to the width of its column. A table with any other name is refused: it is of another command or an
+//! unknown version.
 
 /// A command whose tables the collectors know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl Command {
 
     fn knows(self, name: &str) -> bool {
         match self {
-            // Values of steps and newer columns are shown by no collector, but belong to sacct by their form.
+            // No collector shows step values and newer columns, but their form identifies sacct.
             Self::Sacct => name.chars().all(|c| c.is_ascii_alphanumeric()),
             Self::Squeue => knows(SQUEUE, name),
             Self::Sinfo => knows(SINFO, name),
@@ -34,7 +35,7 @@ impl Command {
     }
 }
 
-/// What the names say about the table; `None` if they are no names of columns.
+/// The command of a table with these names; `None` if they are not column names.
 pub(super) fn command(names: &[String]) -> Option<Result<Command, String>> {
     let has = |known: &[&str]| names.iter().any(|name| known.contains(&name.as_str()));
     let command = if has(&["JobID", "JobIDRaw"]) {
@@ -62,7 +63,7 @@ pub(super) fn command(names: &[String]) -> Option<Result<Command, String>> {
     Some(Ok(command))
 }
 
-/// Whether one of the names is this, or begins so where the column was too narrow for it.
+/// True if the name is known, or a known name begins with it where the column was too narrow.
 fn knows(known: &[&str], name: &str) -> bool {
     const SHORTEST_CUT: usize = 3;
     let cut = name.len() >= SHORTEST_CUT;

@@ -1,7 +1,7 @@
-//! Tables of sacct, squeue and sinfo: with bars or in columns, with names of columns or without.
+//! Tables of sacct, squeue and sinfo: with bars or padded columns, with or without column names.
 //!
-//! Names of columns say what a column is. Without them, the job, its state and a node's state are found by their form, and the other
-//! columns are shown as they are.
+//! Column names identify the columns. Without them, the job, its state and a node's state are found by their form, and other columns are
+//! shown unchanged.
 
 use serde_json::{Map, Value, json};
 use slurm_types::{JobRef, JobState, NodeState, Reason, UnixTime};
@@ -11,10 +11,10 @@ use super::names::{self, Command};
 use super::{InspectError, InspectedRecord, Inspection, record};
 use crate::parse;
 
-/// What our own sweep asks squeue for.
+/// Separator of our own polls by squeue.
 const UNIT: char = '\x1f';
 
-/// `None` if the text is no table we know.
+/// `None` if the text is not a known table.
 pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
     let mut lines: Vec<(usize, &str)> = text
         .lines()
@@ -75,7 +75,7 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
     Some(named(command, &names, &rows, &cells))
 }
 
-/// How to ask a command for a table that can always be cut.
+/// How to request a table that can always be split.
 const fn with_bars(command: Command) -> &'static str {
     match command {
         Command::Sacct => "sacct -P",
@@ -123,7 +123,7 @@ fn named(
     let mut records = Vec::new();
     for ((number, _), values) in rows.iter().zip(cells) {
         let fail = |place: &str, problem: String| InspectError::new(*number, place, problem);
-        // `squeue -o` may end in a column that itself holds bars; sacct may not.
+        // `squeue -o` may end in a column that itself contains bars; sacct may not.
         let of_sacct = command == Command::Sacct;
         if values.len() < names.len() || (of_sacct && values.len() != names.len()) {
             let problem = format!(
@@ -150,14 +150,14 @@ fn named(
     })
 }
 
-/// A row of sacct; a step is told as one.
+/// A row of sacct; steps are marked as such.
 fn accounting<'a>(get: &impl Fn(&str) -> &'a str) -> Result<InspectedRecord, String> {
     let printed = match get("JobIDRaw") {
         "" => get("JobID"),
         raw => raw,
     };
     let (job, step) = printed.split_once('.').unwrap_or((printed, ""));
-    // Without JobIDRaw, the raw id of an array's task is not told.
+    // Without JobIDRaw, the raw id of an array task is unknown.
     let raw: &str = job.split(['_', '+']).next().unwrap_or(job);
     let row: Vec<&str> = parse::ACCOUNTING_FIELDS
         .iter()
@@ -178,7 +178,7 @@ fn accounting<'a>(get: &impl Fn(&str) -> &'a str) -> Result<InspectedRecord, Str
     Ok(record("step", &of_step))
 }
 
-/// A row of squeue with names of columns, read as far as they say what they are.
+/// A row of squeue with column names, parsed as far as the names are known.
 fn queue(names: &[String], values: &[String]) -> Result<InspectedRecord, (String, String)> {
     let mut row = Map::new();
     for (name, value) in names.iter().zip(values) {
@@ -207,7 +207,7 @@ fn queue(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
     Ok(record("queue", &row))
 }
 
-/// A row of sinfo with names of columns.
+/// A row of sinfo with column names.
 fn nodes(names: &[String], values: &[String]) -> Result<InspectedRecord, (String, String)> {
     let mut row = Map::new();
     for (name, value) in names.iter().zip(values) {
@@ -222,7 +222,7 @@ fn nodes(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
 }
 
 fn node_state(text: &str) -> Option<Value> {
-    // sinfo shows what has no nodes as "n/a".
+    // sinfo prints "n/a" for a partition without nodes.
     let state = NodeState::parse(text);
     match text {
         "n/a" => Some(Value::Null),
@@ -230,7 +230,7 @@ fn node_state(text: &str) -> Option<Value> {
     }
 }
 
-/// Rows with bars and without names: the job or node is first, and its state in the one column that holds a state in every row.
+/// Rows with bars and without names. The job or node is first; its state is in the only column that contains a state in every row.
 fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> {
     let job_state = |value: &str| {
         let state = JobState::parse(value);
@@ -250,7 +250,7 @@ fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> 
     let states = match of_jobs {
         true => in_every_row(&|value| job_state(value).is_some()),
         false => in_every_row(&|value| {
-            // sinfo prints these words alone for who set a reason, and for features.
+            // sinfo also prints these words for the author of a reason, and for features.
             !["Unknown", "cloud"].contains(&value)
                 && node_state(value).is_some_and(|state| !state.is_null())
         }),

@@ -1,4 +1,4 @@
-//! Every capture there is, and texts that are none.
+//! Every capture, and texts that are none.
 
 use std::{
     fs,
@@ -19,8 +19,8 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Captures of errors: an unknown job, a path that is not served, a node that is not there. And of tables that cannot be cut for certain: one whose
-/// reason is a state, and one with a time limit that is wider than its column.
+/// Captures of errors: an unknown job, a path that is not served, a missing node. And tables that cannot be split for certain: one whose
+/// reason is a state, and one with a time limit wider than its column.
 fn is_refused(path: &str, bytes: &[u8]) -> bool {
     path.contains("nosuchjob")
         || path.ends_with("licenses.txt")
@@ -45,7 +45,7 @@ fn every_capture_is_read() {
     let (mut unread, mut records) = (Vec::new(), 0);
     for path in &all {
         let name = path.strip_prefix(&root).unwrap().display().to_string();
-        // It is about jobs and nodes, not about who has access.
+        // Inspection covers jobs and nodes, not access.
         if name.ends_with("README.md") || name.contains("/sacctmgr-") {
             continue;
         }
@@ -86,7 +86,7 @@ fn every_capture_is_read() {
     );
 }
 
-/// Kind and one field of each record.
+/// Checks the kind and one field of each record.
 fn check(text: &str, source: &str, expected: &[(&str, &str)]) {
     let inspection = inspect(text.as_bytes()).unwrap();
     assert_eq!(inspection.source, source);
@@ -147,7 +147,7 @@ fn no_value_is_cut_and_no_line_is_lost() {
     assert_eq!(rows[0]["name"], "averyveryverylongnam");
     assert_eq!(rows[1]["name"], "a b c");
 
-    // sacct -P -n: a job may be called like a state, and steps are steps.
+    // sacct -P -n: a job may be named like a state, and steps are steps.
     let rows = "1|FAILED|cpu|physics|1|RUNNING|0:0\n1.batch|batch||physics|1|RUNNING|0:0\n";
     let inspection = inspect(rows.as_bytes()).unwrap();
     let kinds: Vec<&str> = inspection

@@ -1,8 +1,8 @@
 //! Accounting's rows: `jobs` of `/slurmdb/v0.0.NN/jobs` and of `sacct --json`.
 //!
 //! - 22.05 loses exit codes: a job that `sacct -P` shows as `FAILED 3:0` has `SUCCESS`, 0 here (seen on 22.05.8, v0.0.36 to v0.0.38).
-//!   Signals survive, and `COMPLETED` means 0 by itself; everything else stays open.
-//! - It also has no uid and names who cancelled by name, so somebody who knows the users has to be asked.
+//!   Signals survive, and `COMPLETED` means 0 by itself; every other exit code is unknown.
+//! - It also has no uid, and names the canceller by user name, so the uid has to be looked up.
 //! - `array.task` is a bitmap on 24.11 and later: `0xC` is tasks 2 and 3.
 
 use serde_json::Value;
@@ -11,17 +11,17 @@ use slurm_types::{ExitCode, JobBaseState, JobFlag, JobState, TaskSet, TimeLimit}
 use super::{Fields, job::id};
 use crate::record::{AccountingRecord, ArrayPosition, ArrayTasks};
 
-/// Whether the answer has the exit codes.
+/// Whether a response has the exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCodes {
-    /// As they are.
+    /// True values.
     Reported,
-    /// 22.05: they read 0 whatever happened.
+    /// 22.05: always 0.
     Lost,
 }
 
 impl ExitCodes {
-    /// By the API's version, the number behind `v0.0.`.
+    /// By the API's version, the number after `v0.0.`.
     pub(crate) const fn of_api(version: u32) -> Self {
         match version {
             0..=38 => Self::Lost,
@@ -30,7 +30,7 @@ impl ExitCodes {
     }
 }
 
-/// One row; `None` if it has no job id. `uid` knows the users of this host.
+/// One row; `None` if it has no job id. `uid` looks up the users of this host.
 pub(crate) fn accounting(
     value: &Value,
     codes: ExitCodes,
@@ -98,7 +98,7 @@ pub(crate) fn accounting(
         ExitCodes::Lost => None,
     };
     if row.node_count == Some(0) {
-        // Without nodes the text has the number asked for.
+        // Without nodes the text form has the number of requested nodes.
         row.node_count = u32::try_from(row.req_tres.nodes())
             .ok()
             .filter(|nodes| *nodes > 0);
@@ -140,7 +140,7 @@ fn array(fields: &mut Fields) -> Option<ArrayPosition> {
     })
 }
 
-/// By the names sacct prints them under.
+/// The flags by the names that sacct prints.
 fn flags(words: &[String]) -> String {
     let printed = words.iter().filter_map(|word| match word.as_str() {
         "STARTED_ON_SCHEDULE" => Some("SchedMain"),

@@ -1,6 +1,6 @@
 //! The document around the records: errors, warnings, version, and the records one by one.
 //!
-//! A list of 10,000 jobs has 92 MB (26.05). So each item is read, turned into a record and dropped before the next one.
+//! A list of 10,000 jobs has 92 MB (26.05). So each item is parsed, converted to a record and dropped before the next one.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use slurm_types::UnixTime;
 
 use super::Fields;
 
-/// What surrounds the records.
+/// The document's fields around the records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Envelope {
-    /// Errors in Slurm's words, with its numbers.
+    /// Errors: Slurm's number and message.
     pub(crate) errors: Vec<(Option<i64>, String)>,
     /// Warnings.
     pub(crate) warnings: Vec<String>,
@@ -34,21 +34,21 @@ pub(crate) struct Envelope {
 /// A document with a list of records.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer<T> {
-    /// What surrounds them.
+    /// The fields around them.
     pub(crate) envelope: Envelope,
     /// The records; `None` if the document has no such list.
     pub(crate) items: Option<Vec<T>>,
 }
 
 impl Envelope {
-    /// slurmrestd's way to say that an empty list means nothing (v0.0.39 and later; older ones answer 304).
+    /// True if slurmrestd reports that an empty list means no change (v0.0.39 and later; older ones answer 304).
     pub(crate) fn nothing_changed(&self) -> bool {
         self.warnings
             .iter()
             .any(|warning| warning.contains("No job changes since update_time"))
     }
 
-    /// Whether an error has this number of Slurm's.
+    /// True if an error has this number of Slurm's.
     pub(crate) fn has_error(&self, number: i64) -> bool {
         self.errors.iter().any(|(known, _)| *known == Some(number))
     }
@@ -102,7 +102,7 @@ fn error(value: &Value) -> (Option<i64>, String) {
     (number, text)
 }
 
-/// Reads the document and turns every item of `list` into a record.
+/// Parses a document and converts every item of `list` to a record.
 pub(crate) fn answer<T>(
     body: &[u8],
     list: &str,
@@ -114,7 +114,7 @@ pub(crate) fn answer<T>(
     Ok(answer)
 }
 
-/// Reads a document without looking at any list.
+/// Parses a document without any list.
 pub(crate) fn envelope(body: &[u8]) -> Result<Envelope, serde_json::Error> {
     answer(body, "", |_| ()).map(|answer| answer.envelope)
 }

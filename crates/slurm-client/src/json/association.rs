@@ -1,8 +1,8 @@
-//! Who may do what: `associations` and `users` of `/slurmdb/v0.0.NN/`, in the words that `sacctmgr -P` has for it.
+//! Access records: `associations` and `users` of `/slurmdb/v0.0.NN/`, converted to the words of `sacctmgr -P`.
 //!
-//! The names of limits are turned round here: `max.jobs.per.count` is GrpJobs, `max.jobs.active` MaxJobs (set one by one and compared with
-//! sacctmgr on 22.05.8 and 24.11.5). A record that lacks what every version from v0.0.38 on has, or holds something unknown, is none:
-//! read as it is, it would take limits and QOS away.
+//! The names of limits are swapped here: `max.jobs.per.count` is GrpJobs, `max.jobs.active` MaxJobs (set one by one and compared with
+//! sacctmgr on 22.05.8 and 24.11.5). A record that lacks a field of every version from v0.0.38 on, or contains an unknown one, is rejected:
+//! parsed as it is, it would remove limits and QOS.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ enum Printed {
     Shares,
 }
 
-/// sacctmgr's name of what can be set, where it is here, and how it is printed.
+/// sacctmgr's name of each setting, its path here, and its format.
 const SETTINGS: [(&str, &str, Printed); 18] = [
     ("Fairshare", "shares_raw", Printed::Shares),
     ("DefaultQOS", "default.qos", Printed::Text),
@@ -53,11 +53,11 @@ pub(crate) struct Association {
     pub(crate) is_default: bool,
 }
 
-/// One association; `None` if it is not whole.
+/// One association; `None` if it is incomplete.
 pub(crate) fn association(value: &Value) -> Option<Association> {
     let mut fields = Fields::new(value);
     let around = ["qos", "max.jobs.per", "max.per.account"];
-    // Always there, empty if not set; numbers that are not set may be null.
+    // Always present, empty if not set; numbers that are not set may be null.
     let lists = SETTINGS
         .iter()
         .filter(|(_, _, printed)| matches!(printed, Printed::Tres | Printed::Shares))
@@ -71,7 +71,7 @@ pub(crate) fn association(value: &Value) -> Option<Association> {
             Some((name.to_owned(), setting(&mut fields, path, printed)?))
         })
         .collect();
-    // v0.0.40 has an object of keys; others 0 where they do not tell it (24.11).
+    // v0.0.40 has an object of keys; others have 0 where they do not report it (24.11).
     let id = match fields.get("id") {
         Some(Value::Object(_)) => fields.positive("id.id"),
         _ => fields.positive("id"),
@@ -95,7 +95,7 @@ pub(crate) fn association(value: &Value) -> Option<Association> {
     whole.then_some(association)
 }
 
-/// One user, without the default account, which only associations tell of every version; `None` if it is not whole.
+/// One user, without the default account, which only associations report in every version; `None` if it is incomplete.
 pub(crate) fn user(value: &Value) -> Option<UserRecord> {
     let mut fields = Fields::new(value);
     let coordinators = fields.get("coordinators")?.as_array()?;

@@ -1,4 +1,4 @@
-//! One object of an answer, read field by field. A field that has none of the shapes we know is left out and counted.
+//! Reads one object of a response, field by field. A field of an unknown shape is left out and counted.
 
 use serde_json::Value;
 use slurm_types::{ExitCode, Tres, UnixTime, no_val};
@@ -6,7 +6,7 @@ use slurm_types::{ExitCode, Tres, UnixTime, no_val};
 /// Reads fields of one object by name; `a.b` is the field `b` of the object `a`.
 pub(crate) struct Fields<'a> {
     object: &'a Value,
-    /// Fields with a shape no version has.
+    /// Number of fields with an unknown shape.
     pub(crate) oddities: u32,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Fields<'a> {
         nothing
     }
 
-    /// A user's text exactly as it is; empty if there is none.
+    /// A user's text, unchanged; empty if there is none.
     pub(crate) fn raw(&mut self, path: &str) -> String {
         match self.get(path) {
             None => String::new(),
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text of Slurm's, empty for the words it puts in place of one.
+    /// A text of Slurm's; its placeholders for "none" become empty.
     pub(crate) fn text(&mut self, path: &str) -> String {
         crate::parse::text(&self.raw(path))
     }
@@ -69,7 +69,7 @@ impl<'a> Fields<'a> {
             }
             number => number,
         };
-        // Some floats are whole numbers in disguise (v0.0.40 has `5.0` for tasks per TRES).
+        // Some floats hold whole numbers (v0.0.40 has `5.0` for tasks per TRES).
         match number
             .as_i64()
             .or_else(|| number.as_f64().map(|float| float as i64))
@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number that is at least 0. Slurm's "no value" of 32 bits is none.
+    /// A number that is at least 0. Slurm's "no value" of 32 bits gives `None`.
     pub(crate) fn number<T: TryFrom<i64>>(&mut self, path: &str) -> Option<T> {
         let number = self.signed(path)?;
         if number < 0 || u32::try_from(number).is_ok_and(|n| no_val::real_u32(n).is_none()) {
@@ -96,7 +96,7 @@ impl<'a> Fields<'a> {
         self.number(path).filter(|number| *number != T::default())
     }
 
-    /// Whether the number is "unlimited".
+    /// True if the number is "unlimited".
     pub(crate) fn infinite(&self, path: &str) -> bool {
         self.get(path)
             .and_then(|triple| triple.get("infinite"))
@@ -104,7 +104,7 @@ impl<'a> Fields<'a> {
             == Some(true)
     }
 
-    /// A time; 0 is none, with `set: true` too (24.11).
+    /// A time; 0 gives `None`, even with `set: true` (24.11).
     pub(crate) fn time(&mut self, path: &str) -> Option<UnixTime> {
         self.positive(path).map(UnixTime::from_secs)
     }
@@ -149,7 +149,7 @@ impl<'a> Fields<'a> {
         tres
     }
 
-    /// Resources as a list of `{type, name, count}`; memory in MiB. Counts below 0 are "not known" (energy on 26.05).
+    /// Resources as a list of `{type, name, count}`; memory in MiB. Negative counts mean "not known" (energy on 26.05).
     pub(crate) fn tres_list(&mut self, path: &str) -> Tres {
         let mut tres = Tres::default();
         let Some(list) = self.get(path) else {

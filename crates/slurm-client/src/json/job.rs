@@ -1,10 +1,10 @@
 //! The controller's jobs: `jobs` of `/slurm/v0.0.NN/jobs`, `squeue --json` and `scontrol show job --json`.
 //!
-//! What 22.05 and 24.11 and later have in common under other shapes is in `fields`. Their differences in meaning:
-//! - `array_job_id` is 0 for a job of no array, on 24.11 and later with `set: true`.
+//! `fields` handles different shapes of the same meaning in 22.05, 24.11 and later. These are the differences in meaning:
+//! - `array_job_id` is 0 for a job without an array, on 24.11 and later with `set: true`.
 //! - A time 0 with `set: true` is "not known".
-//! - 22.05 shows one word as the state, a flag before the base state; newer ones a list of both.
-//! - `exclusive` jobs have `shared: "none"` (22.05 to v0.0.44); v0.0.45 does not tell.
+//! - 22.05 shows one keyword as the state, a flag before the base state; newer versions a list of both.
+//! - `exclusive` jobs have `shared: "none"` (22.05 to v0.0.44); v0.0.45 does not report it.
 
 use serde_json::Value;
 use slurm_types::{HostList, JobId, JobState, TimeLimit};
@@ -15,7 +15,7 @@ use crate::{
     record::{ArrayTasks, JobRecord, NodeAlloc, QueueRow},
 };
 
-/// One job, or its id and why it proves nothing.
+/// One job, or its id and the reason why it proves nothing.
 pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static str)> {
     let mut fields = Fields::new(value);
     let job_id = id(&mut fields, "job_id");
@@ -46,7 +46,7 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
     Ok(job)
 }
 
-/// The job's row of a sweep.
+/// The job's row of a queue listing.
 pub(crate) fn queue_row(job: &JobRecord, words: &mut StringInterner) -> Option<QueueRow> {
     let limit = match job.time_limit {
         Some(TimeLimit::Minutes(minutes)) => minutes_text(minutes),
@@ -96,7 +96,7 @@ fn identity(job: &mut JobRecord, fields: &mut Fields) {
 fn state(job: &mut JobRecord, fields: &mut Fields) {
     let words = fields.words("job_state");
     job.state = JobState::from_words(words.iter().map(String::as_str));
-    // As scontrol prints it: the description in place of the word, with underscores.
+    // As scontrol prints it: the description in place of the keyword, with underscores.
     let description = fields.text("state_description");
     job.reason = match description.is_empty() {
         true => fields.raw("state_reason"),
@@ -130,7 +130,7 @@ fn times(job: &mut JobRecord, fields: &mut Fields) {
     job.time_limit = match fields.number("time_limit") {
         _ if fields.infinite("time_limit") => Some(TimeLimit::Unlimited),
         Some(minutes) => Some(TimeLimit::Minutes(minutes)),
-        // 22.05 has null for "unlimited" and for "the partition's" alike.
+        // 22.05 has null both for "unlimited" and for the partition's limit.
         None => fields
             .has("time_limit")
             .then_some(TimeLimit::PartitionDefault),
@@ -180,7 +180,7 @@ fn resources(job: &mut JobRecord, fields: &mut Fields) {
     job.exc_nodes = fields.text("excluded_nodes");
 }
 
-/// What it holds on each node; neighbours that are alike are joined, as scontrol does.
+/// Resources on each node; equal neighbours are joined, as scontrol does.
 fn node_allocs(job: &JobRecord, fields: &mut Fields) -> Vec<NodeAlloc> {
     let list = fields
         .get("job_resources.nodes.allocation")

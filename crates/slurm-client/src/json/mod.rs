@@ -1,9 +1,9 @@
-//! JSON of slurmrestd (v0.0.36 to v0.0.45) and of `--json` into records. Pure; survives any document.
+//! Converts JSON of slurmrestd (v0.0.36 to v0.0.45) and of `--json` to records. Pure; survives any document.
 //!
-//! Users' texts are quoted here, so nothing can be forged. What differs between versions is sorted out field by field: a state is a
-//! word (22.05) or a list of words, a number is a number or `{set, infinite, number}` (24.11), a list may be a text with commas.
+//! JSON quotes texts of users, so nothing can be forged. Differences between versions are resolved field by field: a state is a word
+//! (22.05) or a list of words, a number is a number or `{set, infinite, number}` (24.11), a list may be a text with commas.
 
-/// "Nothing found with query": 22.05's empty answer about accounting.
+/// "Nothing found with query": 22.05's empty response about accounting.
 pub(crate) const NOTHING_FOUND: i64 = 9003;
 
 mod accounting;

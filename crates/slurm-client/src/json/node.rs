@@ -9,7 +9,7 @@ use crate::record::NodeRecord;
 /// One node; `None` if it has no name or no state.
 pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
     let mut fields = Fields::new(value);
-    // 22.05: a word in small letters, and the flags beside it. v0.0.36 has no flags: see `rest`.
+    // 22.05: a word in lower case, with the flags beside it. v0.0.36 has no flags: see `rest`.
     let mut words = fields.words("state");
     words.extend(fields.words("state_flags"));
     let cpus_total = fields.number("cpus")?;
@@ -47,7 +47,7 @@ pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
         oddities: 0,
     };
     if node.reason.is_empty() {
-        // What is left of the last one (24.11).
+        // Left over from an earlier reason (24.11).
         (node.reason_user, node.reason_time) = (String::new(), None);
     }
     node.oddities = fields.oddities;

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{Fields, job::minutes_text};
 use crate::record::PartitionRecord;
 
-/// One partition; `None` if it has no name. 22.05 has flat fields, newer ones groups of them; v0.0.40 to v0.0.44 do not tell which one
-/// is the default.
+/// One partition; `None` if it has no name. 22.05 has flat fields, newer ones groups of them; v0.0.40 to v0.0.44 do not report the default
+/// partition.
 pub(crate) fn partition(value: &Value) -> Option<PartitionRecord> {
     let mut fields = Fields::new(value);
     let name = fields.text("name");

@@ -38,7 +38,7 @@ fn items<T>(body: &[u8], list: &str, read: impl FnMut(&Value) -> T) -> Vec<T> {
     answer(body, list, read).unwrap().items.unwrap()
 }
 
-/// Captures whose text and JSON were taken on both sides of a change.
+/// Captures whose text and JSON were taken before and after a change.
 const CHANGING: [(&str, &str); 6] = [
     ("22.05", "requeued-1"),
     ("22.05", "pending-in-maint"),
@@ -54,7 +54,7 @@ fn shown(value: &dyn std::fmt::Debug) -> String {
     format!("{value:?}")
 }
 
-/// What a job's text and its JSON both have.
+/// The fields that a job's text and JSON have in common.
 fn job_fields(job: &JobRecord) -> Compared {
     vec![
         (
@@ -111,7 +111,7 @@ fn job_fields(job: &JobRecord) -> Compared {
     ]
 }
 
-/// scontrol shows one word; a flag may hide the base state.
+/// scontrol shows one keyword; a flag may hide the base state.
 fn hides_base(job: &JobRecord) -> bool {
     [JobFlag::Completing, JobFlag::SpecialExit, JobFlag::Requeued]
         .into_iter()
@@ -153,20 +153,20 @@ fn a_job_is_the_same_as_text_and_as_json() {
                 if CHANGING.contains(&(version, name.as_str())) {
                     continue;
                 }
-                // 22.05 leaves out more in JSON here and there, and prints one list of resources as text.
+                // 22.05 leaves out more in JSON in places, and prints one list of resources as text.
                 if !text.req_tres.is_empty() {
                     assert_eq!(text.req_tres, json.req_tres, "{what}");
                 }
                 if let (Some(text), Some(json)) = (text.num_cpus, json.num_cpus) {
                     assert_eq!(text, json, "{what}");
                 }
-                // v0.0.45 does not tell of a pending job.
+                // v0.0.45 does not report it for a pending job.
                 if version != "26.05" || text.was_allocated() {
                     assert_eq!(text.exclusive, json.exclusive, "{what}");
                 }
                 let mut pairs = (job_fields(text), job_fields(json));
                 if name == "cloud-running" {
-                    // Its prolog ended between the two.
+                    // Its prolog ended between the two captures.
                     pairs.0.retain(|(field, _)| *field != "reason");
                     pairs.1.retain(|(field, _)| *field != "reason");
                 }
@@ -178,7 +178,7 @@ fn a_job_is_the_same_as_text_and_as_json() {
     assert!(count > 130, "{count}");
 }
 
-/// Rows of `sacct -P` with names of columns.
+/// Rows of `sacct -P` with column names.
 fn sacct_text(text: &str) -> Vec<AccountingRecord> {
     let mut lines = text.lines();
     let header: Vec<_> = lines.next().unwrap().split('|').collect();
@@ -193,7 +193,7 @@ fn sacct_text(text: &str) -> Vec<AccountingRecord> {
     rows.collect()
 }
 
-/// What a row's text and its JSON both have.
+/// The fields that a row's text and JSON have in common.
 fn row_fields(row: &AccountingRecord, lost: bool) -> Compared {
     let mut fields = vec![
         (
@@ -225,7 +225,7 @@ fn row_fields(row: &AccountingRecord, lost: bool) -> Compared {
     fields
 }
 
-/// The users of the clusters the captures are from.
+/// The users of the captured clusters.
 fn captured_users(user: &str) -> Option<u32> {
     match user {
         "root" => Some(0),

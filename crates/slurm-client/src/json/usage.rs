@@ -1,8 +1,8 @@
-//! What runs used: a row of accounting with its steps.
+//! Resource usage of runs: a row of accounting with its steps.
 //!
-//! - `tres.requested` of a step is what it used and read, `tres.consumed` what it wrote; nothing there was requested.
-//! - A run's own CPU time reads 0 over REST (22.05.8, 24.11.5, 26.05.5): it is the sum of its steps, as sacct makes it.
-//! - Microseconds may be more than a second (22.05: `{seconds: 2, microseconds: 1010183}` is 3.01 s).
+//! - `tres.requested` of a step is what it used and read, `tres.consumed` what it wrote; neither is a request.
+//! - A run's own CPU time reads 0 over REST (22.05.8, 24.11.5, 26.05.5). It is the sum of its steps, as sacct computes it.
+//! - Microseconds may exceed a second (22.05: `{seconds: 2, microseconds: 1010183}` is 3.01 s).
 //! - CPU is in milliseconds in `tres`, where sacct prints seconds.
 
 use serde_json::Value;
@@ -11,7 +11,7 @@ use slurm_types::JobState;
 use super::{ExitCodes, Fields, accounting};
 use crate::record::{StepUsage, TresUsage, UsageRecord};
 
-/// One run; `None` if it has no job id. `uid` knows the users of this host.
+/// One run; `None` if it has no job id. `uid` looks up the users of this host.
 pub(crate) fn usage(
     value: &Value,
     codes: ExitCodes,
@@ -82,7 +82,7 @@ fn step_id(fields: &mut Fields) -> String {
     }
 }
 
-/// An amount of a resource, and whose it is.
+/// An amount of a resource, with the node and task that used it.
 struct Item {
     name: String,
     amount: u64,
@@ -96,7 +96,7 @@ fn items(fields: &mut Fields, path: &str) -> Vec<Item> {
     for value in list.into_iter().flatten() {
         let mut item = Fields::new(value);
         let name = item.tres_name();
-        // Slurm's stand-ins for "no value" lie at the top of 64 bits, or below 0.
+        // Slurm's placeholders for "no value" are at the top of the 64-bit range, or negative.
         let amount = item.signed("count").and_then(|n| u64::try_from(n).ok());
         if let (Some(name), Some(amount)) = (name, amount) {
             let amount = if name == "cpu" {

@@ -6,7 +6,7 @@ use super::{Separator, delimited, leading, text};
 use crate::drift::Unread;
 use crate::record::{AccountingRecord, ArrayPosition, ArrayTasks};
 
-/// Columns asked for. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never holds a newline.
+/// Requested columns. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never contains a newline.
 pub(crate) const FIELDS: [&str; 36] = [
     "JobIDRaw",
     "JobID",
@@ -46,7 +46,7 @@ pub(crate) const FIELDS: [&str; 36] = [
     "JobName",
 ];
 
-/// The rows, and how many were none; `None` if the answer does not have the shape of one.
+/// The rows, and those that could not be parsed; `None` if the output does not have these columns.
 pub(crate) fn accounting(
     output: &str,
     separator: &Separator,

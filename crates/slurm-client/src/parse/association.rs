@@ -1,7 +1,7 @@
 //! The rows of `sacctmgr -n -P`.
 //!
-//! sacctmgr knows no other delimiter than `|`, so texts that may hold one are asked for last. Names of accounts and users with a `|`
-//! make a row of another length: it counts as unread, and the whole answer proves nothing.
+//! sacctmgr has no other delimiter than `|`, so texts that may contain one are requested last. An account or user name with a `|` gives a
+//! row of another length: it counts as unread, and the whole response proves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use slurm_types::UnixTime;
 use crate::drift::Unread;
 use crate::record::{AssociationRecord, Transaction, UserRecord};
 
-/// What identifies an association; every version since 22.05 has these columns and those of [`SETTINGS`].
+/// Identity of an association; every version since 22.05 has these columns and those of [`SETTINGS`].
 const KEYS: [&str; 6] = ["ID", "Account", "User", "Partition", "ParentName", "QOS"];
-/// What else is told about it.
+/// Settings of an association.
 const SETTINGS: [&str; 18] = [
     "Fairshare",
     "DefaultQOS",
@@ -45,18 +45,18 @@ pub(crate) fn association_format(comments: bool) -> String {
     format!("format={columns}{comment}")
 }
 
-/// The associations, and how many rows were none.
+/// The associations, and the rows that could not be parsed.
 pub(crate) fn associations(output: &str, comments: bool) -> (Vec<AssociationRecord>, Unread) {
     read(output, |line| association(line, comments))
 }
 
-/// The users, and how many rows were none.
+/// The users, and the rows that could not be parsed.
 pub(crate) fn users(output: &str) -> (Vec<UserRecord>, Unread) {
     read(output, user)
 }
 
-/// The log. A text may hold newlines: a line that begins like no entry belongs to the one before. An id that comes twice is
-/// believed of neither.
+/// The log. A text may contain newlines: a line that does not begin like an entry belongs to the entry before. If an id occurs twice,
+/// neither entry is trusted.
 pub(crate) fn transactions(output: &str) -> (Vec<Transaction>, Unread) {
     let (mut found, mut unread): (Vec<Transaction>, _) = (Vec::new(), Unread::default());
     for line in output.lines() {

@@ -1,4 +1,4 @@
-//! Cuts `scontrol -o show job` into records, although texts of users may hold what looks like one.
+//! Splits `scontrol -o show job` into records, although texts of users may contain forged ones.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use super::job::{FreeTexts, NAME, follows_name};
 
 const RECORD: &str = "\nJobId=";
 
-/// Cuts the answer where a line begins with `JobId=<number> `, unless that line is inside a text known to be a user's, or names a
-/// known job by another name than its own: newer records also have the command line of their submission (`SubmitLine=`,
-/// 26.05.5, not 24.11.5), which squeue does not tell. A newline nobody knew of stays inside its record. One pass: a
-/// user with many such jobs must not make this slow.
+/// Splits the output where a line begins with `JobId=<number> `. Exceptions are lines inside a known text of a user, and lines that name a
+/// known job by another name than its own: newer records also contain the command line of their submission (`SubmitLine=`, 26.05.5, not
+/// 24.11.5), which squeue does not report. An unknown newline stays inside its record. One pass: a user with many such jobs must not make
+/// this slow.
 pub(super) fn records(
     output: &str,
     texts: &HashMap<JobId, FreeTexts>,
@@ -62,7 +62,7 @@ fn record_end(
         };
         let end_around = |forging: &[String]| {
             forging.iter().find_map(|text| {
-                // A text may stand there several times: the one around this line.
+                // A text may occur several times: this is the one around this line.
                 let first =
                     output.ceil_char_boundary((next - text.len().min(next)).max(after_name));
                 let window = &output[first..output.ceil_char_boundary(next + text.len())];
@@ -75,7 +75,7 @@ fn record_end(
             (Some(end), _) => end,
             (None, Some(true)) => return next,
             (None, Some(false)) => next,
-            // Nobody was asked about that job; a line of the command line is no record, though.
+            // That job is unknown; but a line inside the command line is not a record.
             (None, None) => match submit_line_begins(&output[after_name..next])
                 .then(|| end_around(&repeated))
                 .flatten()
@@ -87,7 +87,7 @@ fn record_end(
     }
 }
 
-/// Whether the record that seems to begin here has the name of its job; `None` if the job is not known.
+/// True if the record that seems to begin here has the name of its job; `None` if the job is unknown.
 fn has_its_name(line: &str, all: &HashMap<JobId, FreeTexts>) -> Option<bool> {
     let texts = all.get(&record_id(line)?)?;
     let after = line
@@ -101,14 +101,14 @@ fn submit_line_begins(record: &str) -> bool {
     record.contains(" SubmitLine=")
 }
 
-/// The ids of whatever looks like a record.
+/// The ids of all lines that look like records.
 pub(super) fn ids(output: &str) -> impl Iterator<Item = JobId> {
     let lines = output.match_indices(RECORD).map(|(at, _)| at + 1);
     let lines = std::iter::once(0).chain(lines);
     lines.filter_map(|at| record_id(&output[at..]))
 }
 
-/// Where the next line begins that looks like a record.
+/// Start of the next line that looks like a record.
 fn next_record(output: &str, from: usize) -> Option<usize> {
     let lines = output[from..]
         .match_indices(RECORD)

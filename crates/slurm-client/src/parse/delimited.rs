@@ -1,17 +1,17 @@
-//! Columns whose texts belong to users: split so that no text can pass for another column or another row.
+//! Columns with texts of users, split so that no text can pass for another column or row.
 //!
-//! A job's name may hold newlines, control characters, and anything that looks like Slurm's output. So the separator is drawn at
-//! random for every call and cannot be known when a job is named. Rows end in a newline, but so may names: since the first
-//! column never holds one, the **last** newline between two separators is the end of the row.
+//! A job's name may contain newlines, control characters, and anything that looks like Slurm's output. So the separator is drawn at random
+//! for every call and cannot be known when a job is named. Rows end in a newline, but names may contain newlines as well. Since the first
+//! column never contains one, the **last** newline between two separators is the end of the row.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A separator nobody can have foreseen.
+/// An unpredictable separator.
 #[derive(Clone, Debug)]
 pub(crate) struct Separator(String);
 
 impl Separator {
-    /// A fresh one. `RandomState` is keyed from the system's random source.
+    /// A new one. `RandomState` is keyed from the system's random source.
     pub(crate) fn random() -> Self {
         let number = RandomState::new().build_hasher().finish();
         Self(format!("<{number:016x}>"))
@@ -27,7 +27,7 @@ impl Separator {
     }
 }
 
-/// The rows of an answer with `columns` columns; the first never holds a newline. `None` if the answer does not have that shape.
+/// The rows of output with `columns` columns; the first never contains a newline. `None` if the output does not have that structure.
 pub(crate) fn delimited<'a>(
     text: &'a str,
     separator: &Separator,

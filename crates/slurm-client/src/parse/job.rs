@@ -1,17 +1,16 @@
 //! `scontrol -o -d show job`.
 //!
-//! The line mixes Slurm's own fields with texts of users (name, comment, paths), and nothing quotes them: a job may be *named*
-//! `x UserId=root(0) … JobState=COMPLETED` or hold a newline and a whole forged record. Order tells them apart:
+//! The line mixes Slurm's own fields with texts of users (name, comment, paths), and nothing quotes them. A job may be *named* `x
+//! UserId=root(0) … JobState=COMPLETED`, or contain a newline and a whole forged record. The order of fields tells them apart:
 //!
 //! ```text
 //! JobId … JobName=<user's text> UserId … (Slurm's own fields) … Network= Command= <user's texts> StdOut= TresPer…
 //! ```
 //!
-//! - Name, comment, command and working directory come from squeue, whose columns cannot be forged (see `delimited`); with the
-//!   name known, what follows it is Slurm's. Without it, a record in which the end of the name is not certain is unclear.
-//! - Between the name and `Network=` the last of two equal keys counts: a `WCKey` of the user's own making stands before the fields that
-//!   matter.
-//! - A line that looks like a record is none inside a known text, and an id that still occurs twice is unclear.
+//! - Name, comment, command and working directory come from squeue, whose columns cannot be forged (see `delimited`). After the known name
+//!   Slurm's own fields follow. Without the name, a record in which the end of the name is uncertain is unclear.
+//! - Between the name and `Network=` the last of two equal keys counts: a forged `WCKey` precedes the fields that matter.
+//! - A line that looks like a record is ignored inside a known text, and an id that still occurs twice is unclear.
 
 use std::collections::HashMap;
 
@@ -29,7 +28,7 @@ pub(crate) const NO_NAME: &str = "it has no JobName";
 pub(crate) const NOT_WHOLE: &str = "its state, owner or submit time is missing";
 pub(crate) const DUPLICATE_ID: &str = "its id occurs twice in the answer";
 
-/// The texts of one job that belong to its user, as squeue gave them.
+/// The texts of one job that its user wrote, from squeue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeTexts {
     pub(crate) uid: Option<u32>,
@@ -39,14 +38,14 @@ pub(crate) struct FreeTexts {
     pub(crate) work_dir: String,
 }
 
-/// The records of an answer, and the ids of which it proves nothing.
+/// The parsed records, and the ids for which the output proves nothing.
 #[derive(Debug, Default)]
 pub(crate) struct ParsedJobs {
     pub(crate) records: Vec<JobRecord>,
     pub(crate) unclear: Vec<(JobId, &'static str)>,
 }
 
-/// Reads every record of the answer.
+/// Parses every record of the output.
 pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> ParsedJobs {
     let mut answer = ParsedJobs::default();
     let mut count: HashMap<JobId, u32> = HashMap::new();
@@ -62,7 +61,7 @@ pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> ParsedJob
     answer
 }
 
-/// Of ids that occur twice nothing is clear.
+/// Ids that occur twice are unclear.
 pub(crate) fn reject_duplicates(answer: &mut ParsedJobs, count: HashMap<JobId, u32>) {
     answer
         .records
@@ -111,14 +110,14 @@ pub(super) fn job(
     Ok(job)
 }
 
-/// Whether this stands behind a job's name: `SLUID=` (26.05 with `-d`, seen live), `HetJobIdSet=`, `UserId=`.
+/// True if this can follow a job's name: `SLUID=` (26.05 with `-d`, seen live), `HetJobIdSet=`, `UserId=`.
 pub(super) fn follows_name(after: &str) -> bool {
     [" SLUID=", " HetJobIdSet=", " UserId="]
         .iter()
         .any(|key| after.starts_with(key))
 }
 
-/// The name, and what follows it.
+/// The name, and the text after it.
 fn split_name<'a>(
     rest: &'a str,
     texts: Option<&FreeTexts>,
@@ -201,8 +200,8 @@ fn field(job: &mut JobRecord, key: &str, value: &str) {
     }
 }
 
-/// The texts of the user at the end of the line: from squeue where it knows them, else as far as the line tells. Nothing of
-/// Slurm's own is read from here but the `TresPer…` words behind the last path.
+/// The user's texts at the end of the line: from squeue where it has them, else as far as the line is unambiguous. Of Slurm's own fields
+/// only the `TresPer…` keys after the last path are read here.
 fn user_texts(job: &mut JobRecord, tail: &str, texts: Option<&FreeTexts>) {
     /// Their order in `_sprint_job_info`/`slurm_sprint_job_info`; most of them are left out when empty.
     const KEYS: [&str; 9] = [
@@ -218,7 +217,7 @@ fn user_texts(job: &mut JobRecord, tail: &str, texts: Option<&FreeTexts>) {
     ];
     let mut found: Vec<(&str, usize)> = Vec::new();
     let mut end = tail.len();
-    // From the end: a text may hold the key of a later one, but the last occurrence is Slurm's own.
+    // From the end: a text may contain the key of a later one, but the last occurrence is Slurm's own.
     for key in KEYS.into_iter().rev() {
         if let Some(at) = tail[..end].rfind(key) {
             found.push((key, at));
@@ -283,7 +282,7 @@ fn before_trailing_keys(value: &str) -> &str {
     value[..end].trim_end()
 }
 
-/// What only all fields together tell.
+/// Derives values that depend on several fields.
 fn settle(job: &mut JobRecord, exclusive_key: bool) {
     if job.was_allocated() {
         if job.alloc_tres.is_empty() {
@@ -293,8 +292,8 @@ fn settle(job: &mut JobRecord, exclusive_key: bool) {
     } else {
         job.alloc_tres = Tres::default();
     }
-    // On 22.05 and 24.11 `OverSubscribe=NO` is what `--exclusive` prints, and an ordinary job has `OK`. 26.05 has a key of its
-    // own, and `OverSubscribe=NO` is the ordinary value there.
+    // On 22.05 and 24.11 `OverSubscribe=NO` is what `--exclusive` prints, and an ordinary job has `OK`. 26.05 has a separate key, and
+    // `OverSubscribe=NO` is the ordinary value there.
     if !exclusive_key {
         job.exclusive = job.oversubscribe == "NO";
     }
@@ -335,7 +334,7 @@ impl Allocations {
     }
 }
 
-/// CPUs in `0-3,6`.
+/// Number of CPUs in `0-3,6`.
 fn cpu_count(ids: &str) -> u32 {
     HostList::expand(&format!("[{ids}]"))
         .map_or(0, |cpus| u32::try_from(cpus.len()).unwrap_or(u32::MAX))

@@ -1,10 +1,10 @@
 //! `Key=value Key=value …` lines of `scontrol -o`.
 
-/// The `Key=value` words of a text that belongs to Slurm. A word without `=` belongs to the value before it, so values may hold
-/// spaces (`OS=Linux 6.1 #1 SMP`).
+/// The `Key=value` words of a text that belongs to Slurm. A word without `=` belongs to the value before it, so values may contain spaces
+/// (`OS=Linux 6.1 #1 SMP`).
 pub(crate) fn pairs(text: &str) -> Vec<(&str, &str)> {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
-    // Where the last value ends in `text`, to extend it.
+    // End of the last value in `text`, to extend it.
     let mut value_start = 0;
     for (at, word) in words(text) {
         match word.split_once('=').filter(|(key, _)| is_key(key)) {

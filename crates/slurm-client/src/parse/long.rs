@@ -1,4 +1,4 @@
-//! The controller's record of every job, and what users wrote, without holding either: both are read through a window.
+//! Parses the controller's records of all jobs, and the texts of users, without holding either: both are read through a window.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,34 +12,34 @@ use crate::JobRecord;
 use crate::drift::Unread;
 use crate::spill::Text;
 
-/// Read at once, unless a record is longer.
+/// Size of the window, unless a record is longer.
 const WINDOW_BYTES: usize = 256 << 10;
-/// What is looked at behind the end of a record beside a text of a user: the begin of the next one, up to its name.
+/// Lookahead after the end of a record, in addition to a user's text: the begin of the next record, up to its name.
 const LOOKAHEAD_BYTES: usize = 4 << 10;
-/// Columns of what users wrote.
+/// Columns with the texts of users.
 const COLUMNS: usize = 6;
 
-/// What users wrote, by job.
+/// Texts of users, by job.
 #[derive(Debug)]
 pub(crate) enum Texts {
     /// Of a few jobs.
     Few(HashMap<JobId, FreeTexts>),
-    /// Of all.
+    /// Of all jobs.
     All {
-        /// As squeue printed it.
+        /// squeue's output.
         text: Text,
         separator: Separator,
-        /// Where each row is, by job.
+        /// Offset and length of each row, by job.
         rows: Vec<(JobId, usize, usize)>,
-        /// Bytes of the longest row.
+        /// Length of the longest row in bytes.
         longest: usize,
-        /// Rows that are none.
+        /// Rows that could not be parsed.
         unread: Unread,
     },
 }
 
 impl Texts {
-    /// Finds the rows of squeue's answer; `None` if it does not have the columns asked for.
+    /// Finds the rows of squeue's output; `None` if it does not have the requested columns.
     pub(crate) fn all(text: Text, separator: Separator) -> io::Result<Option<Self>> {
         let (mut rows, mut from, mut size) = (Vec::new(), 0, WINDOW_BYTES);
         let mut unread = Unread::default();
@@ -81,7 +81,7 @@ impl Texts {
         }))
     }
 
-    /// Of these jobs, as far as they are known.
+    /// The texts of these jobs, as far as they are known.
     fn of(&self, ids: impl Iterator<Item = JobId>) -> io::Result<HashMap<JobId, FreeTexts>> {
         let mut found = HashMap::new();
         for id in ids {
@@ -107,7 +107,7 @@ impl Texts {
                     return Ok(None);
                 };
                 let (_, from, len) = rows[at];
-                // The end of a row belongs to no name.
+                // The newline at the end of a row does not belong to the name.
                 let row = text.window(from, len)? + "\n";
                 let row =
                     delimited(&row, separator, COLUMNS).and_then(|rows| free_text(rows.first()?));
@@ -116,7 +116,7 @@ impl Texts {
         }
     }
 
-    /// Rows that are none.
+    /// Rows that could not be parsed.
     pub(crate) fn unread(&self) -> Unread {
         match self {
             Self::Few(_) => Unread::default(),
@@ -138,8 +138,8 @@ impl Texts {
     }
 }
 
-/// Where the last row ends of which the window shows the end; `None` if there is none. A row ends at the last newline before the first
-/// separator of the next one, see [`delimited`].
+/// End of the last complete row in the window; `None` if there is none. A row ends at the last newline before the first separator of the
+/// next one, see [`delimited`].
 fn whole_rows(window: &str, separator: &Separator) -> Option<usize> {
     let separators: Vec<usize> = window
         .match_indices(separator.as_str())
@@ -152,7 +152,7 @@ fn whole_rows(window: &str, separator: &Separator) -> Option<usize> {
         .map(|at| at + 1)
 }
 
-/// A row of what users wrote: id, uid, comment, command, working directory, name.
+/// A row of users' texts: id, uid, comment, command, working directory, name.
 pub(crate) fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
     let [id, uid, comment, command, work_dir, name] = row[..] else {
         return None;
@@ -167,7 +167,7 @@ pub(crate) fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
     Some((id.trim().parse().ok()?, texts))
 }
 
-/// A user's text exactly as it is; white space counts.
+/// A user's text, unchanged including white space.
 fn unless_null(value: &str) -> String {
     if value == "(null)" {
         String::new()
@@ -176,7 +176,7 @@ fn unless_null(value: &str) -> String {
     }
 }
 
-/// Reads every record of the answer, as [`super::jobs`] does, in its order. Whether an id occurs twice is for who takes them.
+/// Parses every record of the output in order, as [`super::jobs`] does. The caller has to check for ids that occur twice.
 pub(crate) fn long_jobs(
     output: &Text,
     texts: &Texts,
@@ -199,7 +199,7 @@ fn jobs_by_window(
         let known = texts.of(ids(&window))?;
         let mut end = 0;
         for (id, range) in records(&window, &known) {
-            // What follows might still show that the record goes on.
+            // The following text might still show that the record continues.
             if !is_last && range.end + ahead > window.len() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Slurm's text into records. Pure; survives any bytes.
+//! Converts Slurm's text to records. Pure; survives any bytes.
 
 mod accounting;
 mod association;
@@ -28,7 +28,7 @@ pub(crate) use queue::{
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};
 
-/// A text, or nothing for the words Slurm prints in its place.
+/// A text; Slurm's placeholders for "none" become empty.
 pub(crate) fn text(value: &str) -> String {
     match value.trim() {
         "(null)" | "N/A" | "None assigned" | "(unknown)" => String::new(),
@@ -36,7 +36,7 @@ pub(crate) fn text(value: &str) -> String {
     }
 }
 
-/// The items of a list with commas.
+/// The items of a comma-separated list.
 pub(crate) fn list(value: &str) -> Vec<String> {
     let value = text(value);
     value
@@ -47,7 +47,7 @@ pub(crate) fn list(value: &str) -> Vec<String> {
         .collect()
 }
 
-/// A whole number at the start: `1-1` and `4+` read 1 and 4.
+/// A whole number at the start: `1-1` and `4+` give 1 and 4.
 pub(crate) fn leading<T: std::str::FromStr>(value: &str) -> Option<T> {
     let value = value.trim();
     let end = value
@@ -61,7 +61,7 @@ pub(crate) fn gres_gpus(gres: &str) -> u64 {
     let mut gpus = 0_u64;
     let mut depth = 0_usize;
     let mut start = 0;
-    // The list is split at commas outside parentheses: `gpu:4(IDX:0,2-3)`.
+    // Commas inside parentheses do not separate items: `gpu:4(IDX:0,2-3)`.
     for (at, c) in gres.char_indices().chain([(gres.len(), ',')]) {
         match c {
             '(' => depth += 1,

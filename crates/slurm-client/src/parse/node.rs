@@ -1,4 +1,4 @@
-//! `scontrol -o show node`, `show partition` and `show config`. Only admins write here; the reason and the comments are free text.
+//! `scontrol -o show node`, `show partition` and `show config`. Only administrators write here; the reason and the comments are free text.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use super::{keys::pairs, leading, list, text};
 use crate::drift::Unread;
 use crate::record::{NodeRecord, PartitionRecord};
 
-/// The nodes, and how many lines were none.
+/// The nodes, and the lines that could not be parsed.
 pub(crate) fn nodes(output: &str) -> (Vec<NodeRecord>, Unread) {
     each_record(output, "NodeName=", node)
 }
 
-/// The partitions, and how many lines were none.
+/// The partitions, and the lines that could not be parsed.
 pub(crate) fn partitions(output: &str) -> (Vec<PartitionRecord>, Unread) {
     each_record(output, "PartitionName=", partition)
 }
 
-/// Reads records that begin with a key at the start of a line. A free text with a newline stays in its record, unless it forges
-/// the key: names that occur twice are then dropped and counted.
+/// Parses records that begin with a key at the start of a line. A free text with a newline stays in its record, unless it forges the key:
+/// names that occur twice are then dropped and counted.
 fn each_record<T>(
     output: &str,
     first_key: &str,
@@ -57,7 +57,7 @@ fn each_record<T>(
 fn node(record: &str) -> Option<(String, NodeRecord)> {
     let mut node = NodeRecord::default();
     let mut effective = None;
-    // Free texts end the record: `Comment`, `Extra`, `Reason`. What stands before the first of them is Slurm's own.
+    // Free texts end the record: `Comment`, `Extra`, `Reason`. The fields before the first of them are Slurm's own.
     let free = [" Comment=", " Extra=", " Reason="]
         .iter()
         .filter_map(|key| record.find(key))
@@ -122,7 +122,7 @@ fn free_texts(node: &mut NodeRecord, tail: &str) {
     }
 }
 
-/// `bad disk [root@1795305073]`; the bracket is missing if nobody is known to have set it.
+/// `bad disk [root@1795305073]`; without the bracket the author is unknown.
 fn split_reason(value: &str) -> (String, String, Option<UnixTime>) {
     let by = value
         .rsplit_once(" [")
@@ -158,8 +158,8 @@ fn partition(record: &str) -> Option<(String, PartitionRecord)> {
     (!name.is_empty()).then_some((name, PartitionRecord { keys, ..partition }))
 }
 
-/// `Key = value` lines of `scontrol show config`. Multi-valued keys and the ping lines at the end are left as they are.
-/// The heading is the controller's clock (seen on 22.05: it moves with every call) and becomes the key `AsOf`, in Unix seconds like all times.
+/// `Key = value` lines of `scontrol show config`. Multi-valued keys and the ping lines at the end are left as they are. The heading is the
+/// controller's clock (seen on 22.05: it changes with every call) and becomes the key `AsOf`, in Unix seconds like all times.
 pub(crate) fn config(output: &str) -> BTreeMap<String, String> {
     let heading = output
         .lines()

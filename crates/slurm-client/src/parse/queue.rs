@@ -1,7 +1,7 @@
-//! The rows of a sweep.
+//! The rows of a queue listing.
 //!
-//! No column belongs to a user, so a line is a row and a control character separates the columns. The reason comes last: it may be
-//! a free text of a plugin.
+//! No column belongs to a user, so each line is a row and a control character separates the columns. The reason is last: it may be a
+//! plugin's free text.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use super::{leading, text};
 use crate::drift::Unread;
 use crate::record::{ArrayTasks, JobRecord, QueueRow};
 
-/// squeue's format: id, printed id, array, tasks, state, submit, start, end, priority, partition, user, uid, account, QOS, nodes, node count,
-/// CPUs, limit, reason. Separated by ASCII unit separators.
+/// squeue's format: id, printed id, array, tasks, state, submit, start, end, priority, partition, user, uid, account, QOS, nodes, node
+/// count, CPUs, limit, reason. Separated by ASCII unit separators.
 pub(crate) const FORMAT: &str = "%A\x1f%i\x1f%F\x1f%K\x1f%T\x1f%V\x1f%S\x1f%e\x1f%Q\x1f%P\x1f%u\x1f%U\x1f%a\x1f%q\x1f%N\x1f%D\x1f%C\x1f%l\x1f%r";
 const COLUMNS: usize = 19;
 
-/// The rows, and the lines that were none.
+/// The rows, and the lines that could not be parsed.
 pub(crate) fn queue(output: &str) -> (Vec<QueueRow>, Unread) {
     let mut rows = Rows::default();
     rows.read(output);
     (rows.rows, rows.unread)
 }
 
-/// The columns of a row as squeue printed them, by name; `None` if the line is none.
+/// The columns of a row as squeue printed them, by name; `None` if the line is not a row.
 pub(crate) fn queue_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> {
     const NAMES: [&str; COLUMNS] = [
         "job_id",
@@ -56,17 +56,17 @@ pub(crate) fn queue_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> 
     )
 }
 
-/// Rows as they are read, some lines at a time.
+/// Rows parsed so far, some lines at a time.
 #[derive(Default)]
 pub(crate) struct Rows {
     pub(crate) rows: Vec<QueueRow>,
-    /// Lines that were none.
+    /// Lines that could not be parsed.
     pub(crate) unread: Unread,
     words: StringInterner,
 }
 
 impl Rows {
-    /// Reads some lines.
+    /// Parses some lines.
     pub(crate) fn read(&mut self, lines: &str) {
         for line in lines.lines().filter(|line| !line.is_empty()) {
             match row(line, &mut self.words) {
@@ -77,12 +77,12 @@ impl Rows {
     }
 }
 
-/// Texts that many rows have in common: each is there once.
+/// Shares equal texts of many rows.
 #[derive(Debug, Default)]
 pub(crate) struct StringInterner(HashSet<Arc<str>>);
 
 impl StringInterner {
-    /// The text, as it is there already if it is.
+    /// The shared copy of a text.
     pub(crate) fn of(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.0.get(text) {
             return Arc::clone(known);
@@ -135,7 +135,7 @@ fn row(line: &str, words: &mut StringInterner) -> Option<QueueRow> {
     let digest = digest(&columns, &state, priority, [start, end]);
     Some(QueueRow {
         job_id,
-        // squeue prints the job's own id as the array's for a job that belongs to none.
+        // squeue prints the job's own id as the array's for a job without an array.
         array_job_id: array_tasks.as_ref().and(array.trim().parse().ok()),
         array_tasks: array_tasks.map(Box::new),
         het_job_id,
@@ -152,7 +152,7 @@ fn row(line: &str, words: &mut StringInterner) -> Option<QueueRow> {
     })
 }
 
-/// The row of a job's record, with the digest of what squeue would print. `limit` is the time limit as squeue prints it.
+/// The row of a job's record, with the same digest as squeue's row. `limit` is the time limit as squeue prints it.
 pub(crate) fn row_of_record(
     job: &JobRecord,
     limit: &str,
@@ -235,7 +235,7 @@ fn digest(
     digest.0
 }
 
-/// FNV-1a, 64 bit: small, and the same for ever (the standard library's hasher may change between releases).
+/// FNV-1a, 64 bit: small and stable (the standard library's hasher may change between releases).
 struct Fnv(u64);
 
 impl Default for Fnv {

@@ -1,4 +1,4 @@
-//! The rows of `sacct -X -P` that say which tasks an array was submitted with.
+//! The rows of `sacct -X -P` with the tasks that an array was submitted with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use super::{Separator, delimited};
 use crate::drift::Unread;
 use crate::record::ArraySubmission;
 
-/// Columns asked for. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never holds a newline.
+/// Requested columns. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never contains a newline.
 pub(crate) const SUBMITTED_FIELDS: [&str; 3] = ["JobID", "Submit", "SubmitLine"];
 
-/// Options of sbatch without a value, or with one that needs `=` (`sbatch --help` of 22.05 to 26.05).
+/// Options of sbatch without a value, or with one that requires `=` (`sbatch --help` of 22.05 to 26.05).
 const FLAGS: [&str; 27] = [
     "--contiguous",
     "--disable-stdout-job-summary",
@@ -42,7 +42,7 @@ const FLAGS: [&str; 27] = [
     "-s",
 ];
 
-/// What the rows of one array have.
+/// Contents of the rows of one array.
 #[derive(Default)]
 struct Rows {
     jobs: BTreeSet<u32>,
@@ -50,7 +50,7 @@ struct Rows {
     ordered: Option<TaskSet>,
 }
 
-/// The arrays, by id and time of submission, and how many rows were none; `None` if the answer does not have the shape of one.
+/// The arrays, by id and submit time, and the rows that could not be parsed; `None` if the output does not have these columns.
 pub(crate) fn submitted(
     output: &str,
     separator: &Separator,
@@ -92,7 +92,7 @@ pub(crate) fn submitted(
     Some((arrays.collect(), unread))
 }
 
-/// The tasks of `--array` in a command's line. Words are not quoted there, so only options before anything that may be free text count.
+/// The tasks of `--array` in a command line. Words are not quoted there, so only options before any possible free text count.
 fn ordered(line: &str) -> Option<TaskSet> {
     let mut words = line.split_ascii_whitespace();
     if !words.next()?.ends_with("sbatch") {
@@ -109,7 +109,7 @@ fn ordered(line: &str) -> Option<TaskSet> {
             }
             _ if FLAGS.contains(&word) => continue,
             _ if word.starts_with("-a") => word.strip_prefix("-a"),
-            // `-n4`, and of `-n 4` the value.
+            // `-n4`; in `-n 4` the value is the next word.
             _ if word.starts_with('-') && !word.starts_with("--") && word.len() > 2 => continue,
             _ if word.starts_with('-') => {
                 words.next().filter(|value| !value.starts_with('-'))?;

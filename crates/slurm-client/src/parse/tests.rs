@@ -77,7 +77,7 @@ fn what_26_05_prints_behind_the_name_is_no_part_of_it() {
     assert_eq!(found, expected);
 }
 
-/// As 26.05.5 prints it: the command line holds name and comment once more, and anything else.
+/// As 26.05.5 prints it: the command line repeats name and comment, and may contain anything else.
 fn record_of_26_05(id: u32, name: &str, comment: &str, submit_line: &str) -> String {
     record(id, "<name>", "<comment>")
         .replace(" UserId=", &format!(" SLUID=s{id} UserId="))
@@ -97,7 +97,7 @@ fn a_command_line_cannot_pass_for_a_job() {
     };
     let name = format!("evil\n{}", forged(500));
     let comment = format!("c\n{}", forged(501));
-    // A job that is known, one that is not, and itself.
+    // Forged records of unknown jobs (in name and comment), of a known one, and of the job itself.
     let script = format!("echo\n{}{}", forged(77), forged(1));
     let line = format!("sbatch -J {name} --comment {comment} --comment {comment} --wrap {script}");
     let output = record_of_26_05(1, &name, &comment, &line)

@@ -1,4 +1,4 @@
-//! The rows of `sacct -D -P --noconvert` with steps: runs, and what they used.
+//! The rows of `sacct -D -P --noconvert` with steps: runs and their resource usage.
 
 use slurm_types::{JobState, UnixTime, parse_duration_secs};
 
@@ -7,7 +7,7 @@ use super::{Separator, delimited, leading, text};
 use crate::drift::Unread;
 use crate::record::{StepUsage, TresUsage, UsageRecord};
 
-/// Columns beside those of a run. Every one exists on 22.05 and on 26.05 (`sacct -e`).
+/// Columns in addition to those of a run. Every one exists on 22.05 and on 26.05 (`sacct -e`).
 const MORE: [&str; 10] = [
     "TotalCPU",
     "UserCPU",
@@ -21,12 +21,12 @@ const MORE: [&str; 10] = [
     "TRESUsageInTot",
 ];
 
-/// Columns asked for.
+/// Requested columns.
 pub(crate) fn fields() -> String {
     [&RUN_FIELDS[..], &MORE[..]].concat().join(",")
 }
 
-/// The runs in the order of the answer, and how many rows were none; `None` if the answer does not have the shape of one.
+/// The runs in the order of the output, and the rows that could not be parsed; `None` if the output does not have these columns.
 pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRecord>, Unread)> {
     let (mut runs, mut unread): (Vec<UsageRecord>, _) = (Vec::new(), Unread::default());
     for row in delimited(output, separator, RUN_FIELDS.len() + MORE.len())? {
@@ -42,7 +42,7 @@ pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRec
                     cpu_millis: millis(get("TotalCPU")),
                     user_cpu_millis: millis(get("UserCPU")),
                     system_cpu_millis: millis(get("SystemCPU")),
-                    // 0 is what Slurm prints where nothing measures it (22.05).
+                    // Slurm prints 0 where energy is not measured (22.05).
                     energy_joules: amount(get("ConsumedEnergyRaw")).filter(|joules| *joules > 0),
                     steps: Vec::new(),
                 }),
@@ -83,7 +83,7 @@ fn millis(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000)?.checked_add(fraction)
 }
 
-/// `cpu=00:00:03,mem=71139328,gres/gpuutil=80`. What is no amount is left out.
+/// `cpu=00:00:03,mem=71139328,gres/gpuutil=80`. Invalid amounts are left out.
 fn used(text: &str) -> TresUsage {
     let items = text.split(',').filter_map(|item| {
         let (name, value) = item.trim().split_once('=')?;
@@ -92,7 +92,7 @@ fn used(text: &str) -> TresUsage {
     items.collect()
 }
 
-/// A number, a size such as `12368K`, or a time in seconds. Slurm's stand-ins for "no value" lie at the top of 64 bits.
+/// A number, a size such as `12368K`, or a time in seconds. Slurm's placeholders for "no value" are at the top of the 64-bit range.
 fn amount(text: &str) -> Option<u64> {
     let text = text.trim();
     if text.contains(':') {
@@ -120,7 +120,7 @@ fn amount(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Rows as sacct 22.05.8 printed them, without the columns that say nothing here.
+    /// Rows as sacct 22.05.8 printed them, without irrelevant columns.
     fn answer(separator: &Separator, rows: &[&[(&str, &str)]]) -> String {
         let fields = fields();
         let line = |row: &&[(&str, &str)]| {

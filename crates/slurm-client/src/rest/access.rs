@@ -1,6 +1,6 @@
-//! Questions about access over REST: slurmdbd's associations and users, as slurmrestd passes them on.
+//! Access queries over REST: slurmdbd's associations and users, as slurmrestd passes them on.
 //!
-//! There is no question for slurmdbd's log of changes (up to v0.0.45), so nothing here says who changed what.
+//! slurmrestd has no query for slurmdbd's log of changes (up to v0.0.45), so the author of a change is unknown.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl Rest {
-    /// Every association of a cluster and every user: two requests of 0.1 to 0.4 s on 22.05, 10 ms later (2 kB for each association).
+    /// Every association of a cluster and every user: two requests of 0.1 to 0.4 s on 22.05, 10 ms on later versions (2 kB for each
+    /// association).
     pub(crate) async fn access(
         &self,
         cluster: &str,
@@ -20,7 +21,7 @@ impl Rest {
         let api = self.api().await?;
         let version = api.version(Family::Accounting);
         if version.is_some_and(|version| version < 38) {
-            // Without MaxJobs and most limits of groups; QOS are numbers.
+            // It lacks MaxJobs and most group limits; QOS are numbers.
             return Err(Error::NotServed {
                 command: ASSOCIATIONS,
                 served: api.served(Family::Accounting),
@@ -54,7 +55,7 @@ impl Rest {
             record.comment = record.comment.filter(|_| comments);
             associations.push(record);
         }
-        // 22.05 refuses what it does not know, and lists coordinators unasked.
+        // 22.05 refuses unknown parameters, and always lists coordinators.
         let coordinators = match version {
             Some(40..) => "with_coords=true",
             _ => "",

@@ -1,4 +1,4 @@
-//! Questions about accounting over REST.
+//! Accounting queries over REST.
 
 use std::{
     cell::RefCell,
@@ -14,11 +14,11 @@ use crate::{
     json::{self, ExitCodes},
 };
 
-/// Ids per question: an address stays far below 8 KiB.
+/// Ids per request: a URL stays far below 8 KiB.
 const IDS_PER_REQUEST: usize = 200;
 
 impl Rest {
-    /// Runs as accounting has them.
+    /// Runs in accounting.
     pub(crate) async fn accounting(
         &self,
         query: &AccountingQuery,
@@ -27,7 +27,7 @@ impl Rest {
         let codes = ExitCodes::of_api(version);
         let questions = match query {
             AccountingQuery::Window { start, end } => {
-                // 22.05 takes a text that its own clock reads: `uts` stands before a Unix time.
+                // 22.05 takes a text that its own clock interprets: `uts` precedes a Unix time.
                 let time = match codes {
                     ExitCodes::Lost => "uts",
                     ExitCodes::Reported => "",
@@ -54,7 +54,7 @@ impl Rest {
         let version = self.accounting_version().await?;
         let codes = ExitCodes::of_api(version);
         let ids = jobs.iter().map(|job| match job {
-            // A set of tasks is a fatal error to the slurmrestd of 22.05, and refused by later ones: all of the array.
+            // A set of tasks is a fatal error for slurmrestd of 22.05 and refused by later ones, so the whole array is requested.
             JobRef::ArrayTasks { array, .. } => array.to_string(),
             one => one.to_string(),
         });
@@ -69,7 +69,7 @@ impl Rest {
         Ok(runs)
     }
 
-    /// Which tasks arrays were submitted with.
+    /// The tasks that arrays were submitted with.
     pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<ArraySubmission>, Error> {
         let rows = self
             .accounting(&AccountingQuery::Jobs(arrays.to_vec()))
@@ -82,7 +82,7 @@ impl Rest {
         Ok(version.unwrap_or_default())
     }
 
-    /// The rows of all answers; one that cannot be read spoils all.
+    /// The rows of all responses; one that cannot be parsed invalidates all.
     async fn rows<T: Send + 'static, R>(
         &self,
         codes: ExitCodes,
@@ -116,9 +116,9 @@ impl Rest {
     }
 }
 
-/// Questions about jobs, tasks and components. 22.05 takes a list, and of a repeated parameter only the last; 24.11 and 26.05 take a
-/// repeated parameter and no list; a bare comma is an error to all of them. What 23.11 and 24.05 take was not tried: they are asked
-/// one by one.
+/// Query parameters for jobs, tasks and components. 22.05 takes a list, and uses only the last of a repeated parameter. 24.11 and 26.05
+/// take a repeated parameter and no list. A bare comma is an error for all of them. 23.11 and 24.05 are untested: they are queried one by
+/// one.
 fn by_id(version: u32, ids: impl Iterator<Item = String>) -> Vec<String> {
     let (at_once, between) = match version {
         0..=38 => (IDS_PER_REQUEST, "%2C"),
@@ -132,7 +132,7 @@ fn by_id(version: u32, ids: impl Iterator<Item = String>) -> Vec<String> {
         .collect()
 }
 
-/// The users of this host, each looked up once; Slurm writes the number itself where it knows no name.
+/// The users of this host, each looked up once; Slurm prints the number itself where it knows no name.
 #[derive(Default)]
 struct UidCache(RefCell<HashMap<String, Option<u32>>>);
 

@@ -1,18 +1,18 @@
-//! Which versions of slurmrestd's API there are, from its own list of paths.
+//! Versions of slurmrestd's API, detected from its own list of paths.
 //!
-//! Found by asking, since a release serves three or four versions, an administrator may load fewer plugins, and paths end in a slash or
+//! They have to be detected: a release serves three or four versions, an administrator may load fewer plugins, and paths end in a slash or
 //! not (24.11 lists `/jobs/`, 22.05 `/jobs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, de::IgnoredAny};
 
-/// Versions whose answers are read here (`v0.0.NN`), the newest first. v0.0.39 is not: no release serves only it.
+/// Supported versions (`v0.0.NN`), the newest first. v0.0.39 is not: no release serves only it.
 const READ: [u32; 9] = [45, 44, 43, 42, 41, 40, 38, 37, 36];
-/// The same for messages.
+/// The supported versions, for messages.
 pub(super) const NEEDED: &str = "v0.0.36 to v0.0.38 or v0.0.40 to v0.0.45";
 
-/// Who answers.
+/// The daemon that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// slurmctld, under `/slurm`.
@@ -30,7 +30,7 @@ impl Family {
     }
 }
 
-/// What a slurmrestd serves.
+/// The paths that a slurmrestd serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Api {
     paths: BTreeSet<String>,
@@ -48,7 +48,7 @@ impl Api {
         (!paths.is_empty()).then_some(Self { paths })
     }
 
-    /// The newest version of ours it serves for these questions.
+    /// The newest supported version that it serves for these queries.
     pub(super) fn version(&self, family: Family) -> Option<u32> {
         READ.into_iter().find(|version| {
             let prefix = format!("{}v0.0.{version}/", family.prefix());
@@ -56,7 +56,7 @@ impl Api {
         })
     }
 
-    /// The path of a question in that version, as it is listed.
+    /// The path of a query in that version, as it is listed.
     pub(super) fn path(&self, family: Family, question: &str) -> Option<String> {
         let version = self.version(family)?;
         let path = format!("{}v0.0.{version}/{question}", family.prefix());

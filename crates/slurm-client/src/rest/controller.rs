@@ -1,4 +1,4 @@
-//! Nodes, partitions, and what the controllers say about themselves, over REST.
+//! Nodes, partitions, and the controllers' status and configuration, over REST.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl Rest {
         self.whole(PARTITIONS, "partitions", json::partition).await
     }
 
-    /// A list whose every record was read, and that is not empty.
+    /// A list that was parsed completely and is not empty.
     async fn whole<T: Send + 'static>(
         &self,
         command: &'static str,
@@ -51,7 +51,7 @@ impl Rest {
         }
     }
 
-    /// What slurmrestd has of the configuration: v0.0.45 nearly all, older ones the cluster, the version and the clock.
+    /// The part of the configuration that slurmrestd has: v0.0.45 nearly all, older ones the cluster, the version and the clock.
     pub(crate) async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
         let api = self.api().await?;
         let mut config = BTreeMap::new();
@@ -84,7 +84,7 @@ impl Rest {
             "AccountingStorageType",
             match about.accounting_storage {
                 found if !found.is_empty() => found,
-                // 22.05 does not say; it refuses to serve /slurmdb without slurmdbd.
+                // 22.05 does not report it, but serves /slurmdb only with slurmdbd.
                 _ if api.version(Family::Accounting).is_some() => {
                     "accounting_storage/slurmdbd".to_owned()
                 }
@@ -99,7 +99,7 @@ impl Rest {
         Ok(config)
     }
 
-    /// The one cluster of accounting: 22.05 has no other word for it.
+    /// The only cluster of accounting: 22.05 reports it nowhere else.
     async fn only_cluster(&self, api: &Api) -> Option<String> {
         api.path(Family::Accounting, "clusters")?;
         let read = |value: &Value| Fields::new(value).text("name");
@@ -112,7 +112,7 @@ impl Rest {
         }
     }
 
-    /// Whether a controller is up.
+    /// Checks whether a controller is up.
     pub(crate) async fn ping(&self) -> Result<Ping, Error> {
         let (controllers, _) = self.pings().await?;
         Ok(Ping {

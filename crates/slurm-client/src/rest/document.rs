@@ -1,4 +1,4 @@
-//! What an answer holds, doubted: cut, with errors although HTTP says 200, without its list.
+//! Checks of a response's contents: truncated, with errors despite HTTP 200, without its list.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::{
     metrics,
 };
 
-/// Reads a document in a thread of its own: a long one takes a second.
+/// Parses a document in a blocking thread: a long one takes a second.
 pub(super) async fn documented<T: Send + 'static>(
     command: &'static str,
     body: Vec<u8>,
@@ -64,7 +64,7 @@ pub(super) fn unreadable(command: &'static str, body: &[u8], error: &serde_json:
     }
 }
 
-/// An answer without what was asked for.
+/// Error for a response without the requested data.
 pub(super) fn nothing(command: &'static str) -> Error {
     let error = Error::Suspicious {
         command,
@@ -74,7 +74,7 @@ pub(super) fn nothing(command: &'static str) -> Error {
     error
 }
 
-/// A reader that has, of what it cannot read, the names of its fields: Slurm's own words.
+/// Wraps a parser: for an item that it rejects, the error holds the item's field names, which are Slurm's own.
 pub(super) fn or_keys<T>(
     mut read: impl FnMut(&Value) -> Option<T>,
 ) -> impl FnMut(&Value) -> Result<T, String> {
@@ -89,7 +89,7 @@ pub(super) fn or_keys<T>(
     }
 }
 
-/// The records, and what could not be read.
+/// The parsed records, and those that could not be parsed.
 pub(super) fn read_rows<T>(records: Vec<Result<T, String>>) -> (Vec<T>, Unread) {
     let mut unread = Unread::default();
     let rows = records
@@ -99,7 +99,7 @@ pub(super) fn read_rows<T>(records: Vec<Result<T, String>>) -> (Vec<T>, Unread) 
     (rows, unread)
 }
 
-/// The records, if every one was read.
+/// The records, if all were parsed.
 pub(super) fn complete<T>(
     command: &'static str,
     records: Vec<Result<T, String>>,

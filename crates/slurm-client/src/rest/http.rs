@@ -1,4 +1,4 @@
-//! One GET: a deadline over connection, headers and body, a bound on the body, the token as it is in its file now.
+//! One GET: a deadline for connection, headers and body, a size limit of the body, and the current token from its file.
 
 use std::{
     error::Error as _,
@@ -12,20 +12,20 @@ use secret_file::FileStamp;
 
 use crate::{Config, Error, RestUrl, error::excerpt, request_limits::RequestLimits};
 
-/// More than 25,000 jobs make at 8 kB each (26.05; 10,000 were 92 MB).
+/// More than the response for 25,000 jobs at 8 kB each (26.05; 10,000 were 92 MB).
 const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// Sends requests to one slurmrestd.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     config: Arc<Config>,
-    /// Why there is no client, if there is none.
+    /// The HTTP client, or why it could not be created.
     client: Result<Client, String>,
     token: Arc<Mutex<Option<(FileStamp, HeaderValue)>>>,
     limits: RequestLimits,
 }
 
-/// An answer, whatever its status.
+/// A response, whatever its status.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -34,7 +34,7 @@ pub(super) struct Reply {
 
 impl Http {
     pub(super) fn new(config: Config) -> Self {
-        // The process has done so already, unless this is a test.
+        // Already installed by the process, except in tests.
         drop(rustls::crypto::ring::default_provider().install_default());
         let builder = Client::builder().no_proxy().redirect(Policy::none());
         let builder = match &config.rest_url {
@@ -49,7 +49,7 @@ impl Http {
         }
     }
 
-    /// One that waits longer for answers, in places of its own, within the same number of requests per second.
+    /// A client with another deadline and separate permits, within the same number of requests per second.
     pub(super) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
             limits: self.limits.with_timeout(command_timeout),
@@ -61,7 +61,7 @@ impl Http {
         self.config.token_file.is_some()
     }
 
-    /// Asks; `target` is a path with its query.
+    /// Sends a request; `target` is a path with its query.
     pub(super) async fn get(&self, command: &'static str, target: &str) -> Result<Reply, Error> {
         let question = Box::pin(self.send(command, target));
         self.limits.ask(command, question).await
@@ -110,7 +110,7 @@ impl Http {
         }
     }
 
-    /// The token, read again if its file is another one.
+    /// The token, read again if its file has changed.
     fn token(&self, path: &Path) -> Result<HeaderValue, Error> {
         let problem = |problem: String| Error::TokenFile {
             path: path.to_owned(),
@@ -136,7 +136,7 @@ impl Http {
     }
 }
 
-/// An error of the HTTP client with its causes, without the address, which our own message has.
+/// An error of the HTTP client with its causes, without the URL, which our own message has.
 fn chain(error: &reqwest::Error) -> String {
     let mut texts = Vec::new();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Full records of jobs over REST: one by one, or from the list of all.
+//! Full records of jobs over REST: one by one, or from a list of all jobs.
 
 use std::{collections::BTreeSet, num::NonZeroU32};
 
@@ -13,15 +13,15 @@ use crate::{
     parse::ParsedJobs,
 };
 
-/// Up to so many jobs are asked for one by one in any case.
+/// Up to this many jobs are always looked up one by one.
 const MAX_SINGLE_LOOKUPS: usize = 16;
-/// A job in the list costs 0.4 to 0.8 ms, one asked for by itself 2 to 5 ms (22.05, 26.05).
+/// A job in the list costs 0.4 to 0.8 ms, a single lookup 2 to 5 ms (22.05, 26.05).
 const LISTED_JOBS_PER_LOOKUP: usize = 8;
-/// Jobs of a list that come in a second.
+/// Jobs of a list received per second.
 const LISTED_JOBS_PER_SECOND: usize = 1_600;
 
-/// How many jobs of a queue are asked for one by one at most: while that costs Slurm less than the list of all, and while, at the pace that
-/// is allowed, it takes us no longer.
+/// Limit of jobs of a queue that are looked up one by one: while that costs Slurm less than the list of all jobs, and takes no longer at
+/// the permitted rate.
 fn max_single_lookups(queue: usize, per_second: NonZeroU32) -> usize {
     let cheaper = queue / LISTED_JOBS_PER_LOOKUP;
     let sooner = queue.saturating_mul(per_second.get() as usize) / LISTED_JOBS_PER_SECOND;
@@ -57,7 +57,7 @@ impl Rest {
         Ok(answer)
     }
 
-    /// Full records of these very jobs, a part at a time.
+    /// Full records of exactly these jobs, in pages.
     pub(crate) async fn job_pages(&self, order: Vec<JobId>) -> Result<JobPages, Error> {
         let answer = self.jobs(&order).await?;
         Ok(JobPages::of(order, answer))
@@ -102,7 +102,7 @@ impl Rest {
     }
 }
 
-/// Records and ids of which the answer proves nothing.
+/// Records, and ids for which the response proves nothing.
 fn text(
     records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>,
     drifts: &DriftLog,
@@ -129,7 +129,7 @@ mod tests {
             |queue, per_second| max_single_lookups(queue, NonZeroU32::new(per_second).unwrap());
         assert_eq!(most(0, 20), 16);
         assert_eq!(most(500, 20), 16);
-        // Cheaper would be 1,250, which take a minute at 20 a second; the list of 10,000 takes six seconds.
+        // 1,250 would be cheaper for Slurm, but take a minute at 20 a second; the list of 10,000 takes six seconds.
         assert_eq!(most(10_000, 20), 125);
         assert_eq!(most(10_000, 1_000), 1_250);
     }

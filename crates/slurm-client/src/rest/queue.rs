@@ -1,11 +1,11 @@
-//! A look at the whole queue over REST.
+//! Polls the whole queue over REST.
 //!
-//! The list of all jobs is the only complete answer, and an expensive one: so it is asked for what changed since the last time. Slurm
-//! compares with the last change of the whole queue, so the answer is everything or "nothing changed": HTTP 304 (22.05), or 200 with
-//! an empty list and a warning (v0.0.40 and later). What it compares with is the controller's clock, never ours.
+//! Only the list of all jobs is complete, and it is expensive, so the request asks for changes since the last response. Slurm compares with
+//! the last change of the whole queue: it returns everything, or "nothing changed" as HTTP 304 (22.05), or 200 with an empty list and a
+//! warning (v0.0.40 and later). The time to compare with is the controller's clock, never ours.
 //!
-//! `/jobs/state/` (24.11) would be cheaper and is not used: it tells an id and a state of each job (seen on 24.11.5 and 26.05.5), and neither
-//! the submit time, by which a run is told from the one before, nor the reason, the hold and the limits that a sweep is there to see.
+//! `/jobs/state/` (24.11) would be cheaper, but returns only an id and a state of each job (seen on 24.11.5 and 26.05.5). It lacks the
+//! submit time, which distinguishes runs, and the reason, hold and limits that a poll has to detect.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -14,18 +14,18 @@ use slurm_types::UnixTime;
 use super::{DIAG, Family, JOBS, Response, Rest, envelope, or_keys, read_rows};
 use crate::{Error, QueueListing, QueueRow, cli::now, json, parse::StringInterner};
 
-/// The queue as of the last answer.
+/// The queue as of the last response.
 #[derive(Debug, Default)]
 pub(super) struct CachedQueue {
     /// Its rows; `None` before the first answer.
     rows: Option<Arc<Vec<QueueRow>>>,
     unread: usize,
-    /// The controller's clock then.
+    /// The controller's clock at that response.
     clock: Option<UnixTime>,
 }
 
 impl CachedQueue {
-    /// How many jobs there were.
+    /// Number of jobs.
     pub(super) fn rows(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.len())
     }
@@ -36,13 +36,13 @@ impl Rest {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every job the controller has in memory.
+    /// Every job in the controller's memory.
     pub(crate) async fn list_queue(&self) -> Result<QueueListing, Error> {
         let started_at = now();
         let before = self.newest();
         let (since, last) = {
             let known = self.cached_queue();
-            // A second back: changes may follow within the second of the last answer.
+            // One second earlier: changes may follow within the second of the last response.
             let since = known.clock.map(|time| time.as_secs() - 1);
             (since, known.rows.clone().map(|rows| (rows, known.unread)))
         };
@@ -54,7 +54,7 @@ impl Rest {
         for since in [since.filter(|_| last.is_some()), None] {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
             let mut words = StringInterner::default();
-            // A record is a row at once: records of a long queue are not held.
+            // Each record becomes a row at once: the records of a long queue are not held.
             let read = or_keys(move |job| json::queue_row(&json::job(job).ok()?, &mut words));
             let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
@@ -70,7 +70,7 @@ impl Rest {
                     unread_lines: *unread_lines,
                 });
             }
-            // An empty list in answer to "what changed?" may mean that nothing did: asked again without.
+            // An empty list of changes may mean that nothing changed: retried without a time.
             let Some((records, envelope)) = response
                 .filter(|(records, _)| !unchanged && (since.is_none() || !records.is_empty()))
             else {
@@ -101,7 +101,7 @@ impl Rest {
         Ok(version.is_none_or(|version| version >= 40))
     }
 
-    /// The controller's clock; without it the next sweep asks for everything.
+    /// The controller's clock; without it the next poll requests everything.
     async fn clock(&self) -> Option<UnixTime> {
         match self.get(DIAG, Family::Controller, "diag", "").await.ok()? {
             Response::Document(body) => envelope(DIAG, &body).ok()?.clock,

@@ -1,8 +1,8 @@
-//! What an HTTP answer is worth.
+//! Classifies HTTP responses.
 //!
-//! Seen on 22.05.8, 24.11.5 and 26.05.5: no token is 401 in plain text; a bad one is 500 "Unspecified error" (22.05) or 511 with error 1007
-//! (26.05); an unknown job is 500 (22.05) or 404 with error 2017, on v0.0.36 an error without number; an unknown path is 404 in plain text.
-//! Without slurmctld 22.05 says "Unspecified error" too, after 9 s; without slurmdbd 200 with error 7000.
+//! Seen on 22.05.8, 24.11.5 and 26.05.5. A missing token gives 401 in plain text; an invalid one 500 "Unspecified error" (22.05) or 511
+//! with error 1007 (26.05). An unknown job gives 500 (22.05) or 404 with error 2017, on v0.0.36 an error without number. An unknown path
+//! gives 404 in plain text. Without slurmctld 22.05 also returns "Unspecified error", after 9 s; without slurmdbd 200 with error 7000.
 
 use super::{INVALID_JOB_ID, api::Family, http::Reply};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 /// "Protocol authentication error".
 const AUTHENTICATION: i64 = 1007;
 
-/// What slurmrestd told.
+/// A classified response.
 #[derive(Debug)]
 pub(super) enum Response {
     /// HTTP 200 and this body.
@@ -104,7 +104,7 @@ fn sorted(
             status,
             message,
         },
-        // 22.05 has no better word.
+        // 22.05 has no more specific message.
         Error::Failed { message, .. }
             if family == Family::Controller && message.contains("Unspecified error") =>
         {

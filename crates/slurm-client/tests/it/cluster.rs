@@ -1,4 +1,4 @@
-//! A real Slurm cluster for this test binary, and ways to ask it.
+//! A real Slurm cluster for this test binary, and clients for it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use mesh_testkit::SlurmCluster;
 use slurm_client::{Config, RestUrl, Slurm, Source};
 use slurm_types::JobId;
 
-/// A running cluster; taken down and removed when dropped.
+/// A running cluster; stopped and removed when dropped.
 pub struct Cluster(SlurmCluster);
 
 impl Cluster {
@@ -35,13 +35,13 @@ impl Cluster {
         RestUrl::Unix(self.0.dir().join("rest/socket"))
     }
 
-    /// Where slurmrestd listens for TCP.
+    /// slurmrestd's TCP address.
     pub fn tcp(&self) -> RestUrl {
         let port = self.0.fact("port_slurmrestd");
         RestUrl::Tcp(format!("http://127.0.0.1:{port}"))
     }
 
-    /// The same Slurm, asked through slurmrestd with a token.
+    /// A client of the same Slurm, through slurmrestd with a token.
     pub fn rest(&self, rest_url: RestUrl) -> Slurm {
         let token = self.run_as(
             "root",
@@ -62,7 +62,7 @@ impl Cluster {
         Slurm::new(self.config())
     }
 
-    /// Runs a command as that user and gives what it prints.
+    /// Runs a command as that user and returns its output.
     pub fn run_as(&self, user: &str, command: &[&str]) -> String {
         self.0.run_as(user, command)
     }
@@ -80,7 +80,7 @@ impl Cluster {
     }
 }
 
-/// Asks until the answer is there.
+/// Polls until there is a result.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut ask: impl FnMut() -> F,

@@ -1,4 +1,4 @@
-//! Whatever is asked, by commands or by slurmrestd: what cannot be read is noted for whoever publishes it, with nothing of a job or a person.
+//! Every query, by commands and by slurmrestd: unparseable responses are recorded as drift, without data of a job or a person.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,13 @@ use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::rest_server::{ok, path, server, text};
 
-/// A row of whatever columns are asked for, of which none can be read.
+/// An invalid row with the requested columns.
 const SACCT: &str = r#"
 for a in "$@"; do case "$a" in --delimiter=*) d=${a#*=} ;; --format=*) f=${a#*=} ;; esac; done
 printf %s "$f" | awk -v RS=, -v ORS= -v d="$d" '{ print (NR > 1 ? d : "") "alice7" } END { print "\n" }'
 "#;
 
-/// A sweep's row and one that is none; of what users wrote one row, which is none.
+/// One valid and one invalid row of a queue listing; one invalid row of users' texts.
 const SQUEUE: &str = r#"
 for format; do :; done
 for word; do [ "$last" != -o ] || format=$word; last=$word; done
@@ -64,7 +64,7 @@ fn slurm(folder: &Path) -> Slurm {
     })
 }
 
-/// What was noted since the last call.
+/// Drift recorded since the last call.
 fn noted(slurm: &Slurm) -> Vec<String> {
     let drifts = slurm.take_drifts();
     for drift in &drifts {
@@ -97,7 +97,7 @@ async fn rows_of_commands_that_cannot_be_read_are_noted_whatever_was_asked() {
     assert_eq!(noted(&slurm)[0], "record slurmctld ");
     slurm.job_pages(many).await.unwrap();
     assert_eq!(noted(&slurm)[0], "record slurmctld ");
-    // What users wrote, of more jobs than can be named in a command.
+    // Users' texts, for more jobs than one command can name.
     slurm
         .job_pages((1..=2_000).map(id).collect())
         .await

@@ -1,4 +1,4 @@
-//! Slurm that is not there, hangs, or answers badly.
+//! Slurm that is not installed, hangs, or answers badly.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ fn slurm(dir: &Path) -> Slurm {
     Slurm::new(slurm_config(dir))
 }
 
-/// Gives up soon, but not before a busy machine has started a command.
+/// A client with a short deadline, but long enough for a busy machine to start a command.
 fn impatient(dir: &Path) -> Slurm {
     Slurm::new(Config {
         command_timeout: Duration::from_secs(5),
@@ -106,7 +106,7 @@ async fn answers_that_are_cut_or_foreign_are_errors() {
             "controller_down",
         ),
         ("kill -9 $$", "failed"),
-        // Status 0 says little.
+        // Status 0 proves little.
         (
             "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2",
             "controller_down",
@@ -167,7 +167,7 @@ async fn accounting_that_fails_with_status_0_is_unknown() {
         let error = asked.accounting(&window).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{script}");
     }
-    // An empty window is an answer: no run lived in it.
+    // An empty window is a valid result: no run lived in it.
     let dir = tempfile::tempdir().unwrap();
     command(dir.path(), "sacct", "exit 0");
     let rows = slurm(dir.path()).accounting(&window).await.unwrap();
@@ -218,7 +218,7 @@ async fn commands_are_bounded_in_a_second_whatever_is_asked() {
     });
     let started = Instant::now();
     let asking = (0..15).map(|n| {
-        // A patient clone has places of its own, but shares the pace.
+        // A clone with a longer deadline has separate permits, but shares the rate limit.
         let asked = if n % 2 == 0 {
             slurm.clone()
         } else {

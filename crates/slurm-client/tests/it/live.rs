@@ -1,11 +1,11 @@
-//! Jobs of a real cluster, read by every question. One cluster serves the whole day: bringing it up takes seconds.
+//! Jobs of a real cluster, read by every query. One cluster serves all checks: starting it takes seconds.
 
 use slurm_client::{AccountingQuery, ArrayTasks, JobRecord, Slurm};
 use slurm_types::{JobBaseState, JobId, Lifecycle, NodeReason, Reason, ReasonClass, UnixTime};
 
 use crate::cluster::{Cluster, eventually};
 
-/// A name that tries everything: newlines, separators, quotes, forged fields and records.
+/// A hostile name: newlines, separators, quotes, forged fields and records.
 const HOSTILE: &str = "evil\nJobId=1 JobName=x UserId=root(0) GroupId=root(0) JobState=COMPLETED SubmitTime=5 Network=\n| \"q' \u{1f} wörld\t= ";
 
 async fn job(slurm: &Slurm, id: JobId) -> JobRecord {
@@ -25,8 +25,8 @@ async fn ended(slurm: &Slurm, id: JobId) -> JobRecord {
     .await
 }
 
-/// Submits jobs of every kind and reads them by every question. Ids of: one that failed, one with hostile names, which is cancelled, one
-/// with GPUs, an array, one that is held, one of two components.
+/// Submits jobs of every kind and reads them by every query. Returns the ids of: a failed job, one with a hostile name, which is cancelled,
+/// one with GPUs, an array, a held job, and one of two components.
 async fn day(cluster: &Cluster, slurm: &Slurm, before: UnixTime) -> [JobId; 6] {
     let named = ["-Aphysics", "-J", HOSTILE, "--comment", HOSTILE];
     let gpus = [
@@ -65,7 +65,7 @@ async fn a_day_in_a_cluster_is_read_truly() {
     let slurm = cluster.slurm();
     what_it_is(&slurm, true).await;
     let before = slurm.list_queue().await.unwrap().started_at;
-    // Lives long enough to be measured.
+    // Runs long enough to be measured.
     let burnt = cluster.submit(
         "alice",
         &["-Aphysics", "-n2", "--mem=400"],
@@ -82,13 +82,13 @@ async fn a_day_in_a_cluster_is_read_truly() {
 async fn a_day_in_a_cluster_is_read_truly_over_rest() {
     let cluster = Cluster::up(22_200);
     let (rest, commands) = (cluster.rest(cluster.socket()), cluster.slurm());
-    // API versions before v0.0.45 do not say which partition is the default.
+    // API versions before v0.0.45 do not report the default partition.
     let version = rest.version().await.unwrap();
     what_it_is(&rest, !version.starts_with("24.11")).await;
     let before = rest.list_queue().await.unwrap().started_at;
     let [failed, hostile, ..] = day(&cluster, &rest, before).await;
 
-    // What ended no longer changes: both ways tell the same of it.
+    // Ended jobs no longer change: both sources agree on them.
     for id in [failed, hostile] {
         let (found, printed) = (ended(&rest, id).await, ended(&commands, id).await);
         assert_eq!(
@@ -142,7 +142,7 @@ async fn what_it_is(slurm: &Slurm, default_is_found: bool) {
         && node.real_memory_mib == 4000));
 }
 
-/// The controller has the true exit code; accounting of 22.05 takes 128 away.
+/// The controller has the true exit code; accounting of 22.05 subtracts 128.
 async fn failed_job(slurm: &Slurm, id: JobId, before: UnixTime) {
     let job = ended(slurm, id).await;
     assert!(job.state.is(JobBaseState::Failed) && job.was_allocated());
@@ -183,7 +183,7 @@ async fn failed_job(slurm: &Slurm, id: JobId, before: UnixTime) {
             ("client", job.time_limit)
         );
         let exit = row.exit_code.map(|code| code.exit);
-        // 22.05 takes 128 away, and slurmrestd of 22.05 loses exit codes of accounting altogether.
+        // 22.05 subtracts 128, and slurmrestd of 22.05 loses accounting's exit codes altogether.
         assert!([Some(200), Some(72), None].contains(&exit), "{exit:?}");
         assert!(
             exit.is_some() || slurm.version().await.unwrap().starts_with("22.05"),
@@ -210,7 +210,7 @@ async fn hostile_job(slurm: &Slurm, id: JobId) {
     assert_eq!((&*row.user, row.submit), (job.user.as_str(), job.submit));
 
     let rows = eventually("row in accounting", || async {
-        // slurmdbd may have made a stand-in for a row that is still on its way.
+        // slurmdbd may have stored a placeholder for a row that has not arrived yet.
         Some(
             slurm
                 .accounting(&AccountingQuery::Jobs(vec![id]))
@@ -224,7 +224,7 @@ async fn hostile_job(slurm: &Slurm, id: JobId) {
         (rows.len(), rows[0].user.as_str(), rows[0].job_id),
         (1, "alice", Some(id))
     );
-    // The database turns quotes into back quotes and what latin1 lacks into question marks; newlines survive.
+    // The database turns quotes into back quotes and characters outside latin1 into question marks; newlines survive.
     assert!(
         rows[0].name.starts_with("evil\nJobId=1 "),
         "{:?}",
@@ -253,7 +253,7 @@ async fn gpu_job(slurm: &Slurm, id: JobId) {
     assert_eq!(held, [("n2", 2, 200, 2)]);
 }
 
-/// One task runs at a time, the rest stays in the array's record; asking for the array finds both.
+/// One task runs at a time, the rest stays in the array's record; a lookup of the array finds both.
 async fn array_job(slurm: &Slurm, array: JobId) {
     let jobs = eventually("a task runs", || async {
         let jobs = slurm.jobs(&[array]).await.unwrap().found;
@@ -309,7 +309,7 @@ async fn pending_jobs(slurm: &Slurm, held: JobId, het: JobId) {
     assert_eq!(offsets, [(Some(het), Some(0)), (Some(het), Some(1))]);
 }
 
-/// The way for many jobs gives the same records, and says what it does not know.
+/// A lookup of many jobs gives the same records, and marks unknown jobs.
 async fn every_job_in_one_answer(slurm: &Slurm, ids: &[JobId]) {
     let unknown: Vec<JobId> = (900_001..900_021).filter_map(JobId::new).collect();
     let many: Vec<JobId> = ids.iter().chain(&unknown).copied().collect();
@@ -390,7 +390,7 @@ async fn drained_node(cluster: &Cluster, slurm: &Slurm) {
     );
 }
 
-/// Which part is away can be told from the error.
+/// The error reveals which daemon is unavailable.
 async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobId) {
     cluster.control("stop", "slurmdbd");
     let error = slurm
@@ -413,7 +413,7 @@ async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobI
     eventually("munge is back", || async { slurm.list_queue().await.ok() }).await;
 }
 
-/// A controller that is gone is an error of its own kind, never an empty answer.
+/// An unavailable controller is a distinct error, never an empty response.
 async fn controller_away(cluster: &Cluster, slurm: &Slurm) {
     cluster.control("kill", "slurmctld");
     let mut config = cluster.config();

@@ -1,4 +1,4 @@
-//! The cluster's slurmrestd, over TCP and with a token: it tells of the same jobs what Slurm's commands tell.
+//! The cluster's slurmrestd, over TCP and with a token: it returns the same jobs as Slurm's commands.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use slurm_types::{JobBaseState, JobId, JobRef, UnixTime};
 
 use crate::cluster::{Cluster, eventually};
 
-/// Every question is answered alike by both sources.
+/// Both sources give the same result for every query.
 pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
     let rest = cluster.rest(cluster.tcp());
     assert_eq!(rest.source(), "slurmrestd");
@@ -19,7 +19,7 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
     assert_eq!(config["ClusterName"], "client");
     assert!(config.contains_key("AsOf") && config["AccountingStorageType"].contains("slurmdbd"));
 
-    // The same until nothing changes between the two any more.
+    // Repeated until nothing changes between the two polls.
     eventually("the same sweep", async || {
         let (cli, rest) = (
             cli.list_queue().await.unwrap(),
@@ -94,7 +94,7 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
     assert!(matches!(error, Error::RestDown { .. }), "{error}");
 }
 
-/// Everything that can be set, told alike.
+/// Every setting, with the same result from both.
 async fn same_access(cluster: &Cluster, cli: &Slurm, rest: &Slurm) {
     let limits = "GrpTRES=cpu=9,mem=4G,gres/gpu=3 GrpTRESMins=cpu=0,mem=5000,billing=1024,fs/disk=2048 GrpTRESRunMins=cpu=1000 \
         GrpJobs=7 GrpJobsAccrue=8 GrpSubmitJobs=9 GrpWall=1-02:03:00";
@@ -124,7 +124,7 @@ async fn same_access(cluster: &Cluster, cli: &Slurm, rest: &Slurm) {
     .await;
 }
 
-/// Who has what, without ids, which not every slurmrestd tells.
+/// Associations without ids, which not every slurmrestd reports, and users.
 fn access(records: AccessRecords) -> (Vec<String>, Vec<UserRecord>) {
     let associations = records.associations.into_iter();
     let mut associations: Vec<String> = associations
@@ -134,7 +134,7 @@ fn access(records: AccessRecords) -> (Vec<String>, Vec<UserRecord>) {
     (associations, records.users)
 }
 
-/// Everything of the steps, and what their run used.
+/// All fields of the steps, and the usage of their run.
 fn usage(runs: &[UsageRecord]) -> Vec<String> {
     let mut runs: Vec<String> = runs
         .iter()
@@ -163,7 +163,7 @@ fn rows(rows: &[QueueRow]) -> Vec<String> {
                 row.het_job_offset,
             );
             let state = (row.state, row.submit, row.priority == Some(0), &row.reason);
-            // The digest stands for the columns that no row has: uid, account, QOS, nodes and limit.
+            // The digest covers the columns that rows do not have: uid, account, QOS, nodes and limit.
             let rest = (&row.partition, &row.user, row.has_nodes, row.digest);
             format!("{run:?} {state:?} {rest:?}")
         })

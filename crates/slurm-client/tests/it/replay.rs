@@ -1,4 +1,4 @@
-//! What the fuzz targets of Slurm's answers begin with, and what they once found, through the same door: cheap, so at every test run.
+//! Replays the seeds and former findings of the fuzz targets through the same entry points: cheap enough for every test run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

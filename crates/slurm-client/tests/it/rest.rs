@@ -1,5 +1,5 @@
-//! slurmrestd that answers badly: a scripted server, since the real one cannot be brought to most of this. What it answers when all is
-//! well was captured.
+//! slurmrestd that answers badly: a scripted server, since the real one cannot be made to do most of this. Its good responses were
+//! captured.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,7 +16,7 @@ fn id(id: u32) -> JobId {
     JobId::new(id).unwrap()
 }
 
-/// What a question is answered with, and the kind of error it makes.
+/// The kind of error that a response causes.
 async fn kind(reply: Make) -> String {
     let dir = tempfile::tempdir().unwrap();
     let (slurm, ..) = server(dir.path(), move |head| match path(head) {
@@ -100,7 +100,7 @@ async fn only_slurms_own_number_says_that_a_job_is_unknown() {
         let answer = slurm.jobs(&[id(999_999)]).await.unwrap();
         assert_eq!(answer.missing, [id(999_999)], "{release}");
     }
-    // An answer without the job and without an error proves nothing.
+    // A response without the job and without an error proves nothing.
     let dir = tempfile::tempdir().unwrap();
     let (slurm, ..) = server(dir.path(), |head| match path(head) {
         "/openapi.json" => ok("26.05/rest/openapi.json"),
@@ -199,7 +199,7 @@ async fn an_empty_list_of_changes_is_asked_about_again() {
     assert_eq!((seen.count("update_time="), seen.count("/jobs/")), (1, 3));
 }
 
-/// Up to 25.11 the question for changed nodes fails whenever the partitions did not change.
+/// Up to 25.11 a request for changed nodes fails whenever the partitions did not change.
 #[tokio::test]
 async fn nodes_are_always_asked_for_whole() {
     for (release, version) in [
@@ -219,7 +219,7 @@ async fn nodes_are_always_asked_for_whole() {
             _ => ok(&format!("{release}/rest/{version}/jobs.json")),
         });
         let first = slurm.nodes().await.unwrap();
-        // After looks at the queue, too, of which only changes are asked for.
+        // Also after polls of the queue, which request only changes.
         for _ in 0..2 {
             slurm.list_queue().await.unwrap();
             assert_eq!(slurm.nodes().await.unwrap(), first, "{release}");
@@ -256,7 +256,7 @@ async fn an_older_answer_after_a_newer_one_is_unknown() {
         ),
         (0, 0, 1)
     );
-    // If the controller's clock was set back, the next answer is believed.
+    // If the controller's clock was set back, the next response is accepted.
     assert_eq!(slurm.jobs(&[job]).await.unwrap().found.len(), 1);
     *time.lock().unwrap() += 60;
     assert!(slurm.list_queue().await.is_ok());

@@ -1,4 +1,4 @@
-//! Who may do what, from a slurmrestd that answers badly or is asked by somebody who may not see everybody.
+//! Access records from a slurmrestd that answers badly, or for a user that may not see all others.
 
 use serde_json::{Value, json};
 use slurm_client::{AccessRecords, Error};
@@ -11,7 +11,7 @@ fn captured(file: &str) -> Value {
     serde_json::from_slice(&capture(&format!("24.11/access/{file}"))).unwrap()
 }
 
-/// What is told if slurmrestd answers so.
+/// The result for these responses of slurmrestd.
 async fn found(
     associations: impl Fn() -> Reply + Send + Sync + 'static,
     users: impl Fn() -> Reply + Send + Sync + 'static,
@@ -33,7 +33,7 @@ fn whole(file: &'static str) -> impl Fn() -> Reply + Send + Sync + 'static {
     move || document(&captured(file))
 }
 
-/// The captured answer with its list changed.
+/// The captured response with its list changed.
 fn changed(
     file: &'static str,
     change: impl Fn(&mut Vec<Value>) + Send + Sync + 'static,
@@ -55,7 +55,7 @@ async fn everybody_is_read_with_what_they_have() {
     let lin = access.users.iter().find(|user| user.user == "lin").unwrap();
     assert_eq!(lin.default_account, "lab");
     assert_eq!(lin.admin_level, "Operator");
-    // Another cluster's are not ours.
+    // Associations of another cluster are ignored.
     let all_theirs = changed("associations.json", |list| {
         for one in list.iter_mut().filter(|one| one["user"] == "lin") {
             one["cluster"] = "other".into();
@@ -93,7 +93,8 @@ async fn an_answer_that_may_leave_somebody_out_is_an_error() {
         text(200, error)
     };
     let empty = |file| changed(file, Vec::clear);
-    // What somebody may see for whom PrivateData hides all others: 24.11 and later, and 22.05, which shows the accounts above, too.
+    // The records visible to a user from whom PrivateData hides all others: 24.11 and later, and 22.05, which also shows the accounts
+    // above.
     let only_own = changed(file, |list| list.retain(|one| one["user"] == "alice"));
     let own_and_above = changed(file, |list| {
         list.retain(|one| one["user"] == "alice" || one["user"] == "");

@@ -1,4 +1,4 @@
-//! A scripted slurmrestd: it answers as a test says.
+//! A scripted slurmrestd: it answers as a test defines.
 
 use std::{
     fs,
@@ -13,14 +13,14 @@ use tokio::{
     net::UnixListener,
 };
 
-/// The head of a request, in small letters.
+/// Computes the reply from a request's head, in lower case.
 pub type Answer = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 pub enum Reply {
     /// An answer.
     Status(u16, Vec<u8>),
-    /// So many bytes fewer than announced, then the end of the connection.
+    /// Closes the connection before the announced length is sent.
     Cut(Vec<u8>),
     /// Headers and half the body, then silence.
     Hang(Vec<u8>),
@@ -48,7 +48,7 @@ pub fn ok(path: &str) -> Reply {
     Reply::Status(200, capture(path))
 }
 
-/// Makes an answer.
+/// Makes a reply.
 pub type Make = fn() -> Reply;
 
 pub fn text(status: u16, body: &str) -> Reply {
@@ -98,7 +98,7 @@ pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answ
     }
 }
 
-/// A server on a unix socket, and a client that asks it.
+/// A server on a Unix socket, and a client of it.
 pub fn server(
     dir: &Path,
     answer: impl Fn(&str) -> Reply + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Which version of its API a slurmrestd is asked in, and with which token: a scripted server that answers as the releases did.
+//! Selection of API version and token: a scripted server that answers as the releases did.
 
 use std::{
     fs,
@@ -47,7 +47,7 @@ async fn every_release_is_asked_in_its_newest_version() {
             .unwrap();
         let limits = (cpu.state.as_str(), cpu.max_time.as_str(), cpu.total_cpus);
         assert_eq!(limits, ("UP", "1-00:00:00", Some(8)), "{release}");
-        // v0.0.40 to v0.0.44 do not tell.
+        // v0.0.40 to v0.0.44 do not report it.
         assert_eq!(cpu.default, release != "24.11");
         let window = AccountingQuery::Window {
             start: UnixTime::from_secs(1_795_200_000),

@@ -1,4 +1,4 @@
-//! The same associations and users as sacctmgr prints them and as slurmrestd tells them, of three releases.
+//! The same associations and users as sacctmgr prints them and as slurmrestd returns them, of three releases.
 
 use std::{collections::BTreeMap, fs};
 

@@ -1,4 +1,4 @@
-//! What real clusters printed.
+//! Output of real clusters.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
@@ -179,7 +179,7 @@ fn every_captured_node_has_its_stage_of_life() {
     assert_eq!(seen, 27);
 }
 
-/// Lays captured columns out in our own order and separation; columns that were not captured are empty.
+/// Rearranges captured columns into our order and separation; columns that were not captured are empty.
 fn relaid(text: &str, separator: &Separator) -> (String, usize) {
     let mut lines = text.lines();
     let header: Vec<_> = lines.next().unwrap().split('|').collect();

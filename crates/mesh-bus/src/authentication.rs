@@ -1,4 +1,4 @@
-//! Authentication to NATS, and verification of the server's certificate. Every connection reads the files anew, so a rotated password, key
+//! Authentication to NATS, and verification of the server's certificate. Every connection reads the files again, so a rotated password, key
 //! or certificate takes effect without a restart. An unreadable file is reported at start.
 
 use std::io;

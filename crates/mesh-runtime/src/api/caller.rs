@@ -128,7 +128,7 @@ impl Caller {
         matches!(self.role, Role::Admin | Role::Auditor)
     }
 
-    /// True if the caller may see data of a user and an account of a cluster. An empty user or account has no owner.
+    /// True if the caller may see data of a user and an account of a cluster. An empty user or account matches no caller's.
     pub fn may_see(&self, cluster: &str, user: &str, account: &str) -> bool {
         self.sees_everything() || self.is(user) || self.coordinates(cluster, account)
     }

@@ -307,7 +307,7 @@ impl<I> Connection<I> {
                 Some(deadline) if deadline <= Instant::now() => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                // The deadline has moved forward: the timer must not fire after it.
+                // The deadline is now before the timer's: the timer must not fire after it.
                 Some(deadline) if deadline < self.timer.deadline() => {
                     self.timer.as_mut().reset(deadline);
                 }

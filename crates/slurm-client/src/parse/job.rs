@@ -1,7 +1,7 @@
 //! `scontrol -o -d show job`.
 //!
-//! The line mixes Slurm's own fields with texts of users (name, comment, paths), and nothing quotes them. A job may be *named* `x
-//! UserId=root(0) … JobState=COMPLETED`, or contain a newline and a whole forged record. The order of fields tells them apart:
+//! The line mixes Slurm's own fields with texts of users (name, comment, paths), and nothing quotes them. A job's name may be
+//! `x UserId=root(0) … JobState=COMPLETED`, or contain a newline and a whole forged record. The order of fields tells them apart:
 //!
 //! ```text
 //! JobId … JobName=<user's text> UserId … (Slurm's own fields) … Network= Command= <user's texts> StdOut= TresPer…

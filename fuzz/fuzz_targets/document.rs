@@ -1,4 +1,4 @@
-//! What slurmrestd answers, or anything else in its place: records or an error, never a panic.
+//! Answers of slurmrestd, or any other text: gives records or an error, never a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Spool files, the doorbells in them, and the environments they carry: what ingest makes of what a hook, or a stranger, sends.
+//! Spool files, their doorbells and the environments in them: how ingest handles input from a hook or an attacker.
 #![no_main]
 
 use std::path::Path;
@@ -11,13 +11,13 @@ use prost::Message as _;
 use slurm_client::HookEnv;
 
 fuzz_target!(|data: &[u8]| {
-    // As a spool file. libFuzzer watches comparisons, so it finds checksums.
+    // As a spool file. libFuzzer traces comparisons, so it finds checksums.
     let name = Path::new("00000000000000000001-id-1.bell");
     if let Some(spooled) = spool::parse(name, data) {
         assert_eq!(spool::content(&spooled.subject, &spooled.body), data);
         doorbell(&spooled.body);
     }
-    // As one without its first line, the checksum.
+    // As a file without its first line, the checksum.
     if let Some(end) = data.iter().position(|byte| *byte == b'\n')
         && let Ok(subject) = std::str::from_utf8(&data[..end])
     {
@@ -26,13 +26,13 @@ fuzz_target!(|data: &[u8]| {
         let read = spooled
             .as_ref()
             .map(|spooled| (spooled.subject.as_str(), spooled.body.as_slice()));
-        // What is no word would break a line of the protocol, and the spool never writes it.
+        // Any other subject would break a line of the protocol. The spool never writes it.
         let is_word = !subject.is_empty() && subject.bytes().all(|byte| byte.is_ascii_graphic());
         assert_eq!(read, is_word.then_some((subject, body)));
         doorbell(body);
     }
     doorbell(data);
-    // As an environment, a variable on each line.
+    // As an environment, one variable per line.
     let text = String::from_utf8_lossy(data);
     let variables = text.lines().filter_map(|line| line.split_once('='));
     read(&Doorbell {

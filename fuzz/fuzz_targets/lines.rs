@@ -1,4 +1,4 @@
-//! Lines that Lua plugins, and whoever may write into their files, append: bounded doorbells, whatever stands there.
+//! Lines appended by Lua plugins or by any user with write access: the number of doorbells is limited, whatever the content.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

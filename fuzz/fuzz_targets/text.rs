@@ -1,4 +1,4 @@
-//! What squeue, sacct, scontrol, sinfo and sacctmgr print, or anything else in its place: records or an error, never a panic.
+//! Output of squeue, sacct, scontrol, sinfo and sacctmgr, or any other text: gives records or an error, never a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

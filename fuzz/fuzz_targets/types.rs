@@ -1,4 +1,4 @@
-//! Slurm's words: host lists, TRES, states, ids, tasks, times. What is read and written again reads the same.
+//! Slurm's text forms: host lists, TRES, states, ids, tasks, times. Parsing a formatted value gives the same value.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The check that every event type of the catalogue has a producer and a test, and that nothing makes a reserved one.
+//! Checks that every event type of the catalogue has a producer and a test, and that no code creates a reserved type.
 
 #[cfg(test)]
 mod tests {
@@ -18,7 +18,7 @@ mod tests {
         }
     }
 
-    /// Sources below a folder: what goes into the program, and what tests it.
+    /// Collects the sources below a folder: program code and tests.
     fn sources(folder: &Path, code: &mut String, tests: &mut String) {
         let mut entries: Vec<PathBuf> = fs::read_dir(folder)
             .unwrap()
@@ -30,7 +30,7 @@ mod tests {
                 sources(&path, code, tests);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
-                // What a comment speaks of is neither made nor tested.
+                // Comments are neither code nor tests.
                 let is_code = |line: &&str| !line.trim_start().starts_with("//");
                 let text: Vec<&str> = text.lines().filter(is_code).collect();
                 let text = text.join("\n");
@@ -49,7 +49,7 @@ mod tests {
         }
     }
 
-    /// Whether a word stands there, and is not part of another.
+    /// True if the text contains the word, and not only as part of another one.
     fn has_word(text: &str, word: &str) -> bool {
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         text.match_indices(word).any(|(at, _)| {
@@ -69,7 +69,7 @@ mod tests {
                 sources(&services.join(service), &mut code, &mut tests);
             }
             let is_made = has_word(&code, &format!("EventType::{kind:?}"));
-            // Lives of jobs, nodes and users are tested in words: `submitted started completed`; those of jobs also by their table.
+            // Lives of jobs, nodes and users are tested as words: `submitted started completed`. Those of jobs also by their table.
             let in_words = match kind.category() {
                 Category::Job => has_word(&tests, kind.event()) || has_word(&table, kind.event()),
                 Category::Node | Category::User => has_word(&tests, kind.event()),

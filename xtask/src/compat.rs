@@ -1,7 +1,7 @@
-//! `docs/internals/compat.json` and `docs/internals/compat.md`: what was tried on which version of Slurm.
+//! `docs/internals/compat.json` and `docs/internals/compat.md`: test results per version of Slurm.
 //!
-//! `cargo xtask compat --run` runs the tests that use a live Slurm, on the Slurm in the folder `ROOT` or on this machine's, and notes
-//! the result of each; the table is made from those notes alone, so nothing that was not run is in it.
+//! `cargo xtask compat --run` runs the tests that use a live Slurm, either the one in the folder `ROOT` or this machine's, and records
+//! each result. The table is generated from these records alone, so it contains only tests that were run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::docs::{replace, row};
 /// A test binary, or a part of one, that uses a live Slurm.
 struct Suite {
     package: &'static str,
-    /// Of `tests/it`: modules to run; empty for all.
+    /// Modules of `tests/it` to run. Empty for all.
     only: &'static [&'static str],
 }
 
@@ -40,17 +40,17 @@ const SUITES: [Suite; 4] = [
     },
 ];
 
-/// What was tried.
+/// The recorded results.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Notes {
     /// Results of tests, by version of Slurm.
     live: BTreeMap<String, Vec<Note>>,
-    /// Captured files that were read without loss, by folder.
+    /// Number of captured files that were read without loss, by folder.
     captures: BTreeMap<String, usize>,
 }
 
-/// A test and how it ended.
+/// A test with its result.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Note {
     package: String,
@@ -58,17 +58,17 @@ struct Note {
     outcome: Outcome,
 }
 
-/// How a test ended.
+/// Result of a test.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
     Passed,
     Failed,
-    /// It needs what this Slurm does not have.
+    /// This Slurm lacks a required feature.
     Impossible(String),
 }
 
-/// The generated file.
+/// Generated files and their content.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let path = root.join("docs/internals/compat.md");
     let text =
@@ -86,8 +86,7 @@ fn read(root: &Path) -> Result<Notes> {
     serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
 }
 
-/// Runs the tests and notes their results; those of other versions of Slurm are kept.
-/// Of these packages only, if any are named.
+/// Runs the tests and records their results. Results of other Slurm versions are kept. Only these packages, if any are named.
 pub fn run(root: &Path, only: &[String]) -> Result<()> {
     let slurm = Slurm::find();
     let version = slurm.version()?;
@@ -118,7 +117,7 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The Slurm that `tests/cluster/up` will take: that in the folder `ROOT`, or this machine's.
+/// The Slurm that `tests/cluster/up` will use: the one in the folder `ROOT`, or this machine's.
 struct Slurm {
     root: String,
 }
@@ -153,24 +152,24 @@ impl Slurm {
         }
     }
 
-    /// Whether tests can be run that `make test` ignores, since Debian 12's Slurm lacks what they need.
+    /// True if tests can run that `make test` ignores because Debian 12's Slurm lacks a feature.
     fn has_scrontab(&self) -> bool {
         Path::new(&format!("{}/usr/bin/scrontab", self.root)).exists()
     }
 }
 
-/// A program with tests.
+/// A test program.
 struct Program {
     package: String,
     /// `it`, or the library's name.
     name: String,
     path: PathBuf,
-    /// Where cargo would run it.
+    /// Folder in which cargo would run it.
     folder: PathBuf,
 }
 
 impl Program {
-    /// That of a package's `tests/it`, or else its unit tests.
+    /// The program of a package's `tests/it`, or else of its unit tests.
     fn find<'a>(programs: &'a [Self], package: &str, it: bool) -> Result<&'a Self> {
         let name = package.replace('-', "_");
         let name = if it { "it" } else { &name };
@@ -186,8 +185,7 @@ impl Program {
     }
 }
 
-/// Builds the tests of all suites at once: for one package after the other cargo would build much of what is below them several times,
-/// with other features.
+/// Builds the tests of all suites at once. Building one package after the other would rebuild many dependencies with other features.
 fn build(root: &Path) -> Result<Vec<Program>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -201,7 +199,7 @@ fn build(root: &Path) -> Result<Vec<Program>> {
     for suite in &SUITES {
         command.args(["--package", suite.package]);
     }
-    // What cargo sets for its programs would make it build anew what asks for that, ring and all that is above it.
+    // Variables that cargo sets for its programs would cause a rebuild of ring and everything that depends on it.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -216,13 +214,13 @@ fn build(root: &Path) -> Result<Vec<Program>> {
     Ok(programs(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The programs in cargo's messages, a line of JSON each.
+/// The programs in cargo's messages, one line of JSON each.
 fn programs(messages: &str) -> Vec<Program> {
     let program = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
         Some(Program {
-            // Folder = package.
+            // The folder has the name of the package.
             package: folder.file_name()?.to_str()?.to_owned(),
             name: message["target"]["name"].as_str()?.to_owned(),
             path: message["executable"].as_str()?.into(),
@@ -300,7 +298,7 @@ fn live(notes: &Notes) -> String {
     table
 }
 
-/// The names of tests are sentences.
+/// Test names are sentences.
 fn sentence(test: &str) -> String {
     let name = test.rsplit("::").next().unwrap_or(test);
     name.replace('_', " ")
@@ -314,7 +312,7 @@ fn captures(notes: &Notes) -> String {
     table
 }
 
-/// Runs the tests that read captured output, and counts what they read.
+/// Runs the tests that read captured output, and counts the files read.
 fn read_captures(root: &Path, programs: &[Program]) -> Result<BTreeMap<String, usize>> {
     let status = Program::find(programs, "slurm-client", false)?
         .command()

@@ -8,7 +8,7 @@ use regex::Regex;
 
 use crate::docs::row;
 
-/// Where the defaults are, and the heading of each file's part.
+/// Paths of the defaults, with the heading of each file's part.
 const FILES: [(&str, &str); 7] = [
     ("crates/mesh-runtime", "Every service"),
     ("services/ingest", "ingest"),
@@ -29,7 +29,7 @@ it does not know. An environment variable overrides a key: `MESH_LEDGER__DB__URL
 fault, `--print-config` prints the result with secrets masked. Durations are text with a unit: `50ms`, `10s`, `5m`, `1h`, `14d`.
 ";
 
-/// The page.
+/// Generates the page.
 pub fn page(root: &Path) -> Result<String> {
     let mut page = HEAD.to_owned();
     let mut known: Vec<Section> = Vec::new();
@@ -103,7 +103,7 @@ impl Section {
     }
 }
 
-/// Text as a cell of a table: placeholders like `<path>` are no HTML.
+/// Escapes text for a table cell: placeholders like `<path>` are not HTML.
 fn cell(text: &str) -> String {
     let mut is_code = false;
     let mut cell = String::new();
@@ -131,7 +131,7 @@ fn kind(value: &str) -> &'static str {
     }
 }
 
-/// Sections with their keys and comments. What is commented out counts too, as unset: `# key = value`, `# [[list]]`.
+/// Sections with their keys and comments. Commented-out ones are included as unset: `# key = value`, `# [[list]]`.
 fn sections(text: &str) -> Vec<Section> {
     let header = Regex::new(r"^(#\s*)?\[(\[)?([a-z][a-z0-9_.-]*)\]?\]$").expect("valid");
     let assignment = Regex::new(r"^(#\s+)?([a-z][a-z0-9_]*) = (\S.*)$").expect("valid");
@@ -159,7 +159,7 @@ fn sections(text: &str) -> Vec<Section> {
             let of = if is_unset { commented.or(set) } else { set };
             let about = std::mem::take(&mut comment);
             let Some(section) = of else { continue };
-            // The list itself: its tables are a section of their own.
+            // The list itself. Its tables are a separate section.
             let list = format!("{}.{}", sections[section].name, &found[2]);
             if sections.iter().any(|other| other.name == list) {
                 continue;
@@ -188,7 +188,7 @@ fn join(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
-/// A value, and the comment behind it.
+/// Splits a value from the comment behind it.
 fn split(text: &str) -> (&str, &str) {
     let mut is_text = false;
     for (at, c) in text.char_indices() {

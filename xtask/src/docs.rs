@@ -1,4 +1,4 @@
-//! Generated parts of `docs/`: what stands between `<!-- generated:NAME -->` and `<!-- /generated -->` comes from the catalogue.
+//! Generated parts of `docs/`: the text between `<!-- generated:NAME -->` and `<!-- /generated -->` comes from the catalogue.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ fn with_parts(path: PathBuf, parts: &[(&str, String)]) -> Result<(PathBuf, Strin
     Ok((path, text))
 }
 
-/// Puts a table between its marks.
+/// Replaces the text between the marks by a table.
 pub fn replace(text: &str, name: &str, table: &str) -> Result<String> {
     let begin = format!("<!-- generated:{name} -->\n");
     let end = "<!-- /generated -->";

@@ -1,4 +1,4 @@
-//! Words that names in the code do not use: `identifiers.tsv` lists them with what to write instead.
+//! Words that names in the code must not use. `identifiers.tsv` lists them with their replacements.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,13 +8,13 @@ use heck::ToSnakeCase;
 use proc_macro2::{Ident, TokenStream, TokenTree};
 
 const WORDS: &str = include_str!("../identifiers.tsv");
-/// Longer names are sentences: those of tests.
+/// Longer names are sentences, as those of tests.
 const MAX_WORDS: usize = 5;
 
-/// Names that stay: values of protobuf enums, which are in events that people store.
+/// Names that stay: values of protobuf enums, which are part of stored events.
 const FROZEN: [&str; 1] = ["Sweep"];
 
-/// Fails with every name in Rust sources that has such a word. Generated code has the words of its source.
+/// Fails and lists every name in Rust sources that contains such a word. Generated code takes its words from its source.
 pub fn check(root: &Path) -> Result<()> {
     let words = words()?;
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Words, and what to write instead.
+/// Words with their replacements.
 fn words() -> Result<HashMap<&'static str, &'static str>> {
     let rows = WORDS.lines().filter(|line| !line.starts_with('#'));
     rows.map(|row| {

@@ -1,4 +1,4 @@
-//! Chores that need the project's own types. `cargo xtask --help` lists them.
+//! Tasks that need the project's own types. `cargo xtask --help` lists them.
 #![allow(clippy::print_stdout, reason = "a command line tool for maintainers")]
 
 mod catalogue;
@@ -91,7 +91,7 @@ fn write(files: BTreeMap<PathBuf, String>, check: bool, chore: &str) -> Result<(
     Ok(())
 }
 
-/// The workspace's folder.
+/// Root folder of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

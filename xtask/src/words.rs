@@ -1,4 +1,4 @@
-//! Words that prose does not use: `words.tsv` lists them with what to write instead.
+//! Words that prose must not use. `words.tsv` lists them with their replacements.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use regex::Regex;
 
 const WORDS: &str = include_str!("../words.tsv");
 
-/// Fails with every place where a page uses such a word. Code and generated parts are not prose.
+/// Fails and lists every use of such a word in a page. Code and generated parts are exempt.
 pub fn check(root: &Path) -> Result<()> {
     let rules = rules()?;
     let mut found = Vec::new();
     for file in crate::links::files(root)? {
-        // The changelog is in the words of its time.
+        // The changelog keeps its original wording.
         if file.ends_with(".md") && file != "CHANGELOG.md" {
             let path = root.join(&file);
             let text = std::fs::read_to_string(&path)
@@ -28,7 +28,7 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Words, and what to write instead.
+/// Words with their replacements.
 fn rules() -> Result<Vec<(Regex, &'static str)>> {
     let rows = WORDS.lines().filter(|line| !line.starts_with('#'));
     rows.map(|row| {
@@ -53,7 +53,7 @@ fn faults(rules: &[(Regex, &str)], text: &str) -> impl Iterator<Item = String> {
     faults.into_iter()
 }
 
-/// A page without code, generated and tested parts, and targets of links; its lines keep their numbers.
+/// The text of a page without code, generated and tested parts, and link targets. Line numbers are preserved.
 fn prose(text: &str) -> String {
     let blanks = |found: &regex::Captures<'_>| "\n".repeat(found[0].matches('\n').count());
     let not_prose = [

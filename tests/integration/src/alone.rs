@@ -1,4 +1,4 @@
-//! What programs need that start a cluster of their own: ports, and an end.
+//! Ports and signals for programs that start their own cluster.
 
 use std::net::TcpListener;
 use std::sync::{Mutex, PoisonError};
@@ -7,16 +7,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
 
-/// First port to try; a hundred each.
+/// Ranges of a hundred ports to try, by their number.
 const BASE_PORTS: std::ops::Range<u16> = 250..290;
 
-/// Ports by which others see that a hundred is taken.
+/// Listeners that mark a range of ports as taken.
 static RESERVED_PORTS: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
 
-/// The first hundred ports nobody listens on.
+/// The first range of a hundred free ports.
 ///
 /// # Errors
-/// If there are none.
+/// If there is none.
 pub fn free_ports() -> Result<u16, Error> {
     let is_free = |base: &u16| {
         // slurmctld, slurmdbd, MariaDB, the first node.
@@ -24,7 +24,8 @@ pub fn free_ports() -> Result<u16, Error> {
             .iter()
             .all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok())
     };
-    // Others may be looking at the same time: the last port is kept for as long as this program runs, and belongs to nothing in a cluster.
+    // Other programs may search at the same time. So the last port of the range, which no cluster uses, stays bound while this program
+    // runs.
     let is_taken = |base: &u16| match TcpListener::bind(("127.0.0.1", base + 99)) {
         Ok(port) => {
             RESERVED_PORTS
@@ -41,7 +42,7 @@ pub fn free_ports() -> Result<u16, Error> {
         .ok_or_else(|| Error::Machine("no hundred free ports between 25000 and 29000".into()))
 }
 
-/// Ctrl-C or SIGTERM.
+/// Waits for Ctrl-C or SIGTERM.
 pub async fn interrupted() {
     match (
         signal(SignalKind::interrupt()),

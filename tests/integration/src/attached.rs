@@ -1,4 +1,4 @@
-//! A Slurm that was there before: used as its users use it, never configured.
+//! An existing Slurm, used like a normal user would and never configured.
 
 use tokio::process::Command;
 
@@ -11,7 +11,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Asks which cluster it is.
+    /// Identifies the cluster.
     ///
     /// # Errors
     /// If Slurm does not answer.
@@ -36,7 +36,7 @@ impl Slurm for Attached {
         &self.name
     }
 
-    /// The user does not count: commands run as whoever started this process.
+    /// The user is ignored: commands run as the user of this process.
     fn command(&self, _user: &str, command: &[&str]) -> Command {
         let mut all = Command::new(command.first().copied().unwrap_or_default());
         all.args(command.get(1..).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! A Slurm cluster of this process's own, made by `tests/cluster/up`, with hooks that ring a mesh.
+//! A Slurm cluster of this process, created by `tests/cluster/up`, with hooks that send doorbells to a mesh.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::process::Command;
 use crate::programs::root;
 use crate::{Error, Marks, Programs, marks, wait_for};
 
-/// Commands that ask or tell Slurm something, as some user.
+/// Commands that query or change Slurm, as some user.
 #[expect(
     async_fn_in_trait,
     reason = "used within this package only, on one task"
@@ -23,13 +23,13 @@ pub trait Slurm {
     /// A command as that user, ready to run.
     fn command(&self, user: &str, command: &[&str]) -> Command;
 
-    /// Where marks are, if this cluster's jobs are to leave some.
+    /// The marks, if this cluster's jobs are to write some.
     fn marks(&self) -> Option<&Marks>;
 
     /// Runs a command as that user.
     ///
     /// # Errors
-    /// If it cannot be run; not if it fails.
+    /// If it cannot be run. A failing command is not an error.
     async fn run(&self, user: &str, command: &[&str]) -> Result<Output, Error> {
         let name = command.first().copied().unwrap_or_default();
         self.command(user, command)
@@ -38,7 +38,7 @@ pub trait Slurm {
             .map_err(Error::io("run", name))
     }
 
-    /// Runs a command as that user and gives what it prints.
+    /// Runs a command as that user and returns its output.
     ///
     /// # Errors
     /// If it fails.
@@ -81,10 +81,10 @@ pub trait Slurm {
             .map_err(|_| Error::Machine(format!("sbatch answered {answer:?}, not a job id")))
     }
 
-    /// Waits until a job (or task `123_4`) is in one of these states, by squeue.
+    /// Waits until a job (or task `123_4`) is in one of these states in squeue.
     ///
     /// # Errors
-    /// If it is not in time.
+    /// If that takes too long.
     async fn wait_state(
         &self,
         job: &str,
@@ -95,7 +95,7 @@ pub trait Slurm {
             &format!("job {job} in state {}", states.join(" or ")),
             patience,
             async || {
-                // A job that slurmctld has forgotten makes squeue fail.
+                // squeue fails for a job that slurmctld has purged.
                 let command = ["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"];
                 let output = self.run("root", &command).await?;
                 let text = String::from_utf8_lossy(&output.stdout);
@@ -109,21 +109,21 @@ pub trait Slurm {
     }
 }
 
-/// What cluster.
+/// Settings of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// ClusterName.
     pub name: String,
-    /// First of its hundred ports, a multiple of 100; no two clusters share one.
+    /// First of its hundred ports, a multiple of 100. No two clusters share one.
     pub base_port: u16,
-    /// Knobs of `tests/cluster/up`.
+    /// Variables for `tests/cluster/up`.
     pub knobs: Vec<(&'static str, String)>,
-    /// Whether Slurm calls mesh-hook.
+    /// True if Slurm calls mesh-hook.
     pub hooks: bool,
 }
 
 impl ClusterOptions {
-    /// Two plain nodes, hooks on.
+    /// Two plain nodes, with hooks.
     pub fn small(name: &str, base_port: u16) -> Self {
         Self {
             name: name.to_owned(),
@@ -137,17 +137,17 @@ impl ClusterOptions {
         }
     }
 
-    /// Two plain nodes, two with fake GPUs, two in a cloud; hooks on.
+    /// Two plain nodes, two with fake GPUs, two cloud nodes, with hooks.
     pub fn full(name: &str, base_port: u16) -> Self {
         Self {
-            // As long as the day waits for a node to be told to boot.
+            // As long as the scenario waits for a node to be started.
             knobs: vec![("RESUME_TIMEOUT", "180".into())],
             ..Self::small(name, base_port)
         }
     }
 }
 
-/// A running cluster. Taken down and removed when dropped, and (`OWNER`) when this process is killed.
+/// A running cluster. Stopped and removed on drop and, by `OWNER`, when this process is killed.
 #[derive(Debug)]
 pub struct Cluster {
     name: String,
@@ -158,7 +158,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one.
+    /// Starts a cluster.
     ///
     /// # Errors
     /// If it does not start, e.g. without root.
@@ -173,7 +173,7 @@ impl Cluster {
             .prefix("mesh-it-")
             .tempdir_in("/tmp")
             .map_err(Error::io("make a folder in", "/tmp"))?;
-        // slurmctld and the users run as others.
+        // slurmctld and the users run under other accounts.
         set_mode(folder.path(), 0o755)?;
         let cluster = Self {
             name: options.name.clone(),
@@ -204,8 +204,8 @@ impl Cluster {
         }
     }
 
-    /// What Slurm calls: one small script per hook, as `smesh hooks install` writes them, plus a mark. They ring the mesh
-    /// that [`Cluster::ring`] names. The program is copied to where SlurmUser may go.
+    /// Writes the programs called by Slurm: one small script per hook, as written by `smesh hooks install`, plus a mark. They use the
+    /// mesh set by [`Cluster::ring`]. The program is copied to a folder that SlurmUser can access.
     fn write_hooks(&self, programs: &Programs) -> Result<PathBuf, Error> {
         let folder = self.path("hooks");
         std::fs::create_dir(&folder).map_err(Error::io("make", &folder))?;
@@ -233,33 +233,33 @@ impl Cluster {
         Ok(conf)
     }
 
-    /// From now on the hooks ring the mesh with this configuration of `mesh-hook`.
+    /// Connects the hooks to a mesh by this configuration of `mesh-hook`.
     ///
     /// # Errors
-    /// If that cannot be noted.
+    /// If it cannot be written.
     pub fn ring(&self, hook_config: &Path) -> Result<(), Error> {
         let (link, new) = (self.path("hook.toml"), self.path("hook.toml.new"));
         symlink(hook_config, &new).map_err(Error::io("make", &new))?;
         std::fs::rename(&new, &link).map_err(Error::io("make", &link))
     }
 
-    /// From now on the hooks find no configuration, and ring nobody.
+    /// Disconnects the hooks: they find no configuration and send nothing.
     ///
     /// # Errors
-    /// If that cannot be noted.
+    /// If the change cannot be written.
     pub fn disconnect_hooks(&self) -> Result<(), Error> {
         let link = self.path("hook.toml");
         std::fs::remove_file(&link).map_err(Error::io("remove", &link))
     }
 
-    /// Stops it, too, when dropped, but keeps the folder with everything in it, and gives its path.
+    /// Keeps the folder with all its files on drop, where the cluster is still stopped. Returns its path.
     pub fn keep(&mut self) -> &Path {
         self.folder.disable_cleanup(true);
         self.kept = true;
         self.folder.path()
     }
 
-    /// A path beside the cluster, in a folder that goes with it.
+    /// A path next to the cluster, in a folder that is removed with it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -269,22 +269,22 @@ impl Cluster {
         self.path("c")
     }
 
-    /// Its slurm.conf.
+    /// Path of its slurm.conf.
     pub fn slurm_conf(&self) -> PathBuf {
         self.dir().join("etc/slurm.conf")
     }
 
-    /// Where its Slurm's commands are.
+    /// Folder of its Slurm commands.
     pub fn commands(&self) -> PathBuf {
         self.dir().join("commands")
     }
 
-    /// When jobs and hooks were where.
+    /// Marks of jobs and hooks.
     pub fn clock(&self) -> &Marks {
         &self.marks
     }
 
-    /// A line of its file `facts`.
+    /// A value in its file `facts`.
     pub fn fact(&self, key: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.dir().join("facts")).ok()?;
         let line = text
@@ -296,7 +296,7 @@ impl Cluster {
     /// Starts, stops, kills, pauses, … a daemon.
     ///
     /// # Errors
-    /// If `tests/cluster/ctl` says no.
+    /// If `tests/cluster/ctl` fails.
     pub async fn control(&self, action: &str, daemon: &str) -> Result<(), Error> {
         let output = Command::new(script("ctl"))
             .arg(self.dir())

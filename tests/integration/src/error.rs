@@ -1,59 +1,59 @@
-//! What can go wrong around the parts under test.
+//! Errors of the test environment.
 
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
 
-/// Why the set-up, or a step of it, did not work.
+/// Why a step of the set-up failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or process could not be used.
+    /// A file or process operation failed.
     #[error("{doing} {path}", path = path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its file or program.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// A command said no.
+    /// A command failed.
     #[error("{command}: {status}: {said}")]
     Command {
         /// The command.
         command: String,
         /// Its exit status.
         status: String,
-        /// What it said.
+        /// Its output.
         said: String,
     },
-    /// Something did not happen in time.
+    /// An expected event did not happen in time.
     #[error("not within {patience:?}: {what}")]
     Deadline {
-        /// What did not happen.
+        /// The expected event.
         what: String,
-        /// How long it was waited for.
+        /// The time limit.
         patience: Duration,
     },
-    /// The mesh's API answered something else than expected.
+    /// The mesh's API gave an unexpected answer.
     #[error("GET {path}: {problem}")]
     Api {
-        /// The path.
+        /// Path of the request.
         path: String,
-        /// What was wrong.
+        /// The fault.
         problem: String,
     },
     /// The mesh's bus cannot be followed.
     #[error("follow the bus")]
     Bus(#[from] mesh_bus::Error),
-    /// Something is missing on this machine; says what to do.
+    /// This machine lacks a requirement. The text says what to do.
     #[error("{0}")]
     Machine(String),
 }
 
 impl Error {
-    /// For `map_err`.
+    /// Builds an [`Error::Io`] for `map_err`.
     pub(crate) fn io(
         doing: &'static str,
         path: impl Into<PathBuf>,
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// The error of a command that failed.
+    /// The error for a failed command.
     pub(crate) fn command(command: impl Into<String>, output: &Output) -> Self {
         let said = [&output.stderr, &output.stdout]
             .map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned())

@@ -1,4 +1,4 @@
-//! What the ledger holds, as the demo and the tests compare it.
+//! Entries of the ledger, in the form that the demo and the tests compare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 /// An entry of the ledger.
 #[derive(Clone, Debug)]
 pub struct Fact {
-    /// Its sequence, in the ledger or on the bus.
+    /// Sequence in the ledger or on the bus.
     pub seq: u64,
     /// Its type.
     pub kind: EventType,
@@ -20,13 +20,13 @@ pub struct Fact {
 pub type Run = (u32, Option<u32>, i64, u32);
 
 impl Fact {
-    /// Reads an entry of `/v1/events`; `None` for what is no event.
+    /// Parses an entry of `/v1/events`. `None` if it is not an event.
     pub fn read(entry: &Value) -> Option<Self> {
         let event = cloudevents::from_json(entry.get("event")?).ok()?;
         Self::of(entry.get("seq")?.as_u64()?, event)
     }
 
-    /// An event with its sequence, wherever it is kept; `None` if its type is not of the contract.
+    /// An event with its sequence, from any source. `None` if its type is not in the contract.
     pub fn of(seq: u64, event: Event) -> Option<Self> {
         Some(Self {
             seq,
@@ -35,12 +35,12 @@ impl Fact {
         })
     }
 
-    /// The run it is about, if it is about one.
+    /// The run of the event, if it has one.
     pub fn run(&self) -> Option<Run> {
         run(&self.event)
     }
 
-    /// True if its id comes from Slurm's record: whoever reads the record computes the same id.
+    /// True if its id is derived from Slurm's record, so that every reader of the record computes the same id.
     pub fn is_recorded(&self) -> bool {
         self.kind.identity() == FactKind::Recorded
     }
@@ -53,14 +53,14 @@ impl Fact {
     }
 }
 
-/// The run an event is about.
+/// The run of an event.
 pub(crate) fn run(event: &Event) -> Option<Run> {
     let run = RunKey::parse(&event.cluster, event.entity_key()).ok()?;
     Some((run.job_id, run.task_id, run.submit_time, run.attempt))
 }
 
-/// The words of each run's life, in their order within the run. The ledger's own order is that of taking in: after a kill -9 what was
-/// delivered but not acknowledged comes again, after its successors.
+/// The event words of each run, in their order within the run. The ledger's own order is that of appending: after a kill -9, delivered
+/// but unacknowledged events arrive again, after their successors.
 pub fn lives(facts: &[Fact]) -> BTreeMap<Run, Vec<&'static str>> {
     let mut lives = BTreeMap::<_, Vec<_>>::new();
     for fact in facts.iter().filter(|fact| fact.is_lifecycle()) {

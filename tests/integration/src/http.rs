@@ -1,4 +1,4 @@
-//! The mesh's API over its Unix socket, in the plainest way.
+//! A minimal client of the mesh's API over its Unix socket.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// HTTP status.
@@ -21,13 +21,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON; `null` if it is none.
+    /// The body as JSON. `null` if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) async fn ask(
     socket: &Path,
     method: Method,

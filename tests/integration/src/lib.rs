@@ -1,13 +1,12 @@
-//! Everything together: a real Slurm cluster, the real `smesh up`, real receivers. For the demo and the integration tests.
+//! The complete system: a real Slurm cluster, the real `smesh up`, real receivers. For the demo and the integration tests.
 //!
-//! - [`Cluster`]: Slurm in a folder, whose hooks ring a mesh. [`Marks`]: when jobs and hooks were where, by this process's clock.
-//! - [`Mesh`]: `smesh up` as a child process, and its API. [`Fact`]: what its ledger holds.
-//! - [`Service`]: a service as a process of its own.
+//! - [`Cluster`]: Slurm in a folder, whose hooks send doorbells to a mesh. [`Marks`]: times of jobs and hooks by this process's clock.
+//! - [`Mesh`]: `smesh up` as a child process, and its API. [`Fact`]: an entry of its ledger.
+//! - [`Service`]: a service as a separate process.
 //! - [`Receiver`]: an HTTP receiver that verifies signatures.
-//! - [`scenario`]: a day in short, and what must come of it. [`soak`]: random days with random faults.
+//! - [`scenario`]: a short day, with its expected results. [`soak`]: random days with random faults.
 //!
-//! Deliberately absent: anything that knows how the services work inside. What is used of the project is its contract, `mesh-events`,
-//! and a reader of its bus.
+//! Deliberately absent: knowledge of the services' internals. Only the contract, `mesh-events`, and a reader of the bus are used.
 
 mod alone;
 mod attached;
@@ -37,10 +36,10 @@ pub use programs::Programs;
 pub use receiver::{Delivery, Receiver, Requests};
 pub use service::Service;
 
-/// Asks until there is a value, every 100 ms.
+/// Polls every 100 ms until there is a value.
 ///
 /// # Errors
-/// [`Error::Deadline`] with `what`, or what asking says.
+/// [`Error::Deadline`] with `what`, or the error of the poll.
 pub async fn wait_for<T>(
     what: &str,
     patience: Duration,

@@ -1,6 +1,6 @@
-//! One clock for latencies: jobs and hooks write a line into a FIFO, and this process notes when it came.
+//! One clock for latencies: jobs and hooks write a line into a FIFO, and this process records the arrival time.
 //!
-//! Slurm's own times are whole seconds, and a job's clock need not be ours; the way through a FIFO takes microseconds.
+//! Slurm's own times are in whole seconds, and a job's clock may differ from ours. The FIFO adds only microseconds.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -20,35 +20,35 @@ const STOP: &str = "stop";
 /// A moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Which: `begin` and `end` of a job's script, or the name of a hook.
+    /// Kind of the mark: `begin` and `end` of a job's script, or the name of a hook.
     pub what: String,
     /// The job, as `123` or `123_4`.
     pub job: String,
-    /// How often the job had been requeued.
+    /// Number of requeues of the job so far.
     pub restarts: u32,
-    /// When.
+    /// Arrival time.
     pub at: Instant,
 }
 
-/// The FIFO and what came through it.
+/// The FIFO and the received marks.
 #[derive(Debug)]
 pub struct Marks {
     path: PathBuf,
-    // Open for reading and writing: it never ends while no job writes.
+    // Opened for reading and writing, so that there is no end of file while no job writes.
     fifo: File,
     marks: Arc<Mutex<Vec<Mark>>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Marks {
-    /// Makes the FIFO. Every user may write into it.
+    /// Creates the FIFO. Every user may write to it.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn listen(path: &Path) -> Result<Self, Error> {
         mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)
             .map_err(|error| Error::io("make", path)(error.into()))?;
-        // Not through mknod: the process's umask would take bits away.
+        // Set separately, because the process's umask would clear bits in mknod.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
             .map_err(Error::io("set the mode of", path))?;
         let fifo = OpenOptions::new()
@@ -81,7 +81,7 @@ impl Marks {
         })
     }
 
-    /// What came so far.
+    /// All marks so far.
     pub fn all(&self) -> Vec<Mark> {
         self.marks
             .lock()
@@ -89,7 +89,7 @@ impl Marks {
             .clone()
     }
 
-    /// When a job's run was there.
+    /// Time of a mark of a job's run.
     pub fn when(&self, what: &str, job: &str, restarts: u32) -> Option<Instant> {
         let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut marks = marks.iter();
@@ -98,14 +98,14 @@ impl Marks {
             .map(|mark| mark.at)
     }
 
-    /// A line of shell that writes a mark. It never blocks and never fails: the FIFO is opened for reading, too (`<>`), so that
-    /// nothing waits for this process once it is gone.
+    /// A shell line that writes a mark. It never blocks and never fails. It opens the FIFO for reading, too (`<>`), so it does not
+    /// wait for this process after its end.
     pub fn line(&self, what: &str) -> String {
         line(&self.path, what)
     }
 }
 
-/// See [`Marks::line`]; Slurm names a task by its array in `SLURM_ARRAY_*`.
+/// See [`Marks::line`]. Slurm names the array of a task in `SLURM_ARRAY_*`.
 pub(crate) fn line(fifo: &Path, what: &str) -> String {
     let job = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}";
     let restarts = "${SLURM_RESTART_COUNT:-${SLURM_JOB_RESTART_COUNT:-0}}";
@@ -130,10 +130,10 @@ impl Drop for Marks {
         if writeln!(self.fifo, "{STOP}").is_ok()
             && let Some(reader) = self.reader.take()
         {
-            // It ends with the line just written.
+            // It ends at the line just written.
             drop(reader.join());
         }
-        // Who opens a FIFO that is not there any more gets a file; the folder goes with it.
+        // Opening a removed FIFO creates a file, which is removed with the folder.
         drop(std::fs::remove_file(&self.path));
     }
 }

@@ -13,21 +13,21 @@ use tokio::process::{Child, Command};
 
 use crate::{Answer, Cluster, Error, Fact, Programs, http, wait_for};
 
-/// How long `smesh up` may take to be ready, or to stop.
+/// How long `smesh up` may take to become ready or to stop.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What mesh.
+/// Settings of a mesh.
 #[derive(Clone, Debug, Default)]
 pub struct MeshOptions {
-    /// What to change in the `mesh.toml` that `smesh init` writes: TOML, laid over it key by key.
+    /// TOML that is merged over the `mesh.toml` written by `smesh init`, key by key.
     pub overlay: String,
-    /// The price book; else the one `smesh init` writes.
+    /// The price book. `None` for the one written by `smesh init`.
     pub price_book: Option<String>,
-    /// The identity map; else the one `smesh init` writes.
+    /// The identity map. `None` for the one written by `smesh init`.
     pub identities: Option<String>,
 }
 
-/// A mesh: configuration, data directory and, while it runs, the process. Killed when dropped.
+/// A mesh: configuration, data directory and, while it runs, the process. Killed on drop.
 #[derive(Debug)]
 pub struct Mesh {
     programs: Programs,
@@ -37,16 +37,16 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Sets up a mesh for a cluster in its folder `name`: `smesh init`, then the changes. Nothing runs yet.
+    /// Sets up a mesh for a cluster in its folder `name`: `smesh init`, then the changes. Does not start it.
     ///
     /// # Errors
-    /// If `smesh init` says no.
+    /// If `smesh init` fails.
     pub async fn set_up(
         cluster: &Cluster,
         name: &str,
         options: &MeshOptions,
     ) -> Result<Self, Error> {
-        // Laid under: what a test says about Slurm counts.
+        // Merged below the test's settings, which take precedence.
         let mut overlay = toml::Table::new();
         let commands = cluster.commands().display().to_string();
         let slurm = toml::Table::from_iter([("bin_dir".to_owned(), commands.into())]);
@@ -62,7 +62,7 @@ impl Mesh {
     /// The same in any folder, for the Slurm of that slurm.conf or, without one, of this environment.
     ///
     /// # Errors
-    /// If `smesh init` says no.
+    /// If `smesh init` fails.
     pub async fn set_up_in(
         folder: PathBuf,
         slurm_conf: Option<PathBuf>,
@@ -101,42 +101,42 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Lays TOML over `mesh.toml`. Takes effect at the next start.
+    /// Merges TOML over `mesh.toml`. Takes effect at the next start.
     ///
     /// # Errors
-    /// If either is not TOML.
+    /// If either is not valid TOML.
     pub fn change(&self, overlay: &str) -> Result<(), Error> {
         let path = self.config();
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let mut config = parse(&text, &path.display().to_string())?;
         merge(&mut config, parse(overlay, "the overlay")?);
         std::fs::write(&path, config.to_string()).map_err(Error::io("write", &path))?;
-        // Secrets of endpoints are in it.
+        // It contains secrets of endpoints.
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))
             .map_err(Error::io("change the mode of", &path))
     }
 
-    /// `mesh.toml`
+    /// Path of `mesh.toml`.
     pub fn config(&self) -> PathBuf {
         self.folder.join("mesh.toml")
     }
 
-    /// Where its state is.
+    /// Path of the data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    /// The API's socket.
+    /// Path of the API's socket.
     pub fn socket(&self) -> PathBuf {
         self.data_dir().join("api.sock")
     }
 
-    /// The configuration it writes for hooks.
+    /// Path of the hooks' configuration, written by the mesh.
     pub fn hook_config(&self) -> PathBuf {
         self.data_dir().join("hook.toml")
     }
 
-    /// A `smesh` command that means this mesh, with a clean environment.
+    /// A `smesh` command for this mesh, with a clean environment.
     pub fn command(&self) -> Command {
         self.prepared(Command::new(&self.programs.smesh))
     }
@@ -150,7 +150,7 @@ impl Mesh {
             .env("NATS_SERVER_BIN", &self.programs.nats)
             .env("MESH_CONFIG", self.config())
             .stdin(Stdio::null());
-        // Without a slurm.conf of our own, what this environment says.
+        // Without a slurm.conf of our own, that of this environment.
         let inherited = std::env::var_os("SLURM_CONF").map(PathBuf::from);
         if let Some(conf) = self.slurm_conf.clone().or(inherited) {
             command.env("SLURM_CONF", conf);
@@ -158,7 +158,7 @@ impl Mesh {
         command
     }
 
-    /// Where `smesh` is.
+    /// Folder of the programs.
     pub fn programs_dir(&self) -> &Path {
         self.programs.smesh.parent().unwrap_or(Path::new("."))
     }
@@ -166,7 +166,7 @@ impl Mesh {
     /// Runs `smesh` with these arguments.
     ///
     /// # Errors
-    /// If it cannot be run; not if it fails.
+    /// If it cannot be run. A failing command is not an error.
     pub async fn smesh(&self, arguments: &[&str]) -> Result<Output, Error> {
         let mut command = self.command();
         let output = command.args(arguments).kill_on_drop(true).output().await;
@@ -176,7 +176,7 @@ impl Mesh {
     /// Starts `smesh up` and waits until it is ready.
     ///
     /// # Errors
-    /// If it ends, or is not ready in time; with what it said.
+    /// If it ends, or is not ready in time. Includes its output.
     pub async fn start(&mut self) -> Result<(), Error> {
         self.spawn()?;
         let ready = wait_for("`smesh up` is ready", PATIENCE, async || {
@@ -204,7 +204,8 @@ impl Mesh {
 
     /// Starts `smesh up`; see [`Mesh::start`].
     ///
-    /// It gets SIGTERM should this thread end without stopping it, and no Ctrl-C of our terminal: it is to be stopped in order.
+    /// It gets SIGTERM if this thread ends without stopping it. It does not get Ctrl-C from our terminal, because it must stop in
+    /// order.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -232,22 +233,22 @@ impl Mesh {
         file.map_err(Error::io("open", path))
     }
 
-    /// Its exit status, if it has ended.
+    /// Exit status, if it has ended.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If the status cannot be read.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.child.as_mut().map_or(Ok(None), |child| {
             child.try_wait().map_err(Error::io("wait for", "smesh"))
         })
     }
 
-    /// Everything it logged, over all its starts.
+    /// The log of all its starts.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("up.log")).unwrap_or_default()
     }
 
-    /// What it said on standard output.
+    /// Its standard output.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.folder.join("up.out")).unwrap_or_default()
     }
@@ -258,7 +259,7 @@ impl Mesh {
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
     }
 
-    /// Its process id while it runs.
+    /// Process id while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().and_then(Child::id)
     }
@@ -281,7 +282,7 @@ impl Mesh {
         }
     }
 
-    /// Kills it (SIGKILL). Its nats-server lives on until the next start.
+    /// Kills it (SIGKILL). Its nats-server runs until the next start.
     ///
     /// # Errors
     /// If it cannot be waited for.
@@ -295,12 +296,12 @@ impl Mesh {
     fn signal(&self, signal: Signal) {
         let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(pid) = pid {
-            // It may have ended by itself; then waiting says so.
+            // It may have ended already. The wait then returns its status.
             kill_process(pid, signal).ok();
         }
     }
 
-    /// Sends a signal to its nats-server, e.g. STOP: a server that answers nobody.
+    /// Sends a signal to its nats-server, e.g. STOP to make it unresponsive.
     ///
     /// # Errors
     /// If there is none.
@@ -312,7 +313,7 @@ impl Mesh {
         kill_process(pid, signal).map_err(|error| Error::io("signal", "nats-server")(error.into()))
     }
 
-    /// Address of its nats-server.
+    /// Port of its nats-server.
     ///
     /// # Errors
     /// If it has none yet.
@@ -323,7 +324,7 @@ impl Mesh {
         port.map_err(|_| Error::Machine(format!("{}: {text:?} is no port", path.display())))
     }
 
-    /// A connection to its bus that may read events.
+    /// A connection to its bus with read access to events.
     ///
     /// # Errors
     /// If its nats-server has not been started yet.
@@ -339,13 +340,13 @@ impl Mesh {
         Ok(Bus::connect(&config, "reader").await?)
     }
 
-    /// Whether every service says that it is ready.
+    /// True if every service is ready.
     pub async fn is_ready(&self) -> bool {
         let answer = http::ask(&self.socket(), Method::GET, "/readyz").await;
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
-    /// Asks the API, as root.
+    /// Sends a GET to the API, as root.
     ///
     /// # Errors
     /// If it does not answer.
@@ -357,7 +358,7 @@ impl Mesh {
         })
     }
 
-    /// Asks again, as a client should, while the answer is that the time is not good: a busy disk keeps NATS from taking the audit of a read.
+    /// Retries while the API is temporarily unavailable, as a client should. On a busy disk, NATS may not accept the audit of a read.
     async fn get_patiently(&self, path: &str) -> Result<Answer, Error> {
         let started = tokio::time::Instant::now();
         loop {
@@ -369,10 +370,10 @@ impl Mesh {
         }
     }
 
-    /// Everything the ledger holds of these types (`job.*,cost.finalized`; empty for all), in its order.
+    /// All facts of these types in the ledger (`job.*,cost.finalized`; empty for all), in its order.
     ///
     /// # Errors
-    /// If the API does not answer as it should.
+    /// If the API gives an unexpected answer.
     pub async fn facts(&self, types: &str) -> Result<Vec<Fact>, Error> {
         let mut facts = Vec::new();
         let filter = if types.is_empty() {
@@ -399,7 +400,7 @@ impl Mesh {
         }
     }
 
-    /// Waits until the facts of these types are enough.
+    /// Waits until the facts of these types are sufficient.
     ///
     /// # Errors
     /// [`Error::Deadline`] with `what` and the end of the log.
@@ -422,7 +423,7 @@ impl Mesh {
         }
     }
 
-    /// Runs `smesh verify`; gives what it prints.
+    /// Runs `smesh verify` and returns its output.
     ///
     /// # Errors
     /// If it finds that the ledger was changed.
@@ -439,7 +440,7 @@ impl Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        // What was killed leaves its nats-server behind, for the next start to find; there is none.
+        // A killed mesh leaves its nats-server running for the next start. Here there is no next start.
         let conf = self.data_dir().join("private/nats.conf");
         if is_running(&self.data_dir().join("private/nats.pid"), &conf) {
             self.signal_nats(Signal::KILL).ok();
@@ -447,7 +448,7 @@ impl Drop for Mesh {
     }
 }
 
-/// Whether the process of a pid file is one with that configuration.
+/// True if the process of a pid file runs with that configuration.
 fn is_running(pid: &Path, conf: &Path) -> bool {
     let Ok(pid) = std::fs::read_to_string(pid) else {
         return false;

@@ -1,4 +1,4 @@
-//! Where the project's programs are.
+//! Finds or builds the project's programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,20 +12,20 @@ use crate::{Error, Service};
 /// The programs under test.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// `smesh`
+    /// Path of `smesh`.
     pub smesh: PathBuf,
-    /// `mesh-hook`
+    /// Path of `mesh-hook`.
     pub hook: PathBuf,
-    /// `nats-server`
+    /// Path of `nats-server`.
     pub nats: PathBuf,
 }
 
-/// Folders whose sources the programs are built from.
+/// Source folders of the programs.
 const SOURCES: &[&str] = &["crates", "services", "hooks"];
 
 impl Programs {
-    /// The programs of the build that this process is of; built first if they are missing or older than their sources.
-    /// `MESH_BIN_DIR` names another folder that has them.
+    /// The programs of this process's build. Built if they are missing or older than their sources. `MESH_BIN_DIR` names another
+    /// folder with them.
     ///
     /// # Errors
     /// If they cannot be built, or there is no nats-server.
@@ -37,8 +37,8 @@ impl Programs {
             .map_err(Error::Machine)
     }
 
-    /// The folder with the services as programs of their own, built first if they are missing or older than their sources: `make test` has
-    /// built them, `cargo test -p integration` alone has not.
+    /// The folder with the services as separate programs, built if they are missing or older than their sources. `make test` builds
+    /// them, `cargo test -p integration` alone does not.
     ///
     /// # Errors
     /// If they cannot be built.
@@ -74,12 +74,12 @@ impl Programs {
     }
 }
 
-/// The project's folder.
+/// Root folder of the project.
 pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// `target/debug` of this process, which is there itself or in `deps`.
+/// `target/debug` of this process, whose program is there or in `deps`.
 fn build_folder() -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(Error::io("find", "this program"))?;
     let folder = own.parent().unwrap_or(Path::new("."));
@@ -91,8 +91,8 @@ fn build_folder() -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
-/// Builds programs, each called as its package, unless all are there and newer than what they are built from. What `cargo test` has built is not
-/// built again: for some packages alone, features of what they depend on are others.
+/// Builds programs, each with the name of its package, unless all exist and are newer than their sources. Programs built by `cargo
+/// test` are reused: a build of single packages selects other features of their dependencies.
 fn build_unless_current(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     let newest = SOURCES
         .iter()
@@ -114,7 +114,7 @@ fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet"]).current_dir(root());
-    // What cargo sets for its programs would make it build anew what asks for that: ring, and all that is above it.
+    // Variables that cargo sets for its programs would cause a rebuild of ring and everything that depends on it.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -136,14 +136,14 @@ fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// When the newest source below a folder was written.
+/// Modification time of the newest source below a folder.
 fn newest(folder: &Path) -> Option<SystemTime> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     entries
         .filter_map(|entry| {
             let path = entry.path();
             if path.is_dir() {
-                // What tests read does not go into the programs.
+                // Test data is not part of the programs.
                 (entry.file_name() != "tests").then(|| newest(&path))?
             } else {
                 entry.metadata().ok()?.modified().ok()
@@ -152,7 +152,7 @@ fn newest(folder: &Path) -> Option<SystemTime> {
         .max()
 }
 
-/// `NATS_SERVER_BIN`, else what `scripts/nats-server` finds or fetches.
+/// `NATS_SERVER_BIN`, else the program that `scripts/nats-server` finds or downloads.
 fn nats_server() -> Result<PathBuf, Error> {
     if let Some(path) = std::env::var_os("NATS_SERVER_BIN") {
         return Ok(path.into());

@@ -1,4 +1,4 @@
-//! An HTTP receiver that verifies what it gets with the Standard Webhooks library, as a user's receiver would.
+//! An HTTP receiver that verifies requests with the Standard Webhooks library, as a user's receiver would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,25 +18,25 @@ use tokio::task::JoinHandle;
 
 use crate::Error;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Path: tells endpoints apart.
+    /// Path, which identifies the endpoint.
     pub path: String,
-    /// `webhook-id`; the event's id. Empty for chat messages.
+    /// `webhook-id`, which is the event's id. Empty for chat messages.
     pub id: String,
-    /// `webhook-signature` verified, `None` for what carries none.
+    /// Result of verifying `webhook-signature`. `None` if there is no signature.
     pub signature: Option<Result<(), String>>,
     /// The body.
     pub body: Value,
-    /// When it was complete.
+    /// Time when the request was complete.
     pub at: Instant,
-    /// What it was answered.
+    /// Status of the answer.
     pub status: u16,
 }
 
 impl Delivery {
-    /// The event in it.
+    /// The event in the body.
     pub fn event(&self) -> Option<Event> {
         cloudevents::from_json(&self.body).ok()
     }
@@ -50,11 +50,11 @@ impl Delivery {
 #[derive(Debug, Default)]
 struct Log {
     deliveries: Vec<Delivery>,
-    // Status by path; 204 for others.
+    // Status by path. Others get 204.
     answers: BTreeMap<String, u16>,
 }
 
-/// The receiver, on a port of its own.
+/// The receiver, on its own port.
 #[derive(Debug)]
 pub struct Receiver {
     secret: String,
@@ -64,7 +64,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts one that accepts everything.
+    /// Starts a receiver that accepts everything.
     ///
     /// # Errors
     /// If it gets no port.
@@ -98,7 +98,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// An endpoint of `mesh.toml` that sends here, to `/<name>`, with more keys.
+    /// An endpoint for `mesh.toml` that sends to `/<name>` here, with additional keys.
     pub fn endpoint(&self, name: &str, keys: &str) -> String {
         format!(
             "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"http://{}/{name}\"\nsecret = \"{}\"\nallow_http = true\nallow_private = [\"127.0.0.1/32\"]\n{keys}\n",
@@ -107,7 +107,7 @@ impl Receiver {
         )
     }
 
-    /// The same for a chat, whose address is its secret.
+    /// The same for a chat, whose URL is a secret.
     pub fn chat(&self, name: &str, keys: &str) -> String {
         format!(
             "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"http://{}/{name}\"\nformat = \"slack\"\nallow_http = true\nallow_private = [\"127.0.0.1/32\"]\n{keys}\n",
@@ -115,7 +115,7 @@ impl Receiver {
         )
     }
 
-    /// What endpoint `name` sent so far.
+    /// Requests of endpoint `name` so far.
     pub fn deliveries(&self, name: &str) -> Vec<Delivery> {
         let path = format!("/{name}");
         let log = lock(&self.log);
@@ -126,26 +126,26 @@ impl Receiver {
         here.cloned().collect()
     }
 
-    /// What came and comes, for those who only look.
+    /// A read-only view of present and future requests.
     pub fn requests(&self) -> Requests {
         Requests {
             log: Arc::clone(&self.log),
         }
     }
 
-    /// Ids of the events that endpoint `name` had accepted.
+    /// Ids of the events accepted from endpoint `name`.
     pub fn accepted(&self, name: &str) -> BTreeSet<String> {
         let deliveries = self.deliveries(name);
         let accepted = deliveries.into_iter().filter(Delivery::accepted);
         accepted.map(|delivery| delivery.id).collect()
     }
 
-    /// From now on endpoint `name` is answered so.
+    /// Sets the status for endpoint `name`.
     pub fn answer(&self, name: &str, status: u16) {
         lock(&self.log).answers.insert(format!("/{name}"), status);
     }
 
-    /// Goes away: connections are refused.
+    /// Stops the receiver: connections are refused.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.abort();
@@ -153,24 +153,24 @@ impl Receiver {
         }
     }
 
-    /// Comes back on the same port.
+    /// Restarts on the same port.
     ///
     /// # Errors
-    /// If it does not get it.
+    /// If the port is not available.
     pub async fn restart(&mut self) -> Result<(), Error> {
         self.stop().await;
         self.serve().await
     }
 }
 
-/// What a receiver got.
+/// The requests of a receiver.
 #[derive(Clone, Debug)]
 pub struct Requests {
     log: Arc<Mutex<Log>>,
 }
 
 impl Requests {
-    /// Everything from the `n`th request on.
+    /// All requests from the `n`th on.
     pub fn since(&self, n: usize) -> Vec<Delivery> {
         let log = lock(&self.log);
         log.deliveries.get(n..).unwrap_or_default().to_vec()

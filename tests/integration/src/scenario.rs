@@ -1,8 +1,7 @@
-//! A day in short, played by real jobs, and what must come of it.
+//! A short day, played by real jobs, with its expected results.
 //!
-//! Every part submits its job at once and then does what is its own to do (cancel, requeue, resume a node) when the moment has
-//! come, whatever the others do. What must come of it is data, so that [`complaints`] can say what is missing and what is
-//! too much.
+//! Every part submits its job at once and performs its own actions (cancel, requeue, resume a node) when their time has come,
+//! independently of the others. The expected results are data, so that [`complaints`] can name missing and surplus events.
 
 mod check;
 mod play;
@@ -12,25 +11,25 @@ use std::collections::BTreeMap;
 pub use check::{complaints, node_complaints, repeated};
 pub use play::{MANAGER, play};
 
-/// What must come of one submission: the words of `docs/reference/job-events.md`.
+/// Expected results of one submission, in the terms of `docs/reference/job-events.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// What it shows.
+    /// Title of the part.
     pub title: &'static str,
-    /// Who submitted it.
+    /// Submitting user.
     pub user: String,
-    /// The job.
+    /// Job id.
     pub job: u32,
-    /// The recorded events of each run of the job itself, oldest run first.
+    /// Recorded events of each run of the job itself, oldest run first.
     pub runs: Vec<Vec<&'static str>>,
-    /// The recorded events of each array task.
+    /// Recorded events of each array task.
     pub tasks: BTreeMap<u32, Vec<&'static str>>,
-    /// Whether it waits long enough for `pending` and an explanation.
+    /// True if it is pending long enough for `pending` and an explanation.
     pub explained: bool,
 }
 
 impl Expected {
-    /// A job of one run.
+    /// A job with one run.
     pub fn new(title: &'static str, user: &str, job: u32, words: &[&'static str]) -> Self {
         Self {
             title,
@@ -42,44 +41,44 @@ impl Expected {
         }
     }
 
-    /// One more run of it, after a requeue.
+    /// Adds a run after a requeue.
     pub fn then(mut self, words: &[&'static str]) -> Self {
         self.runs.push(words.to_vec());
         self
     }
 
-    /// A task of it.
+    /// Adds a task.
     pub fn task(mut self, task: u32, words: &[&'static str]) -> Self {
         self.tasks.insert(task, words.to_vec());
         self
     }
 
-    /// It waits long enough for `pending` and an explanation.
+    /// Expects `pending` and an explanation.
     pub const fn explained(mut self) -> Self {
         self.explained = true;
         self
     }
 }
 
-/// A part of the day that cannot be played here.
+/// A part that cannot be played on this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impossible {
-    /// What it would have shown.
+    /// Title of the part.
     pub title: &'static str,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// The day.
+/// A played day.
 #[derive(Clone, Debug, Default)]
 pub struct Day {
-    /// What must come of it.
+    /// Expected results.
     pub expected: Vec<Expected>,
-    /// What cannot be played here.
+    /// Parts that cannot be played here.
     pub impossible: Vec<Impossible>,
 }
 
-/// What the machines of the test cluster cost.
+/// Prices of the test cluster's nodes.
 pub const PRICE_BOOK: &str = r#"name = "demo"
 version = "1"
 currency = "EUR"
@@ -115,7 +114,7 @@ mem = 4000
 nodes = "c[1-2]"
 "#;
 
-/// Who the users of the test cluster are.
+/// Identities of the test cluster's users.
 pub const IDENTITIES: &str = r#"[users.alice]
 issuer = "https://id.example.org"
 subject = "248289761001"

@@ -1,4 +1,4 @@
-//! A service as a process of its own, as a site with a process manager runs it.
+//! A service as a separate process, as run by a site's process manager.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -15,10 +15,10 @@ use crate::{Answer, Error, Mesh, Programs, http, wait_for};
 /// How long a service may take to answer, or to stop (`drain_deadline` is 10 s).
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A service of a mesh. Killed when dropped, or when the thread that started it ends.
+/// A service of a mesh. Killed on drop, or when the thread that started it ends.
 #[derive(Debug)]
 pub struct Service {
-    /// Which.
+    /// Name of the service.
     pub name: &'static str,
     child: Child,
     socket: PathBuf,
@@ -26,7 +26,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Every service, in no order that matters.
+    /// All services, in no particular order.
     pub const ALL: [&str; 6] = [
         "ingest",
         "node-watcher",
@@ -48,7 +48,7 @@ impl Service {
         Self::start_replica(mesh, name, name, environment).await
     }
 
-    /// Starts one of several of a service, with a socket and a log of its own, called `name`.
+    /// Starts one of several replicas of a service, named `name`, with its own socket and log.
     ///
     /// # Errors
     /// If its program cannot be built or started.
@@ -76,7 +76,7 @@ impl Service {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(output.map_err(Error::io("open", &log))?)
-            // No Ctrl-C of our terminal.
+            // Protects it from Ctrl-C of our terminal.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -89,19 +89,19 @@ impl Service {
         })
     }
 
-    /// Everything that it and its predecessors under this name have logged.
+    /// The log of this process and its predecessors with this name.
     pub fn read_log(&self) -> String {
         std::fs::read(&self.log)
             .map(|log| String::from_utf8_lossy(&log).into_owned())
             .unwrap_or_default()
     }
 
-    /// Its process id, while it runs.
+    /// Process id while it runs.
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Asks one of its routes; status 0 while it does not answer.
+    /// Sends a GET to one of its routes. The status is 0 while it does not answer.
     pub async fn get(&self, path: &str) -> Answer {
         let answer = http::ask(&self.socket, Method::GET, path);
         match tokio::time::timeout(Duration::from_secs(10), answer).await {
@@ -113,10 +113,10 @@ impl Service {
         }
     }
 
-    /// Waits until `/readyz` gives this status, and returns what it says.
+    /// Waits until `/readyz` returns this status, and returns its body.
     ///
     /// # Errors
-    /// If it does not in time, or ends; with the end of its log.
+    /// If that takes too long, or the service ends. Includes the end of its log.
     pub async fn wait_ready(&mut self, status: u16) -> Result<String, Error> {
         let what = format!("{} answers /readyz with {status}", self.name);
         let mut last = Answer {
@@ -141,24 +141,24 @@ impl Service {
         })
     }
 
-    /// A number of its metrics, by the beginning of its line.
+    /// Value of a metric, by the beginning of its line.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         let body = self.get("/metrics").await.body;
         let found = body.lines().find(|found| found.starts_with(line))?;
         found.rsplit_once(' ')?.1.parse().ok()
     }
 
-    /// Its exit status, if it has ended.
+    /// Exit status, if it has ended.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If the status cannot be read.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.child
             .try_wait()
             .map_err(Error::io("wait for", self.name))
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     ///
     /// # Errors
     /// If it does not run.
@@ -171,7 +171,7 @@ impl Service {
         kill_process(pid, signal).map_err(|error| Error::io("signal", self.name)(error.into()))
     }
 
-    /// Kills it, as `kill -9` does.
+    /// Kills it with SIGKILL.
     ///
     /// # Errors
     /// If it cannot be waited for.
@@ -182,10 +182,10 @@ impl Service {
             .map_err(Error::io("kill", self.name))
     }
 
-    /// Ends it with SIGTERM, as a process manager does, and gives its exit status.
+    /// Stops it with SIGTERM, as a process manager does, and returns its exit status.
     ///
     /// # Errors
-    /// If it does not end in time, with the end of its log.
+    /// If it does not end in time. Includes the end of its log.
     pub async fn terminate(mut self) -> Result<ExitStatus, Error> {
         self.signal(Signal::TERM)?;
         match tokio::time::timeout(PATIENCE, self.child.wait()).await {
@@ -197,7 +197,7 @@ impl Service {
         }
     }
 
-    /// The last lines it logged.
+    /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().rev().take(5).collect();

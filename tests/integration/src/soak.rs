@@ -1,15 +1,15 @@
-//! The differential test: a random workload on a real cluster, random faults at the same time, and then every fact compared with what
-//! Slurm's accounting and the driver's own log say.
+//! The differential test: a random workload on a real cluster with simultaneous random faults. Afterwards every fact is compared with
+//! Slurm's accounting and the driver's own log.
 //!
 //! | part | |
 //! | --- | --- |
-//! | `plan` | what a seed means: who does what when, and what breaks meanwhile |
-//! | `stage`, `play`, `faults` | a cluster, six services and second ones of two as processes; does it; breaks them |
-//! | `sacct`, `log` | the two oracles; they share no code with ingest |
-//! | `published` | what is on the bus and in the ledger |
-//! | `judge` | compares |
+//! | `plan` | the plan of a seed: actions of users and faults, with their times |
+//! | `stage`, `play`, `faults` | a cluster, six services and second replicas of two as processes; the actions; the faults |
+//! | `sacct`, `log` | the two oracles, which share no code with ingest |
+//! | `published` | events on the bus and in the ledger |
+//! | `judge` | the comparison |
 //!
-//! The same seed gives the same plan. When things happen exactly is up to the machine, so a failing seed is likely to fail again, not
+//! The same seed gives the same plan. The exact times depend on the machine, so a failing seed is likely to fail again, but not
 //! certain to.
 
 mod faults;
@@ -41,16 +41,16 @@ use crate::{Error, fact};
 /// Job, task, submit time.
 type Run = (u32, Option<u32>, i64);
 
-/// How long jobs may take to end by themselves once everything is played: a time limit is found within 30 s, a requeued job waits 6 s.
+/// How long jobs may take to end by themselves after the play. A time limit is found within 30 s, and a requeued job waits 6 s.
 const ENDING: Duration = Duration::from_secs(75);
-/// How long the mesh may take to tell what accounting has, and slurmdbd to have what slurmctld told it. An end that no source has is waited
-/// for 30 s (`missing_record_timeout`), and over slurmrestd sweeps are 30 s apart. Counted from the last change: on a machine that others use, too,
-/// everything takes longer.
+/// How long the mesh may take to publish everything in accounting, and slurmdbd to receive everything from slurmctld. The end of a run
+/// without a record is published after 30 s (`missing_record_timeout`), and polls of slurmrestd are 30 s apart. Counted from the last
+/// change, because a shared machine is slower.
 const SETTLING: Duration = Duration::from_secs(300);
-/// How long at all.
+/// Total limit.
 const MAX_SETTLING: Duration = Duration::from_secs(1_200);
 
-/// How long nothing more may come once everything is told: some sweeps.
+/// How long nothing new may arrive after everything is published: several polls.
 const fn quiet(source: Source) -> Duration {
     Duration::from_secs(match source {
         Source::Commands => 4,
@@ -58,64 +58,64 @@ const fn quiet(source: Source) -> Duration {
     })
 }
 
-/// What to do.
+/// Options of a soak.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// First of the cluster's hundred ports.
     pub base_port: u16,
-    /// Whether the cluster's folder is kept, with everything that was compared in it.
+    /// True to keep the cluster's folder, with all compared data.
     pub keep: bool,
 }
 
-/// Where a soak is.
+/// Progress of a soak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The cluster and the services start.
     Starting,
-    /// So many works of so many are done.
+    /// The actions are played.
     Playing {
-        /// Done.
+        /// Number of finished works.
         done: usize,
-        /// Of these.
+        /// Total number of works.
         of: usize,
     },
-    /// Jobs end.
+    /// Waits for the jobs to end.
     Ending,
-    /// So many differences are left.
+    /// Compares until no difference is left.
     Comparing {
-        /// Differences.
+        /// Number of differences.
         left: usize,
     },
 }
 
-/// What came of it.
+/// Result of a soak.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The comparison.
+    /// Result of the comparison.
     pub verdict: Verdict,
-    /// Types that must be compared, and of which there was none.
+    /// Types that must be compared, but did not occur.
     pub none_of: Vec<&'static str>,
     /// Types that need not be compared with this source, and were not.
     pub left_out: Vec<&'static str>,
-    /// Works that could not be done as planned.
+    /// Number of works that could not be done as planned.
     pub given_up: usize,
-    /// Slurm's version.
+    /// Slurm version.
     pub slurm: String,
     /// The folder, if it was kept.
     pub kept_folder: Option<PathBuf>,
 }
 
 impl Outcome {
-    /// True if everything is as it should be.
+    /// True if there is no difference.
     pub fn is_clean(&self) -> bool {
         self.verdict.is_clean() && self.none_of.is_empty()
     }
 }
 
-/// Plays a plan and compares.
+/// Plays a plan and compares the results.
 ///
 /// # Errors
-/// If the cluster or a service cannot be started, or something that is no part of the test breaks.
+/// If the cluster or a service cannot be started, or something outside the test breaks.
 pub async fn run(
     plan: &Plan,
     options: &Options,
@@ -173,7 +173,7 @@ pub async fn run(
     })
 }
 
-/// Compares until nothing differs and nothing more comes, or for as long as the mesh may take.
+/// Compares until there is no difference and nothing new arrives, or the time limit is reached.
 async fn compare(
     stage: &Stage,
     source: Source,
@@ -208,7 +208,7 @@ async fn compare(
     }
 }
 
-/// Every job anybody knows of.
+/// Every job known to any source.
 fn jobs(stage: &Stage, published: &Published) -> BTreeSet<u32> {
     let published = published.bus.values();
     let published = published.filter_map(|event| Some(fact::run(event)?.0));
@@ -217,7 +217,7 @@ fn jobs(stage: &Stage, published: &Published) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Writes everything that was compared.
+/// Writes all compared data to files.
 async fn write(
     folder: &Path,
     plan: &Plan,

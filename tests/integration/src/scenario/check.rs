@@ -1,4 +1,4 @@
-//! Compares what came with what must come.
+//! Compares the results with the expected ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::Expected;
 use crate::Fact;
 use crate::fact::{Run, lives};
 
-/// What is missing or too much, in words; empty if all is as it must be. Other jobs' facts do not count.
+/// Missing and surplus events as text. Empty if everything is as expected. Facts of other jobs are ignored.
 pub fn complaints(expected: &[Expected], facts: &[Fact]) -> Vec<String> {
     let lives = lives(facts);
     let mut complaints = Vec::new();
@@ -18,7 +18,7 @@ pub fn complaints(expected: &[Expected], facts: &[Fact]) -> Vec<String> {
     complaints
 }
 
-/// Ids that the ledger holds twice.
+/// Ids that occur twice in the ledger.
 pub fn repeated(facts: &[Fact]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let again = facts.iter().filter(|fact| !seen.insert(&fact.event.id));
@@ -27,7 +27,7 @@ pub fn repeated(facts: &[Fact]) -> Vec<String> {
         .collect()
 }
 
-/// What is missing of the nodes' part in the day: n4 was drained and came back, a cloud node was woken.
+/// Missing node events: n4 was drained and resumed, a cloud node was started.
 pub fn node_complaints(facts: &[Fact]) -> Vec<String> {
     let in_order = |prefix: &str, kinds: [EventType; 2]| {
         let mut expected = kinds.into_iter().peekable();
@@ -99,7 +99,7 @@ fn of_part(
             }
         }
     }
-    // What ran and has ended costs something and has used something, once.
+    // A run that started and ended has a cost and a usage, exactly one of each.
     let ran: Vec<Run> = lives
         .iter()
         .filter(|(run, words)| run.0 == part.job && words.contains(&"started"))

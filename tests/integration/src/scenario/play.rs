@@ -9,16 +9,16 @@ use mesh_events::EventType;
 use super::{Day, Expected, Impossible};
 use crate::{Cluster, Error, Mesh, Slurm, wait_for};
 
-/// Who acts as the administrator.
+/// User of the administrator's actions.
 pub const MANAGER: &str = "root";
 
-/// How long a job may take to get where its part goes on.
+/// Time limit for a job to reach the state its part waits for.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Longer than any part lasts.
+/// Longer than any part.
 const LONG: &str = "sleep 600";
 const SUCCESS: &[&str] = &["submitted", "started", "completed"];
 
-/// What parts need.
+/// Environment of the parts.
 struct Stage<'a> {
     cluster: &'a Cluster,
     mesh: &'a Mesh,
@@ -31,13 +31,13 @@ fn one<'a>(part: impl Future<Output = Result<Expected, Error>> + 'a) -> Part<'a>
         .boxed_local()
 }
 
-/// Plays the whole day on a [`crate::ClusterOptions::full`] cluster; returns when every part has done what it had to do. Jobs may still run.
+/// Plays the whole day on a [`crate::ClusterOptions::full`] cluster. Returns when every part is done. Jobs may still run.
 ///
 /// # Errors
-/// If Slurm refuses something, or a part's moment does not come.
+/// If Slurm refuses a command, or an awaited state does not occur.
 pub async fn play(cluster: &Cluster, mesh: &Mesh) -> Result<Day, Error> {
     let stage = Stage { cluster, mesh };
-    // Before anything is submitted: one job is to find it so.
+    // Before any submission, because one job must find this state.
     stage
         .admin(&[
             "scontrol",
@@ -86,7 +86,7 @@ impl Stage<'_> {
         self.cluster.submit(user, options, script).await
     }
 
-    /// Waits until the mesh has told something about a job.
+    /// Waits until the mesh has published an event of a job.
     async fn wait_event(&self, job: u32, kind: EventType) -> Result<(), Error> {
         let what = format!("{kind} of job {job} is in the ledger");
         let path = format!("/v1/events?job={job}&type={kind}");
@@ -100,7 +100,7 @@ impl Stage<'_> {
         .await
     }
 
-    /// Waits until the mesh has told why a job waits, and that it does: two sweeps have to see the same.
+    /// Waits for the `pending` event and the explanation of a job. Two polls must see the same state.
     async fn explained(&self, job: u32) -> Result<(), Error> {
         self.wait_event(job, EventType::QueueExplained).await?;
         self.wait_event(job, EventType::JobPending).await
@@ -133,7 +133,7 @@ impl Stage<'_> {
         Ok(Expected::new("exit status 3", "alice", job, &words))
     }
 
-    /// `tail` keeps all of a line that never ends.
+    /// `tail` buffers the whole endless line.
     async fn out_of_memory(&self) -> Result<Expected, Error> {
         let script = "head -c 400M /dev/zero | tail";
         let job = self
@@ -143,7 +143,7 @@ impl Stage<'_> {
         Ok(Expected::new("out of memory", "bob", job, &words))
     }
 
-    /// Slurm looks at time limits every 30 s (seen on 22.05): an end time in the past is found within that time.
+    /// Slurm checks time limits every 30 s (seen on 22.05). An end time in the past is found within that time.
     async fn time_out(&self) -> Result<Expected, Error> {
         let job = self.submit("carol", &["-Jtoo-long"], LONG).await?;
         self.running(job).await?;
@@ -210,7 +210,7 @@ impl Stage<'_> {
         let options = ["-Aml", "-pgpu", "-wn4", "--gres=gpu:a100:1", "-Jwants-n4"];
         let job = self.submit("bob", &options, "sleep 1").await?;
         self.explained(job).await?;
-        // A node that is back before anybody looked was never seen drained.
+        // A node that is resumed before the next poll would never be seen drained.
         let drained = self.mesh.wait_facts(
             "n4 is told to be drained",
             PATIENCE,
@@ -224,7 +224,7 @@ impl Stage<'_> {
     }
 
     async fn cloud(&self) -> Result<Expected, Error> {
-        // A node that has booted before anybody looked was never seen booting.
+        // A node that has booted before the next poll would never be seen booting.
         self.cluster.control("pause", "power").await?;
         let options = ["-Aphysics", "-pcloud", "-Jburst"];
         let job = self.submit("alice", &options, "sleep 2").await?;
@@ -239,7 +239,7 @@ impl Stage<'_> {
         Ok(Expected::new("wakes a cloud node", "alice", job, SUCCESS))
     }
 
-    /// Runs two seconds at least: on 22.05 a job that is requeued in its first second keeps its submit time.
+    /// Runs at least two seconds: on 22.05 a job that is requeued in its first second keeps its submit time.
     async fn requeue(&self) -> Result<Expected, Error> {
         let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 600";
         let job = self

@@ -1,4 +1,4 @@
-//! Breaks things, and puts them right again.
+//! Causes faults and repairs them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::plan::{Break, Fault};
 use super::stage::{Stage, set_clock, start};
 use crate::Error;
 
-/// Breaks these one after the other. What went wrong with that is in the driver's log.
+/// Causes these faults one after the other. Problems with that are recorded in the driver's log.
 pub(super) async fn play(stage: &Stage, began: Instant, faults: &[Fault]) -> Result<(), Error> {
     for fault in faults {
         sleep_until(began + fault.at).await;
@@ -82,7 +82,7 @@ async fn perform(stage: &Stage, fault: &Fault) -> Result<(), Error> {
 }
 
 impl Stage {
-    /// Does something while every replica of a service is away.
+    /// Performs an operation while all replicas of a service are stopped.
     pub(super) async fn without<T>(
         &self,
         service: &str,
@@ -93,7 +93,7 @@ impl Stage {
         let names: Vec<&'static str> = names
             .filter(|name| name.strip_suffix("-2").unwrap_or(name) == service)
             .collect();
-        // One after the other in the order of their names, as everybody does who needs several.
+        // Locked in the order of their names, as everywhere, to avoid deadlocks.
         let mut away = Vec::new();
         for name in &names {
             if let Some(replica) = self.services.get(name) {
@@ -120,7 +120,7 @@ impl Stage {
     }
 }
 
-/// Kills a service and starts it again. Ready it may be later: something else may be broken at the same time.
+/// Kills a service and restarts it. It may become ready later, because other faults may be active.
 async fn kill(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), Error> {
     let Some(service) = stage.services.get(name) else {
         return Ok(());
@@ -132,7 +132,7 @@ async fn kill(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), 
     Ok(())
 }
 
-/// Stops a service and lets it go on.
+/// Pauses a service and resumes it.
 async fn pause(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), Error> {
     let Some(service) = stage.services.get(name) else {
         return Ok(());

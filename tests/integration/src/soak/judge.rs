@@ -1,4 +1,4 @@
-//! Compares what was told with what the oracles say. Pure.
+//! Compares the published facts with the oracles. Pure.
 
 mod arrays;
 mod facts;
@@ -17,7 +17,7 @@ use super::published::Published;
 use super::sacct::Row;
 use super::verdict::Verdict;
 
-/// What a soak must compare at least one of.
+/// Types of which every soak must compare at least one fact.
 pub(super) const TYPES: [&str; 29] = [
     "job.submitted",
     "job.pending",
@@ -50,7 +50,7 @@ pub(super) const TYPES: [&str; 29] = [
     "ledger",
 ];
 
-/// Those that only sweeps show: of no use as a measure where these are far apart.
+/// Types that only polls show. They cannot be compared if polls are far apart.
 const SAMPLED: [&str; 7] = [
     "job.pending",
     "job.held",
@@ -61,7 +61,7 @@ const SAMPLED: [&str; 7] = [
     "node.recovered",
 ];
 
-/// What need not be compared with this source.
+/// Types that need not be compared with this source.
 pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
     match source {
         Source::Commands => &[],
@@ -69,8 +69,8 @@ pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
     }
 }
 
-/// Compares. `is_final` says that accounting will not learn anything any more: what it has lost until then is compared with what
-/// slurmctld showed the driver.
+/// Compares. `is_final` means that accounting will not change any more. Its gaps are then filled with slurmctld's output as seen by
+/// the driver.
 pub(super) fn judge(
     rows: &[Row],
     log: &Log,
@@ -120,7 +120,7 @@ pub(super) fn judge(
     verdict
 }
 
-/// Each id is once on the bus and once in the ledger.
+/// Checks that each id is once on the bus and once in the ledger.
 fn once_each(published: &Published, verdict: &mut Verdict) {
     for id in &published.repeated {
         verdict.duplicates.push(format!("{id} is on the bus again"));
@@ -147,7 +147,7 @@ fn once_each(published: &Published, verdict: &mut Verdict) {
     }
 }
 
-/// Accounting's rows, and what slurmctld showed of jobs that accounting never lists: cancelled before they could run.
+/// Accounting's rows, plus slurmctld's output about jobs that accounting never lists: cancelled before they could run.
 fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
     let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
     let is_whole = |job: u32, task: Option<u32>| task.is_none() && !known.contains(&job);
@@ -166,8 +166,8 @@ fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
     rows.iter().cloned().chain(added).collect()
 }
 
-/// What slurmctld showed, in the place of what accounting lost: a run of which it never learned the end, or anything. Seen of a slurmdbd
-/// that was killed.
+/// Fills gaps of accounting with slurmctld's output: runs whose end, or all of which, it never received. Seen when slurmdbd was
+/// killed.
 fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
     let has_end = |row: &Row| row.end_kind().is_some() && row.end.is_some();
     let mut whole: Vec<(Run, i64)> = Vec::new();
@@ -189,7 +189,7 @@ fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
             whole.push((run, witness.end));
         }
     }
-    // A resize whose end was lost leaves two rows, and slurmctld had one run.
+    // A resize whose end was lost leaves two rows for one run of slurmctld.
     rows.retain(|row| {
         let is_part = |((job, task, submit), end): &(Run, i64)| {
             (row.job, row.task) == (*job, *task) && (submit + 1..*end).contains(&row.submit)
@@ -209,8 +209,8 @@ fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
     }
 }
 
-/// Ends that slurmctld told twice: restarted before it had saved the first, it ended the run once more, and accounting has the second (seen
-/// on 22.05). Which of them is told cannot be judged.
+/// Ends that slurmctld reported twice: restarted before it had saved the first, it ended the run again, and accounting has the second
+/// (seen on 22.05). Either of them may be published, so it cannot be judged.
 fn ended_twice(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Verdict) {
     for row in rows {
         let run = (row.job, row.task, row.submit);
@@ -233,7 +233,8 @@ fn ended_twice(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Ver
     }
 }
 
-/// A finished run that was requeued: accounting of 22.05 and 24.11 writes over its row. slurmctld showed the driver how it had ended.
+/// A finished run that was requeued: accounting of 22.05 and 24.11 overwrites its row. Its end is taken from slurmctld's output to the
+/// driver.
 fn ended_before_requeue(rows: &mut [Row], log: &Log, verdict: &mut Verdict) {
     for row in rows.iter_mut().filter(|row| !row.is_remainder) {
         let run: Run = (row.job, row.task, row.submit);
@@ -255,7 +256,7 @@ fn ended_before_requeue(rows: &mut [Row], log: &Log, verdict: &mut Verdict) {
     }
 }
 
-/// Every doorbell of a soak is a genuine one.
+/// All doorbells of a soak are genuine, so none may be reported as contradicted.
 fn contradicted(published: &Published, verdict: &mut Verdict) {
     let lines = published.contradicted_hooks.iter();
     verdict
@@ -345,7 +346,7 @@ mod tests {
                 assert!(then.missing.iter().any(|text| text.starts_with(&what)));
             }
         }
-        // What it used nobody knows.
+        // Its usage is unknown.
         assert!(
             !then
                 .missing

@@ -1,4 +1,4 @@
-//! The driver's own log: what it did, and what it read back. The oracle for everything Slurm keeps no time of.
+//! The driver's log: its actions and the states it read. The oracle for facts whose time Slurm does not store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -8,13 +8,13 @@ use chrono::Utc;
 use super::Run;
 use super::plan::Break;
 
-/// A job that was seen waiting for one reason until sweeps must have seen it.
+/// A job that was seen pending for one reason long enough for polls to have seen it.
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
     pub(super) job: u32,
-    /// Slurm's word.
+    /// Slurm's keyword.
     pub(super) reason: String,
-    /// When it was read back first and last, Unix seconds.
+    /// First time it was read, Unix seconds.
     pub(super) from: i64,
     pub(super) until: i64,
 }
@@ -23,9 +23,9 @@ pub(super) struct Wait {
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
     pub(super) job: u32,
-    /// Whether sweeps must have seen it held.
+    /// True if polls must have seen it held.
     pub(super) polled: bool,
-    /// Whether it was released such that a sweep or its start shows it.
+    /// True if its release is visible to a poll or by its start.
     pub(super) released: bool,
 }
 
@@ -35,28 +35,28 @@ pub(super) struct Pause {
     pub(super) job: u32,
     /// `suspended` or `resumed`.
     pub(super) word: &'static str,
-    /// Whether Slurm's records prove it: of what happened in the second of the end they do not.
+    /// True if Slurm's records prove it. They do not for the second in which the job ended.
     pub(super) proven: bool,
-    /// Between these moments, Unix seconds.
+    /// Earliest time, Unix seconds.
     pub(super) from: i64,
     pub(super) until: i64,
 }
 
-/// What was done to a node.
+/// An action on a node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeAct {
     pub(super) node: String,
-    /// `drain`, `down`, `killed`, `resume`
+    /// `drain`, `down`, `killed` or `resume`.
     pub(super) what: &'static str,
     /// The reason given.
     pub(super) reason: String,
-    /// Just before it was done, Unix seconds.
+    /// Time just before the action, Unix seconds.
     pub(super) from: i64,
-    /// Whether node-watcher must have seen it.
+    /// True if node-watcher must have seen it.
     pub(super) seen: bool,
 }
 
-/// A run that is over as slurmctld showed it: for those that accounting never lists, and for ends that accounting has lost.
+/// An ended run as shown by slurmctld, for runs that accounting never lists and ends that it has lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) user: String,
@@ -66,7 +66,7 @@ pub(super) struct Witness {
     pub(super) nodes: String,
 }
 
-/// A fault, with the times it began and ended (Unix seconds).
+/// A fault, with the times of its begin and end (Unix seconds).
 #[derive(Clone, Debug)]
 pub(super) struct Broken {
     pub(super) what: Break,
@@ -78,19 +78,19 @@ pub(super) struct Broken {
 #[derive(Debug)]
 pub(super) struct Log {
     started: Instant,
-    /// Ids of everything that was submitted.
+    /// Ids of all submitted jobs.
     pub(super) jobs: BTreeSet<u32>,
-    /// How many tasks each array has.
+    /// Number of tasks of each array.
     pub(super) arrays: BTreeMap<u32, u32>,
     pub(super) waits: Vec<Wait>,
     pub(super) holds: Vec<Hold>,
     pub(super) pauses: Vec<Pause>,
-    /// Tasks that were cancelled while they waited, each alone.
+    /// Tasks that were cancelled individually while pending.
     pub(super) cancelled_tasks: Vec<(u32, u32)>,
     pub(super) nodes: Vec<NodeAct>,
-    /// Jobs that were requeued after they had ended.
+    /// Jobs that were requeued after their end.
     pub(super) requeued: BTreeSet<u32>,
-    /// By run.
+    /// Ended runs as shown by slurmctld.
     pub(super) witnesses: BTreeMap<Run, Witness>,
     pub(super) broken: Vec<Broken>,
     lines: Vec<String>,
@@ -114,14 +114,14 @@ impl Log {
         }
     }
 
-    /// Notes a line with the time.
+    /// Writes a line with the time.
     pub(super) fn note(&mut self, text: &str) {
         let at = self.started.elapsed().as_secs_f64();
         let line = format!("{at:7.1} s  {}  {text}", Utc::now().format("%H:%M:%S%.3f"));
         self.lines.push(line);
     }
 
-    /// Whether something of this kind was broken at some time between these.
+    /// True if such a fault was active at some time in this interval.
     pub(super) fn was_broken(&self, is: impl Fn(Break) -> bool, from: i64, until: i64) -> bool {
         let broken = self.broken.iter();
         broken

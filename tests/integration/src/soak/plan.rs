@@ -1,7 +1,7 @@
-//! What a seed means: who does what when, and what breaks meanwhile. Pure.
+//! The plan of a seed: actions of users and faults, with their times. Pure.
 //!
-//! The same seed, number of jobs and form give the same plan. When things happen exactly is up to the machine, so a failing seed is
-//! likely to fail again, not certain.
+//! The same seed, number of jobs and form give the same plan. The exact times depend on the machine, so a failing seed is likely to
+//! fail again, but not certain to.
 
 mod faults;
 mod works;
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use super::random::Random;
 
-/// Who submits. Carol's account may use two CPUs at a time, so her jobs wait for a limit.
+/// Submitting users. Carol's account is limited to two CPUs, so her jobs wait for a limit.
 const USERS: [&str; 3] = ["alice", "bob", "carol"];
-/// Nodes that jobs of no special place run on. `n3` and `n4` fail now and then.
+/// Nodes of ordinary jobs. `n3` and `n4` fail occasionally.
 const STEADY: [&str; 2] = ["n1", "n2"];
 const FAILING: [&str; 2] = ["n3", "n4"];
-/// The node that nobody uses but jobs that are preempted, and who preempts them.
+/// The node reserved for preempted jobs and the jobs that preempt them.
 pub(super) const ARENA: &str = "n5";
 
-/// How much is broken.
+/// Amount of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A few faults, within about three minutes: for `make test`.
@@ -29,23 +29,23 @@ pub enum Form {
     Long,
 }
 
-/// How the mesh asks Slurm.
+/// How the mesh queries Slurm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// By its commands.
+    /// With its commands.
     Commands,
-    /// By slurmrestd, which is killed, too.
+    /// With slurmrestd, which is killed, too.
     Rest,
 }
 
-/// What somebody does.
+/// An action of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A job that ends by itself with this code.
     Exit { code: u32, low: bool },
     /// A job that dies of this signal.
     Signal { signal: u32 },
-    /// An array whose every fourth task fails.
+    /// An array in which every fourth task fails.
     Array {
         tasks: u32,
         throttle: u32,
@@ -53,13 +53,13 @@ pub(super) enum Kind {
     },
     /// An array that is cancelled while some of its tasks run.
     ArrayCancelled { tasks: u32 },
-    /// An array of which one waiting task is cancelled this many seconds after its submission, then all others.
+    /// An array of which one pending task is cancelled this many seconds after its submission, then all others.
     TaskCancelled { tasks: u32, task: u32, after: u32 },
     /// Cancelled while it waits for its begin time.
     CancelledWaiting,
     /// Cancelled while it runs.
     CancelledRunning,
-    /// Runs into its time limit.
+    /// Reaches its time limit.
     TimedOut,
     /// Held, then released; it starts at once, or waits for its begin time.
     Held {
@@ -67,36 +67,36 @@ pub(super) enum Kind {
         at_submit: bool,
         starts: bool,
     },
-    /// Requeued while it runs; held then, or not.
+    /// Requeued while it runs, and held or not.
     Requeued { held: bool },
-    /// Requeued some seconds after it ended by itself with this code; with both ingests away from before its end on, or not.
+    /// Requeued some seconds after it ended by itself with this code. With `unseen`, both ingests are stopped from before its end.
     FinishedRequeued { code: u32, unseen: bool },
     /// Preempted by a job of a better partition.
     Preempted { requeue: bool },
     /// Its node is set down.
     NodeDown { node: &'static str, requeue: bool },
-    /// Its node's slurmd and everything it started is killed.
+    /// Its node's slurmd and all processes started by it are killed.
     NodeKilled { node: &'static str },
     /// A node is drained and resumed.
     Drained { node: &'static str },
     /// Suspended and resumed, then it ends or is cancelled.
     Suspended { twice: bool, cancelled: bool },
-    /// Suspended, and over within about a second of that or of its resume.
+    /// Suspended, and ended within about a second of that or of its resume.
     SuspendedBriefly { resumed: bool, cancelled: bool },
-    /// A job that waits for another, which succeeds or not.
+    /// A job that waits for another one, which succeeds or not.
     Dependent { succeeds: bool },
     /// A heterogeneous job of two components.
     Het,
-    /// Gives back one of two nodes.
+    /// Releases one of two nodes.
     Resized,
-    /// Two jobs in a QOS that lets each user run one.
+    /// Two jobs in a QOS that allows each user one running job.
     Limited,
     /// A job that Slurm refuses.
     Refused,
 }
 
 impl Kind {
-    /// How many jobs or tasks this is.
+    /// Number of jobs or tasks.
     const fn jobs(&self) -> u32 {
         match self {
             Self::Array { tasks, .. }
@@ -109,7 +109,7 @@ impl Kind {
     }
 }
 
-/// Something somebody does at some time.
+/// An action with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) number: usize,
@@ -118,16 +118,16 @@ pub(super) struct Work {
     pub(super) kind: Kind,
 }
 
-/// What breaks.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Break {
     /// A service is killed (-9).
     Kill(&'static str),
-    /// The one of this service's replicas that leads is killed (-9).
+    /// The leader among this service's replicas is killed (-9).
     KillLeader(&'static str),
-    /// A service stands still (SIGSTOP).
+    /// A service is paused (SIGSTOP).
     Pause(&'static str),
-    /// The one of this service's replicas that leads stands still, until after another has taken over.
+    /// The leader among this service's replicas is paused until another one has taken over.
     PauseLeader(&'static str),
     /// nats-server is killed (-9).
     Nats,
@@ -137,16 +137,16 @@ pub(super) enum Break {
     Slurmdbd,
     /// slurmrestd is killed (-9).
     Slurmrestd,
-    /// The hooks find no configuration, and ring nobody.
+    /// The hooks find no configuration and send nothing.
     HooksOff,
-    /// NATS is away and the hooks' spool is full.
+    /// NATS is unavailable and the hooks' spool is full.
     SpoolFull,
-    /// The clock of the mesh goes wrong by these seconds.
+    /// The clock of the mesh is wrong by this many seconds.
     Clock(i64),
 }
 
 impl Break {
-    /// What faults are counted by.
+    /// Name under which faults are counted.
     pub(super) fn kind(self) -> String {
         match self {
             Self::Clock(_) => "clock of the mesh wrong".to_owned(),
@@ -173,7 +173,7 @@ impl fmt::Display for Break {
     }
 }
 
-/// Something that breaks at some time, for a while.
+/// A fault with its time and duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Duration,
@@ -181,24 +181,24 @@ pub(super) struct Fault {
     pub(super) what: Break,
 }
 
-/// Everything a seed means.
+/// A complete plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// How many jobs and tasks.
+    /// Number of jobs and tasks.
     pub jobs: u32,
-    /// How much is broken.
+    /// Amount of faults.
     pub form: Form,
-    /// How the mesh asks Slurm.
+    /// How the mesh queries Slurm.
     pub source: Source,
     pub(super) works: Vec<Work>,
-    /// Two sequences that go on at the same time: faults of services, and of everything around them.
+    /// Two concurrent sequences: faults of services, and of everything around them.
     pub(super) faults: [Vec<Fault>; 2],
 }
 
 impl Plan {
-    /// Draws the plan.
+    /// Generates the plan.
     pub fn draw(seed: u64, jobs: u32, form: Form, source: Source) -> Self {
         let mut random = Random::new(seed);
         let mut kinds = works::at_least(&mut random, form);
@@ -213,9 +213,9 @@ impl Plan {
         }
         random.shuffle(&mut kinds);
         let pace = match source {
-            // About three jobs a second: what two processors do while everything else goes on.
+            // About three jobs a second, which two processors can handle beside everything else.
             Source::Commands => 300,
-            // Several sweeps go on meanwhile, which are 30 s apart.
+            // Long enough for several polls, which are 30 s apart.
             Source::Rest => 1_500,
         };
         let span = Duration::from_millis(u64::from(jobs) * pace);
@@ -231,7 +231,7 @@ impl Plan {
         works.sort_by_key(|work| work.at);
         for (number, work) in works.iter_mut().enumerate() {
             work.number = number + 1;
-            // Two CPUs are too few for these, and then they would wait for something else than they are about.
+            // Two CPUs are too few for these jobs, which would then wait for another reason than intended.
             if !matches!(
                 work.kind,
                 Kind::Exit { .. } | Kind::Signal { .. } | Kind::Array { .. } | Kind::Het
@@ -254,7 +254,7 @@ impl Plan {
         }
     }
 
-    /// What breaks when, a line each.
+    /// The faults with their times, one per line.
     pub fn schedule(&self) -> String {
         let mut faults: Vec<&Fault> = self.faults.iter().flatten().collect();
         faults.sort_by_key(|fault| fault.at);
@@ -265,7 +265,7 @@ impl Plan {
         lines.collect()
     }
 
-    /// How many of each kind break.
+    /// Number of faults of each kind.
     pub fn faults(&self) -> BTreeMap<String, usize> {
         let mut kinds = BTreeMap::new();
         for fault in self.faults.iter().flatten() {

@@ -1,4 +1,4 @@
-//! Does what the plan says, as the users and as root, and notes what it did and read back.
+//! Performs the plan's actions, as the users and as root, and logs them with the states it reads.
 
 mod clear;
 mod hands;
@@ -16,25 +16,25 @@ use super::plan::{ARENA, Kind, Work};
 use super::stage::Stage;
 use crate::Error;
 
-/// How many works go on at the same time.
+/// Maximum number of concurrent works.
 const AT_ONCE: usize = 16;
-/// When a work is given up; its jobs are cancelled at the end.
+/// Time limit of a work. Its jobs are cancelled at the end.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Options that keep a job where nothing fails.
+/// Options that keep a job off the failing nodes.
 const STEADY: &str = "--exclude=n3,n4,n5";
 const NOT_ARENA: &str = "--exclude=n5";
-/// The first attempt runs until something happens to it, the next one ends at once.
+/// The first attempt runs until something happens to it. The next one ends at once.
 const FIRST_RUN_SLEEPS: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 600";
-/// On 22.05 a job that is requeued in the second of its submission keeps its submit time, and accounting loses the attempt.
+/// On 22.05, a job that is requeued in the second of its submission keeps its submit time, and accounting loses the attempt.
 const MIN_RUN_AGE: Duration = Duration::from_millis(2_200);
 
-/// Plays works.
+/// Performs works.
 pub(super) struct Player<'a> {
     stage: &'a Stage,
     places: Semaphore,
-    /// Who has the node: only one at a time does something to it.
+    /// Locks of the nodes: only one work at a time uses a node.
     nodes: [(&'static str, Mutex<()>); 5],
-    /// The QOS lets each user run one job.
+    /// The QOS allows each user one running job.
     limited: [(&'static str, Mutex<()>); 2],
     done: Cell<usize>,
     given_up: Cell<usize>,
@@ -52,12 +52,12 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Works done, and how many of them could not be done as planned.
+    /// Number of finished works, and how many of them could not be done as planned.
     pub(super) fn done(&self) -> (usize, usize) {
         (self.done.get(), self.given_up.get())
     }
 
-    /// Plays all of them, each at its time or as soon as there is a place.
+    /// Performs all works, each at its time or as soon as there is capacity.
     pub(super) async fn play(&self, began: Instant, works: &[Work]) {
         join_all(works.iter().map(|work| async move {
             sleep_until(began + work.at).await;
@@ -90,7 +90,7 @@ impl<'a> Player<'a> {
         };
         match &work.kind {
             Kind::Exit { code, low: is_low } => {
-                // Every few use more than a second, so that there is something to measure.
+                // Some use more than a second of CPU, so that there is usage to compare.
                 let script = match code % 3 {
                     0 if *code > 0 => format!("(ulimit -t 2; while :; do :; done); exit {code}"),
                     _ => format!("exit {code}"),
@@ -131,7 +131,7 @@ impl<'a> Player<'a> {
                 self.run_as(work.user, &["scancel", &job.to_string()]).await
             }
             Kind::TimedOut => {
-                // Slurm looks at time limits every 30 s (seen on 22.05): an end time in the past is found within that time.
+                // Slurm checks time limits every 30 s (seen on 22.05). An end time in the past is found within that time.
                 let job = self.submit(work, &[STEADY], "sleep 600").await?;
                 self.running(job).await?;
                 self.update_job(job, "EndTime=now+1").await?;

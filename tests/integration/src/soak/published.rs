@@ -1,4 +1,4 @@
-//! What was told: everything on the public bus, read by a plain consumer, and everything the ledger holds.
+//! Published events: everything on the public bus, read by a plain consumer, and everything in the ledger.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,22 +12,22 @@ use super::stage::Stage;
 
 const STREAM: &str = "SLURM_EVENTS";
 
-/// What was read so far.
+/// Events read so far.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// Every event on the bus, by its id, as first seen there.
+    /// All events on the bus by id, as first seen there.
     pub(super) bus: BTreeMap<String, Event>,
-    /// How often each id is in the ledger.
+    /// Number of ledger entries of each id.
     pub(super) ledger: BTreeMap<String, u32>,
     /// Ids that are on the bus more than once.
     pub(super) repeated: Vec<String>,
-    /// What ingest says of hooks that it did not believe.
+    /// Reports of ingest about doorbells that it rejected as contradictory.
     pub(super) contradicted_hooks: Vec<String>,
     last: u64,
 }
 
 impl Published {
-    /// Reads what has come since the last time. False if something does not answer at present.
+    /// Reads new events. False if bus or ledger does not answer at present.
     pub(super) async fn read_on(&mut self, stage: &Stage) -> bool {
         self.read_logs(stage).await;
         self.read_bus(stage).await.is_some() && self.read_ledger(stage).await.is_some()
@@ -86,7 +86,7 @@ impl Published {
         Some(())
     }
 
-    /// All of it, every time: entries are few, and a page that may still grow is nothing to go on from.
+    /// Reads the whole ledger every time. Entries are few, and a page that may still grow is no basis for continuing.
     async fn read_ledger(&mut self, stage: &Stage) -> Option<()> {
         let ledger = stage.services.get("ledger")?;
         let (mut held, mut cursor) = (BTreeMap::new(), String::new());

@@ -1,7 +1,7 @@
-//! Random numbers that are the same for a seed for ever.
+//! Random numbers that never change for a seed.
 //!
-//! SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), written out here because a crate may change its
-//! generator with any release, and with it every seed that somebody has noted.
+//! SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). Implemented here because a crate may change
+//! its generator with any release, which would invalidate recorded seeds.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, both inclusive.
     pub(super) fn between(&mut self, low: u32, high: u32) -> u32 {
         let span = u64::from(high.saturating_sub(low)) + 1;
-        // The bias of the remainder is far below what anybody could notice with such small numbers.
+        // The bias of the remainder is negligible for such small numbers.
         low + u32::try_from(self.next() % span).unwrap_or(0)
     }
 
@@ -38,13 +38,13 @@ impl Random {
         self.between(1, 100) <= percent
     }
 
-    /// One of these.
+    /// Picks one of these.
     pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         let last = u32::try_from(from.len().checked_sub(1)?).ok()?;
         from.get(self.between(0, last) as usize).copied()
     }
 
-    /// Brings them into another order.
+    /// Shuffles them.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.between(0, u32::try_from(last).unwrap_or(u32::MAX));

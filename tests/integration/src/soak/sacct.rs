@@ -1,34 +1,34 @@
-//! The first oracle: what accounting has, read by nobody's code but this.
+//! The first oracle: accounting's records, read by separate code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::stage::Stage;
 use crate::Error;
 
-/// A row of `sacct -D` that is no step's.
+/// A row of `sacct -D`, except steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The array's id for tasks, the component's own for heterogeneous jobs.
     pub(super) job: u32,
-    /// The task, of a task.
+    /// Number of the task, if it is one.
     pub(super) task: Option<u32>,
-    /// True for what of an array never became jobs.
+    /// True for tasks of an array that never became jobs.
     pub(super) is_remainder: bool,
     pub(super) user: String,
-    /// State without what stands behind it.
+    /// State without the text after its first word.
     pub(super) state: String,
     pub(super) submit: i64,
     pub(super) start: Option<i64>,
     pub(super) end: Option<i64>,
-    /// Empty if it never had any.
+    /// Empty if it never had nodes.
     pub(super) nodes: String,
     /// Exit code and signal; `None` if accounting lost the end.
     pub(super) exit: Option<(u32, u32)>,
-    /// Seconds it ran, suspended ones excluded.
+    /// Seconds it ran, without suspensions.
     pub(super) elapsed: u64,
     /// CPU time of its steps in milliseconds.
     pub(super) cpu_millis: u64,
-    /// The line itself, to show.
+    /// The original line, for display.
     pub(super) line: String,
 }
 
@@ -36,7 +36,7 @@ const COLUMNS: &str =
     "JobID,JobIDRaw,User,State,Submit,Start,End,NodeList,ExitCode,ElapsedRaw,TotalCPU";
 
 impl Row {
-    /// Reads a line; `None` if it is none.
+    /// Parses a line. `None` if it is not a row.
     pub(super) fn read(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split('|').collect();
         let [
@@ -81,13 +81,13 @@ impl Row {
         })
     }
 
-    /// True if it had nodes: a start time alone proves nothing. What its steps used does: of a job cancelled in the second of its start
-    /// accounting may have no start and no nodes, but its batch step (seen on 22.05).
+    /// True if it had nodes. A start time alone is not sufficient, but usage of its steps is: for a job cancelled in the second of its
+    /// start, accounting may have its batch step, but no start and no nodes (seen on 22.05).
     pub(super) fn ran(&self) -> bool {
         !self.nodes.is_empty() || self.cpu_millis > 0
     }
 
-    /// The event word of its end; `None` while it has none, and for a row that a resize closed.
+    /// The event word of its end. `None` while it has not ended, and for a row closed by a resize.
     pub(super) fn end_kind(&self) -> Option<&'static str> {
         Some(match self.state.as_str() {
             "COMPLETED" => "completed",
@@ -100,7 +100,8 @@ impl Row {
             "REQUEUED" => "requeued",
             "BOOT_FAIL" => "boot_fail",
             "DEADLINE" => "deadline",
-            // A component of a heterogeneous job that got nodes and had to give them back: its row stays so (seen on 22.05 to 26.05).
+            // A component of a heterogeneous job that got nodes and had to release them. Its row stays in this state (seen on 22.05 to
+            // 26.05).
             "PENDING" if self.end.is_some() && self.ran() => "requeued",
             _ => return None,
         })
@@ -118,7 +119,8 @@ fn cpu_millis(text: &str) -> Option<u64> {
     Some(seconds * 1_000 + millis.parse::<u64>().ok()?)
 }
 
-/// Everything accounting has of this cluster, asked by window, and by id for these jobs: a window does not show what never could run.
+/// All rows of accounting for this cluster, queried by time window and by the ids of these jobs. A window does not include jobs that
+/// could never run.
 pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>, Error> {
     let mut found = BTreeMap::new();
     let window = ["-S", "now-1days"].map(str::to_owned).to_vec();
@@ -129,7 +131,7 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
     for choice in std::iter::once(window).chain(by_id) {
         let fixed = [
             "env",
-            // sacct's times have no zone unless told otherwise.
+            // sacct's times have no zone by default.
             "SLURM_TIME_FORMAT=%s",
             "sacct",
             "-a",
@@ -144,7 +146,7 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
             .chain(choice.iter().map(String::as_str))
             .collect();
         let text = stage.ask("root", &command).await?;
-        // A run's CPU time is the sum over its steps, and 0 with -X, so steps are asked for and left out here.
+        // A run's CPU time is the sum over its steps, and 0 with -X. So steps are requested and filtered out here.
         let is_step = |line: &&str| line.split('|').next().is_some_and(|id| id.contains('.'));
         for line in text.lines().filter(|line| !is_step(line)) {
             let row =
@@ -155,7 +157,7 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
     Ok(found.into_values().collect())
 }
 
-/// Both ids and the time of submission, by which accounting keeps its rows. That of a run whose end it has lost is another line every second.
+/// Both ids and the submit time, which identify a row in accounting. The line of a run whose end is lost changes every second.
 fn key(line: &str) -> Vec<String> {
     let columns = line.split('|').enumerate();
     let kept = columns.filter(|(at, _)| [0, 1, 4].contains(at));

@@ -1,4 +1,4 @@
-//! What a soak runs on: a cluster, a nats-server, the services as processes, and one look at the queue for everybody.
+//! The environment of a soak: a cluster, a nats-server, the services as processes, and one shared poll of the queue.
 
 mod poll;
 
@@ -17,26 +17,26 @@ use super::plan::{Form, Source};
 use crate::cluster::set_mode;
 use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario};
 
-/// How long anything of Slurm's may take on a busy machine, a restart of it included.
+/// Time limit of Slurm operations on a busy machine, including a restart.
 pub(super) const PATIENCE: Duration = Duration::from_secs(240);
-/// What else runs: a second one of each service of which one leads and the others stand by.
+/// Second replicas of the services that elect a leader.
 const REPLICAS: [&str; 2] = ["ingest-2", "node-watcher-2"];
-/// How long it may take until one of them leads again.
+/// How long the election of a new leader may take.
 const ELECTED: Duration = Duration::from_secs(20);
 
-/// State and reason of every job slurmctld knows, by squeue's id (`12`, `12_3`, `12_[4-7]`, `12+1`).
+/// State and reason of every job in slurmctld, by squeue's id (`12`, `12_3`, `12_[4-7]`, `12+1`).
 pub(super) type Queue = HashMap<String, (String, String)>;
 
-/// Everything that runs.
+/// All running parts.
 pub(super) struct Stage {
     pub(super) cluster: Cluster,
     pub(super) mesh: Mesh,
     pub(super) nats: Mutex<NatsServer>,
     pub(super) services: BTreeMap<&'static str, Mutex<Service>>,
     pub(super) log: RefCell<Log>,
-    /// Held for reading by every command of the driver, for writing while slurmctld is away: no action is half done.
+    /// Read-locked by every command of the driver, write-locked while slurmctld is down, so that no action is interrupted.
     pub(super) gate: RwLock<()>,
-    /// Given to every service at its start.
+    /// Environment of every service.
     pub(super) environment: Vec<(&'static str, OsString)>,
     source: Source,
     queue: watch::Sender<Queue>,
@@ -110,7 +110,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A configuration for the hooks, and one whose spool is full.
+    /// Writes a configuration for the hooks, and one whose spool is full.
     async fn write_hook_configs(&self) -> Result<(), Error> {
         let url = self.nats.lock().await.url();
         let spool = self.cluster.path("spool");
@@ -127,17 +127,17 @@ impl Stage {
         Ok(())
     }
 
-    /// `hook` or `hook-full`.
+    /// Path of `hook` or `hook-full`.
     pub(super) fn hook_config(&self, name: &str) -> PathBuf {
         self.cluster.path(&format!("{name}.conf"))
     }
 
-    /// Notes what happens.
+    /// Writes to the log.
     pub(super) fn note(&self, text: impl AsRef<str>) {
         self.log.borrow_mut().note(text.as_ref());
     }
 
-    /// Runs a command of Slurm's, not while slurmctld is away, and again if it did not get through.
+    /// Runs a Slurm command, not while slurmctld is down. Retries if it could not connect.
     pub(super) async fn ask(&self, user: &str, command: &[&str]) -> Result<String, Error> {
         const NOT_THROUGH: [&str; 5] = [
             "Unable to contact",
@@ -168,10 +168,10 @@ impl Stage {
         }
     }
 
-    /// Waits until a service has looked at Slurm so often that at least two looks began after now: its own count says so, as long as it is
-    /// the same process; one that stands by does not look. False if it does not come to that.
+    /// Waits until a service has polled Slurm so often that at least two polls began after now, by its own count and in the same
+    /// process. A standby does not poll. False if that does not happen.
     ///
-    /// Over slurmrestd looks are 30 s apart: nobody waits for them there, and nothing that only they show is compared.
+    /// With slurmrestd polls are 30 s apart. The driver does not wait for them there, and facts that only polls show are not compared.
     pub(super) async fn polled(&self, program: &str) -> bool {
         const POLLS: f64 = 4.0;
         if self.source == Source::Rest {
@@ -187,7 +187,7 @@ impl Stage {
             sleep(Duration::from_millis(300)).await;
             let all = self.services.iter();
             for (_, service) in all.filter(|(name, _)| program_of(name) == program) {
-                // Who holds it is about to restart it, or asks just the same.
+                // The holder of the lock is about to restart the service, or waits like this one.
                 let Ok(service) = service.try_lock() else {
                     continue;
                 };
@@ -203,7 +203,7 @@ impl Stage {
         false
     }
 
-    /// Which of a service's replicas leads; the first one if none says so, as while NATS is away.
+    /// The leader among a service's replicas. The first replica if none reports it, as while NATS is unavailable.
     pub(super) async fn leader(&self, service: &'static str) -> &'static str {
         let began = Instant::now();
         while began.elapsed() < ELECTED {
@@ -229,12 +229,12 @@ pub(super) async fn start(
     Service::start_replica(mesh, program_of(name), name, environment).await
 }
 
-/// `ingest` of `ingest-2`
+/// `ingest` for `ingest-2`.
 fn program_of(name: &str) -> &str {
     name.strip_suffix("-2").unwrap_or(name)
 }
 
-/// The configuration of a mesh that asks by slurmrestd, with a token that outlives every soak.
+/// The configuration of a mesh that queries slurmrestd, with a token that outlives every soak.
 async fn by_rest(cluster: &Cluster) -> Result<String, Error> {
     let command = ["scontrol", "token", "username=root", "lifespan=86400"];
     let token = cluster.ask("root", &command).await?;
@@ -247,8 +247,8 @@ async fn by_rest(cluster: &Cluster) -> Result<String, Error> {
     ))
 }
 
-/// Variables that give a service a clock of its own: it is as many seconds wrong as the file says. Its timers go on as they should, and
-/// files keep their times.
+/// Variables that give a service its own clock, which is wrong by the number of seconds in the file. Its timers and file times are not
+/// affected.
 fn fake_clock(file: &Path) -> Result<Vec<(&'static str, OsString)>, Error> {
     set_clock(file, 0)?;
     let library = std::fs::read_dir("/usr/lib")
@@ -269,7 +269,7 @@ fn fake_clock(file: &Path) -> Result<Vec<(&'static str, OsString)>, Error> {
     ])
 }
 
-/// Makes that clock wrong by these seconds.
+/// Sets the error of that clock, in seconds.
 pub(super) fn set_clock(file: &Path, offset: i64) -> Result<(), Error> {
     let new = file.with_extension("new");
     std::fs::write(&new, format!("{offset:+}\n")).map_err(Error::io("write", &new))?;

@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// How many differences of a kind are explained.
+/// Maximum number of differences of a kind that are printed.
 const EXPLAINED: usize = 20;
 
 /// What a comparison found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
-    /// How many facts of each type were compared and found to be right.
+    /// Number of facts of each type that were compared and found correct.
     pub compared: BTreeMap<&'static str, u64>,
-    /// What should have been told, and was not.
+    /// Expected facts that were not published.
     pub missing: Vec<String>,
-    /// What was told, and should not have been.
+    /// Published facts that were not expected.
     pub extra: Vec<String>,
-    /// What was told twice.
+    /// Facts that were published twice.
     pub duplicates: Vec<String>,
-    /// What was told otherwise than it is.
+    /// Facts that were published with wrong content.
     pub wrong: Vec<String>,
-    /// What accounting does not have, so that nothing could be compared with it.
+    /// Facts missing in accounting, which could not be compared yet.
     pub open: Vec<String>,
-    /// What accounting has lost for good, and was compared with what slurmctld showed the driver.
+    /// Facts permanently lost by accounting, compared with slurmctld's output to the driver.
     pub lost: Vec<String>,
-    /// What cannot be judged, and why.
+    /// Facts that cannot be judged, with the reason.
     pub unjudged: Vec<String>,
 }
 
@@ -33,12 +33,12 @@ impl Verdict {
         *self.compared.entry(kind).or_default() += 1;
     }
 
-    /// True if nothing is missing, too much, twice or wrong, and accounting has all of it.
+    /// True if nothing is missing, surplus, duplicated or wrong, and accounting is complete.
     pub const fn is_clean(&self) -> bool {
         self.count() == 0
     }
 
-    /// How many differences there are, with those that accounting may settle yet.
+    /// Number of differences, including those that accounting may still resolve.
     pub const fn count(&self) -> usize {
         self.missing.len()
             + self.extra.len()
@@ -47,7 +47,7 @@ impl Verdict {
             + self.open.len()
     }
 
-    /// Types of which nothing was compared.
+    /// Types without any compared fact.
     pub(super) fn none_of<'a>(&self, types: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
         let types = types.into_iter();
         types
@@ -66,7 +66,7 @@ impl Verdict {
         )
     }
 
-    /// The first differences of each kind, a line each.
+    /// The first differences of each kind, one per line.
     pub fn differences(&self) -> Vec<String> {
         let kinds = [
             ("missing", &self.missing),
@@ -102,7 +102,7 @@ mod tests {
         verdict.open.push("job 7 has no row".to_owned());
         assert!(!verdict.is_clean());
         assert_eq!(verdict.differences(), ["accounting: job 7 has no row"]);
-        // The line has four numbers, whatever else is said before it.
+        // The line always has four numbers.
         assert_eq!(
             verdict.closing_line(),
             "missing=0 extra=0 duplicates=0 wrong=0"

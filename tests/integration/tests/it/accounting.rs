@@ -1,13 +1,13 @@
-//! What accounting says must have been told: an oracle of its own, which shares no code with ingest.
+//! The expected events according to accounting: an independent oracle that shares no code with ingest.
 
 use std::collections::BTreeMap;
 
 use integration::{Cluster, Fact, Run, Slurm as _};
 
-/// A run as accounting has it.
+/// A run in accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The words of its life.
+    /// Event words of its life.
     pub words: Vec<&'static str>,
     /// Start and end, Unix seconds; `None` if it never ran.
     pub ran: Option<(i64, i64)>,
@@ -15,10 +15,10 @@ pub struct Row {
     pub nodes: String,
 }
 
-/// Every run of these jobs, from `sacct -D`; `None` while slurmdbd does not answer, or knows a run only in part.
+/// Every run of these jobs, from `sacct -D`. `None` while slurmdbd does not answer, or has only a part of a run.
 pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Row>> {
     let list: Vec<String> = jobs.iter().map(ToString::to_string).collect();
-    // sacct's times are of whole seconds and without zone unless told otherwise.
+    // sacct's times are in whole seconds, and without a zone by default.
     let command = [
         "env",
         "SLURM_TIME_FORMAT=%s",
@@ -49,7 +49,7 @@ pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Row>>
         if task.is_none() {
             words.push("submitted");
         } else {
-            // Told once, of the array itself.
+            // Published once, for the array itself.
             let array = Row {
                 words: vec!["submitted"],
                 ran: None,
@@ -76,13 +76,13 @@ pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Row>>
     Some(runs)
 }
 
-/// The words of each run's life.
+/// The event words of each run.
 pub fn words(runs: &BTreeMap<Run, Row>) -> BTreeMap<Run, Vec<&'static str>> {
     let words = runs.iter().map(|(run, row)| (*run, row.words.clone()));
     words.collect()
 }
 
-/// States of sacct(1); the user who cancelled stands behind the word.
+/// States of sacct(1). The user who cancelled follows the state.
 fn end_word(state: &str) -> Option<&'static str> {
     match state.split(' ').next().unwrap_or_default() {
         "COMPLETED" => Some("completed"),
@@ -98,7 +98,7 @@ fn end_word(state: &str) -> Option<&'static str> {
     }
 }
 
-/// Where the end of a run says something else than accounting about when and where it ran.
+/// Ends of runs whose times or nodes differ from accounting.
 pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
     let ends = facts.iter().filter(|fact| fact.kind.is_end());
     let mut differences = Vec::new();
@@ -115,7 +115,7 @@ pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
             seconds(&job.start_time).zip(seconds(&job.end_time)),
             job.nodes.as_str(),
         );
-        // What never ran may have any start.
+        // A run that never started may have any start.
         if row.ran.is_some() && published != (row.ran, row.nodes.as_str()) {
             let kind = fact.kind;
             differences.push(format!(
@@ -126,8 +126,8 @@ pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
     differences
 }
 
-/// The words of every run of these jobs, once accounting has all of them and each has ended: slurmdbd hears of a job a moment later, and nothing
-/// would agree with nothing.
+/// The event words of every run of these jobs, once accounting has all of them and each has ended. slurmdbd receives jobs with a
+/// delay, and without this check two empty results would match.
 pub async fn complete(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Vec<&'static str>>> {
     let accounting = words(&runs(cluster, jobs).await?);
     let there = jobs

@@ -1,4 +1,4 @@
-//! NATS is away while a job starts and ends.
+//! NATS is unavailable while a job starts and ends.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, agrees, small};
 
-/// What a hook may take at most (`hooks/README.md`).
+/// Time limit of a hook (`hooks/README.md`).
 const DEADLINE: Duration = Duration::from_millis(250);
-/// What the way from the hook to the script's first line may take otherwise, on a busy machine with two cores. Who waited for NATS would
-/// wait for ever.
+/// Time for everything else between the hook and the script's first line, on a busy machine with two cores. A hook that waited for
+/// NATS would never return.
 const SLACK: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,7 +18,7 @@ async fn a_job_is_not_delayed_and_nothing_is_missing_when_nats_is_away() {
     let (cluster, mut mesh) = small("away", 27_100, "").await;
     let mut jobs = vec![run(&cluster, "sleep 1").await];
 
-    // It hangs: connections are made, nothing answers.
+    // NATS hangs: it accepts connections but does not answer.
     mesh.signal_nats(Signal::STOP).unwrap();
     let hanging = run(&cluster, "sleep 1").await;
     let delay = until_script(&cluster, hanging).await;
@@ -31,7 +31,7 @@ async fn a_job_is_not_delayed_and_nothing_is_missing_when_nats_is_away() {
     jobs.push(hanging);
     agrees(&cluster, &mesh, &jobs).await;
 
-    // It is gone, and all of the mesh with it: connections are refused.
+    // NATS and the whole mesh are stopped: connections are refused.
     assert!(mesh.stop().await.unwrap().success());
     let refused = run(&cluster, "exit 3").await;
     let delay = until_script(&cluster, refused).await;
@@ -44,7 +44,7 @@ async fn a_job_is_not_delayed_and_nothing_is_missing_when_nats_is_away() {
     mesh.start().await.unwrap();
     agrees(&cluster, &mesh, &jobs).await;
 
-    // The next ring brings along what waits.
+    // The next doorbell also delivers the backlog.
     jobs.push(run(&cluster, "true").await);
     agrees(&cluster, &mesh, &jobs).await;
     integration::wait_for("the spool is empty", PATIENCE, async || {
@@ -64,7 +64,7 @@ async fn run(cluster: &Cluster, script: &str) -> u32 {
     job
 }
 
-/// From the call of PrologSlurmctld to the script's first line.
+/// Time from the call of PrologSlurmctld to the script's first line.
 async fn until_script(cluster: &Cluster, job: u32) -> Duration {
     let job = job.to_string();
     let when = async |what: &str| -> Instant {
@@ -77,7 +77,7 @@ async fn until_script(cluster: &Cluster, job: u32) -> Duration {
     when("begin").await.saturating_duration_since(hook)
 }
 
-/// Doorbells that wait on disk.
+/// Number of spooled doorbells.
 fn spooled(mesh: &Mesh) -> usize {
     let spool = mesh.data_dir().join("hook-spool");
     let files = std::fs::read_dir(spool).unwrap().flatten();

@@ -1,4 +1,4 @@
-//! The first start on a cluster that is at work.
+//! The first start on a busy cluster.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
     let living = [running, waiting, array];
     published(&mesh, &living, &["baseline"]).await;
 
-    // Their ends are news; all come to the receiver, the baselines do not.
+    // The receiver gets all ends, but not the baselines.
     for job in living {
         let job = job.to_string();
         cluster.ask("alice", &["scancel", &job]).await.unwrap();
@@ -60,7 +60,7 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
     assert!(!ends().contains(&"job.baseline".to_owned()));
 }
 
-/// Waits until the ledger tells exactly this of exactly these jobs.
+/// Waits until the ledger has exactly these events of exactly these jobs.
 async fn published(mesh: &Mesh, jobs: &[u32], words: &[&'static str]) {
     let expected: BTreeMap<u32, Vec<&str>> =
         jobs.iter().map(|job| (*job, words.to_vec())).collect();

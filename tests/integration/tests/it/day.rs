@@ -13,7 +13,7 @@ async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
         .await
         .unwrap();
     let mut mesh = Mesh::set_up(&cluster, "mesh", &options("")).await.unwrap();
-    // A second mesh looks at the same cluster. Nothing rings it.
+    // A second mesh polls the same cluster. It gets no doorbells.
     let mut deaf = Mesh::set_up(&cluster, "deaf", &options("")).await.unwrap();
     mesh.start().await.unwrap();
     deaf.start().await.unwrap();
@@ -72,7 +72,7 @@ async fn as_expected(mesh: &Mesh, day: &Day) {
     }
 }
 
-/// What a doorbell made ingest look at.
+/// Facts that a doorbell caused ingest to read.
 fn by_hook(facts: &[Fact]) -> Vec<String> {
     use mesh_events::proto::mesh::event::v1::Source;
     facts

@@ -1,4 +1,5 @@
-//! Messages are gone from the bus before the ledger had them: ledger and ingest fill the hole together, and say what nobody can.
+//! Messages disappear from the bus before the ledger has read them. Ledger and ingest fill the gap together, and report the
+//! unrecoverable part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use crate::support::{PATIENCE, options};
 
 type Ids = BTreeSet<String>;
 
-/// A mesh of ingest and ledger with a bus of its own, and everything that was ever published on it.
+/// A mesh of ingest and ledger with its own bus, and everything ever published on it.
 struct Side {
     nats: NatsServer,
     mesh: Mesh,
@@ -46,7 +47,7 @@ impl Side {
         side
     }
 
-    /// What was published, by its sequence in the stream; what was told again is there twice.
+    /// Published events by stream sequence. Republished ones occur twice.
     fn published(&self) -> BTreeMap<u64, Event> {
         self.published.lock().unwrap().clone()
     }
@@ -58,7 +59,7 @@ impl Side {
             .collect()
     }
 
-    /// Waits until an event about a job is published.
+    /// Waits until an event of a job is published.
     async fn wait_published(&self, kind: EventType, job: u32) -> Event {
         let what = format!("{kind} of job {job} is published");
         let wanted = |event: &Event| {
@@ -71,7 +72,7 @@ impl Side {
         .unwrap()
     }
 
-    /// Every event in the ledger; `None` while it does not answer.
+    /// All events in the ledger. `None` while it does not answer.
     async fn facts(&self) -> Option<Vec<Fact>> {
         let (mut facts, mut cursor) = (Vec::new(), String::new());
         loop {
@@ -85,7 +86,7 @@ impl Side {
         }
     }
 
-    /// Removes messages from the stream, as limits or somebody do: everything up to one of them, and another.
+    /// Deletes messages from the stream, as limits or an operator may: all up to a sequence, and one more.
     async fn lose(&self, up_to: u64, another: u64) {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
         let context = async_nats::jetstream::new(client);
@@ -122,7 +123,7 @@ async fn follow(nats: &NatsServer) -> Arc<Mutex<BTreeMap<u64, Event>>> {
     tokio::spawn(async move {
         let mut messages = std::pin::pin!(messages);
         while let Some(message) = messages.next().await {
-            // It goes on by itself after an error.
+            // The consumer continues by itself after an error.
             if let Ok(message) = message {
                 let event = message.event().unwrap();
                 seen.lock().unwrap().insert(message.stream_sequence, event);
@@ -144,7 +145,8 @@ fn is_gap(fact: &Fact, kind: EventType) -> bool {
 }
 
 impl Side {
-    /// Waits until the ledger holds everything that was ever published but what was lost and nobody records, and says so.
+    /// Waits until the ledger holds everything ever published, except lost events without a Slurm record, and reports the gap as
+    /// filled.
     async fn filled(&self, lost: &[&Event], purged: u64, alone: u64) {
         let mut last = None;
         let filled = wait_for("the ledger holds what can be told", PATIENCE, async || {
@@ -198,7 +200,7 @@ impl Side {
                     && cause.is_some_and(|cause| cause.event_ids == [opened.clone()])
             });
             let closed = capture(&closed.expect("its end").event);
-            // Everything of that time is told, and more than one time if it was begun again.
+            // All facts of that time are published, several times if filling was restarted.
             assert!(closed.recovered >= recorded as u64, "{closed:?}");
             assert!(
                 closed
@@ -211,7 +213,7 @@ impl Side {
     }
 }
 
-/// What Slurm has records of: the lives of jobs.
+/// Types with records in Slurm: the lives of jobs.
 fn is_recorded(event: &Event) -> bool {
     Fact::of(0, event.clone()).is_some_and(|fact| fact.is_lifecycle())
 }
@@ -225,7 +227,7 @@ fn has_twice(published: &BTreeMap<u64, Event>, id: &str) -> bool {
     published.values().filter(|event| event.id == id).count() > 1
 }
 
-/// Waits until a bus or a ledger tells of these jobs what accounting tells, run by run and word by word.
+/// Waits until the events of these jobs on a bus or in a ledger match accounting, run by run and word by word.
 async fn agrees(
     what: &str,
     cluster: &Cluster,
@@ -277,7 +279,7 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
         side.ledger.kill().await.unwrap();
     }
 
-    // While no ledger runs, things happen that Slurm records, and a hold, which it does not.
+    // While no ledger runs, there are events that Slurm records, and a hold, which it does not record.
     let completed = submit(&[], "true").await;
     let failed = submit(&[], "exit 3").await;
     let array = submit(&["--array=0-1"], "true").await;
@@ -313,7 +315,7 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
         let before = side.published();
         side.lose(purged, alone).await;
         side.ledger = start(&side.mesh, "ledger").await;
-        // Both die as soon as a hole is told, and go on with it.
+        // Both are killed as soon as a gap is reported, and continue with it after the restart.
         wait_for("a hole is told", PATIENCE, async || {
             let published = side.published_facts();
             let is_opened = |fact: &Fact| is_gap(fact, EventType::CaptureGapOpened);

@@ -1,4 +1,4 @@
-//! Every hook at once on a real cluster, as `smesh hooks` installs them: jobs run, the site's own programs run, every doorbell arrives.
+//! All hooks at once on a real cluster, as installed by `smesh hooks`: jobs run, the site's own programs run, every doorbell arrives.
 
 mod doorbells;
 mod lines;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use self::doorbells::Doorbells;
 use self::site::Site;
 
-/// Slurm looks at triggers every 15 s, and at nodes that do not come up every so often.
+/// Slurm checks triggers every 15 s, and nodes that fail to start at intervals.
 const PATIENCE: Duration = Duration::from_secs(180);
 const NAME: &str = "meshhooks";
 
@@ -35,10 +35,10 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
     doorbells.listen(&bus, &stop);
     site.install().await;
 
-    // What the Lua plugins write is delivered while this runs, whether a hook is called or not.
+    // While this runs, lines of the Lua plugins are delivered even without a hook call.
     let watch = site.watch();
 
-    // Nodes that go and come back, and one in the cloud that does not come up since its cloud is gone.
+    // Nodes that fail and return, and a cloud node that does not start because its cloud is stopped.
     cluster.control("kill", "power").await.unwrap();
     let cloud = cluster
         .submit("alice", &["--partition=cloud"], "true")
@@ -141,7 +141,7 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
         })
         .await;
 
-    // The site's programs got what Slurm gave them: they run after the doorbell.
+    // The site's programs run after the doorbell, with Slurm's arguments.
     for (hook, arguments) in [
         ("PrologSlurmctld", ""),
         ("JobComp", ""),
@@ -173,7 +173,7 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
 
     lines::a_user_fills_nothing_that_others_need(&site, &doorbells).await;
 
-    // NATS is away: a job runs as ever, and its doorbells follow.
+    // NATS is unavailable: a job runs as usual, and its doorbells are delivered later.
     nats.kill();
     let job = cluster
         .submit("alice", &["--nodelist=n1"], "true")
@@ -210,8 +210,8 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
     stop.cancel();
 }
 
-/// `smesh hooks test`, with readers that take what it rings. Run again where it says that a doorbell did not arrive in time: on a busy
-/// machine NATS may take longer than a hook waits.
+/// Runs `smesh hooks test` with active consumers. Repeated if a doorbell did not arrive in time, because NATS on a busy machine may
+/// take longer than a hook waits.
 async fn everything_is_seen_to_arrive(site: &Site) {
     let (folder, config) = (site.path("hooks"), site.path("hook.toml"));
     let (folder, config) = (folder.to_str().unwrap(), config.to_str().unwrap());
@@ -224,7 +224,7 @@ async fn everything_is_seen_to_arrive(site: &Site) {
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        // The machine's own /etc/pam.d is not the test's to change.
+        // The test must not change the machine's own /etc/pam.d.
         let arrived = |row: &Value| match row["hook"].as_str() {
             Some("Pam") => row["outcome"] == "not_installed",
             _ => row["outcome"] == "arrived",

@@ -1,5 +1,4 @@
-//! A program that shares no code with the project, written from docs/reference/events.md alone, computes every id, leaf and chain value of a real
-//! ledger.
+//! An independent program, written only from docs/reference/events.md, computes every id, leaf and chain value of a real ledger.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +7,7 @@ use integration::{Cluster, Mesh, Receiver, Slurm as _, wait_for};
 
 use crate::support::{PATIENCE, small};
 
-/// Runs that program on all that the ledger has signed. Gives what it prints.
+/// Runs that program on all signed entries of the ledger. Returns its output.
 pub async fn are_computed_again(mesh: &Mesh, folder: &Path) -> String {
     let (export, keys) = (folder.join("ledger.ndjson"), folder.join("ledger.keys"));
     if export.exists() {
@@ -35,7 +34,7 @@ async fn smesh(mesh: &Mesh, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Jobs of every kind of id: with times in their slots, sampled, derived, and tasks that go without a record of theirs.
+/// Jobs with every kind of id: with times in their slots, sampled, derived, and tasks that end without a record.
 async fn play(cluster: &Cluster, mesh: &Mesh) {
     let ask = async |command: &[&str]| cluster.ask("root", command).await.unwrap();
     cluster.submit("alice", &[], "true").await.unwrap();

@@ -1,4 +1,4 @@
-//! `smesh up` is killed in the middle of 50 jobs.
+//! `smesh up` is killed while 50 jobs run.
 
 use integration::Mesh;
 use mesh_events::EventType;

@@ -1,4 +1,4 @@
-//! Everything together: real Slurm clusters, the real `smesh up`, real receivers. Needs root.
+//! The complete system: real Slurm clusters, the real `smesh up`, real receivers. Requires root.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 

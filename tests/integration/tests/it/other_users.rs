@@ -1,4 +1,4 @@
-//! Another Unix user of the same host, until Slurm says that he coordinates an account.
+//! Access of another Unix user of the same host, until Slurm makes him coordinator of an account.
 
 use integration::{Cluster, Mesh, Slurm as _, wait_for};
 use serde_json::Value;
@@ -15,7 +15,7 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
     };
     let (job, other) = (submit("physics").await, submit("ml").await);
     agrees(&cluster, &mesh, &[job, other]).await;
-    // There is something to see.
+    // There is data to protect.
     wait_for("root sees what the job cost", PATIENCE, async || {
         let costs = mesh.get("/v1/costs?by=job").await?.json();
         let rows = costs["rows"].as_array();
@@ -40,7 +40,7 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
         &format!("/v1/queue/{}/{job}", cluster.name()),
     ] {
         let (status, body) = ask(&cluster, &mesh, "bob", &[], path).await;
-        // A refusal may say whom he asked about.
+        // A refusal may repeat the requested user's name.
         assert!(
             !body.contains("secret") && (status >= 400 || !body.contains("alice")),
             "{path}: {status} {body}"
@@ -53,7 +53,7 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
         assert!(status >= 400 || listed == 0, "{path}: {status} {body}");
     }
 
-    // He may have webhooks of his own, to public addresses, and sees no others.
+    // He may have his own webhooks, to public addresses, and sees no others.
     for (method, expected) in [("GET", 200), ("POST", 422), ("PUT", 405), ("DELETE", 405)] {
         let spec = "{\"name\":\"mine\",\"url\":\"https://127.0.0.1:1/\"}";
         let arguments = ["-X", method, "-d", spec];
@@ -73,7 +73,7 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
     coordinates(&cluster, &mesh, job, other).await;
 }
 
-/// As soon as Slurm makes him a coordinator of physics he sees this job of that account, and not the other; afterwards neither.
+/// Once Slurm makes him a coordinator of physics, he sees this job of that account, but not the other one. Afterwards he sees neither.
 async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
     let sees = async |job: u32| {
         let history = format!("/v1/jobs/{}/{job}", cluster.name());
@@ -94,7 +94,7 @@ async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
     let events = format!("/v1/events?job={job}");
     let (_, listed) = ask(cluster, mesh, "bob", &[], &events).await;
     assert!(listed.contains("job.submitted"), "{listed}");
-    // What is not his own is in the audit when he is shown it.
+    // Reads of other users' data are recorded in the audit.
     wait_for("his reads are in the ledger", PATIENCE, async || {
         let reads = mesh.get("/v1/events?type=audit.read&limit=1000").await?;
         let reads = reads.json()["entries"].as_array().cloned();
@@ -117,7 +117,7 @@ async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
         .unwrap();
 }
 
-/// Asks the API as a user.
+/// Sends a request to the API as a user.
 async fn ask(
     cluster: &Cluster,
     mesh: &Mesh,
@@ -161,10 +161,10 @@ async fn keeps_its_files(cluster: &Cluster, mesh: &Mesh) {
     );
 }
 
-/// Its port is on loopback, where everybody may connect; the server wants a password.
+/// Its port is on loopback, where any user may connect. The server requires a password.
 async fn keeps_its_nats(cluster: &Cluster, mesh: &Mesh) {
     let port = mesh.nats_port().unwrap();
-    // Nothing is sent after the login: with bytes unread the server's refusal could be lost with a reset connection.
+    // Nothing is sent after the login: unread bytes could reset the connection and lose the server's refusal.
     for login in [
         "",
         "\"user\":\"reader\",\"pass\":\"\",",

@@ -1,19 +1,19 @@
-//! The services as processes of their own around one nats-server, as a site with a process manager runs them.
+//! The services as separate processes around one nats-server, as run by a site's process manager.
 
 use std::time::Duration;
 
 use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Service};
 use mesh_testkit::NatsServer;
 
-/// How long anything may take here.
+/// Time limit of all operations.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Starts a service, which inherits nothing.
+/// Starts a service with a clean environment.
 pub async fn start(mesh: &Mesh, name: &'static str) -> Service {
     Service::start(mesh, name, &[]).await.unwrap()
 }
 
-/// Ends it with SIGTERM: in time, and with status 0.
+/// Stops it with SIGTERM: in time and with status 0.
 pub async fn terminate(service: Service) {
     let (name, started) = (service.name, std::time::Instant::now());
     let status = service.terminate().await.unwrap();
@@ -22,7 +22,7 @@ pub async fn terminate(service: Service) {
     assert!(started.elapsed() < Duration::from_secs(60), "{name}");
 }
 
-/// A mesh of processes: `mesh.toml` for a nats-server of its own. Nothing runs yet.
+/// A mesh of processes: `mesh.toml` for its own nats-server. Does not start them.
 pub async fn configure(cluster: &Cluster, nats: &NatsServer, more: &str) -> Mesh {
     let overlay = format!("[mesh.nats]\nurl = \"{}\"\n{more}", nats.url());
     Mesh::set_up(

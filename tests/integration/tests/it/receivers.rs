@@ -1,4 +1,4 @@
-//! Receivers that are down, that always fail, and others beside them.
+//! Receivers that are down or always fail do not affect the others.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
     let types = "types = [\"job.*\", \"cost.*\"]";
     let endpoints = [
         receiver.endpoint("good", types),
-        // Without a circuit, so that every attempt is made.
+        // Without a circuit breaker, so that every attempt is made.
         receiver.endpoint(
             "never",
             &format!("{types}\nmax_attempts = 3\nretry = {{ initial_interval = \"50ms\", multiplier = 2 }}\ncircuit_breaker = {{ failure_threshold = 0 }}"),
@@ -31,7 +31,7 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
         jobs.push(cluster.submit("alice", &[], script).await.unwrap());
     }
     agrees(&cluster, &mesh, &jobs).await;
-    // Started, three times; each start and end has its cost.
+    // Started three times; each start and end has its cost.
     let types = "job.submitted,job.started,job.completed,job.failed,cost.*";
     let ids: BTreeSet<String> = mesh
         .wait_facts("all costs", PATIENCE, types, |facts| {
@@ -82,7 +82,7 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
     )
     .await
     .unwrap();
-    // The others: each once, signed.
+    // The other receivers get each event once, signed.
     for (receiver, name) in [(&receiver, "good"), (&late, "late")] {
         let deliveries = receiver.deliveries(name);
         assert!(

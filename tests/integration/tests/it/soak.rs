@@ -1,8 +1,8 @@
-//! The differential test in short: `make soak` is the long one.
+//! The short differential test. `make soak` runs the long one.
 
 use integration::soak::{Form, Options, Plan, Source, run};
 
-/// Enough that every type of event is among them.
+/// Enough to include every type of event.
 const JOBS: u32 = 220;
 const SEED: u64 = 20_261_122;
 

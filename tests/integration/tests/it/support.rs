@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers shared by several tests.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use integration::{Cluster, ClusterOptions, Error, Fact, Mesh, MeshOptions, lives
 
 use crate::accounting;
 
-/// How long things may take on a slow machine.
+/// Time limit on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Quick sweeps, so that what no hook tells is told soon, also where Slurm answers slowly.
+/// Short poll intervals, so that events without a hook are published soon, even if Slurm answers slowly.
 pub const QUICK: &str = "[ingest]\npoll_interval = \"1s\"\nmax_poll_interval = \"2s\"\nusage_delay = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\nmax_poll_interval = \"2s\"\n";
 
-/// Quick sweeps, prices, and more configuration.
+/// Short poll intervals, prices, and additional configuration.
 pub fn options(more: &str) -> MeshOptions {
     MeshOptions {
         overlay: format!("{QUICK}{more}"),
@@ -21,7 +21,7 @@ pub fn options(more: &str) -> MeshOptions {
     }
 }
 
-/// A small cluster whose hooks ring a mesh that runs.
+/// A small cluster whose hooks are connected to a running mesh.
 pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
     let cluster = Cluster::start(&ClusterOptions::small(name, base_port))
         .await
@@ -34,9 +34,8 @@ pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
     (cluster, mesh)
 }
 
-/// Waits until accounting has all these jobs and the ledger tells of them what accounting tells, run by run and word by word, then gives all
-/// facts.
-/// Nothing about other jobs, nothing twice, the chain whole.
+/// Waits until accounting has all these jobs and the ledger's events of them match it, run by run and word by word. Returns all facts.
+/// Checks that there is nothing about other jobs, no duplicate, and a valid chain.
 pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
     let outcome = integration::wait_for("ledger and accounting agree", PATIENCE, async || {
         let Some(accounting) = accounting::complete(cluster, jobs).await else {

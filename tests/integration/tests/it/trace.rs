@@ -1,4 +1,4 @@
-//! One trace per fact, over processes: from ingest's read through the services to the first delivery, seen by an OTLP receiver.
+//! One trace per fact across processes: from ingest's read through the services to the first delivery, recorded by an OTLP receiver.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use mock_collector::{MockCollector, MockServer, Protocol, TestSpan};
 
 use crate::processes::{PATIENCE, configure, start, terminate};
 
-/// The services a fact passes through.
+/// The services that a fact passes through.
 const PATH: [&str; 4] = ["ingest", "cost-engine", "ledger", "webhook-dispatcher"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +25,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     let cluster = Cluster::start(&ClusterOptions::small("trace", 29_500))
         .await
         .unwrap();
-    // Only a doorbell can be why ingest looks: the next sweep is an hour away.
+    // Only a doorbell can trigger ingest, because the next poll is an hour away.
     let more = format!(
         "[mesh.telemetry]\notlp_endpoint = \"http://{}\"\n[ingest]\npoll_interval = \"1h\"\n{}",
         collector.addr(),
@@ -33,7 +33,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     );
     let mesh = configure(&cluster, &nats, &more).await;
     ring(&cluster, &nats);
-    // A doorbell that NATS was too slow for is spooled, and no other may ring after it.
+    // If NATS was too slow, the doorbell is spooled, and no later doorbell would deliver it.
     let _watch = mesh
         .command()
         .args(["hooks", "flush", "--watch", "--interval", "200ms"])
@@ -53,7 +53,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     let completed = delivered(&receiver, "job.completed", job).await;
     let finalized = delivered(&receiver, "cost.finalized", job).await;
     let started = delivered(&receiver, "job.started", job).await;
-    // What they have not exported yet they export at their end.
+    // Remaining spans are exported at the end of the processes.
     for process in processes {
         terminate(process).await;
     }
@@ -77,7 +77,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
             ] {
                 trace.assert_has(&only(collector, service, name, &completed));
             }
-            // What follows from the fact is in its trace, too.
+            // Events derived from the fact are in its trace, too.
             for (service, name) in [
                 ("cost-engine", "cost-engine publish"),
                 ("ledger", "ledger consume"),
@@ -87,7 +87,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
             }
             trace.assert_is_a_tree();
             trace.assert_links_a_doorbell(collector, &fact);
-            // Another fact of the same run has a trace of its own.
+            // Another fact of the same run has its own trace.
             assert_ne!(
                 only(collector, "ingest", "ingest.fact", &started)
                     .span()
@@ -99,7 +99,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     collector.shutdown().await.unwrap();
 }
 
-/// The cluster's hooks ring this server.
+/// Connects the cluster's hooks to this server.
 fn ring(cluster: &Cluster, nats: &NatsServer) {
     let (config, spool) = (cluster.path("ring.toml"), cluster.path("spool"));
     std::fs::create_dir(&spool).unwrap();
@@ -122,7 +122,7 @@ fn open(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Waits for the delivery of an event about a job; returns the event's id.
+/// Waits for the delivery of an event of a job. Returns the event's id.
 async fn delivered(receiver: &Receiver, kind: &str, job: u32) -> String {
     let about = |delivery: &Delivery| {
         let event = delivery.event()?;
@@ -136,7 +136,7 @@ async fn delivered(receiver: &Receiver, kind: &str, job: u32) -> String {
     .unwrap()
 }
 
-/// The span of a service about an event.
+/// The only span of a service for an event.
 fn only(collector: &MockCollector, service: &str, name: &str, event: &str) -> TestSpan {
     let wanted = collector
         .expect_span_with_name(name)
@@ -175,7 +175,7 @@ impl Trace<'_> {
         );
     }
 
-    /// One root, and every other span hangs on one that was exported.
+    /// Checks that there is one root, and that every other span has an exported parent.
     fn assert_is_a_tree(&self) {
         let members: Vec<_> = self
             .spans
@@ -192,7 +192,7 @@ impl Trace<'_> {
         assert_eq!(roots, ["ingest.fact"]);
     }
 
-    /// The doorbell led to the fact and has a trace of its own.
+    /// Checks that the fact links to the doorbell that caused it, which has its own trace.
     fn assert_links_a_doorbell(&self, collector: &MockCollector, fact: &TestSpan) {
         let consumed = collector.expect_span_with_name("ingest consume");
         let doorbells = consumed.get_all();

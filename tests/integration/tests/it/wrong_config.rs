@@ -1,4 +1,4 @@
-//! What is wrong is said once, clearly; what may come back is waited for.
+//! Configuration faults are reported once and clearly. Temporary faults are waited for.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +6,7 @@ use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Slurm as _, wait_f
 
 use crate::support::{PATIENCE, agrees, options};
 
-/// Checks that `smesh up` ends with a message that has these parts.
+/// Checks that `smesh up` ends with a message that contains these parts.
 async fn refuses(cluster: &Cluster, name: &str, options: MeshOptions, parts: &[&str]) {
     let mut mesh = Mesh::set_up(cluster, name, &options).await.unwrap();
     mesh.spawn().unwrap();
@@ -76,13 +76,13 @@ async fn port_in_use(cluster: &Cluster) {
     refuses(cluster, "port", listen, &["mesh.api.listen", &port]).await;
 }
 
-/// The world may come back: it keeps trying, and says what it waits for.
+/// Slurm may recover, so the mesh retries and reports what it waits for.
 async fn without_slurm(cluster: &Cluster) {
     let mut mesh = Mesh::set_up(cluster, "mesh", &options("")).await.unwrap();
     for daemon in ["slurmctld", "munge"] {
         cluster.control("stop", daemon).await.unwrap();
         mesh.spawn().unwrap();
-        // What every service has said by now.
+        // Conditions reported by all services so far.
         wait_for("it says what it waits for", PATIENCE, async || {
             let said = mesh.said();
             Ok((said.contains("not ready yet") && said.contains("slurmctld")).then_some(()))

@@ -1,5 +1,5 @@
-//! Ingest in a process of its own, catching up with a day that accounting knows and nobody has told: how fast, and what it holds
-//! meanwhile. What `sacct` says is printed, everything else is real.
+//! Ingest as a separate process, reconciling a day that only accounting knows: its speed and memory. The output of `sacct` is
+//! generated, everything else is real.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -19,19 +19,20 @@ use crate::printed::{Phase, Printed};
 use crate::process::{Memory, Running, cpu_time, program};
 use crate::report::{Line, Section};
 
-/// Jobs that live, so that the queue is not empty.
+/// Live jobs, so that the queue is not empty.
 const LIVING: u32 = 10;
-/// The day that is caught up with ended so long ago: nothing of it is still under way.
+/// Time since the end of the day, so that none of its jobs is still active.
 const AGO: TimeDelta = TimeDelta::minutes(30);
-/// Between two looks at what is told.
+/// Poll interval for published events.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Without anything new in so long, nothing more is coming.
+/// Without a new event for this long, none is expected any more.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What is told of each run.
+/// Events published for each run.
 const EACH: [&str; 4] = ["submitted", "started", "completed", "updated"];
 
-/// `sacct` of a day: job n of `jobs` ended at `base` + n × 86,400 / `jobs`, had waited a minute and run for two. Asked for a time, it
-/// has what lived then; asked for jobs, those, and with their step if what they used is asked for. Its columns are those asked for.
+/// `sacct` for a day: job n of `jobs` ended at `base` + n × 86,400 / `jobs`, after waiting a minute and running for two. Queried by
+/// time, it prints the jobs alive then. Queried by job ids, it prints those, with a step if usage is requested. It prints the
+/// requested columns.
 const SACCT: &str = r#"first=100000
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -98,7 +99,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let pid = ingest.pid();
 
     let (mut published, mut news) = ([0; EACH.len()], Instant::now());
-    // What was ever held when half of it was told, and at the end: what grows with the day would show.
+    // Peak memory when half of the events are published, and at the end. The difference shows growth with the length of the day.
     let mut half = None;
     while published.iter().any(|published| *published < jobs) {
         ensure!(
@@ -118,7 +119,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     }
     let took = start.elapsed();
     let (memory, cpu) = (Memory::of(pid)?, cpu_time(pid)?);
-    // Whatever is told twice would come now.
+    // Duplicates would appear within this time.
     let again = PROGRESS_INTERVAL * 5;
     tokio::time::sleep(again).await;
     let published = count(&jetstream).await?;
@@ -151,7 +152,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// Adds to the folder of commands an accounting with this day.
+/// Adds an accounting with this day to the folder of commands.
 fn print_accounting(folder: &Path, jobs: u32, began: DateTime<Utc>) -> anyhow::Result<()> {
     let day = format!(
         "#!/bin/sh\njobs={jobs}\nbase={}\n{SACCT}",
@@ -166,7 +167,7 @@ fn print_accounting(folder: &Path, jobs: u32, began: DateTime<Utc>) -> anyhow::R
     Ok(())
 }
 
-/// How many events there are of each that is told of a run.
+/// Number of published events of each type.
 async fn count(jetstream: &jetstream::Context) -> anyhow::Result<[u32; EACH.len()]> {
     let stream = jetstream.get_stream(SLURM_EVENTS).await?;
     let mut counts = [0; EACH.len()];

@@ -1,5 +1,4 @@
-//! What the mesh costs slurmctld: its CPU time and the questions it is asked (`sdiag`), over the same small workload with and without
-//! `smesh up`.
+//! Load of the mesh on slurmctld: CPU time and RPCs (`sdiag`), for the same small workload with and without `smesh up`.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +12,15 @@ use crate::report::{Line, Section};
 
 /// First port of the Slurm cluster.
 const BASE_PORT: u16 = 29_900;
-/// One job a second for so long.
+/// Duration of the workload of one job per second.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Between the start of the mesh and its window: the first reads of everything are no steady load.
+/// Pause between the start of the mesh and the measurement, because the initial reads are not steady load.
 const SETTLE: Duration = Duration::from_secs(15);
 
 pub async fn measure(_: &Arguments) -> anyhow::Result<Section> {
     let cluster = Cluster::start(&ClusterOptions::small(fixtures::CLUSTER, BASE_PORT)).await?;
     let mut mesh = Mesh::set_up(&cluster, "mesh", &MeshOptions::default()).await?;
-    // Hooks ring nobody yet. The first window only warms up.
+    // The hooks have no configuration yet. The first window is a warm-up.
     window(&cluster).await?;
     let without = window(&cluster).await?;
     cluster.ring(&mesh.hook_config())?;
@@ -46,13 +45,13 @@ pub async fn measure(_: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// What slurmctld did, per minute.
+/// Activity of slurmctld, per minute.
 struct Load {
     cpu: f64,
     rpcs: f64,
 }
 
-/// The workload once.
+/// Runs the workload once.
 async fn window(cluster: &Cluster) -> anyhow::Result<Load> {
     let pid = std::fs::read_to_string(cluster.dir().join("run/slurmctld.pid"))?;
     let pid: u32 = pid.trim().parse()?;
@@ -73,7 +72,7 @@ async fn window(cluster: &Cluster) -> anyhow::Result<Load> {
     })
 }
 
-/// All RPCs in the table of `sdiag` by type, whose lines have `count:`.
+/// Sum of all RPCs in `sdiag`'s table by type, whose lines contain `count:`.
 fn rpcs(said: &str) -> Option<u32> {
     let (_, table) = said.split_once("Remote Procedure Call statistics by message type")?;
     let (table, _) = table.split_once("Remote Procedure Call statistics by user")?;

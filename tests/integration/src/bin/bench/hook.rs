@@ -1,4 +1,4 @@
-//! What a hook adds to the start of a job: from spawning the program to its end, as slurmctld waits for it.
+//! Time that a hook adds to the start of a job: from spawning the program to its end, as slurmctld waits for it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use crate::process::program;
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
-/// What slurmctld 22.05 sets for PrologSlurmctld (Slurm Prolog and Epilog Guide), with plausible values.
+/// Environment set by slurmctld 22.05 for PrologSlurmctld (Slurm Prolog and Epilog Guide), with plausible values.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld"),
     ("SLURM_CLUSTER_NAME", "testbed"),
@@ -36,7 +36,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
 ];
 
-/// Calls while NATS accepts connections and says nothing; each takes the hook's whole deadline.
+/// Calls while NATS accepts connections but does not answer. Each takes the hook's whole timeout.
 const CALLS_WHILE_HUNG: u32 = 20;
 /// Calls of each program before the measurement.
 const WARM_UP: u32 = 5;
@@ -56,7 +56,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
 
     let folder = tempfile::tempdir()?;
     let up = Site::new(folder.path(), "up", &nats.url())?;
-    // A port that nobody listens on: bound to learn its number, then given back.
+    // A port without a listener: bound to learn its number, then released.
     let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let down = Site::new(folder.path(), "down", &format!("nats://{free}"))?;
     let silent = Site::new(
@@ -79,7 +79,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         Called::new(Path::new("/bin/bash"), &["-c".into(), curl]),
     ];
     let calls = arguments.calls;
-    // Off the runtime's workers: the receiver of curl runs there.
+    // Not on the runtime's workers, because curl's receiver runs there.
     let times = tokio::task::spawn_blocking(move || interleaved(&programs, calls)).await??;
     let [plain, ringing, spooling, bash] = times.as_slice() else {
         bail!("one series for each program")
@@ -191,7 +191,7 @@ impl Called {
     }
 }
 
-/// Calls the programs in turn, so that whatever else the machine does hits all of them alike.
+/// Calls the programs alternately, so that other load on the machine affects all of them equally.
 fn interleaved(programs: &[Called], calls: u32) -> anyhow::Result<Vec<Sorted>> {
     let mut times: Vec<Vec<Duration>> = programs.iter().map(|_| Vec::new()).collect();
     for job in 1..=calls + WARM_UP {
@@ -205,7 +205,7 @@ fn interleaved(programs: &[Called], calls: u32) -> anyhow::Result<Vec<Sorted>> {
     Ok(times.into_iter().map(Sorted::milliseconds).collect())
 }
 
-/// A server where the hook has the rights it has in production.
+/// A server on which the hook has its production permissions.
 async fn server_with_rights() -> anyhow::Result<NatsServer> {
     let rights = permissions("hook", "testbed").context("rights of the hook")?;
     let list = |subjects: &[String]| {
@@ -224,7 +224,7 @@ async fn server_with_rights() -> anyhow::Result<NatsServer> {
     .await)
 }
 
-/// Doorbells on the bus.
+/// Number of doorbells on the bus.
 async fn stored(nats: &NatsServer) -> anyhow::Result<u64> {
     let client =
         async_nats::ConnectOptions::with_user_and_password("admin".into(), "admin-password".into())

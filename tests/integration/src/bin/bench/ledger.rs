@@ -1,5 +1,5 @@
-//! The ledger on SQLite and PostgreSQL: how fast it takes facts in ([`append`], [`commit`]), and what it is like when it holds many
-//! ([`past`]: verifying, [`queries`], [`export`]).
+//! The ledger on SQLite and PostgreSQL: speed of appending ([`append`], [`commit`]), and behaviour with many entries ([`past`]:
+//! verifying, [`queries`], [`export`]).
 
 mod append;
 mod commit;
@@ -16,7 +16,7 @@ mod verify;
 use crate::Arguments;
 use crate::report::Section;
 
-/// Taking facts in.
+/// Measures appending.
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Section>> {
     Ok(vec![
         append::measure(arguments).await?,

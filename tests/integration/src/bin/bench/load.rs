@@ -1,4 +1,4 @@
-//! A bus, job events at a steady rate onto it, and the receiver that notes when each arrives.
+//! A bus, job events at a steady rate, and a receiver that records the arrival times.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use crate::stats::Sorted;
 /// Signs deliveries. Any key will do.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// A server of its own, with everything declared, and a connection that may do everything.
+/// A new server with everything declared, and a connection with all permissions.
 pub async fn server() -> anyhow::Result<(NatsServer, Bus)> {
     let (mut servers, bus) = servers(1).await?;
     Ok((servers.remove(0), bus))
 }
 
-/// So many servers, each of which has every stream.
+/// Several servers, each with all streams.
 pub async fn servers(count: usize) -> anyhow::Result<(Vec<NatsServer>, Bus)> {
     let servers = NatsServer::start_cluster(count).await;
     let config = mesh_bus::Config {
@@ -40,17 +40,17 @@ pub async fn servers(count: usize) -> anyhow::Result<(Vec<NatsServer>, Bus)> {
     Ok((servers, bus))
 }
 
-/// A start of a job that never was.
+/// A synthetic job start.
 pub fn event(job_id: u32) -> Event {
     let mut event = fixtures::job_event(EventType::JobStarted, fixtures::job(job_id));
     event.occurred_at = Some(timestamp(Utc::now()));
     event
 }
 
-/// When each request came, by `webhook-id`.
+/// Arrival times of requests, by `webhook-id`.
 type Arrivals = Arc<Mutex<HashMap<String, Vec<Instant>>>>;
 
-/// An HTTP receiver that answers at once and keeps nothing but times.
+/// An HTTP receiver that answers at once and stores only arrival times.
 pub struct Receiver {
     arrivals: Arrivals,
     address: SocketAddr,
@@ -72,7 +72,7 @@ impl Receiver {
         format!("http://{}/", self.address)
     }
 
-    /// The lines of an endpoint of mesh.toml that is this receiver.
+    /// The endpoint of this receiver for mesh.toml.
     pub fn endpoint(&self) -> String {
         format!(
             "[[webhook-dispatcher.endpoints]]\nname = \"bench\"\nurl = \"{}\"\nsecret = \"{SECRET}\"\ntypes = [\"job.*\"]\n\
@@ -88,7 +88,7 @@ impl Receiver {
             .len()
     }
 
-    /// Everything that came so far; the receiver begins anew.
+    /// Takes all arrivals so far and resets the receiver.
     pub fn take(&self) -> HashMap<String, Vec<Instant>> {
         std::mem::take(&mut self.arrivals.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -113,18 +113,18 @@ async fn note(
     StatusCode::NO_CONTENT
 }
 
-/// What became of a load.
+/// Result of a load.
 pub struct Delivered {
-    /// From the call of publish to JetStream's acknowledgement.
+    /// Time from the publish call to JetStream's acknowledgement.
     pub stored: Sorted,
-    /// From the call of publish to the complete POST.
+    /// Time from the publish call to the complete POST.
     pub received: Sorted,
     pub events: usize,
     pub lost: usize,
     pub twice: usize,
 }
 
-/// Publishes events at a rate, whatever the answers take, and waits for their deliveries. `first` makes their ids unique.
+/// Publishes events at a rate, independently of the answers, and waits for their deliveries. `first` makes their ids unique.
 pub async fn deliver(
     bus: &Bus,
     receiver: &Receiver,
@@ -149,7 +149,7 @@ pub async fn deliver(
         stored.push(took);
         published.insert(id, start);
     }
-    // What has not come by then is lost as far as this measurement goes.
+    // Deliveries that have not arrived by then count as lost.
     let patience = Instant::now() + Duration::from_secs(30);
     while receiver.count() < published.len() && Instant::now() < patience {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -172,7 +172,7 @@ pub async fn deliver(
 
 impl Delivered {
     /// # Errors
-    /// If something was lost or came twice: then the times mean nothing.
+    /// If a delivery was lost or duplicated. The times then mean nothing.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.lost + self.twice > 0 {
             bail!(

@@ -1,20 +1,20 @@
-//! The benchmarks: what each part costs, as a ratio to the raw limit measured in the same run on the same machine.
+//! The benchmarks: cost of each part, as a ratio to the raw limit measured in the same run on the same machine.
 //!
-//! - [`hook`]: a call of `mesh-hook` beside `/bin/true` and beside bash with curl.
-//! - [`webhook`]: from the bus to a receiver, through the real dispatcher, beside the same client posting directly.
-//! - [`webhook::rate`]: as many deliveries as go to a hundred receivers, beside the same client posting the same bodies.
-//! - [`webhook::trouble`]: what healthy receivers see of those that hang, drip and refuse, and of 100,000 deliveries that wait.
-//! - [`webhook::endpoints`]: what 1,000 endpoints cost.
-//! - [`memory`]: what `smesh up` and its nats-server hold.
-//! - [`publish`]: `publish_all` beside a raw pipelined publish of the same messages.
-//! - [`queue`]: ingest on a queue of 10,000 and 100,000 jobs.
-//! - [`catch_up`]: ingest on a day that only accounting knows.
-//! - [`controller`]: what slurmctld spends with and without `smesh up`.
-//! - [`ledger`]: durable appends beside a raw insert of the same rows, one fact beside a commit of one row.
+//! - [`hook`]: a call of `mesh-hook`, compared with `/bin/true` and with bash and curl.
+//! - [`webhook`]: from the bus to a receiver through the real dispatcher, compared with the same client posting directly.
+//! - [`webhook::rate`]: maximum rate of deliveries to a hundred receivers, compared with the same client posting the same bodies.
+//! - [`webhook::trouble`]: effect on healthy receivers of others that hang, drip and refuse, and of a backlog of 100,000 deliveries.
+//! - [`webhook::endpoints`]: cost of 1,000 endpoints.
+//! - [`memory`]: memory of `smesh up` and its nats-server.
+//! - [`publish`]: `publish_all`, compared with a raw pipelined publish of the same messages.
+//! - [`queue`]: ingest with a queue of 10,000 and 100,000 jobs.
+//! - [`catch_up`]: ingest with a day that only accounting knows.
+//! - [`controller`]: load on slurmctld with and without `smesh up`.
+//! - [`ledger`]: durable appends, compared with a raw insert of the same rows, and a single fact, compared with a commit of one row.
 //! - [`ledger::past`]: a ledger with a million events: verifying, queries by every filter, an export.
 //!
-//! `make bench` builds what is measured and runs this. `benches/README.md` says how to read the result. Nothing here asserts a time:
-//! numbers of a shared machine are for people. A lost or doubled event is an error, though, and then the exit status is 1.
+//! `make bench` builds the programs and runs this. `benches/README.md` explains the results. Nothing here asserts a time, because
+//! results of a shared machine need interpretation. A lost or duplicated event is an error with exit status 1.
 
 #![allow(clippy::print_stdout, reason = "the report is the program's output")]
 

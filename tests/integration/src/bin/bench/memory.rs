@@ -1,4 +1,4 @@
-//! What `smesh up` holds: all six services in one process, and the nats-server it started.
+//! Memory of `smesh up` (all six services in one process) and of its nats-server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::report::{Line, Section};
 
 /// First port of the Slurm cluster it watches.
 const BASE_PORT: u16 = 29_700;
-/// After the start, before "idle" is read.
+/// Pause after the start, before "idle" is measured.
 const SETTLE: Duration = Duration::from_secs(15);
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
@@ -74,7 +74,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// A connection to its nats-server, with the credentials it made.
+/// A connection to its nats-server, with the generated credentials.
 async fn bus(data: &Path) -> anyhow::Result<Bus> {
     let private = |name: &str| {
         let path = data.join("private").join(name);

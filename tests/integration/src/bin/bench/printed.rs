@@ -1,32 +1,32 @@
-//! A Slurm that is only printed: commands that answer from files, for queues longer than a small machine's slurmctld would like.
-//! What they print is what 22.05 prints.
+//! A simulated Slurm: commands that answer from files, for queues too long for slurmctld on a small machine. Their output has the form
+//! of 22.05.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-/// How a job of the queue is.
+/// State of a job in the queue.
 #[derive(Clone, Copy)]
 pub enum Phase {
-    /// It waits, for this reason.
+    /// Pending for this reason.
     Pending(&'static str),
     /// It runs.
     Running,
 }
 
-/// When every job was submitted.
+/// Submit time of all jobs.
 const SUBMIT: u32 = 1_795_305_073;
 
-/// A folder to be `bin_dir`.
+/// A folder used as `bin_dir`.
 pub struct Printed {
     folder: PathBuf,
 }
 
 impl Printed {
-    /// Without any answer yet.
+    /// Creates the commands, without answers yet.
     pub fn new(folder: &Path) -> anyhow::Result<Self> {
         let here = format!("#!/bin/sh\nhere={}\n", folder.display());
-        // A sweep asks for `%i`; what users wrote is asked for between separators nobody can foresee. Each sweep may find the other answer.
+        // A poll requests `%i`. User-written fields are requested with unpredictable separators. Each poll may get the other answer.
         let squeue = r#"for format; do :; done
 for word; do [ "$last" != -o ] || format=$word; last=$word; done
 case "$format" in *%i*)
@@ -61,19 +61,19 @@ esac
         &self.folder
     }
 
-    /// From now on the queue is this.
+    /// Sets the queue.
     pub fn show(&self, name: &str, jobs: u32, phase: impl Fn(u32) -> Phase) -> anyhow::Result<()> {
         self.print(name, jobs, phase)?;
         self.link(name, "now")
     }
 
-    /// From now on the queue is this and what it was before, by turns.
+    /// Sets a queue that alternates with the previous one.
     pub fn flap(&self, name: &str, jobs: u32, phase: impl Fn(u32) -> Phase) -> anyhow::Result<()> {
         self.print(name, jobs, phase)?;
         self.link(name, "other")
     }
 
-    /// Sweeps so far.
+    /// Number of polls so far.
     pub fn polls(&self) -> anyhow::Result<usize> {
         let path = self.folder.join("sweeps");
         Ok(if path.exists() {
@@ -130,7 +130,7 @@ esac
                 "10:00",
                 reason,
             ];
-            // Writing into a String cannot fail.
+            // Writing to a String cannot fail.
             writeln!(queue, "{}", columns.join("\x1f")).ok();
             writeln!(ids, "{id}").ok();
             let time = |time: &str| {

@@ -1,4 +1,4 @@
-//! The programs that are measured, and what they hold.
+//! The measured programs, and their resource usage.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// A program built beside this one.
+/// A program built next to this one.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     if !path.is_file() {
@@ -15,14 +15,14 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// A child that does not outlive us.
+/// A child process that does not outlive this process.
 pub struct Running {
     child: Child,
     log: PathBuf,
 }
 
 impl Running {
-    /// Starts a program; what it says goes into a file.
+    /// Starts a program with its output in a file.
     pub fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let file = std::fs::File::create(log)?;
         let child = command
@@ -41,7 +41,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Fails with the last words of a program that has ended.
+    /// Fails with the last lines of output if the program has ended.
     pub fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!(
@@ -52,7 +52,7 @@ impl Running {
         Ok(())
     }
 
-    /// Asks it to end, and waits.
+    /// Stops it and waits for its end.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
@@ -77,14 +77,14 @@ impl Drop for Running {
 
 /// Memory of a process in MiB.
 pub struct Memory {
-    /// Resident now.
+    /// Present resident size.
     pub resident: f64,
-    /// Most that was ever resident.
+    /// Peak resident size.
     pub peak: f64,
 }
 
 impl Memory {
-    /// From now on `peak` counts anew; "5" to clear_refs does it (proc(5)).
+    /// Resets the peak, by writing "5" to clear_refs (proc(5)).
     pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
         let path = format!("/proc/{pid}/clear_refs");
         std::fs::write(&path, "5").with_context(|| format!("write {path}"))
@@ -124,11 +124,11 @@ pub async fn wait_until(
     Ok(())
 }
 
-/// CPU time of a process, without that of its children.
+/// CPU time of a process, without its children.
 pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    // The name may hold anything; what follows it is numbers: utime and stime are fields 14 and 15 of proc(5).
+    // The name may contain any characters and is followed by numbers. utime and stime are fields 14 and 15 of proc(5).
     let fields = stat
         .rsplit_once(')')
         .context("a process has a name")?
@@ -136,7 +136,7 @@ pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
         .split_ascii_whitespace()
         .collect::<Vec<_>>();
     let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-    // Linux on every architecture we build for.
+    // The value on Linux for all supported architectures.
     const TICKS_PER_SECOND: u64 = 100;
     Ok(Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND))
 }

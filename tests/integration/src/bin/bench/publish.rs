@@ -1,5 +1,5 @@
-//! How fast ingest gets events onto the bus: `publish_all`, which keeps the order of each entity, retries and counts, beside the bare
-//! client that sends the same subjects, headers and bytes with as many unacknowledged.
+//! Speed of ingest's publishing: `publish_all`, which keeps the order per entity, retries and counts. Compared with the bare client,
+//! which sends the same subjects, headers and bytes with the same number of unacknowledged messages.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::load::{event, server};
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
-/// As many messages wait for their acknowledgement as in `publish_all`.
+/// Maximum number of unacknowledged messages, as in `publish_all`.
 const WINDOW: usize = 256;
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
@@ -25,7 +25,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let raw_context = jetstream::new(async_nats::connect(nats.url()).await?);
     let count = arguments.events;
     let (mut ours, mut raw) = (Vec::new(), Vec::new());
-    // One round more than asked for: the first only warms up.
+    // One extra round: the first is a warm-up.
     for round in 0..=arguments.rounds {
         let first = round * 2 * count;
         let events: Vec<Event> = (first..first + count).map(event).collect();
@@ -65,7 +65,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// A message as `publish_all` would send it, made beforehand.
+/// A message as `publish_all` would send it, prepared in advance.
 struct Raw {
     subject: String,
     headers: HeaderMap,

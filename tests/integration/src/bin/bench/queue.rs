@@ -1,5 +1,5 @@
-//! Ingest in a process of its own on a long queue: what a sweep costs it, how fast it gets events onto the bus, what it holds, and
-//! what jobs whose reasons flap make it tell. Slurm's answers are printed ([`crate::printed`]), everything else is real.
+//! Ingest as a separate process with a long queue: cost of a poll, publish rate, memory, and the events published for jobs whose
+//! reasons change continually. Slurm's answers are simulated ([`crate::printed`]), everything else is real.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::printed::{Phase, Printed};
 use crate::process::{Memory, Running, cpu_time, program, wait_until};
 use crate::report::{Line, Section};
 
-/// As many messages wait for their acknowledgement as in ingest.
+/// Maximum number of unacknowledged messages, as in ingest.
 const WINDOW: usize = 256;
-/// Messages that are published once more, raw.
+/// Messages published once more by the bare client.
 const RAW: usize = 10_000;
-/// Sweeps of an unchanged queue that are measured.
+/// Measured polls of an unchanged queue.
 const POLLS: usize = 5;
-/// How long reasons flap.
+/// How long the reasons change.
 const FLAPPING: Duration = Duration::from_secs(60);
-/// What ingest may hold, in MiB, when every job of the longest queue changes at once.
+/// Memory limit of ingest, in MiB, when every job of the longest queue changes at once.
 const MAX_MEMORY_MIB: f64 = 150.0;
-/// For what is slow on a small machine.
+/// Deadline for slow operations on a small machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
@@ -44,7 +44,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// What is measured of one length.
+/// Measures one length of the queue.
 async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let (nats, _) = server().await?;
     let jetstream = jetstream::new(async_nats::connect(nats.url()).await?);
@@ -89,11 +89,11 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
         f64::from(jobs) * f64::from(u32::try_from(polls).unwrap_or(u32::MAX)) / cpu.as_secs_f64()
     };
 
-    // The first sweep tells what lives: one event per job.
+    // The first poll publishes the live jobs: one event per job.
     wait_published("the first sweep is told", u64::from(jobs)).await?;
     wait_polls(&slurm, 2).await?;
 
-    // Nothing changes.
+    // No change.
     let (polls, cpu) = (slurm.polls()?, cpu_time(pid)?);
     wait_polls(&slurm, POLLS).await?;
     let cpu = cpu_time(pid)?.saturating_sub(cpu);
@@ -109,7 +109,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
         Memory::of(pid)?.resident,
     ));
 
-    // Everything starts.
+    // All jobs start.
     let (before, cpu) = (published().await?, cpu_time(pid)?);
     slurm.show("running", jobs, |_| Phase::Running)?;
     wait_published("every start is told", before + u64::from(jobs)).await?;
@@ -132,7 +132,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
             .budget("≤ 150 MiB", peak <= MAX_MEMORY_MIB),
     );
 
-    // Half of them wait again, for a reason that is another one with every sweep.
+    // Half of them become pending again, with a reason that changes with every poll.
     let flapping = jobs / 2;
     let phase = |reason: &'static str| {
         move |id: u32| {
@@ -167,15 +167,15 @@ async fn wait_polls(slurm: &Printed, more: usize) -> anyhow::Result<()> {
     wait_until("sweeps", PATIENCE, async || Ok(slurm.polls()? >= target)).await
 }
 
-/// Events per second from the first to the last of these sequence numbers, by the times at which nats-server stored them: whoever
-/// publishes, the clock begins and ends at the same kind of point.
+/// Events per second between two sequence numbers, by the times at which nats-server stored them. This is comparable for all
+/// publishers.
 async fn stored_rate(jetstream: &jetstream::Context, first: u64, last: u64) -> anyhow::Result<f64> {
     let stream = jetstream.get_stream(SLURM_EVENTS).await?;
     let took = stream.get_raw_message(last).await?.time - stream.get_raw_message(first).await?.time;
     Ok(f64::from(u32::try_from(last - first)?) / took.as_seconds_f64())
 }
 
-/// The same when the very same messages are published once more by the bare client, under ids of their own.
+/// The same rate for the same messages, published again by the bare client with new ids.
 async fn raw(jetstream: &jetstream::Context, after: u64) -> anyhow::Result<f64> {
     let stream = jetstream.get_stream(SLURM_EVENTS).await?;
     let config = consumer::pull::OrderedConfig {

@@ -1,4 +1,4 @@
-//! What was measured, as a table for people and as JSON.
+//! The results as a table and as JSON.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use crate::stats::Sorted;
 
-/// Everything that was measured.
+/// All results.
 #[derive(Serialize)]
 pub struct Report {
     machine: Machine,
     pub sections: Vec<Section>,
 }
 
-/// Where it was measured: numbers of different machines do not compare.
+/// The machine. Results of different machines are not comparable.
 #[derive(Serialize)]
 struct Machine {
     cpus: usize,
@@ -24,12 +24,12 @@ struct Machine {
     optimised: bool,
 }
 
-/// One part.
+/// One benchmark.
 #[derive(Serialize)]
 pub struct Section {
     pub title: &'static str,
     pub lines: Vec<Line>,
-    /// What one must know to read the lines.
+    /// Notes for readers of the lines.
     pub notes: Vec<String>,
 }
 
@@ -38,11 +38,11 @@ pub struct Section {
 pub struct Line {
     what: String,
     unit: &'static str,
-    /// Median where there are many samples.
+    /// The value. A median if there are many samples.
     value: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     p99: Option<f64>,
-    /// This divided by a raw limit.
+    /// The value divided by a raw limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct Line {
     budget: Option<Budget>,
 }
 
-/// What DESIGN promises.
+/// A limit promised in DESIGN.
 #[derive(Serialize)]
 struct Budget {
     text: &'static str,
@@ -80,27 +80,27 @@ impl Line {
         }
     }
 
-    /// The value in proportion to a raw limit.
+    /// Relates the value to a raw limit.
     pub fn against(mut self, raw: f64, name: &'static str) -> Self {
         self.ratio = Some(self.value / raw);
         self.ratio_to = Some(name);
         self
     }
 
-    /// The p99 in proportion to another.
+    /// Relates the p99 to another value.
     pub fn p99_against(mut self, other: f64, name: &'static str) -> Self {
         self.ratio = self.p99.map(|p99| p99 / other);
         self.ratio_to = Some(name);
         self
     }
 
-    /// What was promised, and whether it holds here.
+    /// The promised limit, and whether it is met.
     pub fn budget(mut self, text: &'static str, met: bool) -> Self {
         self.budget = Some(Budget { text, met });
         self
     }
 
-    /// A promise that only counts under some load.
+    /// A limit that applies only under some load.
     pub fn budget_if(self, applies: bool, text: &'static str, met: bool) -> Self {
         if applies {
             self.budget(text, met)
@@ -110,7 +110,7 @@ impl Line {
     }
 }
 
-/// Says what was measured while more is: of a run that takes an hour and fails, so much is known.
+/// Logs a result while others are still measured, so that a long run that fails leaves its results.
 #[allow(clippy::print_stderr, reason = "beside the report on standard output")]
 pub fn progress(line: Line) -> Line {
     let Line {
@@ -191,7 +191,7 @@ impl Report {
                 .iter()
                 .map(|note| format!("  {note}\n"))
                 .collect();
-            // Writing into a String cannot fail.
+            // Writing to a String cannot fail.
             write!(text, "\n{table}\n{notes}").ok();
         }
         text

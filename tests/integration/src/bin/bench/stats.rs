@@ -17,7 +17,7 @@ impl Sorted {
         Self::new(samples.into_iter().map(|sample| sample.as_secs_f64() * 1e3))
     }
 
-    /// Nearest rank; not a number without samples.
+    /// Nearest rank. NaN without samples.
     pub fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.0.len() * percent).div_ceil(100).max(1) - 1;
         self.0.get(rank).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! From the bus to the receiver, through the real dispatcher in a process of its own; beside the same HTTP client posting the same
+//! From the bus to the receiver through the real dispatcher in a separate process, compared with the same HTTP client posting the same
 //! bodies directly at the same rate.
 
 pub mod endpoints;
@@ -19,7 +19,7 @@ use crate::process::{Memory, Running, program, wait_until};
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
-/// Seconds of the same load before the measurement: connections are made, tables warm.
+/// Seconds of the same load before the measurement, for opening connections and filling caches.
 const WARM_UP: u32 = 2;
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
@@ -90,7 +90,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// The receiver's times when nothing is in between.
+/// The receiver's times without the dispatcher.
 async fn direct(receiver: &Receiver, rate: u32, seconds: u32) -> anyhow::Result<Sorted> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let mut posting: JoinSet<anyhow::Result<(String, Instant)>> = JoinSet::new();

@@ -1,5 +1,5 @@
-//! The demo on a Slurm that was there before. Nothing of its configuration is touched: no hooks, no drains; three ordinary jobs, or, with
-//! `DEMO_WATCH=1`, none at all.
+//! The demo on an existing Slurm. Its configuration is not changed: no hooks, no drains. It submits three ordinary jobs or, with
+//! `DEMO_WATCH=1`, none.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::end::End;
 use crate::feed::Feed;
 use crate::watch::Watch;
 
-/// How long jobs may wait for a place on a busy cluster.
+/// How long jobs may be pending on a busy cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn run() -> Result<ExitCode, Error> {
@@ -58,7 +58,7 @@ pub async fn run() -> Result<ExitCode, Error> {
     Ok(code)
 }
 
-/// Three jobs that any user may submit anywhere. Those that get no place in time are cancelled.
+/// Three jobs that any user may submit anywhere. Those that do not start in time are cancelled.
 async fn play(slurm: &Attached) -> Result<Day, Error> {
     let user = std::env::var("USER").unwrap_or_default();
     let submit = async |name: &str, script: &str| {

@@ -1,4 +1,4 @@
-//! How it went: waits for what must still come, prints the tables, and says what is missing.
+//! The end of the demo: waits for the remaining events, prints the tables, and reports what is missing.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -9,25 +9,25 @@ use integration::{Cluster, Error, Mesh};
 use crate::report::Report;
 use crate::watch::Watch;
 
-/// How long after the day the last facts and deliveries may take.
+/// How long the last facts and deliveries may take after the day.
 const PATIENCE: Duration = Duration::from_secs(75);
-/// How long the result must stay as it is: several sweeps, so that nothing comes twice unseen.
+/// How long the result must stay unchanged: several polls, to detect duplicates.
 const CALM: Duration = Duration::from_secs(4);
 
 /// The end of a day.
 pub struct End<'a> {
-    /// The mesh.
+    /// The mesh under test.
     pub mesh: &'a Mesh,
-    /// What came.
+    /// Observed events and deliveries.
     pub watch: &'a Watch,
-    /// What must come.
+    /// Expected results.
     pub day: &'a Day,
-    /// The cluster, if it is our own: then its hooks, its nodes and the chat count, too.
+    /// The cluster, if it is the demo's own. Its hooks, nodes and chat messages are then checked, too.
     pub cluster: Option<&'a Cluster>,
 }
 
 impl End<'_> {
-    /// Waits, reports, judges.
+    /// Waits, reports and evaluates.
     pub async fn conclude(&self, started: Instant) -> Result<ExitCode, Error> {
         let mut problems = self.settle().await?;
         let verified = self.mesh.verify().await;
@@ -45,7 +45,7 @@ impl End<'_> {
         Ok(self.verdict(&problems, started))
     }
 
-    /// Waits until nothing is missing, and then a little: nothing must be too much either.
+    /// Waits until nothing is missing, and then a little longer to detect surplus events.
     async fn settle(&self) -> Result<Vec<String>, Error> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! The live feed: one line per thing that happens. Colours are for terminals only.
+//! The live feed: one line per event. Coloured on terminals only.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use mesh_events::{Category, Event, EventType};
 
 use crate::words;
 
-/// Prints lines; times count from the start of the demo.
+/// Prints lines. Times count from the start of the demo.
 #[derive(Clone, Copy, Debug)]
 pub struct Feed {
     started: Instant,
@@ -30,22 +30,22 @@ impl Feed {
         format!("{seconds:6.2}s")
     }
 
-    /// What comes next.
+    /// Prints the title of the next step.
     pub fn heading(&self, text: &str) {
         anstream::println!("\n{BOLD}{text}{BOLD:#}");
     }
 
-    /// Something to know.
+    /// Prints a note.
     pub fn note(&self, text: &str) {
         anstream::println!("{DIM}{}  {text}{DIM:#}", self.time(Instant::now()));
     }
 
-    /// What is wrong.
+    /// Prints a problem.
     pub fn problem(&self, text: &str) {
         anstream::println!("{RED}wrong:{RED:#} {text}");
     }
 
-    /// What is right.
+    /// Prints a success.
     pub fn success(&self, text: &str) {
         anstream::println!("{GREEN}good:{GREEN:#} {text}");
     }

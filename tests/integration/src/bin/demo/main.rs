@@ -1,12 +1,12 @@
-//! A day in short on a real Slurm cluster: `make demo`.
+//! A short day on a real Slurm cluster: `make demo`.
 //!
-//! Starts a cluster of its own, `smesh up` and a receiver, plays [`integration::scenario`], shows what happens as it happens, and says
-//! whether everything came. With `SLURM_CONF` set it attaches to that Slurm and changes nothing of its configuration.
+//! Starts its own cluster, `smesh up` and a receiver, plays [`integration::scenario`], shows events as they happen, and reports
+//! whether all arrived. With `SLURM_CONF` set it attaches to that Slurm and does not change its configuration.
 //!
 //! | environment | |
 //! | --- | --- |
-//! | `DEMO_STAY=1` | stay up after the day, to look around |
-//! | `DEMO_WATCH=1` | with `SLURM_CONF`: submit nothing, show what happens until Ctrl-C |
+//! | `DEMO_STAY=1` | keep running after the day, for exploring |
+//! | `DEMO_WATCH=1` | with `SLURM_CONF`: submit nothing, show events until Ctrl-C |
 //! | `SLURM_CONF` | attach to this Slurm |
 
 mod attach;

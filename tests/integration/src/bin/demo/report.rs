@@ -12,19 +12,19 @@ use serde_json::Value;
 use crate::watch::{Seen, Watch};
 use crate::{CHAT, PIPELINE, words};
 
-/// What is reported.
+/// Input of the report.
 pub struct Report<'a> {
     /// The day.
     pub day: &'a Day,
-    /// The ledger.
+    /// Facts in the ledger.
     pub facts: &'a [Fact],
-    /// Bus and receiver.
+    /// Observations on the bus and at the receiver.
     pub watch: &'a Watch,
-    /// The jobs' and hooks' own moments, where there are some.
+    /// Marks of jobs and hooks, if there are any.
     pub marks: Option<&'a Marks>,
     /// Answer of `/v1/costs?by=user`.
     pub costs: Value,
-    /// What `smesh verify` said.
+    /// Output of `smesh verify`.
     pub verified: Result<&'a str, String>,
 }
 
@@ -110,7 +110,7 @@ impl Report<'_> {
             let hook = |event: &Event| moment(marks, "PrologSlurmctld", event);
             let end = |event: &Event| moment(marks, "end", event);
             let started = |kind| kind == EventType::JobStarted;
-            // A script that was killed wrote no last mark.
+            // A killed script wrote no last mark.
             let ended = |kind: EventType| kind.is_end();
             rows.extend([
                 (

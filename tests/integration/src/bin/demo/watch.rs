@@ -1,4 +1,4 @@
-//! Looks at the bus and at the receiver as a user would, notes when what came, and shows it.
+//! Observes the bus and the receiver as a user would, records arrival times, and shows the events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,24 +14,24 @@ use tokio::task::JoinHandle;
 use crate::feed::Feed;
 use crate::{CHAT, PIPELINE};
 
-/// What came.
+/// Observed events and requests.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Events in the order of the bus, with the moment they came.
+    /// Events in the order of the bus, with their arrival times.
     pub events: Vec<(Instant, Event)>,
-    /// Requests in the order they came.
+    /// Requests in the order of arrival.
     pub deliveries: Vec<Delivery>,
     arrivals: BTreeMap<String, Instant>,
 }
 
 impl Seen {
-    /// When an event was first seen on the bus.
+    /// Time when an event was first seen on the bus.
     pub fn on_bus(&self, id: &str) -> Option<Instant> {
         self.arrivals.get(id).copied()
     }
 }
 
-/// The watcher. Ends when dropped.
+/// The observer. Stops on drop.
 #[derive(Debug)]
 pub struct Watch {
     feed: Feed,
@@ -55,7 +55,7 @@ impl Watch {
         let requests = receiver.requests();
         let shared = Arc::clone(&seen);
         let task = tokio::spawn(async move {
-            // Kept here: the connection lives as long as somebody follows.
+            // Held here, so that the connection lives as long as this task.
             let _bus = bus;
             let mut events = Box::pin(events);
             let mut look = tokio::time::interval(Duration::from_millis(20));
@@ -82,17 +82,17 @@ impl Watch {
         Ok(Self { feed, seen, task })
     }
 
-    /// Where it shows.
+    /// The feed for output.
     pub const fn feed(&self) -> Feed {
         self.feed
     }
 
-    /// What came so far.
+    /// Observations so far.
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
         lock(&self.seen)
     }
 
-    /// What is missing or wrong at the receiver: every fact about the expected jobs must have come, signed.
+    /// Missing or invalid deliveries: every fact about the expected jobs must have arrived, signed.
     pub fn complaints(&self, expected: &[Expected], facts: &[Fact]) -> Vec<String> {
         let seen = self.seen();
         let here = |delivery: &&Delivery| delivery.path.trim_start_matches('/') == PIPELINE;
@@ -128,7 +128,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Jobs the chat was told nothing about.
+    /// Jobs without a chat message.
     pub fn chat_complaints(&self, expected: &[Expected]) -> Vec<String> {
         let seen = self.seen();
         let path = format!("/{CHAT}");

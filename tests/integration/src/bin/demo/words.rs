@@ -1,4 +1,4 @@
-//! Events in a few words.
+//! Short texts for events.
 
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
 use mesh_events::{Event, EventType, from_timestamp};
 use serde_json::Value;
 
-/// What an event is about: a job's id as Slurm writes it, or a node.
+/// Subject of an event: a job's id as Slurm writes it, or a node.
 pub fn subject(event: &Event) -> String {
     match event.job() {
         Some(job) if !job.display_id.is_empty() => job.display_id.clone(),
@@ -18,7 +18,7 @@ pub fn subject(event: &Event) -> String {
     }
 }
 
-/// What it says.
+/// Content of an event.
 pub fn event(kind: EventType, event: &Event) -> String {
     match &event.payload {
         Some(Payload::Job(payload)) => payload
@@ -29,7 +29,7 @@ pub fn event(kind: EventType, event: &Event) -> String {
         Some(Payload::Queue(queue)) => {
             let explanation = queue.explanation.as_ref();
             explanation.map_or(String::new(), |explanation| {
-                // Both are whole sentences.
+                // Both are complete sentences.
                 format!("{} {}", explanation.summary, explanation.advice)
             })
         }
@@ -120,13 +120,13 @@ fn money_text(money: &Money) -> String {
     amount(money.micros, &money.currency)
 }
 
-/// `12.34 EUR`, small amounts with more digits.
+/// `12.34 EUR`, with more digits for small amounts.
 pub fn amount(micros: i64, currency: &str) -> String {
     let (units, rest) = (micros / 1_000_000, (micros % 1_000_000).abs());
     format!("{units}.{:04} {currency}", rest / 100)
 }
 
-/// The first text of a chat message.
+/// The first text in a chat message.
 pub fn chat(body: &Value) -> String {
     let text = body["text"].as_str().unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()

@@ -1,8 +1,8 @@
 //! `make soak SEED=n JOBS=n`: the differential test with faults, see [`integration::soak`].
 //!
-//! Ends with how many facts of each type were compared and the line `missing=0 extra=0 duplicates=0 wrong=0`, and with exit status 1 if
-//! a number is another, a type was not compared at all, or accounting has no end of a run. `SOAK_SOURCE=rest` has the mesh ask
-//! slurmrestd. `SOAK_KEEP=1` keeps the cluster's folder with everything that was compared.
+//! The output ends with the number of compared facts per type and the line `missing=0 extra=0 duplicates=0 wrong=0`. The exit status
+//! is 1 if a number differs, a type was not compared at all, or accounting lacks the end of a run. With `SOAK_SOURCE=rest` the mesh
+//! queries slurmrestd. `SOAK_KEEP=1` keeps the cluster's folder with all compared data.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -96,7 +96,7 @@ async fn soak(args: &Args, plan: &Plan) -> Result<ExitCode, Error> {
     })
 }
 
-/// The command that plays the same plan.
+/// The command that runs the same plan again.
 fn again(args: &Args, plan: &Plan) -> String {
     let source = match plan.source {
         Source::Commands => "",
@@ -112,7 +112,7 @@ fn again(args: &Args, plan: &Plan) -> String {
     )
 }
 
-/// AuditedRead on a terminal only.
+/// Shown on a terminal only.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(1);
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {bar:30} {pos}/{len} {msg}") {

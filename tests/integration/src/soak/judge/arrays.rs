@@ -8,7 +8,7 @@ use crate::soak::log::Log;
 use crate::soak::sacct::Row;
 use crate::soak::verdict::Verdict;
 
-/// When each array was submitted. A task's later submit time is a requeue of its own.
+/// Submit time of each array. A later submit time of a task means that the task was requeued.
 pub(super) fn submit_times(rows: &[Row]) -> BTreeMap<u32, i64> {
     let mut submits = BTreeMap::new();
     for row in rows
@@ -21,7 +21,7 @@ pub(super) fn submit_times(rows: &[Row]) -> BTreeMap<u32, i64> {
     submits
 }
 
-/// Compares what is told of arrays themselves.
+/// Compares the events of arrays themselves.
 pub(super) fn judge(
     rows: &[Row],
     log: &Log,
@@ -45,7 +45,7 @@ pub(super) fn judge(
     }
 }
 
-/// Those that never became jobs are told by the array's `cancelled`, each once; no others are.
+/// Tasks that never became jobs must be listed in the array's `cancelled` event, each once, and no others.
 fn judge_tasks(run: Run, rows: &[Row], log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
     let (job, _, submit) = run;
     let own = rows.iter().filter(|row| row.job == job);
@@ -110,7 +110,7 @@ fn judge_tasks(run: Run, rows: &[Row], log: &Log, facts: &mut Facts<'_>, verdict
     }
 }
 
-/// `1,3-5` in full.
+/// Expands `1,3-5`.
 fn expand(tasks: &str) -> Vec<u32> {
     let tasks = tasks.split('%').next().unwrap_or_default();
     let parts = tasks.split(',').filter_map(|part| {

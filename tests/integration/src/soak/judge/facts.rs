@@ -1,4 +1,4 @@
-//! What was told of runs, by run and slot.
+//! Published facts of runs, by run and slot.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::fact;
 use crate::soak::published::Published;
 use crate::soak::verdict::Verdict;
 
-/// Recorded facts by run and slot. What was compared is taken out; what stays is too much.
+/// Recorded facts by run and slot. Compared ones are removed, so the remaining ones are surplus.
 pub(super) struct Facts<'a> {
     pub(super) by_slot: BTreeMap<(Run, &'static str), Vec<&'a Event>>,
 }
@@ -21,12 +21,12 @@ impl<'a> Facts<'a> {
         self.by_slot.remove(&(run, slot)).unwrap_or_default()
     }
 
-    /// Whether there is any left.
+    /// True if any is left.
     pub(super) fn has(&self, run: Run, slot: &'static str) -> bool {
         self.by_slot.contains_key(&(run, slot))
     }
 
-    /// Takes the one that happened at about this time.
+    /// Takes the fact with about this time.
     pub(super) fn take_at(
         &mut self,
         run: Run,
@@ -46,14 +46,14 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Everything recorded and everything derived from it, by run and slot.
+/// All recorded facts and those derived from them, by run and slot.
 pub(super) fn by_run<'a>(published: &'a Published, verdict: &mut Verdict) -> Facts<'a> {
     let runs = published
         .bus
         .values()
         .filter_map(|event| Some((fact::run(event)?, slot(event)?, event)));
     let runs: Vec<_> = runs.collect();
-    // Attempts that share a submit time: accounting knows the last one only (seen on 22.05).
+    // Of attempts with the same submit time, accounting has only the last one (seen on 22.05).
     let mut last: BTreeMap<Run, u32> = BTreeMap::new();
     for ((job, task, submit, attempt), ..) in &runs {
         let known = last.entry((*job, *task, *submit)).or_default();
@@ -77,7 +77,7 @@ pub(super) fn by_run<'a>(published: &'a Published, verdict: &mut Verdict) -> Fac
     facts
 }
 
-/// What of a run's life it is; `None` for what has no time of Slurm's.
+/// Slot of the event in the run's life. `None` if Slurm has no time for it.
 fn slot(event: &Event) -> Option<&'static str> {
     let kind = event.kind().ok()?;
     Some(match kind {
@@ -89,7 +89,7 @@ fn slot(event: &Event) -> Option<&'static str> {
         EventType::JobBaseline => "baseline",
         EventType::JobCancelled if !payload(event)?.array_tasks.is_empty() => "tasks",
         EventType::JobUpdated => "updated",
-        // One more follows a resize, derived from it.
+        // A second one follows a resize, and is derived from it.
         EventType::CostEstimated if event.id_source.is_some() => return None,
         EventType::CostEstimated => "estimated",
         EventType::CostFinalized => "finalized",

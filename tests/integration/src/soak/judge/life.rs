@@ -1,4 +1,4 @@
-//! The lives of jobs: what is told of each run, and what accounting has of it.
+//! Lives of jobs: the published events of each run, compared with accounting.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::soak::plan::Source;
 use crate::soak::sacct::Row;
 use crate::soak::verdict::Verdict;
 
-/// The rows of a job, oldest first: attempts, and parts that a resize made of one.
+/// The rows of a job, oldest first: attempts, and parts of one attempt split by a resize.
 pub(super) fn judge(
     life: &[&Row],
     submits: &BTreeMap<u32, i64>,
@@ -29,24 +29,25 @@ pub(super) fn judge(
             .task
             .is_some_and(|_| submits.get(&row.job) == Some(&row.submit));
         if is_task && !row.ran() {
-            // A task that never became a job of its own: judged with its array.
+            // A task that never became a job is judged with its array.
             continue;
         }
         if open.is_none() {
             parts.clear();
-            // The array's own is told of the array.
+            // The array's own event counts for the array.
             if !is_task {
                 submitted(run, row, before, facts, verdict);
             }
             has_started = row.ran() && (row.start.is_some() || facts.has(run, "started"));
             if row.ran() && !has_started {
-                // slurmctld gives a job its row within five seconds; over before that, the row may have no start (seen on 22.05).
+                // slurmctld writes the row of a job within five seconds. If the job ends before that, the row may lack a start (seen
+                // on 22.05).
                 let text = format!(
                     "job.started of {run:?}: accounting has no start: {}",
                     row.line
                 );
                 verdict.unjudged.push(text);
-                // What it used may be told all the same.
+                // Its usage may be published all the same.
                 facts.take(run, "updated");
             }
             if has_started {
@@ -96,7 +97,7 @@ pub(super) fn judge(
                 verdict,
             );
             if row.exit.is_none() {
-                // What it used is lost, too, and whether it was resized.
+                // Its usage is lost, too, and whether it was resized.
                 facts.take(run, "updated");
                 facts.take(run, "resized");
             } else if let Some(event) =
@@ -153,7 +154,7 @@ fn ended(
     if event.r#type != kind {
         faults.push(format!("it is {}", event.r#type));
     }
-    // The step by which an end is inferred may have ended a second before its run.
+    // The step from which an end is inferred may have ended a second before its run.
     let step = i64::from(event.confidence() == Confidence::Inferred);
     if !(end - step..=end).contains(&occurred(event)) {
         faults.push(format!("it is at {}", occurred(event)));
@@ -188,7 +189,7 @@ fn ended(
     }
 }
 
-/// Takes the one fact of a slot, whose time is this.
+/// Takes the only fact of a slot, which must have this time.
 fn one<'a>(
     run: Run,
     slot: &'static str,
@@ -213,7 +214,7 @@ fn one<'a>(
     Some(event)
 }
 
-/// The one that is to be there.
+/// The only fact of a slot.
 fn only<'a>(
     run: Run,
     kind: &str,

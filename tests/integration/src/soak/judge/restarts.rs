@@ -1,4 +1,4 @@
-//! How often a job had been put back into the queue before a run, by accounting's rows: every event of the run says the same, or nothing.
+//! Number of requeues of a job before each run, by accounting's rows. Every event of the run must have this number, or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub(super) fn judge(life: &[&Row], log: &Log, published: &Published, verdict: &m
         let Some((job, task, submit, attempt)) = fact::run(event).filter(|run| about(*run)) else {
             continue;
         };
-        // Accounting knows the last one only of attempts that share a submit time (seen on 22.05).
+        // Of attempts with the same submit time, accounting has only the last one (seen on 22.05).
         if attempt > 0 {
             return;
         }
@@ -47,7 +47,7 @@ pub(super) fn judge(life: &[&Row], log: &Log, published: &Published, verdict: &m
             }
         }
         is_part = row.state == "RESIZING";
-        // A component of a heterogeneous job that gives its nodes back is not counted (22.05 and 24.11).
+        // A component of a heterogeneous job that releases its nodes is not counted (22.05 and 24.11).
         before += u32::from(!is_part && row.state != "PENDING");
     }
 }

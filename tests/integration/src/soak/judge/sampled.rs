@@ -1,4 +1,4 @@
-//! What Slurm keeps no time of, judged by the driver's own log.
+//! Facts without a time in Slurm's records, judged by the driver's own log.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::soak::plan::Break;
 use crate::soak::published::Published;
 use crate::soak::verdict::Verdict;
 
-/// Slurm keeps the time of the last suspend or resume only, accounting none.
+/// Slurm stores only the time of the last suspend or resume, and accounting none.
 pub(super) fn pauses(log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
     for pause in &log.pauses {
         let runs: Vec<_> = facts
@@ -51,7 +51,7 @@ fn about(event: &Event, job: u32) -> bool {
     fact::run(event).is_some_and(|run| run.0 == job && run.1.is_none())
 }
 
-/// Reasons that were there for several sweeps.
+/// Reasons that lasted for several polls.
 pub(super) fn waits(log: &Log, published: &Published, verdict: &mut Verdict) {
     for wait in &log.waits {
         let pending = of_kind(published, EventType::JobPending)
@@ -75,7 +75,7 @@ pub(super) fn waits(log: &Log, published: &Published, verdict: &mut Verdict) {
                 _ => None,
             })
             .any(|explanation| explanation.reason == wait.reason);
-        // It explains what waits now, not what has waited.
+        // It explains only jobs that are still pending.
         let stops = |what| {
             let services = [
                 Break::Kill("pending-explainer"),
@@ -89,7 +89,7 @@ pub(super) fn waits(log: &Log, published: &Published, verdict: &mut Verdict) {
             verdict.missing.push(missing("queue.explained"));
         }
     }
-    // A change of the class is told, and nothing else.
+    // Only changes of the class are published.
     let mut last: BTreeMap<String, (u64, String)> = BTreeMap::new();
     let mut pending: Vec<&Event> = of_kind(published, EventType::JobPending).collect();
     pending.sort_by_key(|event| event.run_seq);
@@ -211,8 +211,8 @@ pub(super) fn nodes(log: &Log, published: &Published, verdict: &mut Verdict) {
     }
 }
 
-/// How often a node may have become drained. A suspended job gives its CPUs back, so its node is drained until it goes on, and drains again
-/// then (seen on 22.05).
+/// Maximum number of times a node may have become drained. A suspended job releases its CPUs, so its node is drained until the job
+/// resumes, and drains again then (seen on 22.05).
 fn max_drained(log: &Log, node: &str) -> usize {
     let mut times = 0;
     let mut since = None;

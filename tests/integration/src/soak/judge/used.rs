@@ -1,4 +1,4 @@
-//! What a run used, against accounting's own sums.
+//! Usage of a run, compared with accounting's own sums.
 
 use mesh_events::Event;
 
@@ -25,7 +25,7 @@ pub(super) fn judge(
         verdict.wrong.push(text);
         return;
     };
-    // Each version counts the parts of a resized run in its own way, and no run is both resized and suspended here.
+    // Versions count the parts of a resized run differently, and no run here is both resized and suspended.
     let elapsed = match (first.start, last.end) {
         (Some(start), Some(end)) if parts.len() > 1 => u64::try_from(end - start).ok(),
         _ => Some(last.elapsed),
@@ -37,9 +37,9 @@ pub(super) fn judge(
     if Some(usage.elapsed_seconds) != elapsed {
         faults.push(format!("elapsed is {} s", usage.elapsed_seconds));
     }
-    // Of a job that Slurm ended the controller shows the signal, and accounting of 22.05 nothing.
+    // For a job ended by Slurm, the controller shows the signal, and accounting of 22.05 nothing.
     let has_ended_itself = matches!(last.end_kind(), Some("completed" | "failed"));
-    // slurmrestd of 22.05 loses the exit codes of accounting: what no ingest remembers from the controller is left open.
+    // slurmrestd of 22.05 loses accounting's exit codes. Without one stored from the controller, it is not compared.
     let is_lost = source == Source::Rest && exit.is_none();
     if has_ended_itself && exit != last.exit && !is_lost {
         faults.push(format!("the exit code is {exit:?}"));

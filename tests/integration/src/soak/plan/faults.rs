@@ -1,4 +1,4 @@
-//! Draws what breaks.
+//! Generates the faults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Everything that may be killed; ingest more often, it is what this is about.
+/// Everything that may be killed. Ingest more often, because the test is mainly about it.
 const KILLED: [&str; 10] = [
     "ingest",
     "ingest",
@@ -23,10 +23,10 @@ const KILLED: [&str; 10] = [
     "pending-explainer",
 ];
 
-/// A standby leads after six seconds without a renewal (docs/internals/adr/0005-leadership.md).
+/// A standby takes over after six seconds without a renewal (docs/internals/adr/0005-leadership.md).
 const TAKEN_OVER: Duration = seconds(8);
 
-/// These, in some order, spread over the time.
+/// Spreads these over the time, in random order.
 fn spread(
     random: &mut Random,
     span: Duration,
@@ -49,7 +49,7 @@ fn spread(
         .collect()
 }
 
-/// What may break because the mesh asks Slurm so.
+/// A fault specific to this source.
 fn of_source(source: Source) -> Option<Break> {
     (source == Source::Rest).then_some(Break::Slurmrestd)
 }
@@ -68,7 +68,7 @@ pub(super) fn short(random: &mut Random, span: Duration, source: Source) -> [Vec
     ]
 }
 
-/// One fault of each kind of sequence about every 20 seconds.
+/// About one fault of each sequence every 20 seconds.
 pub(super) fn long(random: &mut Random, span: Duration, source: Source) -> [Vec<Fault>; 2] {
     let count = usize::try_from(span.as_secs() / 20).unwrap_or(0).max(3);
     let mut services = vec![

@@ -1,9 +1,9 @@
-//! Draws what is done.
+//! Generates the actions.
 
 use super::{FAILING, Form, Kind, STEADY, Source};
 use crate::soak::random::Random;
 
-/// What every soak has, so that no type of event is compared none.
+/// Actions that every soak includes, so that every type of event is compared.
 pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
     let mut kinds = vec![
         Kind::Exit {
@@ -19,7 +19,7 @@ pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
         Kind::TaskCancelled {
             tasks: 4,
             task: 2,
-            // A sweep has shown the array, and no second one yet.
+            // One poll has shown the array, but no second one yet.
             after: random.between(6, 7),
         },
         Kind::CancelledWaiting,
@@ -76,7 +76,7 @@ pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
     kinds
 }
 
-/// One thing more, of at most so many jobs.
+/// One more action, with at most this many jobs.
 pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
     let low = random.chance(25);
     let small = |random: &mut Random| Kind::Exit {
@@ -141,7 +141,7 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
             let resumed = random.chance(70);
             Kind::SuspendedBriefly {
                 resumed,
-                // What stands still cannot end by itself.
+                // A suspended job cannot end by itself.
                 cancelled: !resumed || random.chance(50),
             }
         }
@@ -159,9 +159,9 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
     }
 }
 
-/// Makes it something that can be compared with this source, or says that there is no such thing: sweeps over slurmrestd are 30 s apart.
-/// An array's task that is cancelled alone before any sweep has seen it leaves no trace, and of several suspensions between two sweeps
-/// Slurm knows the last one only.
+/// Adapts the action so that it can be compared with this source. False if that is impossible. Polls of slurmrestd are 30 s apart: a
+/// task that is cancelled individually before any poll has seen its array leaves no trace, and of several suspensions between two
+/// polls Slurm has only the last one.
 pub(super) const fn fit(kind: &mut Kind, source: Source) -> bool {
     match (source, kind) {
         (Source::Rest, Kind::TaskCancelled { .. }) => false,

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::soak::stage::{PATIENCE, Stage};
 
 impl Stage {
-    /// Ends what is still there: jobs whose work was given up, and what Slurm has forgotten to start.
+    /// Ends the remaining jobs: those of abandoned works, and those that Slurm failed to start.
     pub(in crate::soak) async fn clear(&self, patience: Duration) -> Result<(), Error> {
         let began = Instant::now();
         let mut published = false;

@@ -1,4 +1,4 @@
-//! What every work needs: it submits, tells, and waits until the queue shows it.
+//! Operations shared by all works: submit, release, and wait for states in the queue.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::soak::plan::Work;
 use crate::soak::stage::{PATIENCE, Queue};
 
 impl Player<'_> {
-    /// A script that runs until the file is there, and the file.
+    /// A script that runs until a file exists, and the path of that file.
     pub(super) fn until_released(&self, work: &Work) -> (PathBuf, String) {
         let go = self.stage.cluster.path(&format!("go-{}", work.number));
         let script = format!("until [ -e {} ]; do sleep 0.5; done", go.display());
@@ -24,7 +24,7 @@ impl Player<'_> {
         script: &str,
     ) -> Result<u32, Error> {
         let fixed = ["sbatch", "--parsable", "--chdir=/tmp", "--output=/dev/null"];
-        // The script last: what stands behind it in accounting's line of the command may be a part of it.
+        // The script comes last, because in accounting's submit line the words after it may be a part of it.
         let command = [&fixed[..], options, &["--wrap", script]].concat();
         let said = self.stage.ask(work.user, &command).await?;
         self.submitted(&said)
@@ -65,7 +65,7 @@ impl Player<'_> {
         self.stage.see_state(&job.to_string(), &["RUNNING"]).await
     }
 
-    /// Waits until a job waits, runs and is cleaned up no more, however it ended.
+    /// Waits until a job is no longer pending, running or completing.
     pub(super) async fn ended(&self, job: u32) -> Result<(), Error> {
         const ALIVE: [&str; 6] = [
             "PENDING",
@@ -84,7 +84,7 @@ impl Player<'_> {
             .await
     }
 
-    /// Waits until a job waits for such a reason and sweeps must have seen it, and notes that.
+    /// Waits until a job is pending for such a reason long enough for polls to have seen it, and logs that.
     pub(super) async fn see_wait(&self, job: u32, is: impl Fn(&str) -> bool) -> Result<(), Error> {
         if let Some(wait) = self.watch(job, is).await? {
             self.stage.log.borrow_mut().waits.push(wait);
@@ -92,7 +92,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// The same; `None` if the reason was another at some look meanwhile.
+    /// The same. `None` if the reason changed meanwhile.
     pub(super) async fn watch(
         &self,
         job: u32,
@@ -127,7 +127,7 @@ impl Player<'_> {
     }
 }
 
-/// The row of a job, or of what waits of an array.
+/// The row of a job, or of the pending part of an array.
 pub(super) fn row(queue: &Queue, job: u32) -> Option<&(String, String)> {
     queue.get(&job.to_string()).or_else(|| {
         let array = format!("{job}_[");
@@ -137,7 +137,7 @@ pub(super) fn row(queue: &Queue, job: u32) -> Option<&(String, String)> {
     })
 }
 
-/// Tells a script to end.
+/// Releases a script, so that it ends.
 pub(super) fn open(go: &PathBuf) -> Result<(), Error> {
     std::fs::write(go, "").map_err(Error::io("write", go))
 }

@@ -1,4 +1,4 @@
-//! What is done to jobs.
+//! Actions on jobs.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::soak::log::{Hold, Pause, now};
 use crate::soak::plan::Work;
 use crate::soak::stage::PATIENCE;
 
-/// What waits longer than this is seen waiting by two sweeps, if nothing is broken.
+/// Two polls see a job that is pending longer than this, without other faults.
 const SEEN_TWICE: Duration = Duration::from_secs(15);
 
 impl Player<'_> {
@@ -60,7 +60,7 @@ impl Player<'_> {
         self.cancel_waiting(work.user, job).await
     }
 
-    /// Accounting may never list what was cancelled before it could run, so slurmctld must have shown it.
+    /// Accounting may never list a job that was cancelled before it could run, so slurmctld must have shown it.
     pub(super) async fn cancel_waiting(&self, user: &str, job: u32) -> Result<(), Error> {
         self.run_as(user, &["scancel", &job.to_string()]).await?;
         let what = format!("job {job} is cancelled");
@@ -144,7 +144,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Accounting of 22.05 and 24.11 loses how the first run ended.
+    /// Accounting of 22.05 and 24.11 loses the end of the first run.
     pub(super) async fn finished_requeued(
         &self,
         work: &Work,
@@ -159,7 +159,7 @@ impl Player<'_> {
         let end_and_requeue = async {
             open(&go)?;
             self.ended(job).await?;
-            // Not in the second of its end, nor in the next one: no record could say what was first.
+            // Not in the second of its end or the next one, because no record could show the order.
             sleep(MIN_RUN_AGE * 2).await;
             self.stage.log.borrow_mut().requeued.insert(job);
             let id = job.to_string();
@@ -186,7 +186,7 @@ impl Player<'_> {
         for time in 0..=u8::from(twice) {
             sleep(MIN_RUN_AGE).await;
             if time > 0 {
-                // Slurm keeps the time of the last suspend or resume only: what is to be told has to be seen.
+                // Slurm stores only the time of the last suspend or resume, so each one must be seen by a poll.
                 self.stage.polled("ingest").await;
             }
             self.pause(job, "suspended", true).await?;
@@ -208,7 +208,7 @@ impl Player<'_> {
         self.ended(job).await
     }
 
-    /// It is over so soon that Slurm's record of the end may contradict what was done before, or tell it with another time.
+    /// It ends so soon that Slurm's record of the end may contradict the suspension, or give it another time.
     pub(super) async fn suspended_briefly(
         &self,
         work: &Work,
@@ -223,7 +223,7 @@ impl Player<'_> {
         self.pause(job, "suspended", false).await?;
         if resumed {
             sleep(MIN_RUN_AGE).await;
-            // Once it goes on it ends by itself.
+            // Once resumed, it ends by itself.
             open(&go)?;
             self.pause(job, "resumed", false).await?;
         }

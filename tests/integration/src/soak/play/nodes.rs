@@ -1,4 +1,4 @@
-//! What is done to nodes, and to the jobs on them.
+//! Actions on nodes and on the jobs on them.
 
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep};
@@ -82,7 +82,7 @@ impl Player<'_> {
         self.act(node, "resume", &reason).await
     }
 
-    /// Does something to a node, and waits until node-watcher must have seen it.
+    /// Performs an action on a node, and waits until node-watcher must have seen it.
     async fn act(&self, node: &str, what: &'static str, reason: &str) -> Result<(), Error> {
         let node_name = format!("NodeName={node}");
         let state = format!("State={}", what.to_uppercase());
@@ -93,7 +93,7 @@ impl Player<'_> {
         }
         let from = now();
         match self.run_as("root", &command).await {
-            // Its first answer got lost, it was asked again, and there was nothing left to resume.
+            // The first answer was lost and the command was retried, so there was nothing left to resume.
             Err(Error::Command { said, .. })
                 if what == "resume" && said.contains("Invalid node state") => {}
             done => done?,

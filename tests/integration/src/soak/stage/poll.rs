@@ -1,4 +1,4 @@
-//! One look at the queue for everybody: what waits and runs, and how it ended by slurmctld's own word.
+//! A shared poll of the queue: pending and running jobs, and ended ones with slurmctld's own state.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::Error;
 use crate::soak::Run;
 use crate::soak::log::Witness;
 
-/// How often the queue is looked at.
+/// Interval of the polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 impl Stage {
-    /// Looks at the queue until told to stop.
+    /// Polls the queue until stopped.
     pub(in crate::soak) async fn poll(&self) {
         let command = [
             "env",
@@ -50,7 +50,7 @@ impl Stage {
         self.looking.set(false);
     }
 
-    /// Waits until a look at the queue shows it.
+    /// Waits until a poll of the queue gives a value.
     pub(in crate::soak) async fn see<T>(
         &self,
         what: &str,
@@ -61,7 +61,7 @@ impl Stage {
         let seen = async {
             loop {
                 if polls.changed().await.is_err() {
-                    // Cannot be: the sender lives as long as self.
+                    // Cannot happen: the sender lives as long as self.
                     std::future::pending::<()>().await;
                 }
                 if let Some(value) = shows(&polls.borrow_and_update()) {
@@ -88,7 +88,7 @@ impl Stage {
     }
 }
 
-/// A line of the queue, if the run is over.
+/// Parses a line of the queue, if the run has ended.
 fn witness(columns: &[&str]) -> Option<(Run, Witness)> {
     const OVER: [&str; 9] = [
         "BOOT_FAIL",
@@ -107,7 +107,7 @@ fn witness(columns: &[&str]) -> Option<(Run, Witness)> {
     if !OVER.contains(&state) {
         return None;
     }
-    // What is left of an array has its id: `12_[4-7]`.
+    // The remainder of an array has the id of the array: `12_[4-7]`.
     let (job, task) = match id.split_once('_') {
         Some((array, task)) => (array, task.parse().ok()),
         None => (job, None),

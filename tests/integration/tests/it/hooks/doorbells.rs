@@ -1,4 +1,4 @@
-//! Every doorbell that arrives.
+//! Collects all doorbells.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NAME, PATIENCE};
 
-/// Takes doorbells and keeps them.
+/// Consumes and stores doorbells.
 #[derive(Clone, Default)]
 pub struct Doorbells(Arc<Mutex<Vec<Doorbell>>>);
 
@@ -25,7 +25,7 @@ impl Handler for Doorbells {
 }
 
 impl Doorbells {
-    /// Every reader of doorbells there is.
+    /// Starts all kinds of doorbell consumers.
     pub fn listen(&self, bus: &Bus, stop: &CancellationToken) {
         for consumer in CONSUMERS.iter().filter(|one| one.stream == MESH_HOOKS) {
             let (bus, doorbells, stop) = (bus.clone(), self.clone(), stop.clone());
@@ -40,7 +40,7 @@ impl Doorbells {
         self.0.lock().unwrap().clone()
     }
 
-    /// Names of the hooks that rang because something happened.
+    /// Names of the hooks that sent a doorbell, without probes.
     fn names(&self) -> BTreeSet<String> {
         let happened = self.all().into_iter().filter(|doorbell| !doorbell.probe);
         happened.map(|doorbell| doorbell.hook).collect()

@@ -1,4 +1,4 @@
-//! What users and disks can do to a submission by the lines of Slurm's Lua plugins: nothing.
+//! Users and disks cannot delay or block a submission through the lines of Slurm's Lua plugins.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,7 +11,7 @@ use super::PATIENCE;
 use super::doorbells::Doorbells;
 use super::site::Site;
 
-/// What `smesh hooks print` lets users have.
+/// Size of the users' file system, as printed by `smesh hooks print`.
 const USERS_BYTES: u64 = 4 << 20;
 
 /// Alice writes 110 MB into the file of lines, once through a descriptor that she keeps open.
@@ -27,12 +27,12 @@ pub async fn a_user_fills_nothing_that_others_need(site: &Site, doorbells: &Door
         (1..=USERS_BYTES).contains(&written),
         "alice wrote {written} bytes, and was to be stopped at {USERS_BYTES}"
     );
-    // Nor does she fill it with files.
+    // She cannot fill it with files either.
     let other = file.with_file_name("other");
     let create = ["sh", "-c", "! touch \"$1\"", "sh", other.to_str().unwrap()];
     cluster.ask("alice", &create).await.unwrap();
 
-    // Submissions go on, and slurmctld's lines, too.
+    // Submissions continue, and so do slurmctld's lines.
     let before = doorbells.count(|doorbell| doorbell.hook == "JobSubmit");
     let job = cluster.submit("bob", &[], "true").await.unwrap();
     cluster
@@ -44,7 +44,7 @@ pub async fn a_user_fills_nothing_that_others_need(site: &Site, doorbells: &Door
             doorbells.count(|doorbell| doorbell.hook == "JobSubmit") > before
         })
         .await;
-    // What she wrote was taken away with the lines: the next job's line is there again.
+    // Her data was removed together with the lines, so the next job's line is recorded again.
     let job = cluster.submit("bob", &[], "true").await.unwrap();
     doorbells
         .wait_for("a line of a user", |doorbell| {
@@ -53,7 +53,8 @@ pub async fn a_user_fills_nothing_that_others_need(site: &Site, doorbells: &Door
         .await;
 }
 
-/// A site whose lines are on a disk, as earlier versions had them: they are given up, so that slurmctld and sbatch wait for no disk.
+/// A site whose lines are on a disk, as in earlier versions. The lines are dropped, so that slurmctld and sbatch do not wait for the
+/// disk.
 pub async fn a_disk_that_hangs_holds_up_no_submission(site: &Site, nats: &str) {
     let lines = site.path("disk");
     let mut disk = LoopDisk::mount(&site.path("image"), &lines);
@@ -81,7 +82,7 @@ pub async fn a_disk_that_hangs_holds_up_no_submission(site: &Site, nats: &str) {
     assert!(former.iter().all(|(path, _)| !path.exists()));
 
     disk.freeze();
-    // That it comes back while the disk is frozen is the proof.
+    // The submission returns while the disk is frozen, so it does not wait for it.
     let submitted = site.cluster.submit("alice", &["--hold"], "true").await;
     disk.thaw();
     let job = submitted.unwrap();

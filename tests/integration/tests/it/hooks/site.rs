@@ -1,4 +1,4 @@
-//! A cluster with programs of its own at some hooks, on which `smesh hooks` installs ours.
+//! A cluster with a site's own programs at some hooks, on which `smesh hooks` installs ours.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +15,7 @@ use super::{NAME, PATIENCE};
 
 const BASE_PORT: u16 = 28_400;
 
-/// What the site has had at its hooks all along; nothing at the others.
+/// Hooks with a program of the site. The others are not set.
 const SITE: &[&str] = &[
     "PrologSlurmctld",
     "JobComp",
@@ -26,19 +26,19 @@ const SITE: &[&str] = &[
     "SuspendProgram",
 ];
 
-/// A cluster with a site's programs, and where our hooks go.
+/// A cluster with a site's programs, and the folders of our hooks.
 pub struct Site {
     pub cluster: Cluster,
     programs: Programs,
     folder: TempDir,
-    /// On a tmpfs: where Slurm's Lua plugins write.
+    /// Folder of the Lua plugins' lines, on a tmpfs.
     lines: TempDir,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
         let users = self.users_folder();
-        // Lazily: somebody may still be leaving.
+        // A lazy unmount, because a process may still be leaving.
         drop(
             std::process::Command::new("umount")
                 .arg("-l")
@@ -67,7 +67,7 @@ impl Site {
         }
         copy_program(&programs.hook, &path("mesh-hook"));
         for hook in SITE {
-            // A process per call, and what it was called with.
+            // One process per call, with its arguments.
             let ran = path("ran");
             script(
                 &path("site").join(hook),
@@ -107,12 +107,12 @@ impl Site {
         self.lines.path().join("lines/users")
     }
 
-    /// Where users' cli_filter.lua writes.
+    /// File of the users' cli_filter.lua.
     pub fn users_file(&self) -> PathBuf {
         self.users_folder().join("cli_filter.lines")
     }
 
-    /// Mounts the file system of users' lines as `smesh hooks print` says.
+    /// Mounts the file system of users' lines as printed by `smesh hooks print`.
     async fn mount_users(&self, plan: &Value) {
         let notes = plan["notes"].as_array().unwrap().iter();
         let line = notes
@@ -136,7 +136,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// `smesh hooks …`, as root on the controller.
+    /// Runs `smesh hooks …`, as root on the controller.
     pub async fn hooks(&self, args: &[&str]) -> Output {
         let mut command = Command::new(&self.programs.smesh);
         command
@@ -149,7 +149,7 @@ impl Site {
         command.output().await.unwrap()
     }
 
-    /// `smesh hooks flush --watch`, until it is dropped.
+    /// Runs `smesh hooks flush --watch` until dropped.
     pub fn watch(&self) -> tokio::process::Child {
         Command::new(&self.programs.smesh)
             .args(["hooks", "flush", "--watch", "--interval", "200ms"])
@@ -161,7 +161,7 @@ impl Site {
             .unwrap()
     }
 
-    /// As a person does it: install, copy the lines, restart.
+    /// As an operator does: install, copy the lines, restart.
     pub async fn install(&self) {
         let (program, config) = (self.path("mesh-hook"), self.path("hook.toml"));
         let (folder, conf) = (self.path("hooks"), self.cluster.slurm_conf());
@@ -253,7 +253,7 @@ impl Site {
             self.cluster.commands()
         );
         fs::write(self.path("mesh.toml"), text).unwrap();
-        // SlurmUser's are the hooks' files, as `smesh up` makes them.
+        // The hooks' files belong to SlurmUser, as with `smesh up`.
         for path in [&self.path("spool"), lines, &self.path("hook.toml")] {
             let status = std::process::Command::new("chown")
                 .arg("-R")
@@ -265,7 +265,7 @@ impl Site {
         }
     }
 
-    /// With what a program of the site was called.
+    /// Arguments of the calls of a site's program.
     fn ran(&self, hook: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path("ran")).unwrap().map(Result::unwrap);
         entries
@@ -279,7 +279,7 @@ impl Site {
             .collect()
     }
 
-    /// Waits until a program of the site was called so.
+    /// Waits until a site's program was called like this.
     pub async fn wait_ran(&self, hook: &str, enough: impl Fn(&[String]) -> bool) {
         let called = wait_for(hook, PATIENCE, async || {
             Ok(enough(&self.ran(hook)).then_some(()))
@@ -289,7 +289,7 @@ impl Site {
         }
     }
 
-    /// A login through PAM. The machine's own files stay as they are: only this process sees the changed one.
+    /// A login through PAM. The machine's own files are not changed: only this process sees the modified one.
     pub async fn log_in(&self) {
         let service = self.path("pam-su");
         let line = format!(

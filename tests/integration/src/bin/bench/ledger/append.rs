@@ -1,4 +1,4 @@
-//! How fast the ledger makes facts durable: decode, hash, chain and insert in its transactions, beside [`raw`] inserts.
+//! Speed of durable appends: decode, hash, chain and insert in the ledger's transactions, compared with [`raw`] inserts.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::process::cpu_time;
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
-/// Events of a transaction; the ledger's own default and its limit among them.
+/// Events per transaction, including the ledger's default and its limit.
 const BATCHES: [usize; 3] = [100, 500, 2_000];
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
@@ -34,7 +34,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         for batch in BATCHES {
             let (mut ours, mut bare) = (Vec::new(), Vec::new());
             let (mut our_cpu, mut bare_cpu) = (Duration::ZERO, Duration::ZERO);
-            // One round more than asked for: the first only warms up.
+            // One extra round: the first is a warm-up.
             for round in 0..=arguments.rounds {
                 let filled = location(&databases.create())?;
                 let (took, cpu) = append(&filled, &messages, batch).await?;
@@ -97,7 +97,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// Time that passed, and CPU time of this process.
+/// Elapsed time, and CPU time of this process.
 pub struct Stopwatch(Instant, Duration);
 
 impl Stopwatch {
@@ -133,7 +133,7 @@ async fn append(
     took
 }
 
-/// As it comes from the bus.
+/// An event as it arrives from the bus.
 pub fn message(event: &Event) -> anyhow::Result<(String, Bytes)> {
     Ok((subject::of(event)?, Bytes::from(event.encode_to_vec())))
 }

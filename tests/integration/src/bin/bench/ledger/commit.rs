@@ -1,4 +1,4 @@
-//! How long one fact takes to be durable when it comes alone, beside a commit of one row of the same size, with nothing else to it.
+//! Time until a single fact is durable, compared with a bare commit of one row of the same size.
 
 use std::time::{Duration, Instant};
 

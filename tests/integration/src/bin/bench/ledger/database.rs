@@ -1,4 +1,4 @@
-//! Databases as a site would have them, with what makes a commit durable.
+//! Databases configured as at a site, with durable commits.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use tempfile::TempDir;
 
-/// What PostgreSQL has by itself; the servers of tests have less, and are not durable.
+/// PostgreSQL's defaults. The servers of the tests have lower settings and are not durable.
 const DEFAULTS: &str = "shared_buffers = 128MB\nmax_wal_size = 1GB\nsynchronous_commit = on";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// Where databases of a kind are made; they go when it is dropped.
+/// Creates databases of one kind. They are deleted on drop.
 pub struct Databases {
     folder: TempDir,
     server: Option<Postgres>,
@@ -49,7 +49,7 @@ impl Databases {
         })
     }
 
-    /// The address of an empty one, as `ledger.db.url` has it.
+    /// URL of an empty database, as in `ledger.db.url`.
     pub fn create(&mut self) -> String {
         match &self.server {
             Some(server) => server.create_database(),
@@ -66,7 +66,7 @@ pub fn location(url: &str) -> anyhow::Result<Location> {
     Location::parse(url, &PathBuf::new()).map_err(anyhow::Error::msg)
 }
 
-/// The settings of the ledger's own connection that writes a file.
+/// Settings of the ledger's own writing connection to a file.
 pub fn sqlite(location: &Location) -> anyhow::Result<SqliteConnectOptions> {
     let Location::Sqlite(path) = location else {
         bail!("a file");
@@ -74,7 +74,7 @@ pub fn sqlite(location: &Location) -> anyhow::Result<SqliteConnectOptions> {
     Ok(mesh_db::sqlite::writer_options(path).create_if_missing(true))
 }
 
-/// Those of its connection to a server that matter here.
+/// Settings of its connection to a server, as far as they matter here.
 pub fn postgres(location: &Location) -> anyhow::Result<PgConnectOptions> {
     let Location::Postgres(options) = location else {
         bail!("a server");

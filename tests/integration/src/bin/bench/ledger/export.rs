@@ -1,4 +1,4 @@
-//! What a ledger holds in memory while somebody exports all of it, and how fast that is.
+//! Memory of a ledger during a complete export, and the speed of the export.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use mesh_testkit::{NatsServer, fixtures};
 use crate::process::{Memory, Running, program, wait_until};
 use crate::report::Line;
 
-/// It computes the tree over all entries first.
+/// The export first computes the tree over all entries.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub async fn measure(name: &str, url: &str, count: u32) -> anyhow::Result<[Line; 4]> {

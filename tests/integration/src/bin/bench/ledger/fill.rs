@@ -1,5 +1,5 @@
-//! Appends a history as the service does, in less time: the indexes that only queries need are made when everything is there, and the next
-//! facts are made while some are appended.
+//! Appends a history as the service does, but faster: indexes used only by queries are created at the end, and further events are
+//! generated during appends.
 
 use std::time::Instant;
 
@@ -14,12 +14,12 @@ use super::database::{postgres, sqlite};
 use super::history;
 use crate::report::Line;
 
-/// More than the ledger's own default: SQLite takes so many rows of the columns for queries with one statement.
+/// Larger than the ledger's default. SQLite inserts this many rows of the query columns with one statement.
 const BATCH: usize = 1_000;
-/// Batches that are made ahead.
+/// Number of batches generated ahead.
 const AHEAD: usize = 4;
 
-/// What one must know to read the lines.
+/// Note for readers of the report.
 pub const NOTE: &str = "filled in batches of 1,000, the indexes for queries made afterwards";
 
 pub async fn fill(name: &str, location: &Location, count: u32) -> anyhow::Result<[Line; 2]> {
@@ -56,7 +56,7 @@ fn make(count: u32, made: &mpsc::Sender<Vec<Record>>) -> anyhow::Result<()> {
         let (subject, body) = message(&event)?;
         facts.push(Record::event(&subject, body)?);
         if facts.len() == BATCH && made.blocking_send(std::mem::take(&mut facts)).is_err() {
-            // Whoever appends has failed, and says why.
+            // The appending side has failed and reports the error.
             return Ok(());
         }
     }
@@ -64,13 +64,13 @@ fn make(count: u32, made: &mpsc::Sender<Vec<Record>>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ledger's tables, for who may change them.
+/// The ledger's tables, with write access.
 enum Tables {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
 }
 
-/// Name and definition of each, as the database has them.
+/// Name and definition of each index, as in the database.
 type Indexes = Vec<(String, String)>;
 
 impl Tables {
@@ -81,7 +81,7 @@ impl Tables {
         })
     }
 
-    /// Drops every index that is neither a key nor unique.
+    /// Drops all indexes that are neither keys nor unique.
     async fn drop_indexes(&mut self) -> anyhow::Result<Indexes> {
         let indexes: Indexes = match self {
             Self::Sqlite(connection) => {
@@ -109,7 +109,7 @@ impl Tables {
 
     async fn create(&mut self, indexes: Indexes) -> anyhow::Result<()> {
         self.run(match self {
-            // In KiB, of this connection.
+            // In KiB, for this connection.
             Self::Sqlite(_) => "PRAGMA cache_size = -500000".into(),
             Self::Postgres(_) => "SET maintenance_work_mem = '500MB'".into(),
         })
@@ -118,7 +118,7 @@ impl Tables {
             self.run(definition).await?;
         }
         if let Self::Postgres(_) = self {
-            // As autovacuum would by and by: tables without statistics are looked into in any way.
+            // As autovacuum would do eventually. Without statistics, query plans are arbitrary.
             self.run("VACUUM ANALYZE".into()).await?;
         }
         Ok(())

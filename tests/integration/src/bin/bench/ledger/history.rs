@@ -1,5 +1,5 @@
-//! The history of a site that never was: a year of jobs of 500 people on three clusters, with what nodes, people and capture tell beside.
-//! Everything about a job follows from its number, so a query knows what there is to be found.
+//! A synthetic history: a year of jobs of 500 users on three clusters, with events of nodes, users and capture. All facts about a job
+//! follow from its number, so queries know the expected results.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,10 +20,10 @@ const USERS: u64 = 500;
 const ACCOUNTS: u64 = 40;
 const NODES: u64 = 600;
 const YEAR: i64 = 365 * 86_400;
-/// How many events a job comes to, with its part of what nodes and people do.
+/// Average number of events per job, including its share of node and user events.
 const EVENTS_PER_JOB: f64 = 7.1;
 
-/// Random, and the same every time.
+/// Deterministic random numbers.
 #[derive(Clone, Copy)]
 pub struct Dice(u64);
 
@@ -41,7 +41,7 @@ impl Dice {
         (z ^ (z >> 31)) % below
     }
 
-    /// Few numbers often, most seldom.
+    /// Small numbers often, large ones rarely.
     const fn skewed(&mut self, below: u64) -> u64 {
         let one = self.roll(1 << 20);
         let cubed = (((one * one) >> 20) * one) >> 20;
@@ -53,13 +53,13 @@ impl Dice {
     }
 }
 
-/// A history of so many events.
+/// A history with this many events.
 #[derive(Clone, Copy)]
 pub struct History {
     jobs: u64,
 }
 
-/// What there is to know about a job.
+/// The facts of a job.
 pub struct Life {
     pub cluster: &'static str,
     pub id: u32,
@@ -87,7 +87,7 @@ impl History {
     }
 
     pub fn life(self, job: u64) -> Life {
-        // Every tenth ten of jobs are the tasks of an array, and share what its first has.
+        // Every tenth group of ten jobs is an array, whose tasks share the facts of the first one.
         let is_array = job / 10 % 10 == 3;
         let first = if is_array { job / 10 * 10 } else { job };
         let id = |job: u64| u32::try_from(1_000 + job).unwrap_or(u32::MAX);
@@ -128,7 +128,7 @@ impl History {
         }
     }
 
-    /// A node that has events.
+    /// Name of a node with events.
     pub fn node(dice: &mut Dice) -> String {
         format!("n{:03}", dice.roll(NODES))
     }
@@ -138,12 +138,12 @@ fn person(user: u64) -> String {
     format!("user{user:03}")
 }
 
-/// The subject by which a person's OIDC provider knows them.
+/// Subject of a user at the OIDC provider.
 pub fn subject_of(user: &str) -> String {
     format!("subject-of-{user}")
 }
 
-/// So many events, in the order in which a ledger might get them: of time, but a few are late.
+/// This many events in a plausible order of arrival: by time, but a few are late.
 pub fn events(count: u32) -> impl Iterator<Item = Event> {
     let history = History::of(count);
     let mut waiting: BinaryHeap<Reverse<Known>> = BinaryHeap::new();
@@ -151,7 +151,7 @@ pub fn events(count: u32) -> impl Iterator<Item = Event> {
     std::iter::from_fn(move || {
         loop {
             let submitted = history.life(next).submitted;
-            // Nothing that comes from jobs to come may be before this.
+            // No event of a later job may precede this one.
             if waiting.peek().is_some_and(|known| known.0.at <= submitted) {
                 return waiting.pop().map(|known| known.0.event);
             }
@@ -162,7 +162,7 @@ pub fn events(count: u32) -> impl Iterator<Item = Event> {
     .take(count as usize)
 }
 
-/// An event when it becomes known.
+/// An event with its time of arrival.
 struct Known {
     at: DateTime<Utc>,
     event: Event,
@@ -189,7 +189,7 @@ impl PartialEq for Known {
 impl Eq for Known {}
 
 impl History {
-    /// What becomes known because of a job, and beside it.
+    /// Events caused by a job, and unrelated ones around it.
     fn around(self, number: u64) -> Vec<Known> {
         let life = self.life(number);
         let mut dice = Dice::new(number ^ 0xffff_0000);
@@ -260,7 +260,7 @@ impl Life {
         }
     }
 
-    /// From its submission to its final cost.
+    /// Events from submission to final cost.
     fn events(&self) -> Vec<Event> {
         let started = self.submitted + TimeDelta::seconds(self.waited);
         let ended = started + TimeDelta::seconds(self.ran);
@@ -366,7 +366,7 @@ impl Life {
         self.envelope(id, kind, at, ("job", key), payload)
     }
 
-    /// Something that happened when the job was submitted.
+    /// An unrelated event at the time of the submission.
     fn beside(
         &self,
         kind: EventType,

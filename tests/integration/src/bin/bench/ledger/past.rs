@@ -1,4 +1,4 @@
-//! A ledger that holds a year: how fast it is verified, how long queries take, what an export needs.
+//! A ledger with a year of events: speed of verifying, of queries and of an export.
 
 use super::database::{Databases, Kind, location};
 use super::fill::{NOTE, fill};

@@ -1,4 +1,4 @@
-//! How long a page takes by each filter, over HTTP, from a ledger that holds a year.
+//! Time of a page for each filter, over HTTP, from a ledger with a year of events.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::history::{Dice, History, Life, subject_of};
 use crate::report::{Line, Section, progress};
 use crate::stats::Sorted;
 
-/// Questions of each kind.
+/// Queries of each kind.
 const QUESTIONS: u32 = 200;
-/// A kind that takes long is asked less often.
+/// A slow kind gets fewer queries.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most entries of a page.
+/// Largest number of entries per page.
 const LIMIT: u32 = 100;
 
-/// What is asked about a job of the history, and what about nothing that there is.
+/// Builds a query about a job of the history, or about something that does not exist.
 type Ask = fn(&Life, &mut Dice) -> String;
 
 const PATHS: &[(&str, Ask, &str)] = &[
@@ -222,7 +222,7 @@ fn page(filter: &str, dice: &mut Dice) -> String {
     let order = ["asc", "desc"][dice.roll(2) as usize];
     let mut url = format!("/v1/events?limit={LIMIT}&order={order}");
     if !filter.is_empty() {
-        // Writing into a String cannot fail.
+        // Writing to a String cannot fail.
         write!(url, "&{filter}").ok();
     }
     url
@@ -244,7 +244,7 @@ impl Asker {
         Ok(Self { http, url })
     }
 
-    /// The times of questions about jobs of the history.
+    /// Times of queries about jobs of the history.
     async fn ask(
         &self,
         history: History,
@@ -254,7 +254,7 @@ impl Asker {
         let begun = Instant::now();
         let (mut times, mut found) = (Vec::new(), false);
         for _ in 0..QUESTIONS {
-            // Of the last ones not everything is there.
+            // The last jobs are incomplete.
             let job = history.life(dice.roll(history.jobs() * 9 / 10));
             let url = url(&job, dice);
             let start = Instant::now();
@@ -274,7 +274,7 @@ impl Asker {
     async fn get(&self, path: &str) -> anyhow::Result<String> {
         let answer = self.http.get(format!("{}{path}", self.url)).send().await?;
         let (status, text) = (answer.status(), answer.text().await?);
-        // A job may have had nothing but its submission, a node nothing at all.
+        // A job may have only its submission, and a node no event at all.
         if !status.is_success() && status != 404 {
             bail!("{path}: {status} {text}");
         }

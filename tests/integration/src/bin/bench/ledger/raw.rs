@@ -1,5 +1,5 @@
-//! The raw limit: the very rows that the ledger made, inserted into the same tables of an empty database, with the same settings, in
-//! transactions of the same size and by the same statements, which are the fastest known in each database.
+//! The raw limit: the ledger's rows are inserted into the same tables of an empty database, with the same settings and transaction
+//! sizes, by the same statements. These are the fastest known for each database.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::database::{postgres, sqlite};
 
 pub const TABLES: [&str; 4] = ["entries", "payloads", "event_index", "event_nodes"];
 
-/// Inserts the rows of a ledger; gives the time, and the CPU time of this process.
+/// Inserts the rows of a ledger. Returns the elapsed time, and the CPU time of this process.
 pub async fn insert(
     from: &Location,
     to: &Location,
     batch: usize,
 ) -> anyhow::Result<(Duration, Duration)> {
-    // The ledger makes tables, triggers and indexes.
+    // The ledger creates tables, triggers and indexes.
     Store::open(to, 1).await?.close().await;
     let mut tables = Vec::new();
     match to {
@@ -76,7 +76,7 @@ fn select(table: &str) -> String {
     format!("SELECT * FROM {table} ORDER BY seq")
 }
 
-/// The sequences of each transaction: the first table has one row for each.
+/// The sequences of each transaction. The first table has one row per sequence.
 fn batches(tables: &[Table], batch: usize) -> impl Iterator<Item = Range<i64>> {
     let count = tables.first().map_or(0, |table| table.seqs.len());
     (0..count as i64)
@@ -119,7 +119,7 @@ impl Table {
                     "BLOB" | "BYTEA" => Column::Bytes(all(rows, at)?),
                     _ => Column::Texts(all(rows, at)?),
                 };
-                // As many as the tables have, and the program ends soon.
+                // As many as the tables have columns, and the program ends soon.
                 Ok((&*column.name().to_owned().leak(), values))
             })
             .collect::<anyhow::Result<_>>()?;

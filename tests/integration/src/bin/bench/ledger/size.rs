@@ -1,4 +1,4 @@
-//! What events take on disk, and how many entries of indexes.
+//! Size of events on disk, and number of index entries.
 
 use ledger::Location;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
@@ -9,12 +9,12 @@ use super::raw::TABLES;
 #[derive(Default)]
 pub struct Size {
     pub bytes: i64,
-    /// Of all indexes, those of keys included; a table that is its own index has none.
+    /// Entries of all indexes, including keys. A table that is its own index has none.
     pub index_entries: i64,
 }
 
 impl Size {
-    /// Of a ledger that nobody has open.
+    /// For a ledger that no process has open.
     pub async fn of(location: &Location) -> anyhow::Result<Self> {
         let tables = TABLES.map(|table| format!("'{table}'")).join(", ");
         let mut size = Self::default();

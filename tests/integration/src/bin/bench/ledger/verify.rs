@@ -1,4 +1,4 @@
-//! How fast a ledger is verified, beside its limits: a bare read of the same rows, and SHA-256 of the same bytes.
+//! Speed of verifying a ledger, compared with its limits: a bare read of the same rows, and SHA-256 of the same bytes.
 
 use std::io::Cursor;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use super::database::{postgres, sqlite};
 use crate::process::cpu_time;
 use crate::report::Line;
 
-/// Entries that are verified without a database.
+/// Entries verified without a database.
 const IN_MEMORY: u64 = 100_000;
-/// Rows that are read at once, as the verification does.
+/// Rows per read, as in the verification.
 const PAGE: i64 = 1000;
 
-/// Verifying what a database has, and what an export of its first entries has.
+/// Verifies a database, and an export of its first entries.
 pub async fn measure(name: &str, location: &Location) -> anyhow::Result<Vec<Line>> {
     let (start, cpu) = (Instant::now(), cpu_time(std::process::id())?);
     let verified = verify_database(location, |_| ())
@@ -53,7 +53,7 @@ pub async fn measure(name: &str, location: &Location) -> anyhow::Result<Vec<Line
     Ok(lines)
 }
 
-/// Reads every row that the verification reads, and nothing else.
+/// Reads every row that the verification reads, and does nothing else.
 async fn read(location: &Location) -> anyhow::Result<Duration> {
     const ROWS: [&str; 4] = [
         "SELECT seq, id, leaf, chain FROM entries",
@@ -120,7 +120,7 @@ async fn entries(location: &Location, count: u64) -> anyhow::Result<Vec<StoredEn
     Ok(entries)
 }
 
-/// Leaves, chain and tree alone, on one core; and an export, which is parsed besides, on one and on all.
+/// Leaves, chain and tree alone, on one core. And an export, including parsing, on one core and on all.
 fn in_memory(name: &str, entries: &[StoredEntry]) -> anyhow::Result<Vec<Line>> {
     let count = entries.len() as f64;
     let rate = |took: Duration| count / took.as_secs_f64();
@@ -179,7 +179,7 @@ fn in_memory(name: &str, entries: &[StoredEntry]) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// An export of entries, signed by a key of its own.
+/// An export of entries, signed by a new key.
 fn export(entries: &[StoredEntry]) -> anyhow::Result<(Vec<u8>, PrivateKey)> {
     const ORIGIN: &str = "example.org/bench";
     let key = PrivateKey::new(ORIGIN, &[1; 32])?;

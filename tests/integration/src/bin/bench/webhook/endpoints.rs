@@ -1,4 +1,4 @@
-//! What many endpoints cost: memory of the dispatcher and of nats-server, CPU while nothing happens, and how long a start takes.
+//! Cost of many endpoints: memory of the dispatcher and of nats-server, idle CPU time, and duration of a start.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::stats::Sorted;
 /// Events to every endpoint.
 const EVENTS: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long nothing happens.
+/// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(15);
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {

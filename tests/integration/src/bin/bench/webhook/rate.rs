@@ -1,4 +1,5 @@
-//! As many signed deliveries as go, to a hundred receivers; beside the same HTTP client posting the same bodies to the same receivers.
+//! Maximum rate of signed deliveries to a hundred receivers, compared with the same HTTP client posting the same bodies to the same
+//! receivers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
 const ENDPOINTS: usize = 100;
-/// Requests of the bare client under way.
+/// Concurrent requests of the bare client.
 const UNDER_WAY: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -24,7 +25,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let deliveries = ENDPOINTS * arguments.fanned as usize;
     let (mut raw, mut ours, mut settled) = (vec![], vec![], vec![]);
     let (mut cpu, mut nats_cpu) = (vec![], vec![]);
-    // The first round opens connections and counts for neither.
+    // The first round opens connections and is not counted.
     for round in 0..=arguments.rounds {
         let first = 1 + round * arguments.fanned;
         let events: Vec<_> = (first..first + arguments.fanned).map(event).collect();
@@ -72,7 +73,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     })
 }
 
-/// Posts each body to each receiver; returns how long that took.
+/// Posts each body to each receiver. Returns the elapsed time.
 async fn post(receivers: &Receivers, bodies: Vec<(String, String)>) -> anyhow::Result<Duration> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let urls = receivers.urls();

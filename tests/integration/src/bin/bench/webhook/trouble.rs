@@ -1,4 +1,4 @@
-//! What healthy receivers see of others that hang, drip and refuse, and of deliveries that wait.
+//! Effect on healthy receivers of others that hang, drip and refuse, and of a backlog of deliveries.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +15,20 @@ use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
 const ENDPOINTS: usize = 100;
-/// Events a second, each to every endpoint.
+/// Events per second, each to every endpoint.
 const RATE: u32 = 10;
-/// Long enough for those that hang to have all requests under way that they may.
+/// Long enough for hanging receivers to reach their limit of concurrent requests.
 const WARM_UP: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What there is beside the 80 that answer.
+/// Receivers in addition to the 80 that answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
-    /// 20 more.
+    /// 20 more healthy ones.
     Healthy,
-    /// 20 in trouble.
+    /// 20 faulty ones.
     Sick,
-    /// The same, and many deliveries that wait.
+    /// 20 faulty ones, and a large backlog of deliveries.
     Waiting,
 }
 
@@ -47,7 +47,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let (seconds, rounds) = (arguments.seconds, arguments.rounds);
     let mut there = 0;
     let mut times = [const { Vec::<Vec<Duration>>::new() }; 3];
-    // By turns, each beginning anew and the first of them another one each time: what else the machine does falls on all of them.
+    // The cases alternate, each with a fresh start and in rotating order, so that other load on the machine affects all of them.
     for round in 0..rounds as usize {
         for turn in 0..Beside::ALL.len() {
             let n = (round + turn) % Beside::ALL.len();
@@ -117,7 +117,7 @@ async fn started(kind: impl Fn(usize) -> Kind) -> anyhow::Result<World> {
     .await
 }
 
-/// From the call of publish to the complete POST, for those that answer in every case.
+/// From the publish call to the complete POST, for the receivers that answer in every case.
 async fn load(world: &mut World, seconds: u32) -> anyhow::Result<Vec<Duration>> {
     offer(world, 1, WARM_UP).await?;
     offer(world, 1 + RATE * WARM_UP, seconds).await
@@ -166,7 +166,7 @@ async fn offer(world: &mut World, first: u32, seconds: u32) -> anyhow::Result<Ve
     Ok(times.collect())
 }
 
-/// Has so many deliveries wait for the receivers that refuse: copies of one that waits, while the dispatcher is away.
+/// Creates a backlog for the refusing receivers: copies of one pending delivery, made while the dispatcher is stopped.
 async fn wait(world: &mut World, count: u32) -> anyhow::Result<u64> {
     let mut event: Event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(1_000_000));
     event.occurred_at = Some(timestamp(chrono::Utc::now()));
@@ -190,7 +190,7 @@ async fn wait(world: &mut World, count: u32) -> anyhow::Result<u64> {
         "CREATE TEMP TABLE one AS SELECT * FROM deliveries WHERE state = 'waiting' AND status = 0 AND attempts > 0 LIMIT 5",
         "CREATE TEMP TABLE copies AS WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < $1 / 5)
              SELECT one.* FROM one, number",
-        // Ids as those of events are.
+        // Ids in the form of event ids.
         "UPDATE copies SET next_at = unixepoch() * 1000 + abs(random() % 3600000),
              event_id = lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-8' || substr(hex(randomblob(2)), 2) || '-8'
                  || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))",

@@ -1,4 +1,4 @@
-//! A dispatcher in a process of its own, on a server of its own, with receivers that answer, hang, drip or refuse.
+//! A dispatcher as a separate process with its own server, and receivers that answer, hang, drip or refuse.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,27 +21,27 @@ use tokio::task::JoinSet;
 use crate::load::{SECRET, servers};
 use crate::process::{Memory, Running, cpu_time, program, wait_until};
 
-/// How a receiver behaves.
+/// Behaviour of a receiver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Answers at once.
     Healthy,
-    /// Takes the request and never answers.
+    /// Accepts the request and never answers.
     Hung,
-    /// Answers at once, with a body that never ends.
+    /// Answers at once, with an endless body.
     Dripping,
-    /// Takes no connection.
+    /// Refuses connections.
     Refusing,
 }
 
-/// When each request came first, and how many times, by number of the receiver and `webhook-id`.
+/// First arrival and number of requests, by number of the receiver and `webhook-id`.
 pub type Arrivals = HashMap<(usize, String), (Instant, u32)>;
 
-/// HTTP receivers, each on a port of its own. Those that hang, drip or refuse note nothing.
+/// HTTP receivers, each on its own port. Those that hang, drip or refuse record nothing.
 pub struct Receivers {
     arrivals: Arc<Mutex<Arrivals>>,
     ports: Vec<Port>,
-    // Ends with it.
+    // Aborted on drop.
     _serving: JoinSet<()>,
 }
 
@@ -65,7 +65,7 @@ impl Receivers {
             if let Some(app) = app {
                 let listener = TcpListener::bind(port.address()).await?;
                 serving.spawn(async move {
-                    // It ends with the measurement.
+                    // Ends with the measurement.
                     axum::serve(listener, app).await.ok();
                 });
             }
@@ -78,7 +78,7 @@ impl Receivers {
         })
     }
 
-    /// The addresses, by number.
+    /// URLs, by number.
     pub fn urls(&self) -> Vec<String> {
         let url = |port: &Port| format!("http://{}/", port.address());
         self.ports.iter().map(url).collect()
@@ -88,10 +88,10 @@ impl Receivers {
         self.arrivals().len()
     }
 
-    /// Everything that came so far; they begin anew.
+    /// Takes all arrivals so far and resets the receivers.
     ///
     /// # Errors
-    /// If something came twice: then the times mean nothing.
+    /// If a request is duplicated. The times then mean nothing.
     pub fn take(&self) -> anyhow::Result<Arrivals> {
         let arrivals = std::mem::take(&mut *self.arrivals());
         let twice = arrivals.values().filter(|(_, times)| *times > 1).count();
@@ -101,10 +101,10 @@ impl Receivers {
         Ok(arrivals)
     }
 
-    /// Waits until so many have come.
+    /// Waits until this many requests have arrived.
     ///
     /// # Errors
-    /// If they have not by then: they are lost as far as this measurement goes.
+    /// If they have not arrived in time. They count as lost.
     pub async fn wait_for(&self, count: usize, patience: Duration) -> anyhow::Result<()> {
         let until = Instant::now() + patience;
         while self.count() < count {
@@ -141,9 +141,9 @@ async fn drip() -> Body {
     Body::from_stream(drops)
 }
 
-/// A dispatcher at work on an endpoint for each receiver.
+/// A dispatcher with one endpoint per receiver.
 pub struct World {
-    /// One, or those of a cluster.
+    /// A single server or a cluster.
     pub nats: Vec<NatsServer>,
     pub bus: Bus,
     pub receivers: Receivers,
@@ -152,7 +152,7 @@ pub struct World {
 }
 
 impl World {
-    /// Starts it; endpoints are numbered, `settings` are the lines of one.
+    /// Starts the dispatcher. Endpoints are numbered, and `settings` are the configuration lines of each.
     pub async fn start(
         kinds: &[Kind],
         settings: impl Fn(Kind) -> &'static str,
@@ -160,7 +160,7 @@ impl World {
         Self::start_on(1, kinds, settings).await
     }
 
-    /// The same on so many nats-servers, each of which has every stream.
+    /// The same with several nats-servers, each with all streams.
     pub async fn start_on(
         count: usize,
         kinds: &[Kind],
@@ -195,7 +195,7 @@ impl World {
         Ok(world)
     }
 
-    /// Memory of nats-server in MiB, of all of them together.
+    /// Total memory of the nats-servers, in MiB.
     pub fn nats_memory(&self) -> anyhow::Result<f64> {
         let memory = |pid| Ok(Memory::of(pid)?.resident);
         self.nats
@@ -205,7 +205,7 @@ impl World {
             .sum()
     }
 
-    /// CPU time of nats-server so far, of all of them together.
+    /// Total CPU time of the nats-servers so far.
     pub fn nats_cpu(&self) -> anyhow::Result<Duration> {
         self.nats
             .iter()
@@ -214,7 +214,7 @@ impl World {
             .sum()
     }
 
-    /// Until the bus has the consumer of every endpoint, so that no event passes one by.
+    /// Waits until the bus has the consumers of all endpoints, so that no event is missed.
     async fn wait_for_consumers(&mut self) -> anyhow::Result<()> {
         let count = self.receivers.ports.len();
         wait_until(
@@ -229,23 +229,23 @@ impl World {
         .await
     }
 
-    /// Ends the dispatcher in order.
+    /// Stops the dispatcher in order.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         self.dispatcher.stop()
     }
 
-    /// Starts it again.
+    /// Restarts the dispatcher.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.dispatcher = spawn(&self.folder)?;
         Ok(())
     }
 
-    /// Its database.
+    /// Path of its database.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("webhook-dispatcher.db")
     }
 
-    /// Waits until the bus was told of so many outcomes.
+    /// Waits until this many outcomes are published.
     pub async fn wait_outcomes(&mut self, count: u64) -> anyhow::Result<()> {
         let client = async_nats::connect(self.nats[0].url()).await?;
         let mut audit = async_nats::jetstream::new(client)

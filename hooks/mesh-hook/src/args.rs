@@ -38,7 +38,7 @@ pub enum Invocation {
     Send(Options),
     /// Options of the sender.
     Chain {
-        /// How to ring.
+        /// Options of the sender.
         options: Options,
         /// The site's program.
         program: OsString,

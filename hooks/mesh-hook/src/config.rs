@@ -20,47 +20,48 @@ const MAX_TIMEOUT_MS: u64 = 200;
 /// Renamed keys, old and new. An old key is refused with an error that names the new one.
 const RENAMED_KEYS: &[(&str, &str)] = &[("deadline_ms", "nats.timeout_ms")];
 
-/// The configuration.
+/// Content of `hook.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Slurm's ClusterName.
     pub cluster: String,
-    /// How to reach NATS.
+    /// Connection to NATS.
     pub nats: Nats,
-    /// Folder for doorbells while NATS is away. On a local disk: a hanging network file system would hang the hook.
+    /// Folder of doorbells while NATS is unavailable. Must be on a local disk: a hanging network file system would hang the hook.
     pub spool: PathBuf,
-    /// Folder of the lines that job_submit.lua and cli_filter.lua append; none if there is no such plugin.
+    /// Folder of the lines appended by job_submit.lua and cli_filter.lua. `None` without such a plugin.
     #[serde(default)]
     pub lines: Option<PathBuf>,
-    /// Folder on a tmpfs in which calls under way are counted; one of the user's own in /dev/shm if none is named.
+    /// Folder on a tmpfs that counts the calls under way. By default, a folder of the present user in /dev/shm.
     #[serde(default)]
     pub slots: Option<PathBuf>,
-    /// The Unix user nats-server runs as. Before the password goes to an address of this machine, the socket there must be this
-    /// user's; without it nothing is checked.
+    /// Uid of nats-server. The password is sent to an address of this machine only if the socket there belongs to this user. Not
+    /// checked if `None`.
     #[serde(default)]
     pub server_uid: Option<u32>,
-    /// How much the spool may hold. When it is full, new doorbells are dropped and ingest's sweep finds those jobs.
+    /// Size limit of the spool in bytes. When it is full, new doorbells are dropped, and ingest finds those jobs in its next poll.
     #[serde(default = "default_max_spool_bytes")]
     pub max_spool_bytes: u64,
 }
 
-/// How to reach NATS.
+/// Connection to NATS.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nats {
-    /// `nats://host:port`; several are tried in turn, separated by commas. Best an IP address: a name has to be looked up first.
+    /// `nats://host:port`. Several, separated by commas, are tried in turn. Prefer an IP address, because a name must be looked up
+    /// first.
     pub url: String,
     /// User.
     #[serde(default)]
     pub user: Option<String>,
-    /// Password. The file that it is in may not be read by others.
+    /// Password. The file must not be readable by other users.
     #[serde(default)]
     pub password: Option<SecretString>,
     /// File with the password, instead of `password`.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// How long it may take, connecting included, in milliseconds.
+    /// Time limit in milliseconds, including connecting.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
 }
@@ -84,7 +85,7 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// The file is not a hook.toml.
+    /// The file is not a valid hook.toml.
     #[error("{path}: {message}")]
     Parse {
         /// File.
@@ -92,7 +93,7 @@ pub enum Error {
         /// The parser's message, on one line.
         message: String,
     },
-    /// A value cannot be used.
+    /// A value is invalid.
     #[error("{path}: {key}: {problem}")]
     Value {
         /// File.

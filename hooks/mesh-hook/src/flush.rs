@@ -76,7 +76,7 @@ pub enum Error {
     /// Reading lines that were already taken from their file.
     #[error(transparent)]
     Lines(#[from] lines::Error),
-    /// What was taken of them.
+    /// Reading lines that were taken from their file.
     #[error("read lines in {path}: {source}")]
     Taken {
         /// Their folder.

@@ -21,7 +21,7 @@ use crate::report::{report, warn};
 /// This program, even if an upgrade has replaced its file meanwhile.
 pub const MYSELF: &str = "/proc/self/exe";
 
-/// Longest start of a sender. A sender that is older counts as possibly blocked on the disk.
+/// Time limit until a sender holds its slot. The system ends a slower one with an alarm.
 const MAX_START_TIME: Duration = Duration::from_secs(10);
 
 /// Stack of the watchdog thread, in bytes. It needs very little.

@@ -21,7 +21,7 @@ pub use folder::{Folder, Source, Taken, USERS};
 /// Folder of the lines if the configuration names none.
 pub const DEFAULT_FOLDER: &str = "/run/slurm-mesh/lines";
 
-/// Most jobs per file that get a doorbell. Further jobs are found by a regular poll.
+/// Most jobs per file that get their own doorbell. One doorbell for a poll of all jobs covers the others.
 const MAX_JOBS: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,12 +19,12 @@ pub const RENAMED_KEYS: RenamedKeys = &[("database_url", "db.url")];
 pub struct Config {
     /// The price book, relative to the configuration file. Empty: no costs are computed.
     pub price_book: PathBuf,
-    /// How often the price book is looked at for changes.
+    /// Interval of the checks for changes of the price book.
     #[serde(with = "humantime_serde")]
     pub reload_interval: Duration,
-    /// How many messages at most are handled in one transaction.
+    /// Maximum number of messages in one transaction.
     pub batch_size: usize,
-    /// NodeSelector costs are stored.
+    /// Database of the costs.
     pub db: Database,
     /// The former name of `db.url`.
     database_url: Option<IgnoredAny>,

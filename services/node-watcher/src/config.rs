@@ -10,14 +10,14 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 /// Keys of the section that were renamed.
 pub const RENAMED_KEYS: RenamedKeys = &[("max_interval", "max_poll_interval")];
 
-/// How nodes are watched.
+/// Intervals of the polls.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How often Slurm is asked.
+    /// Interval of the polls.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// Longest pause between two questions while Slurm is slow or away.
+    /// Longest interval while Slurm is slow or unavailable.
     #[serde(with = "humantime_serde")]
     pub max_poll_interval: Duration,
 }

@@ -11,16 +11,16 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 pub const RENAMED_KEYS: RenamedKeys =
     &[("queue_interval", "poll_interval"), ("batch", "batch_size")];
 
-/// How the explainer works.
+/// Settings of the explainer.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How often the queue snapshot is looked at.
+    /// Interval of reading the queue snapshot.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// How many events are handled in one go.
+    /// Maximum number of events per batch.
     pub batch_size: usize,
-    /// How many shards of state are written at the same time.
+    /// Maximum number of shards written concurrently.
     pub concurrency: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Who may ask what: every route of every service, for every kind of caller, over the Unix socket and over TCP.
+//! Access control: every route of every service, for every kind of caller, over the Unix socket and over TCP.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use crate::mesh::Mesh;
 use crate::others::{as_other, with_an_event_of_alice};
 
-/// What a route says to whom, in this order: nobody over TCP; a wrong token; over TCP the owner, another user, the coordinator of the
-/// account, an auditor, an administrator; over the Unix socket another user, and root.
+/// A request and the expected status per caller, in this order: over TCP without a token, with a wrong token, the owner, another user,
+/// the coordinator of the account, an auditor, an administrator; over the Unix socket another user, and root.
 type Row = (&'static str, &'static str, [u16; 9]);
 
 const CALLERS: [&str; 9] = [
@@ -26,31 +26,31 @@ const CALLERS: [&str; 9] = [
     "unix root",
 ];
 
-/// Everybody who is somebody; what they see is tested beside.
+/// Every authenticated caller. Other tests check what each of them sees.
 const ALL: [u16; 9] = [401, 401, 200, 200, 200, 200, 200, 200, 200];
-/// Who may see alice's job 7 of the account physics.
+/// Callers who may see alice's job 7 of the account physics.
 const ALICES: [u16; 9] = [401, 401, 200, 404, 200, 200, 200, 404, 200];
-/// Nobody has such a thing.
+/// Does not exist for any caller.
 const MISSING: [u16; 9] = [401, 401, 404, 404, 404, 404, 404, 404, 404];
-/// Everybody who is somebody is told what is wrong.
+/// Every authenticated caller gets a description of the fault.
 const WRONG: [u16; 9] = [401, 401, 400, 400, 400, 400, 400, 400, 400];
-/// Who may ask about alice.
+/// Callers who may query alice's data.
 const ABOUT_ALICE: [u16; 9] = [401, 401, 200, 403, 200, 200, 200, 403, 200];
 const WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 200, 200, 403, 200];
 const ADMINS: [u16; 9] = [401, 401, 403, 403, 403, 403, 200, 403, 200];
-/// Everybody is told that something is missing in what they sent.
+/// Every authenticated caller learns that the body is missing.
 const WITHOUT_BODY: [u16; 9] = [401, 401, 400, 400, 400, 400, 400, 400, 400];
 const OPEN: [u16; 9] = [200; 9];
-/// Who has events told once more to the operator's endpoint; for users it does not exist.
+/// Callers who may replay events to the operator's endpoint. For users it does not exist.
 const TO_THE_OPERATORS: [u16; 9] = [401, 401, 400, 400, 400, 403, 201, 400, 201];
-/// An endpoint of the operator that is never told anything by itself.
+/// An endpoint of the operator that gets no events by itself.
 const PIPELINE: &str = "[[webhook-dispatcher.endpoints]]\nname = 'pipeline'\nurl = 'http://127.0.0.1:1/'\nallow_http = true\n\
     allow_private = ['127.0.0.0/8']\nsecret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'\ntypes = ['job.boot_fail']\n";
 
-/// Path of the route, what is asked, what is answered. Every route of the routers has a line here, or this test fails.
+/// Route and its row. The test fails if a route of the routers has no row.
 const MATRIX: &[(&str, Row)] = &[
     ("/livez", ("GET", "/livez", OPEN)),
-    // Without Slurm it is not ready, and says so to everybody.
+    // Without Slurm it is not ready, and any caller may know.
     ("/readyz", ("GET", "/readyz", [503; 9])),
     ("/metrics", ("GET", "/metrics", WATCHERS)),
     ("/v1/whoami", ("GET", "/v1/whoami", ALL)),
@@ -101,16 +101,16 @@ const MATRIX: &[(&str, Row)] = &[
     ),
     ("/v1/ledger/keys", ("GET", "/v1/ledger/keys", ALL)),
     ("/v1/ledger/keys", ("POST", "/v1/ledger/keys", ADMINS)),
-    // Nothing is missing of a ledger that is whole.
+    // A complete ledger has nothing to resume.
     ("/v1/ledger/resume", ("POST", "/v1/ledger/resume", ADMINS)),
-    // A signature proves it, whoever brings it.
+    // The signature is the proof, so any caller may submit it.
     (
         "/v1/ledger/contradictions",
         ("POST", "/v1/ledger/contradictions", WRONG),
     ),
     ("/v1/ledger/export", ("GET", "/v1/ledger/export", WATCHERS)),
     ("/v1/replays", ("GET", "/v1/replays", ALL)),
-    // Nothing is asked for; who is let in is told so.
+    // An empty request. Authorized callers get a description of the fault.
     ("/v1/replays", ("POST", "/v1/replays", WRONG)),
     ("/v1/replays/{id}", ("GET", "/v1/replays/x", MISSING)),
     ("/v1/replays/{id}", ("DELETE", "/v1/replays/x", MISSING)),
@@ -127,7 +127,7 @@ const MATRIX: &[(&str, Row)] = &[
         ("GET", "/v1/queue/testbed/99", MISSING),
     ),
     ("/v1/webhooks", ("GET", "/v1/webhooks", ALL)),
-    // Who may make which is tested with the dispatcher; here nothing is said of what is to be made.
+    // The dispatcher's tests check who may create which endpoint. Here the request has no body.
     ("/v1/webhooks", ("POST", "/v1/webhooks", WITHOUT_BODY)),
     (
         "/v1/webhooks/openapi.json",
@@ -178,7 +178,7 @@ const MATRIX: &[(&str, Row)] = &[
     ("/no/such/route", ("GET", "/no/such/route", MISSING)),
 ];
 
-/// Tested by streams and gRPC clients elsewhere; that nobody gets in without a token is tested here.
+/// Tested elsewhere with streams and gRPC clients. This test only checks that a token is required.
 const OTHERWISE: &[&str] = &[
     "/v1/events/stream",
     "/mesh.ledger.v1.EventsService/{*method}",
@@ -293,7 +293,7 @@ async fn every_route_answers_everybody_as_they_may() {
         );
     }
 
-    // What those see who are answered, and what the audit has of it.
+    // Number of results for a caller, and what the audit records of it.
     let jobs = async |name: &str, query: &str| -> usize {
         let url = format!("http://{address}/v1/events?{query}");
         let request = http.get(url).bearer_auth(&tokens[name]);
@@ -345,7 +345,7 @@ async fn every_route_answers_everybody_as_they_may() {
         })
         .collect();
     readers.sort();
-    // Each once; not alice, who read what is hers, and not bob, who was shown nothing.
+    // One record each. None for alice, who read her own data, and none for bob, who got no data.
     assert_eq!(
         readers,
         [
@@ -357,7 +357,7 @@ async fn every_route_answers_everybody_as_they_may() {
     );
 }
 
-/// Puts this in place of `[mesh.api]` of mesh.toml.
+/// Replaces `[mesh.api]` of mesh.toml.
 fn configure(mesh: &Mesh, api: &str) {
     let path = mesh.path("mesh.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -389,11 +389,11 @@ fn curl(mesh: &Mesh, method: &str, path: &str, body: &str) -> u16 {
     String::from_utf8_lossy(&output.stdout).parse().unwrap()
 }
 
-/// Every path that the services' routers and the server have, as axum shows them.
+/// Every path of the services' routers and of the server, as axum prints them.
 async fn routes(mesh: &Mesh) -> Vec<String> {
     let path = mesh.path("routes.toml");
     let text = std::fs::read_to_string(mesh.path("mesh.toml")).unwrap();
-    // A data directory of its own, and no NATS: nothing is asked of these.
+    // A separate data directory and no NATS: these routers get no requests.
     let folder = mesh.path("routes");
     std::fs::create_dir(&folder).unwrap();
     mesh_testkit::write_private(&path, &text);
@@ -425,7 +425,7 @@ async fn routes(mesh: &Mesh) -> Vec<String> {
             let shown = format!("{router:?}");
             shown
                 .split('"')
-                // axum's own entries are for what no route has.
+                // axum's internal entries handle requests without a route.
                 .filter(|text| text.starts_with('/') && text.len() > 1)
                 .filter(|text| !text.contains("__private__axum"))
                 .map(str::to_owned)

@@ -29,7 +29,7 @@ fn a_price_book_is_checked_by_what_jobs_must_cost() {
         good.status.success() && stdout(&good).contains("0 cost something else"),
         "{good:?}"
     );
-    // The book that `smesh init` wrote has other nodes, and no prices yet.
+    // The book written by `smesh init` has other nodes, and no prices yet.
     let own = mesh.run(&["price", "check", &checks]);
     assert!(
         !own.status.success() && stdout(&own).contains("expected 0.36 EUR, it has no price"),
@@ -142,7 +142,7 @@ fn hooks_without_a_configuration_are_told_what_to_do() {
         assert_eq!(output.status.code(), Some(status), "{said}");
         assert!(said.contains(file) && said.contains(advice), "{said}");
     }
-    // Nothing named: the one of the data directory that mesh.toml names, which `smesh up` has not written yet.
+    // Without an argument: the file in the data directory that mesh.toml names, which `smesh up` has not written yet.
     let output = mesh.run(&["hooks", "flush"]);
     assert_eq!(output.status.code(), Some(78));
     assert!(stderr(&output).contains("data/hook.toml") && stderr(&output).contains("smesh up"));

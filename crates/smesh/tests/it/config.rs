@@ -1,4 +1,4 @@
-//! What is wrong is said in one line that names it, with an exit status that is not 0.
+//! A configuration fault is reported in one line that names it, with a non-zero exit status.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use crate::mesh::{Mesh, stderr, stdout};
 
-/// `smesh up` with another mesh.toml must end with a status and a line that holds a text.
+/// `smesh up` with an edited mesh.toml must end with this status and a line that contains the text.
 fn refused(edit: impl Fn(String) -> String, code: i32, expected: &str) {
     let mesh = Mesh::init();
     let text = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
@@ -150,7 +150,7 @@ fn a_program_planted_in_the_working_directory_is_not_run() {
         fs::write(&planted, "#!/bin/sh\ntouch planted-ran\n").unwrap();
         fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    // Empty and relative folders of a search path mean the working directory.
+    // Empty and relative folders in a search path mean the working directory.
     let output = mesh
         .smesh(&["up"])
         .env_remove("NATS_SERVER_BIN")

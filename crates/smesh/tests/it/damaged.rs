@@ -1,11 +1,11 @@
-//! A damaged database: its service fails alone and says what to do, the others go on, and the command recovers it.
+//! A damaged database: only its service fails and reports what to do, the others continue, and a command recovers the file.
 
 use std::fs;
 use std::path::Path;
 
 use crate::mesh::{Mesh, stderr, stdout};
 
-/// SQLite's.
+/// Page size of SQLite, in bytes.
 const PAGE: usize = 4096;
 const SERVICES: &[(&str, &str)] = &[
     ("ledger", "ledger.db"),
@@ -13,7 +13,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("webhook-dispatcher", "webhook-dispatcher.db"),
 ];
 
-/// Overwrites a page, counted from the front or, if negative, from the back.
+/// Overwrites a page, counted from the start or, if negative, from the end.
 fn overwrite(path: &Path, page: isize) {
     let mut bytes = fs::read(path).unwrap();
     let pages = bytes.len() / PAGE;
@@ -26,7 +26,7 @@ fn overwrite(path: &Path, page: isize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Names of conditions of a service that its file or its work do not hold.
+/// Failed conditions of a service that concern its file or its work.
 fn said_of(mesh: &Mesh, service: &str) -> String {
     ["file", "running"]
         .map(|what| mesh.problem(&format!("{service}.{what}")))
@@ -74,7 +74,7 @@ fn recovers(service: &'static str, file: &str, page: isize) {
     mesh.wait_until("costs are computed again", || {
         !mesh.path(&format!("data/{file}.compute-again")).exists()
     });
-    // It was looked at as a whole again.
+    // The recovered file was checked completely.
     let log = fs::read_to_string(mesh.path("up.log")).unwrap();
     let since = log.rfind("nats-server started").unwrap();
     assert!(!log[since..].contains("is damaged"), "{}", &log[since..]);

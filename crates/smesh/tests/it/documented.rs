@@ -1,14 +1,14 @@
-//! Every command line of `smesh` in the project's pages is one that it takes.
+//! Every command line of `smesh` in the documentation is valid.
 
 use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use smesh::cli::Cli;
 
-/// Stands for `<id>` in a page.
+/// Replaces `<id>` in a page.
 const ID: &str = "75e9d09e-b590-8c89-bd6d-e2ec838d8006";
 
-/// The pages below a folder; what was built or fetched has none of ours.
+/// Finds the pages below a folder. Build output and dependencies are skipped.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -24,7 +24,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The command lines in a page's code blocks, without comments and what follows in a shell.
+/// The command lines in a page's code blocks, without comments and further shell commands.
 fn commands(page: &str) -> Vec<String> {
     let mut is_block = false;
     let mut commands = Vec::new();
@@ -40,7 +40,7 @@ fn commands(page: &str) -> Vec<String> {
         let ends = [" #", "  ", " &&", " |", " >", " —"];
         let end = ends.iter().filter_map(|end| text.find(end)).min();
         let command = text[..end.unwrap_or(text.len())].replace("<id>", ID);
-        // Forms, such as `add|list …`, are no command lines.
+        // Synopses such as `add|list …` are not command lines.
         if !command.contains(['…', '|', '[']) {
             commands.push(command);
         }
@@ -48,7 +48,7 @@ fn commands(page: &str) -> Vec<String> {
     commands
 }
 
-/// Words as a shell splits them; pages use single and double quotes only around whole words.
+/// Splits words as a shell does. Pages use quotes only around whole words.
 fn words(command: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;

@@ -1,5 +1,5 @@
-//! Somebody with every right puts an old ledger back and goes on from there, with the signing key: kept checkpoints tell, and the doctor says
-//! what the streams no longer have.
+//! An attacker with full access restores an old ledger and continues from there, with the signing key. Stored checkpoints prove it,
+//! and the doctor reports what is missing from the streams.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::{publish, with_an_event_of_alice};
 
-/// A ledger on SQLite.
+/// Files of a ledger on SQLite.
 pub const DATABASE: [&str; 3] = ["ledger.db", "ledger.db-wal", "ledger.db-shm"];
-/// Its key, and what that signed last.
+/// The signing key and the last note it signed.
 pub const KEY: [&str; 2] = ["ledger-checkpoint.key", "ledger-checkpoint.key.last"];
 
-/// What `smesh` has seen of ledgers.
+/// Checkpoints of ledgers that `smesh` has seen.
 const KNOWN: &str = "known_ledgers.json";
 
 pub fn copy(from: &Path, to: &Path, files: &[&str]) {
@@ -29,7 +29,7 @@ pub fn copy(from: &Path, to: &Path, files: &[&str]) {
     }
 }
 
-/// Publishes a job, and waits until a checkpoint signs more than that many entries. Gives the checkpoint.
+/// Publishes a job, waits until a checkpoint covers more than this many entries, and returns the checkpoint.
 pub async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
     let event = fixtures::job_event(EventType::JobStarted, fixtures::job(job));
     publish(mesh, &event).await;
@@ -42,7 +42,7 @@ pub async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
     newest()
 }
 
-/// The second line of a checkpoint.
+/// Tree size, from the second line of a checkpoint.
 pub fn size_of(note: &str) -> u64 {
     let size = note.lines().nth(1);
     size.and_then(|size| size.parse().ok()).unwrap_or_default()
@@ -64,17 +64,17 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
     std::fs::write(mesh.path("keys"), &keys).unwrap();
     mesh.end("-TERM");
 
-    // Who writes the database but has no key leaves what was signed last, and nothing else has to be kept to see it.
+    // An attacker without the key cannot replace the last signed note. That note alone proves the change.
     copy(&backup, &mesh.path("data"), &DATABASE);
     let found: Value = serde_json::from_str(&stdout(&mesh.run(&["verify", "--json"]))).unwrap();
     assert_eq!(found["verified"], false, "{found}");
     let reason = found["reason"].as_str().unwrap();
     assert!(reason.contains("cut off"), "{found}");
 
-    // Back to what it was, and on in another way: of job 9 nothing is left, neither in the ledger nor on the bus.
+    // Restores the former state and continues differently. Job 9 is gone from both the ledger and the bus.
     copy(&backup, &mesh.path("data"), &all);
     std::fs::remove_dir_all(mesh.path("data/private/jetstream")).unwrap();
-    // Somebody who has seen nothing before notices nothing.
+    // A client without earlier checkpoints notices nothing.
     std::fs::rename(mesh.path(KNOWN), mesh.path("known.before")).unwrap();
     mesh.start();
     let mut newest = signed_beyond(&mesh, 10, before).await;
@@ -103,12 +103,12 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
             "{way:?}: {found}"
         );
         let bad = found["first_bad_sequence"].as_u64().unwrap();
-        // In the database are checkpoints from before, which still fit; an export has none but its own.
+        // The database also holds earlier checkpoints, which still match. An export holds only its own.
         let good = if way.is_empty() { before } else { 0 };
         assert!(good < bad && bad <= size_of(&kept), "{way:?}: {found}");
     }
 
-    // Who has seen what was before is told, and reads it only on purpose.
+    // A client with the earlier checkpoint gets an error, and reads the ledger only on request.
     std::fs::rename(mesh.path("known.before"), mesh.path(KNOWN)).unwrap();
     for refused in [
         &["events"][..],
@@ -126,7 +126,7 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
     assert!(accepted.status.success(), "{}", stderr(&accepted));
     assert!(mesh.run(&["events"]).status.success());
 
-    // The streams begin anew, which ingest cannot make good without Slurm.
+    // The streams start anew, and ingest cannot fill the gap without Slurm.
     mesh.wait_until("the doctor says what is missing", || {
         let doctor = stdout(&mesh.run(&["doctor"]));
         doctor.lines().any(|line| {

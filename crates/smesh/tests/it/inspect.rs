@@ -1,4 +1,4 @@
-//! `smesh inspect`: for bug reports, without Slurm and without a mesh.
+//! `smesh inspect`, for bug reports: works without Slurm and without a mesh.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

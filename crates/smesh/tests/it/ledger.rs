@@ -1,4 +1,4 @@
-//! What an auditor does: keeps checkpoints and keys, verifies exports without the ledger, and finds what was changed.
+//! The auditor's tasks: stores checkpoints and keys, verifies exports without the ledger, and detects changes.
 
 use serde_json::Value;
 
@@ -53,12 +53,12 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
     verify(&["--key", "first.keys", "--checkpoint", "kept.note"], true);
     verify(&["--remote", "--key", "first.keys"], true);
 
-    // Of the configured ledger everything can be compared, also with what NATS has.
+    // For the configured ledger every comparison is possible, also with the checkpoints in NATS.
     let whole = verify(&[], true);
     assert_eq!(whole["unchecked"], serde_json::json!({}), "{whole}");
     let checked = whole["checked"].as_array().unwrap();
     assert!(checked.contains(&"published checkpoints".into()), "{whole}");
-    // Whatever goes wrong, there is an answer.
+    // Every failure gives an answer.
     for wrong in [
         &["--key", "nonsense"][..],
         &["--export", "not-there", "--key", "first.keys"],
@@ -71,7 +71,7 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
         assert!(found["error"].is_string(), "{wrong:?}: {found}");
     }
 
-    // A changed body, and lines that are cut off.
+    // A changed body, and a truncated export.
     let export = std::fs::read_to_string(mesh.path("export.ndjson")).unwrap();
     std::fs::write(mesh.path("changed.ndjson"), with_another_body(&export)).unwrap();
     let found = verify(
@@ -84,7 +84,7 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
     let found = verify(&["--export", "cut.ndjson", "--key", "first.keys"], false);
     assert_eq!(found["first_bad_sequence"], 1, "{found}");
 
-    // A new key, which its owner hands on.
+    // A new key, to which the former one hands over.
     let second = keep("second.keys", &["ledger", "key", "rotate"]);
     let both = keep("both.keys", &["ledger", "key", "show"]);
     assert_eq!(both, format!("{first}{second}"));
@@ -101,7 +101,7 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
             && stderr(&unknown).contains("none of which is a key that was given")
     );
 
-    // Others keep checkpoints, too, but get no export and no new key.
+    // Other users may fetch checkpoints, but no export and no new key.
     let (smesh, socket) = (mesh.path("smesh"), mesh.path("data/api.sock"));
     let socket = socket.to_str().unwrap();
     let other = |args: &[&str]| as_other(&smesh, &[&["--socket", socket, "ledger"], args].concat());
@@ -165,7 +165,7 @@ async fn old_content_is_archived_while_the_ledger_runs() {
     );
 }
 
-/// The export with another body in its first entry.
+/// The export with the body of its first entry changed.
 fn with_another_body(export: &str) -> String {
     let mut lines: Vec<String> = export.lines().map(str::to_owned).collect();
     let mut entry: Value = serde_json::from_str(&lines[1]).unwrap();

@@ -1,4 +1,4 @@
-//! The real program: against the real nats-server, as several Unix users. What needs a Slurm cluster is in tests/integration.
+//! The real program with a real nats-server, as several Unix users. Tests that need a Slurm cluster are in tests/integration.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 

@@ -1,4 +1,4 @@
-//! A mesh of a test's own: a slurm.conf without a Slurm behind it, `smesh init`, `smesh up`.
+//! A mesh per test: a slurm.conf without a Slurm, `smesh init`, `smesh up`.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Patience of tests with what takes a second.
+/// Deadline of the tests for things that take about a second.
 pub const SOON: Duration = Duration::from_secs(120);
 
 pub const SLURM_CONF: &str = "ClusterName=testbed\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\nSlurmUser=daemon\nAuthType=auth/munge\n\
@@ -26,7 +26,7 @@ impl Mesh {
     /// Writes slurm.conf and mesh.toml.
     pub fn init() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Other users shall be kept out by the mesh, not by the folder it happens to be in.
+        // The mesh itself must keep other users out, not the folder it happens to be in.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(folder.path().join("slurm.conf"), SLURM_CONF).unwrap();
         let mesh = Self { folder, up: None };
@@ -35,7 +35,7 @@ impl Mesh {
         mesh
     }
 
-    /// With the streams of its nats-server in a folder of their own.
+    /// With the streams of its nats-server in a separate folder.
     pub fn init_with_streams_at(folder: &Path) -> Self {
         let mesh = Self::init();
         let private = mesh.path("data/private");
@@ -47,7 +47,7 @@ impl Mesh {
         mesh
     }
 
-    /// And starts it.
+    /// Also starts it.
     pub fn started() -> Self {
         let mut mesh = Self::init();
         mesh.start();
@@ -117,7 +117,7 @@ impl Mesh {
         self.up.take().unwrap().wait().unwrap()
     }
 
-    /// Sends a signal to `smesh up` and waits for its end, which comes in time.
+    /// Sends a signal to `smesh up` and waits for its end, which must come in time.
     pub fn end_within(&mut self, signal: &str, time: Duration) -> std::process::ExitStatus {
         let start = Instant::now();
         self.signal(signal);
@@ -135,7 +135,6 @@ impl Mesh {
         }
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: &str) {
         let child = self.up.as_ref().unwrap();
         let status = Command::new("kill")
@@ -146,12 +145,12 @@ impl Mesh {
         assert!(status.success());
     }
 
-    /// Whether its API takes connections: the socket is there a moment before.
+    /// True if the API accepts connections. The socket file exists a moment earlier.
     pub fn listens(&self) -> bool {
         UnixStream::connect(self.path("data/api.sock")).is_ok()
     }
 
-    /// What `/readyz` says, ready or not.
+    /// The answer of `/readyz`, ready or not.
     pub fn readiness(&self) -> serde_json::Value {
         let mut stream = UnixStream::connect(self.path("data/api.sock")).unwrap();
         write!(stream, "GET /readyz HTTP/1.0\r\nHost: mesh\r\n\r\n").unwrap();
@@ -161,20 +160,20 @@ impl Mesh {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 
-    /// A problem that it says, by the name of its condition.
+    /// Text of a reported problem, by the name of its condition.
     pub fn problem(&self, name: &str) -> String {
         let readiness = self.readiness();
         let problem = readiness["problems"][name].as_str();
         problem.unwrap_or_default().to_owned()
     }
 
-    /// A request of JetStream's API without a body, as the administrator, that has to succeed.
+    /// Sends a JetStream API request without a body, as the administrator. It must succeed.
     pub fn jetstream(&self, request: &str) {
         let answer = self.jetstream_answer(request);
         assert!(answer.contains("\"success\":true"), "{request}: {answer}");
     }
 
-    /// The answer to such a request.
+    /// Answer to such a request.
     pub fn jetstream_answer(&self, request: &str) -> String {
         let read = |name: &str| fs::read_to_string(self.path(name)).unwrap();
         let port: u16 = read("data/private/nats.port").parse().unwrap();
@@ -193,7 +192,7 @@ impl Mesh {
         answer.unwrap()
     }
 
-    /// Rings as a hook does.
+    /// Sends a doorbell as a hook does.
     pub fn ring(&self) -> mesh_hook::ring::Outcome {
         let config = mesh_hook::Config::load(&self.path("data/hook.toml")).unwrap();
         let now = std::time::SystemTime::now();
@@ -223,7 +222,7 @@ impl Drop for Mesh {
         if self.up.is_some() {
             self.end("-TERM");
         }
-        // What a test killed the parent of.
+        // A test may have killed the parent of this process.
         if let Ok(pid) = fs::read_to_string(self.path("data/private/nats.pid"))
             && is_nats(pid.trim(), self.folder.path())
         {

@@ -1,4 +1,4 @@
-//! `smesh nats` on a real nats-server.
+//! `smesh nats` with a real nats-server.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Another Unix user of the same host: sees nothing that is not theirs.
+//! Another Unix user of the same host sees only their own data.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mesh::{Mesh, stderr, stdout};
 
-/// Runs a program as a user without any rights.
+/// Runs a program as an unprivileged user.
 pub fn as_other(program: &Path, args: &[&str]) -> Output {
     assert!(
         rustix::process::geteuid().is_root(),
@@ -25,7 +25,7 @@ pub fn as_other(program: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A mesh whose ledger holds an event of alice, and a `smesh` that others may start.
+/// A mesh whose ledger holds an event of alice, and a `smesh` that other users may execute.
 pub async fn with_an_event_of_alice(configure: impl FnOnce(&Mesh)) -> Mesh {
     let mut mesh = Mesh::init();
     configure(&mesh);

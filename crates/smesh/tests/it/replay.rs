@@ -1,4 +1,4 @@
-//! `smesh replay`: what a person sees of a replay, with the rights of the services on NATS as `smesh up` gives them.
+//! `smesh replay`: the output for a user, with the services' permissions on NATS as `smesh up` grants them.
 
 use mesh_events::EventType;
 use mesh_testkit::{ReceivedRequest, WebhookReceiver, fixtures};
@@ -48,7 +48,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     let wrong = mesh.run(&["replay", "start", "--type", "audit.read"]);
     assert!(stderr(&wrong).contains("is not replayed"), "{wrong:?}");
 
-    // To an endpoint that had the event when it happened.
+    // To an endpoint that received the event when it happened.
     let message = json(&["replay", "start", "--to-endpoint", "pipeline", "--wait"]);
     let replay = message["id"].as_str().unwrap();
     let again = |request: &&ReceivedRequest| {
@@ -74,7 +74,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     })
     .await;
 
-    // Another sees neither the replay nor the events.
+    // Another user sees neither the replay nor the events.
     let socket = mesh.path("data/api.sock");
     let other = |args: &[&str]| {
         let socket = ["--socket", socket.to_str().unwrap()];
@@ -141,7 +141,7 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
         !receiver.received().is_empty()
     })
     .await;
-    // An administrator may see more, and tells their endpoint no more than its filter lets through.
+    // An administrator may see more, but the replay sends only what the endpoint's filter accepts.
     let start = start.map(|word| if word == "mine" { "nobody/mine" } else { word });
     let all: Value = serde_json::from_str(&stdout(&mesh.run(&start))).unwrap();
     assert!(all["sent"].as_u64().unwrap() >= 2, "{all}");

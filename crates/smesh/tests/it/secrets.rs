@@ -1,4 +1,4 @@
-//! A file with a secret that others may read is refused, whichever key or option names it.
+//! A file with a secret that others may read is refused, for every key and option that names one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,14 +9,14 @@ use smesh::cli::Cli;
 
 use crate::mesh::{Mesh, stderr};
 
-/// Names of files that hold no secret.
+/// Keys of files without secrets.
 const PUBLIC: &[&str] = &[
     "mesh.nats.ca_file",
     "mesh.nats.cert_file",
     "webhook-dispatcher.ca_file",
 ];
 
-/// Key, and the configuration that names the file `secret` by it.
+/// Key, and a configuration in which it names the file `secret`.
 const SECRET: &[(&str, &str)] = &[
     (
         "mesh.nats.password_file",
@@ -45,7 +45,7 @@ const SECRET: &[(&str, &str)] = &[
     ),
     (
         "ledger.checkpoint.key_file",
-        // Where it is below the data directory, as that is where relative paths of the ledger are.
+        // Below the data directory, because relative paths of the ledger start there.
         "[ledger.checkpoint]\nkey_file = '../secret'",
     ),
     (
@@ -70,13 +70,13 @@ const SECRET: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same for a setting of a format, which docs/guide/webhook-formats.md lists; all are read by one function.
+/// The same for a setting of a format, as listed in docs/guide/webhook-formats.md. All of them are read by one function.
 const OF_FORMATS: &[(&str, &str)] = &[(
     "webhook-dispatcher.endpoints.routing_key",
     "[[webhook-dispatcher.endpoints]]\nname = 'x'\nformat = { type = 'pagerduty', routing_key = { file = 'secret' } }",
 )];
 
-/// Secrets that stand in mesh.toml itself.
+/// Secrets written directly in mesh.toml.
 const INLINE: &[(&str, &str)] = &[
     (
         "ledger.db.url",
@@ -92,7 +92,7 @@ const INLINE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Every key of a section's defaults, commented ones too, that names a file: `…_file`, `file`, or what is given as `{ file = … }`.
+/// Every key of a section's defaults, also commented ones, that names a file: `…_file`, `file`, or `{ file = … }`.
 fn file_keys(defaults: &str) -> BTreeSet<String> {
     let mut section = String::new();
     let mut keys = BTreeSet::new();
@@ -188,7 +188,7 @@ fn a_secret_in_a_configuration_that_others_may_read_is_refused() {
                 "{message}"
             );
         }
-        // Which group may is the operator's choice: SlurmUser's, as packages do it.
+        // The operator may choose the group that reads the file: SlurmUser's, as packages do.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let message = stderr(&mesh.run(&["events"]));
         assert!(!message.contains("a secret in a file"), "{message}");
@@ -197,7 +197,7 @@ fn a_secret_in_a_configuration_that_others_may_read_is_refused() {
 
 #[test]
 fn a_file_that_others_may_read_is_refused_whichever_option_names_it() {
-    // Every option that names a file with a secret; `--tls-key` is written into a nats-server's configuration, and read by that.
+    // Every option that names a secret file. `--tls-key` is only copied into a nats-server's configuration, and read by that server.
     let mut options = BTreeSet::new();
     let mut commands = vec![Cli::command()];
     while let Some(command) = commands.pop() {

@@ -1,4 +1,5 @@
-//! An operator puts a backup of the whole ledger back, key and last note included: it is noticed, and there is a way back.
+//! An operator restores a backup of the whole ledger, including the key and the last note. Clients notice it, and there is a way to
+//! accept it.
 
 use serde_json::Value;
 
@@ -28,7 +29,7 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
         let doctor = stdout(&mesh.run(&["doctor"]));
         doctor.contains("ledger.checkpoints") && doctor.contains("smesh ledger resume")
     });
-    // Whoever has seen more is told, and a monitor raises an alert.
+    // A client that has seen more gets an error, and a monitor raises an alert.
     let refused = mesh.run(&["events"]);
     assert!(stderr(&refused).contains("counts"), "{refused:?}");
     let monitor = ["ledger", "monitor", "--once", "--metrics", "monitor.prom"];
@@ -52,7 +53,7 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     assert!(stdout(&resumed).contains(&size), "{}", stdout(&resumed));
     let newest = signed_beyond(&mesh, 10, size_of(&kept)).await;
     assert_eq!(newest.lines().next(), kept.lines().next());
-    // It continues what was seen before: nobody has to accept anything.
+    // The ledger continues what was seen before, so there is nothing to accept.
     let fine = mesh.run(&monitor);
     assert!(fine.status.success(), "{}", stderr(&fine));
     assert!(
@@ -64,7 +65,7 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
         let listed = stdout(&mesh.run(&["events", "--type", "audit.history", "--json"]));
         listed.contains("contradicted") && listed.contains("resumed")
     });
-    // A new key is followed, as the former handed over to it.
+    // A new key is accepted, because the former one handed over to it.
     assert!(mesh.run(&["ledger", "key", "rotate"]).status.success());
     signed_beyond(&mesh, 11, size_of(&newest)).await;
     assert!(mesh.run(&monitor).status.success());

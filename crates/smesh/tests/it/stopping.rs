@@ -1,4 +1,4 @@
-//! An orderly stop ends in time with status 0, whoever does not answer or does not read, and leaves no process behind.
+//! An orderly stop ends in time with status 0 and leaves no process behind, even if peers do not answer or do not read.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use mesh_testkit::{Postgres, fixtures, script};
 use crate::mesh::{Mesh, stdout};
 use crate::others::publish;
 
-/// `mesh.drain_deadline`, as it is by default.
+/// Default of `mesh.drain_deadline`.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 const COMMANDS: [&str; 8] = [
     "squeue", "sacct", "scontrol", "sinfo", "sacctmgr", "sdiag", "sshare", "sprio",
@@ -25,13 +25,13 @@ fn configure(mesh: &Mesh, change: impl FnOnce(String) -> String) {
     mesh_testkit::write_private(&path, change(text));
 }
 
-/// Numbers of processes that commands have written.
+/// Process ids that the commands have written.
 fn noted(file: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Whether a process runs: one that ended and that nobody has waited for does not.
+/// True if a process runs. A zombie does not.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -43,7 +43,7 @@ fn commands_of_slurm_that_hang_do_not_hold_up_a_stop_and_end_with_it() {
     let (bin, pids) = (mesh.path("bin"), mesh.path("pids"));
     fs::create_dir(&bin).unwrap();
     for command in COMMANDS {
-        // As a wrapper of a site, which starts the command proper.
+        // Like a site's wrapper, which starts the real command.
         let hangs = format!(
             "echo $$ >> {0}\nsleep 600 &\necho $! >> {0}\nwait",
             pids.display()
@@ -55,7 +55,7 @@ fn commands_of_slurm_that_hang_do_not_hold_up_a_stop_and_end_with_it() {
         text.replacen("[slurm]", &slurm, 1)
     });
     mesh.start();
-    // Those of ingest and of node-watcher.
+    // The commands of ingest and node-watcher.
     mesh.wait_until("commands hang", || {
         noted(&pids).len() >= 4 && noted(&pids).iter().all(|pid| runs(pid))
     });
@@ -66,7 +66,7 @@ fn commands_of_slurm_that_hang_do_not_hold_up_a_stop_and_end_with_it() {
     });
 }
 
-/// A call over HTTP/2 as a gRPC client makes it, whose answer is not read: with a request of no content.
+/// A gRPC call over HTTP/2 with an empty request, whose answer is not read.
 fn call(socket: &Path, method: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     let mut headers = Vec::new();
@@ -78,7 +78,7 @@ fn call(socket: &Path, method: &str) -> UnixStream {
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ] {
-        // A literal that is not indexed (RFC 7541, 6.2.2).
+        // A literal header field without indexing (RFC 7541, 6.2.2).
         headers.push(0);
         for text in [name, value] {
             headers.push(u8::try_from(text.len()).unwrap());
@@ -95,7 +95,7 @@ fn call(socket: &Path, method: &str) -> UnixStream {
     stream.write_all(&frame(4, 0, 0, &[])).unwrap();
     stream.write_all(&frame(1, 4, 1, &headers)).unwrap();
     stream.write_all(&frame(0, 1, 1, &[0; 5])).unwrap();
-    // Until its answer has begun, and has not ended.
+    // Until the answer has begun but not ended.
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();
@@ -121,7 +121,7 @@ fn get(socket: &Path, path: &str) -> UnixStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_who_do_not_read_do_not_hold_up_a_stop() {
     let mut mesh = Mesh::started();
-    // More than the buffers of a socket take.
+    // More than fits into the socket's buffers.
     for id in 1..=300 {
         let mut job = fixtures::job(id);
         job.comment = "x".repeat(4_000);
@@ -137,7 +137,7 @@ async fn readers_who_do_not_read_do_not_hold_up_a_stop() {
         get(&socket, "/v1/events/stream?after=0"),
         call(&socket, &format!("{events}/TailEvents")),
         call(&socket, &format!("{events}/ExportEvents")),
-        // Connections that ask nothing.
+        // Connections without a request.
         UnixStream::connect(&socket).unwrap(),
     ];
     let status = mesh.end_within("-TERM", DRAIN_DEADLINE);
@@ -169,7 +169,7 @@ async fn databases_that_hang_do_not_hold_up_a_stop() {
     });
     let paused = postgres.pause();
     let socket = mesh.path("data/api.sock");
-    // Questions that wait for it, and something to write.
+    // Requests that wait for the database, and a pending write.
     let asked = ["/v1/events", "/v1/costs", "/v1/webhooks"].map(|path| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: mesh\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! What happens to the bus of `smesh up` when its disk is full, and when somebody deletes what is in it.
+//! The bus of `smesh up` with a full disk, and with deleted streams.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ const SERVICES: [&str; 6] = [
     "webhook-dispatcher",
     "pending-explainer",
 ];
-/// What the doctor says when all is well.
+/// The doctor's line for healthy storage.
 const STORE: &str = "streams and buckets store";
-/// That nothing is stored is known within this time.
+/// Time within which a storage fault must be reported.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 #[test]
@@ -38,7 +38,7 @@ fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhil
     mesh.wait_until("nothing is wrong with NATS", well);
     let old = mesh.nats_pid();
     disk.fill();
-    // What fits into pages that are there is stored still.
+    // Data that fits into existing pages is still stored.
     mesh.wait_until("the lease cannot be written", || {
         let log = fs::read_to_string(mesh.path("data/private/nats.log")).unwrap();
         log.contains("failed to store a msg on stream '$G > KV_mesh_leases'")
@@ -55,7 +55,7 @@ fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhil
     let doctor = stdout(&mesh.run(&["doctor"]));
     assert!(doctor.contains("nats-server does not store"), "{doctor}");
     for stream in ["SLURM_EVENTS", "MESH_AUDIT", "KV_mesh_leases"] {
-        // Readiness names streams, too, that somebody publishes to.
+        // Readiness also names streams to which a service publishes.
         let line = doctor.lines().find(|line| {
             line.contains("streams  ") && line.contains(&format!("{stream} does not store"))
         });
@@ -69,7 +69,7 @@ fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhil
 
     disk.empty();
     mesh.wait_until("another nats-server", || {
-        // There is no such file while none runs.
+        // The file is missing while no server runs.
         let pid = fs::read_to_string(mesh.path("data/private/nats.pid"));
         pid.is_ok_and(|pid| pid.trim() != old.to_string())
     });
@@ -105,7 +105,7 @@ async fn of_a_server_of_ones_own_doctor_names_the_stream_that_stores_nothing() {
     let dead = bus.publish_raw("mesh.dead.ledger".into(), "large", large);
     assert!(dead.await.is_err());
     disk.empty();
-    // There is room again, all others store, and nobody has published there since.
+    // The disk has room again and all other streams store, but nothing has been published to this one since.
     let said = doctor();
     let broken: Vec<&str> = said
         .lines()
@@ -118,7 +118,7 @@ async fn of_a_server_of_ones_own_doctor_names_the_stream_that_stores_nothing() {
     assert!(doctor().contains(STORE), "{}", doctor());
 }
 
-/// Waits until the note about repairs has all of these.
+/// Waits until the note about repairs contains all of these.
 fn is_said(mesh: &Mesh, what: &[String]) {
     mesh.wait_until("it is said", || {
         let readiness = mesh.readiness();
@@ -132,7 +132,7 @@ fn is_said(mesh: &Mesh, what: &[String]) {
     });
 }
 
-/// Those that are read without a Slurm: ingest reads no doorbells before it has seen the queue once.
+/// Consumers that are active without a Slurm. Ingest reads no doorbells before its first poll of the queue.
 fn consumers() -> impl Iterator<Item = &'static Consumer> {
     CONSUMERS
         .iter()

@@ -1,4 +1,4 @@
-//! `smesh up`: starts, is alone, comes back after a crash, brings nats-server back, leaves nothing behind.
+//! `smesh up`: starts, runs only once, recovers after a crash, restarts nats-server, leaves no process behind.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -159,16 +159,16 @@ fn a_kept_port_that_somebody_took_meanwhile_is_given_up() {
 fn two_signals_end_it_at_once_and_nats_server_with_it() {
     let mut mesh = Mesh::started();
     let nats = mesh.nats_pid().to_string();
-    // Two different ones: of two alike the second may be lost in the first.
+    // Two different signals, because the second of two equal ones may be merged with the first.
     mesh.signal("-TERM");
     mesh.end("-INT");
-    // The kernel ends it with its parent, not before it.
+    // The kernel ends it together with its parent, not before.
     mesh.wait_until("nats-server is gone", || {
         !is_nats(&nats, mesh.folder.path())
     });
 }
 
-/// Who copies or checks a file alone, sees all that is in it.
+/// A database file alone, without its log, must contain everything.
 #[test]
 fn a_stop_while_nats_is_away_leaves_whole_files() {
     let mut mesh = Mesh::init();

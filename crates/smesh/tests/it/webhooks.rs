@@ -1,4 +1,4 @@
-//! `smesh webhooks`: what was given up is looked at and delivered again.
+//! `smesh webhooks`: shows given-up deliveries and redelivers them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -118,7 +118,7 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
     assert_eq!(json(&["show", "pipeline"])["circuit"]["state"], "closed");
 }
 
-/// Refuses every request and repeats its headers, as debug pages and firewalls do.
+/// Refuses every request and returns its headers, as debug pages and firewalls do.
 fn repeating_receiver() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -152,7 +152,7 @@ fn refuse(stream: TcpStream) {
     stream.write_all(answer.as_bytes()).unwrap_or_default();
 }
 
-/// The files below a folder in which a text is.
+/// Files below a folder that contain a text.
 fn files_with(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -190,7 +190,7 @@ async fn no_secret_that_a_receiver_repeats_is_in_any_file_of_the_mesh() {
         stdout(&mesh.run(&["webhooks", "dead", "pipeline"])).contains("refused")
     });
     let data = mesh.path("data");
-    // The answer is in the ledger, but for the secret.
+    // The ledger holds the answer without the secret.
     mesh.wait_until("the outcome is in the ledger", || {
         let found = files_with(&data, "[redacted]");
         found.iter().any(|file| file.contains("/ledger.db"))
@@ -200,7 +200,7 @@ async fn no_secret_that_a_receiver_repeats_is_in_any_file_of_the_mesh() {
     }
 }
 
-/// Runs a command that is told this on standard input.
+/// Runs a command with this text on standard input.
 fn message(mut command: Command, text: &str) -> Output {
     let mut child = command
         .stdin(Stdio::piped())
@@ -214,7 +214,7 @@ fn message(mut command: Command, text: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Answers the prompt for an address, on the terminal that script(1) gives to the command.
+/// Answers the prompt for a URL, on a terminal provided by script(1).
 fn prompted(mesh: &Mesh, address: &str) -> Output {
     let line = format!(
         "{} webhooks add prompted --format slack",
@@ -314,7 +314,7 @@ fn secrets_need_not_stand_on_the_command_line() {
         let said = stdout(&output) + &stderr(&output);
         assert!(!said.contains("s3cret"), "{said}");
     }
-    // Names are per owner: this one's own has not gone with another's.
+    // Names are per owner: deleting one endpoint does not affect another owner's.
     let alices = message(
         add("file", &["https://example.org/", "--owner", "alice"]),
         "",

@@ -1,4 +1,4 @@
-//! `smesh verify --witness`: a witness cosigns the checkpoints of a running mesh, and whoever verifies requires it.
+//! `smesh verify --witness`: a witness cosigns the checkpoints of a running mesh, and the verifier requires the cosignature.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::forged::{DATABASE, copy, signed_beyond, size_of};
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
-/// Verifies with these arguments besides; gives the exit status, and what it says.
+/// Verifies with additional arguments. Returns the exit status and the output.
 fn verify(mesh: &Mesh, args: &[&str]) -> (Option<i32>, Value) {
     let output = mesh.run(&[&["verify", "--json", "--key", "keys"], args].concat());
     let said = serde_json::from_str(&stdout(&output));
@@ -23,7 +23,7 @@ fn verify(mesh: &Mesh, args: &[&str]) -> (Option<i32>, Value) {
 async fn cosignatures_of_witnesses_can_be_required() {
     let (witness, url) = WitnessServer::start("witness.example/one", 1).await;
     let (unknown_witness, _) = WitnessServer::start("witness.example/two", 2).await;
-    // Of the same name, with another key.
+    // Same name, other key.
     let (impostor, _) = WitnessServer::start("witness.example/one", 3).await;
     let (one, two) = (witness.vkey(), unknown_witness.vkey());
     let mut mesh = with_an_event_of_alice(|mesh| {
@@ -64,13 +64,13 @@ async fn cosignatures_of_witnesses_can_be_required() {
         check(&mesh, way, &[&two], "1", Some("0 of 1"));
         check(&mesh, way, &[&impostor.vkey()], "1", Some("0 of 1"));
     }
-    // The key of a log is none of a witness; without a number nothing would be required.
+    // The key of a log is not a witness key. Without a number, nothing would be required.
     let refused = mesh.run(&["verify", "--witness", log.trim(), "--cosignatures", "1"]);
     assert_eq!(refused.status.code(), Some(64), "{refused:?}");
     let refused = mesh.run(&["verify", "--witness", &one]);
     assert_eq!(refused.status.code(), Some(64), "{refused:?}");
 
-    // Somebody changes the cosignature of the newest checkpoint: of 16 characters, and still base64.
+    // The cosignature of the newest checkpoint is modified: 16 characters, still valid base64.
     let note = stdout(&mesh.run(&["ledger", "checkpoint"]));
     mesh.end("-TERM");
     fs::create_dir(mesh.path("copy")).unwrap();
@@ -89,7 +89,7 @@ async fn cosignatures_of_witnesses_can_be_required() {
     check(&mesh, &ledger, &[&one], "1", Some("bad cosignature"));
 }
 
-/// Every occurrence of a text in a file replaced by another of the same length.
+/// Replaces every occurrence of a text by another of the same length.
 fn replaced(bytes: &[u8], text: &str, by: &str) -> Vec<u8> {
     let (mut bytes, mut count) = (bytes.to_vec(), 0);
     for at in 0..bytes.len() - text.len() {

@@ -11,37 +11,37 @@ use crate::domain::suspension;
 use crate::domain::{Micros, PriceError};
 use crate::price_book::PriceBook;
 
-/// What runs, and what it costs.
+/// Running jobs and their costs.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiveCosts {
     /// Name and version of the price book; absent without one.
     pub price_book: Option<String>,
     /// Currency of every amount; absent without a price book.
     pub currency: Option<String>,
-    /// Until when `accrued_micros` counts.
+    /// End of the time covered by `accrued_micros`.
     pub as_of: DateTime<Utc>,
     /// Sum of the jobs' burn rates.
     #[serde(serialize_with = "text")]
     pub burn_rate_micros: Micros,
-    /// Sum of what the jobs have cost so far.
+    /// Sum of the jobs' costs so far.
     #[serde(serialize_with = "text")]
     pub accrued_micros: Micros,
-    /// The jobs.
+    /// Running jobs.
     pub jobs: Vec<LiveJob>,
 }
 
 /// A running job.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiveJob {
-    /// Cluster.
+    /// Cluster of the job.
     pub cluster: String,
-    /// Slurm's id form.
+    /// Job id in Slurm's form.
     pub job: String,
     /// Entity key of the run.
     pub run: String,
     /// Job name.
     pub name: String,
-    /// Owner.
+    /// Unix user name of the owner.
     pub user: String,
     /// Account.
     pub account: String,
@@ -49,9 +49,9 @@ pub struct LiveJob {
     pub partition: String,
     /// Nodes as a host list.
     pub nodes: String,
-    /// Start, Unix seconds.
+    /// Start in Unix seconds.
     pub started: i64,
-    /// True while it is suspended.
+    /// True while the job is suspended.
     pub suspended: bool,
     /// Cost per hour at its start; absent without a price.
     #[serde(serialize_with = "optional_text")]
@@ -59,38 +59,38 @@ pub struct LiveJob {
     /// Cost so far; absent without a price.
     #[serde(serialize_with = "optional_text")]
     pub accrued_micros: Option<Micros>,
-    /// Cost at its time limit; absent without a price or a limit.
+    /// Estimated cost at the time limit; absent without a price or a limit.
     #[serde(serialize_with = "optional_text")]
     pub estimated_micros: Option<Micros>,
-    /// Why there is no price; empty if there is one.
+    /// Why there is no price. Empty if there is one.
     pub problem: String,
 }
 
-/// What was spent.
+/// Costs in a period.
 #[derive(Clone, Debug, Serialize)]
 pub struct CostReport {
-    /// What the rows are by.
+    /// Grouping of the rows.
     pub by: CostGroup,
-    /// Until when open runs count.
+    /// Time up to which open runs are charged.
     pub as_of: DateTime<Utc>,
     /// Sums, by cluster, key and currency.
     pub rows: Vec<CostReportRow>,
 }
 
-/// A sum.
+/// Sum for one cluster, key and currency.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CostReportRow {
     /// Cluster.
     pub cluster: String,
-    /// User, account, month, job or partition.
+    /// Value of the grouping: user, account, month, job or partition.
     pub key: String,
-    /// Currency; empty for runs that go on while there is no price book.
+    /// Currency. Empty for open runs while there is no price book.
     pub currency: String,
-    /// Runs, with those still open.
+    /// Number of runs, including open ones.
     pub runs: u64,
-    /// Runs that have not ended.
+    /// Number of runs that have not ended.
     pub open_runs: u64,
-    /// Runs without a price: their cost is missing in the amounts.
+    /// Number of runs without a price, whose cost is missing in the amounts.
     pub unpriced_runs: u64,
     /// Cost of runs that ended COMPLETED.
     #[serde(serialize_with = "text")]
@@ -101,10 +101,10 @@ pub struct CostReportRow {
     /// Cost so far of runs that have not ended.
     #[serde(serialize_with = "text")]
     pub open_micros: Micros,
-    /// All of it.
+    /// Sum of the three amounts.
     #[serde(serialize_with = "text")]
     pub total_micros: Micros,
-    /// Seconds that were charged, one per run and second.
+    /// Charged seconds, summed over the runs.
     pub charged_seconds: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a comparison found.
+//! Result of a comparison.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Maximum number of differences of a kind that are printed.
 const EXPLAINED: usize = 20;
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     /// Number of facts of each type that were compared and found correct.

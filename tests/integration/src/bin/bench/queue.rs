@@ -175,7 +175,7 @@ async fn stored_rate(jetstream: &jetstream::Context, first: u64, last: u64) -> a
     Ok(f64::from(u32::try_from(last - first)?) / took.as_seconds_f64())
 }
 
-/// The same rate for the same messages, published again by the bare client with new ids.
+/// The same rate for the same messages, republished by the bare client with new ids.
 async fn raw(jetstream: &jetstream::Context, after: u64) -> anyhow::Result<f64> {
     let stream = jetstream.get_stream(SLURM_EVENTS).await?;
     let config = consumer::pull::OrderedConfig {

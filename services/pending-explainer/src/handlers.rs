@@ -29,7 +29,9 @@ pub type Queues = Arc<RwLock<HashMap<String, Arc<Queue>>>>;
 pub struct Explainer {
     /// Bus for events and snapshots.
     pub bus: Bus,
+    /// Explanations of each run.
     pub store: Arc<Store>,
+    /// Newest snapshots.
     pub queues: Queues,
     /// The configured cluster.
     pub cluster: String,

@@ -28,8 +28,11 @@ pub enum Grade {
 /// Finding of a check.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// Subject of the check.
     pub what: &'static str,
+    /// Result of the check.
     pub grade: Grade,
+    /// Observation, as text.
     pub found: String,
     /// What to do. Empty if nothing.
     pub fix: String,

@@ -5,7 +5,7 @@
 //! To keep that promise, the process Slurm waits for starts a second one, the sender, which does the work.
 //!
 //! - [`args`]: the command line. [`doorbell`], [`evidence`], [`hosts`]: content of a doorbell. Pure.
-//! - [`config`]: `hook.toml`.
+//! - [`config`]: the file `hook.toml`.
 //! - [`guard`]: the process Slurm waits for. [`chain`]: hands over to the site's program and starts a sender beside it.
 //! - [`sender`]: from the environment to a doorbell that is safe. [`ring`]: delivery within the deadline. [`flush`]: delivers the
 //!   backlog.

@@ -77,7 +77,7 @@ pub struct Global {
         conflicts_with = "url"
     )]
     pub socket: Option<PathBuf>,
-    /// Address of the API, e.g. http://login1:8686; needs --token-file or $SMESH_TOKEN
+    /// Address of the API, e.g. https://login1:8686; needs --token-file or $SMESH_TOKEN
     #[arg(
         long,
         global = true,
@@ -95,6 +95,16 @@ pub struct Global {
         hide_env_values = true
     )]
     pub token_file: Option<PathBuf>,
+    /// PEM file with certificate authorities for --url, beside those of the system
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MESH_CA_FILE",
+        hide_env_values = true,
+        requires = "url"
+    )]
+    pub ca_file: Option<PathBuf>,
     /// Cluster [default: as the configuration says]
     #[arg(
         short = 'M',

@@ -1,21 +1,22 @@
 //! Client of the API over a Unix socket (the caller is identified by uid) or TCP (with a token).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::Stream;
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use reqwest::{Certificate, Method, Response, redirect};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
-use tokio::net::{TcpStream, UnixStream};
+use url::Url;
 
 use crate::error::Error;
+
+/// Time to connect. Answers may take longer: an export, or a stream.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Address of the API.
 #[derive(Clone, Debug)]
@@ -24,37 +25,33 @@ pub enum Address {
     Unix(PathBuf),
     /// TCP, with a token.
     Tcp {
-        /// `host:port`.
-        authority: String,
+        /// `http://` or `https://`, host and port.
+        url: Url,
         /// Bearer token.
         token: SecretString,
+        /// PEM file with certificate authorities that are trusted beside those of the system.
+        ca_file: Option<PathBuf>,
     },
 }
 
 impl Address {
-    /// Parses an `http://` address.
+    /// Parses an `http://` or `https://` address.
     ///
     /// # Errors
     /// If it is not one.
-    pub fn tcp(url: &str, token: &str) -> Result<Self, Error> {
-        let wrong = || {
+    pub fn tcp(url: &str, token: &str, ca_file: Option<&Path>) -> Result<Self, Error> {
+        let parsed = Url::parse(url)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url = parsed.ok_or_else(|| {
             Error::Usage(format!(
-                "--url {url}: not an address such as http://login1:8686"
+                "--url {url}: not an address such as https://login1:8686"
             ))
-        };
-        let parsed = url::Url::parse(url).map_err(|_| wrong())?;
-        if parsed.scheme() == "https" {
-            return Err(Error::Usage(format!(
-                "--url {url}: https is not spoken yet; use a Unix socket, or http over an ssh tunnel"
-            )));
-        }
-        let host = parsed
-            .host_str()
-            .filter(|_| parsed.scheme() == "http")
-            .ok_or_else(wrong)?;
+        })?;
         Ok(Self::Tcp {
-            authority: format!("{host}:{}", parsed.port_or_known_default().unwrap_or(80)),
+            url,
             token: token.into(),
+            ca_file: ca_file.map(Path::to_owned),
         })
     }
 }
@@ -63,15 +60,16 @@ impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
-            Self::Tcp { authority, .. } => write!(f, "http://{authority}"),
+            Self::Tcp { url, .. } => write!(f, "{}", url.as_str().trim_end_matches('/')),
         }
     }
 }
 
-/// Client of the API. Opens one connection per request, because commands make few.
+/// Client of the API.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: Address,
+    http: reqwest::Client,
 }
 
 /// Query parameters: names and values, encoded when the request is sent.
@@ -90,7 +88,7 @@ pub struct Readiness {
 #[derive(Debug)]
 pub struct Download {
     client: Client,
-    body: Incoming,
+    response: Response,
 }
 
 impl Download {
@@ -99,33 +97,38 @@ impl Download {
     /// # Errors
     /// If the connection ends early.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        loop {
-            match self.body.frame().await {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(self.client.unreachable(&error)),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-            }
-        }
+        let part = self.response.chunk().await;
+        part.map_err(|error| self.client.unreachable(&error))
     }
 }
 
 /// Stream of ledger entries as they are appended.
 pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
 
-trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Io for T {}
-
 impl Client {
     /// Creates a client for an address. Connects with the first request.
     ///
     /// # Errors
-    /// None at present.
-    pub const fn new(address: Address) -> Result<Self, Error> {
-        Ok(Self { address })
+    /// If the file of certificate authorities cannot be read.
+    pub fn new(address: Address) -> Result<Self, Error> {
+        mesh_runtime::install_crypto_provider();
+        // Neither a proxy nor a redirection gets the token.
+        let builder = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT);
+        let builder = match &address {
+            Address::Unix(socket) => builder.unix_socket(socket.as_path()),
+            Address::Tcp {
+                ca_file: Some(file),
+                ..
+            } => builder.tls_certs_merge(certificates(file)?),
+            Address::Tcp { .. } => builder,
+        };
+        let http = builder
+            .build()
+            .map_err(|error| Error::Usage(mesh_runtime::error_chain(&error)))?;
+        Ok(Self { address, http })
     }
 
     /// Address of the API.
@@ -173,12 +176,7 @@ impl Client {
     pub async fn readiness(&self) -> Result<Readiness, Error> {
         // A 503 with the list is also a valid answer.
         let response = self.send(Method::GET, "/readyz", &Query::new()).await?;
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|error| self.unreachable(&error))?
-            .to_bytes();
+        let body = self.body(response).await?;
         let answer: Value =
             serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
         let texts = |of: &str| {
@@ -200,14 +198,14 @@ impl Client {
         self.document(response).await
     }
 
-    async fn document(&self, response: Response<Incoming>) -> Result<Value, Error> {
+    async fn body(&self, response: Response) -> Result<Bytes, Error> {
+        let body = response.bytes().await;
+        body.map_err(|error| self.unreachable(&error))
+    }
+
+    async fn document(&self, response: Response) -> Result<Value, Error> {
         let status = response.status();
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|error| self.unreachable(&error))?
-            .to_bytes();
+        let body = self.body(response).await?;
         if !status.is_success() {
             return Err(refusal(status.as_u16(), &body));
         }
@@ -224,17 +222,11 @@ impl Client {
     pub async fn download(&self, path: &str, query: &Query) -> Result<Download, Error> {
         let response = self.send(Method::GET, path, query).await?;
         let status = response.status();
-        let body = response.into_body();
         if status.is_success() {
             let client = self.clone();
-            return Ok(Download { client, body });
+            return Ok(Download { client, response });
         }
-        let body = body
-            .collect()
-            .await
-            .map_err(|error| self.unreachable(&error))?
-            .to_bytes();
-        Err(refusal(status.as_u16(), &body))
+        Err(refusal(status.as_u16(), &self.body(response).await?))
     }
 
     /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
@@ -260,12 +252,7 @@ impl Client {
         )))
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        query: &Query,
-    ) -> Result<Response<Incoming>, Error> {
+    async fn send(&self, method: Method, path: &str, query: &Query) -> Result<Response, Error> {
         self.send_with(method, path, query, String::new(), &[])
             .await
     }
@@ -277,68 +264,50 @@ impl Client {
         query: &Query,
         body: String,
         headers: &[(&'static str, String)],
-    ) -> Result<Response<Incoming>, Error> {
-        let (io, host): (Box<dyn Io>, &str) = match &self.address {
-            Address::Unix(socket) => (
-                Box::new(
-                    UnixStream::connect(socket)
-                        .await
-                        .map_err(|error| self.unreachable(&error))?,
-                ),
-                "localhost",
-            ),
-            Address::Tcp { authority, .. } => (
-                Box::new(
-                    TcpStream::connect(authority)
-                        .await
-                        .map_err(|error| self.unreachable(&error))?,
-                ),
-                authority,
-            ),
+    ) -> Result<Response, Error> {
+        let base = match &self.address {
+            Address::Unix(_) => "http://localhost",
+            Address::Tcp { url, .. } => url.as_str().trim_end_matches('/'),
         };
-        let (mut sender, connection) = http1::handshake(TokioIo::new(io))
-            .await
-            .map_err(|error| self.unreachable(&error))?;
-        // Ends with the response. An error of the connection shows up in the request.
-        tokio::spawn(connection);
-        let mut uri = path.to_owned();
-        if !query.is_empty() {
-            uri.push('?');
-            uri.push_str(
-                &url::form_urlencoded::Serializer::new(String::new())
-                    .extend_pairs(query)
-                    .finish(),
-            );
-        }
-        let mut request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header(HOST, host)
+        let mut request = self
+            .http
+            .request(method, format!("{base}{path}"))
+            .query(query)
             .header(ACCEPT, "application/json, text/event-stream");
         if let Address::Tcp { token, .. } = &self.address {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.expose_secret()));
         }
         if !body.is_empty() {
-            request = request.header(CONTENT_TYPE, "application/json");
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let request = request
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| Error::Usage(error.to_string()))?;
-        sender
-            .send_request(request)
-            .await
-            .map_err(|error| self.unreachable(&error))
+        let response = request.send().await;
+        response.map_err(|error| self.unreachable(&error))
     }
 
-    fn unreachable(&self, error: &(dyn std::error::Error + 'static)) -> Error {
+    /// The address is named already, so only the causes of the error are.
+    fn unreachable(&self, error: &reqwest::Error) -> Error {
+        let cause = std::error::Error::source(error);
         Error::Unreachable {
             address: self.address.to_string(),
-            reason: mesh_runtime::error_chain(error),
+            reason: mesh_runtime::error_chain(cause.unwrap_or(error)),
         }
     }
+}
+
+fn certificates(file: &Path) -> Result<Vec<Certificate>, Error> {
+    let pem = std::fs::read(file).map_err(|source| Error::io("read", file, source))?;
+    let certificates = Certificate::from_pem_bundle(&pem).ok();
+    certificates
+        .filter(|certificates| !certificates.is_empty())
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "--ca-file {}: no certificate in PEM form",
+                file.display()
+            ))
+        })
 }
 
 /// Encodes a path segment that may hold any byte, such as the `+` of `123+1`.

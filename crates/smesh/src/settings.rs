@@ -108,7 +108,7 @@ pub fn client(global: &Global) -> Result<Client, Error> {
                 ));
             }
         };
-        return Client::new(Address::tcp(url, token.trim())?);
+        return Client::new(Address::tcp(url, token.trim(), global.ca_file.as_deref())?);
     }
     if let Some(socket) = &global.socket {
         return Client::new(Address::Unix(socket.clone()));

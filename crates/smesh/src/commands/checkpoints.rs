@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use hyper::Method;
+use reqwest::Method;
 use serde_json::Value;
 
 use crate::cli::{Global, LedgerExport, LedgerResume};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use chrono::Utc;
-use hyper::Method;
 use ledger::domain::checkpoint::Checkpoint;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{Global, LedgerMonitor};

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
+use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::events::query;

@@ -7,7 +7,7 @@ mod view;
 
 use std::process::ExitCode;
 
-use hyper::Method;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use self::fields::{add, edit};

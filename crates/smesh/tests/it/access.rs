@@ -358,7 +358,7 @@ async fn every_route_answers_everybody_as_they_may() {
 }
 
 /// Replaces `[mesh.api]` of mesh.toml.
-fn configure(mesh: &Mesh, api: &str) {
+pub fn configure(mesh: &Mesh, api: &str) {
     let path = mesh.path("mesh.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once("[mesh.api]\n").unwrap();

@@ -13,6 +13,7 @@ mod ledger;
 mod mesh;
 mod nats;
 mod others;
+mod remote;
 mod replay;
 mod secrets;
 mod set_back;

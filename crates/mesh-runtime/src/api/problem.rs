@@ -9,14 +9,14 @@ use utoipa::ToSchema;
 /// Text of every internal error.
 pub(super) const BROKEN: &str = "the service could not answer; its log says why";
 
-/// What was wrong with a request (RFC 9457).
+/// Error response: problem details (RFC 9457).
 #[derive(Clone, Debug, Serialize, PartialEq, Eq, ToSchema)]
 pub struct Problem {
-    /// HTTP status.
+    /// HTTP status code.
     pub status: u16,
-    /// What kind of problem.
+    /// Reason phrase of the status, such as `Not Found`.
     pub title: String,
-    /// What exactly, and what to do.
+    /// Cause of the error, and how to correct the request.
     pub detail: String,
     #[serde(skip)]
     headers: Vec<(HeaderName, HeaderValue)>,

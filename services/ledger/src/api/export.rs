@@ -31,13 +31,15 @@ enum Format {
     Csv,
 }
 
-/// Everything that a filter chooses up to the present end of the ledger, oldest first.
+/// Exports all matching entries up to the current end of the ledger, oldest first.
+///
+/// If the export cannot be completed, the connection is aborted.
 #[utoipa::path(
     get, path = "/v1/events/export", operation_id = "exportEvents", tag = "events",
     params(
         FilterParams,
-        ("format" = Option<String>, Query, description = "`ndjson` (default): an entry in JSON on each line; `csv`: a table with a header"),
-        ("fields" = Option<String>, Query, description = "Only these parts of each entry, by paths with commas: seq,type,data.owner.user"),
+        ("format" = Option<String>, Query, description = "`ndjson`: one JSON entry per line; `csv`: a table with a header. Default: `ndjson`"),
+        ("fields" = Option<String>, Query, description = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`"),
     ),
     responses(
         (status = 200, description = "The entries", content(

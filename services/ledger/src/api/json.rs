@@ -21,10 +21,10 @@ const AUDIT_SCHEMA: &str = "urn:slurm-mesh:mesh.audit.v1.AuditEntry";
 #[derive(Serialize, ToSchema)]
 #[schema(as = EventPage)]
 pub(super) struct EventPageJson {
-    /// Entries of this page.
+    /// The entries of this page.
     #[schema(value_type = Vec<EntryJson>)]
     pub entries: Vec<Value>,
-    /// Cursor of the next page; null when this was the last.
+    /// Cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -32,26 +32,26 @@ pub(super) struct EventPageJson {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Entry)]
 pub(super) struct EntryJson {
-    /// Sequence in the ledger, dense, from 1.
+    /// Ledger sequence, from 1 without gaps.
     pub seq: u64,
-    /// The event (or audit entry) as a CloudEvent in structured JSON; `data` is the message of the contract in proto3 JSON.
+    /// The event or audit entry as structured CloudEvents JSON; `data` is the protobuf message in proto3 JSON.
     #[schema(value_type = Object)]
     pub event: Value,
 }
 
-/// A job's history.
+/// History of a job.
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobHistory)]
 pub(super) struct JobHistoryJson {
-    /// Cluster as asked for.
+    /// Cluster, as requested.
     pub cluster: String,
-    /// Job as asked for.
+    /// Job id, as requested.
     pub job: String,
-    /// The time of which this is the state; null for now.
+    /// Time of the reported state, RFC 3339; null for the current state.
     pub at: Option<String>,
-    /// Runs, oldest first.
+    /// Runs of the job, oldest first.
     pub runs: Vec<RunJson>,
-    /// True if truncated; `/v1/events?job=` has all of it.
+    /// True if events were left out because of the size limit; `/v1/events?job=` returns all events.
     pub truncated: bool,
 }
 
@@ -61,93 +61,93 @@ pub(super) struct JobHistoryJson {
 pub(super) struct RunJson {
     /// Entity key of the run.
     pub run: String,
-    /// How it stands.
+    /// State of the run.
     pub summary: SummaryJson,
-    /// Everything that happened to it, in order of time.
+    /// Events of the run, in chronological order.
     pub timeline: Vec<EntryJson>,
 }
 
-/// How a run stands.
+/// Summary of a run.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RunSummary)]
 pub(super) struct SummaryJson {
-    /// Slurm's id form for people.
+    /// Job id as Slurm displays it.
     pub display_id: String,
     /// Job name.
     pub name: String,
-    /// Unix user.
+    /// Unix user who owns the job.
     pub user: String,
     /// Slurm account.
     pub account: String,
-    /// Partition.
+    /// Slurm partition.
     pub partition: String,
-    /// State in Slurm's words.
+    /// Slurm's job state, such as `RUNNING`.
     pub state: String,
-    /// When it was submitted, RFC 3339.
+    /// Submit time, RFC 3339; null if unknown.
     pub submitted: Option<String>,
-    /// When its allocation began, RFC 3339.
+    /// Start time of the allocation, RFC 3339; null if it has not started.
     pub started: Option<String>,
-    /// When it ended, RFC 3339.
+    /// End time, RFC 3339; null if it has not ended.
     pub ended: Option<String>,
-    /// Exit code of the batch script.
+    /// Exit code of the batch script; null if unknown.
     pub exit_code: Option<ExitCodeJson>,
-    /// What it costs.
+    /// Cost of the run; null if unknown.
     pub cost: Option<CostJson>,
 }
 
-/// An exit code.
+/// Exit code of a batch script.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ExitCode)]
 pub(super) struct ExitCodeJson {
     /// Exit status.
     pub code: u32,
-    /// Signal; 0 if none.
+    /// Number of the signal that ended it; 0 if none.
     pub signal: u32,
 }
 
-/// What a run costs.
+/// Cost of a run.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RunCost)]
 pub(super) struct CostJson {
-    /// `final`, `accrued` or `estimated`.
+    /// `final`; `accrued`: so far; `estimated`: up to the time limit.
     pub kind: &'static str,
-    /// Millionths of the currency unit, as a string of digits.
+    /// Amount in millionths of the currency unit, as a decimal string.
     pub micros: String,
-    /// ISO 4217 code.
+    /// Currency, ISO 4217 code.
     pub currency: String,
 }
 
-/// A node's state and what happened to it.
+/// State and timeline of a node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NodeTimeline)]
 pub(super) struct NodeJson {
-    /// Cluster as asked for.
+    /// Cluster, as requested.
     pub cluster: String,
-    /// NodeName.
+    /// Node (`NodeName`).
     pub node: String,
-    /// The time of which this is the state; null for now.
+    /// Time of the reported state, RFC 3339; null for the current state.
     pub at: Option<String>,
-    /// How it stood.
+    /// State of the node.
     pub state: NodeStateJson,
-    /// Its newest events up to then, in order of time.
+    /// Its newest events up to `at`, in chronological order.
     pub timeline: Vec<EntryJson>,
-    /// True if truncated.
+    /// True if older events were left out because of the size limit.
     pub truncated: bool,
 }
 
-/// How a node stood.
+/// State of a node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NodeState)]
 pub(super) struct NodeStateJson {
-    /// Base state in Slurm's words.
+    /// Slurm's base state, such as `IDLE`.
     pub state: String,
-    /// State flags in Slurm's words.
+    /// Slurm's state flags, such as `DRAIN`.
     pub flags: Vec<String>,
-    /// Life-cycle class.
+    /// Life-cycle class: `provisioning`, `active`, `draining`, `drained`, `down`, `terminating`, `terminated` or `unknown`.
     pub lifecycle: String,
-    /// Reason text; empty if none.
+    /// Slurm's reason text; empty if none.
     pub reason: String,
-    /// Since when, RFC 3339.
+    /// When the node entered this state, RFC 3339; null if unknown.
     pub since: Option<String>,
 }
 

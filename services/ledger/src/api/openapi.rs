@@ -16,7 +16,7 @@ use super::{export, rest, stats, stream};
 #[openapi(
     info(
         title = "slurm-mesh ledger",
-        description = "The Events API: history, states and statistics of a Slurm cluster, as the ledger recorded them.",
+        description = "The Events API: recorded events of Slurm clusters, job and node histories, statistics, replays, and proofs of the ledger's integrity.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head,
@@ -27,8 +27,8 @@ use super::{export, rest, stats, stream};
     security((), ("token" = [])),
     modifiers(&BearerAuth),
     tags(
-        (name = "events", description = "What happened"),
-        (name = "proof", description = "That nothing was changed"),
+        (name = "events", description = "Recorded events, histories and statistics"),
+        (name = "proof", description = "Checkpoints, proofs and signing keys"),
         (name = "replays", description = "Replays of recorded events"),
     ),
 )]
@@ -44,65 +44,66 @@ pub(super) async fn serve(_caller: Caller) -> (Extension<AuditedRead>, Json<Docu
 }
 
 problem_responses! {
-    BadRequest: "A parameter is wrong; the answer names it and what is allowed",
-    Unauthorized: "No token, or one that is not valid",
-    Forbidden: "The caller may not ask this",
-    Conflict: "Something stands in the way; the answer says what",
-    Unavailable: "It takes longer than a query may (ask for less), or the ledger's database (for replays to a webhook endpoint, NATS) is away (`Retry-After` says when to ask again)",
-    NotFound: "There is no such thing, or it is another's",
+    BadRequest: "A parameter or the body is invalid; `detail` names it and its allowed values",
+    Unauthorized: "The token is missing or invalid",
+    Forbidden: "The caller lacks the permission",
+    Conflict: "The current state does not permit the request; `detail` gives the reason",
+    Unavailable: "The query exceeded its time limit (narrow the filter), or the database is unavailable (for replays to a webhook also NATS); retry after `Retry-After` seconds",
+    NotFound: "It does not exist, or the caller may not see it",
 }
 
-/// Which entries; everything may be combined.
+/// Filters of entries. All filters that are given must match.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it describes parameters that api::params reads")]
 pub(super) struct FilterParams {
-    /// Slurm's ClusterName.
+    /// Slurm cluster (`ClusterName`).
     cluster: Option<String>,
-    /// Types with commas, or given several times: `job.completed`, `job.*`. Audit entries only for `audit.*` or one of its kinds.
+    /// Event types, comma-separated or repeated: `job.completed`, `job.*`. Audit entries are included only if `audit.*` or
+    /// an audit type is named.
     r#type: Option<String>,
-    /// Categories with commas: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.
+    /// Event categories, comma-separated or repeated: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.
     category: Option<String>,
-    /// Job in Slurm's id form: `123` (with its array tasks or components), `123_4`, `123+1`.
+    /// Job id as Slurm displays it: `123` (includes its array tasks or components), `123_4`, `123+1`.
     job: Option<String>,
     /// Entity key of a run, as in `subject` of its events.
     run: Option<String>,
-    /// Job id of an array: its own record and its tasks.
+    /// Job id of an array; matches the array and its tasks.
     array: Option<u32>,
-    /// Unix user.
+    /// Unix user to whom the event belongs.
     user: Option<String>,
-    /// OIDC subject or e-mail address of the person.
+    /// OIDC subject or e-mail address of the person to whom the event belongs.
     identity: Option<String>,
     /// Slurm account.
     account: Option<String>,
-    /// Partition.
+    /// Slurm partition.
     partition: Option<String>,
-    /// NodeName: events of the node itself, and of jobs that ran on it.
+    /// Node (`NodeName`): events of the node, and of jobs that ran on it.
     node: Option<String>,
-    /// Job name; a `*` at its end stands for any rest.
+    /// Job name; a `*` at the end matches any suffix.
     name: Option<String>,
-    /// Occurred at or after: RFC 3339, a day, or how long ago such as `2h`, `7days`.
+    /// Occurred at or after this time: RFC 3339, a date, or a duration before now such as `2h`, `7days`.
     since: Option<String>,
-    /// Occurred before: RFC 3339, or how long ago.
+    /// Occurred before this time; same formats as `since`.
     until: Option<String>,
-    /// From this sequence on.
+    /// First ledger sequence, inclusive.
     from_seq: Option<u64>,
-    /// Up to this sequence.
+    /// Last ledger sequence, inclusive.
     to_seq: Option<u64>,
 }
 
-/// Which page.
+/// Paging of a list.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it describes parameters that api::params reads")]
 pub(super) struct PageParams {
-    /// Page size, 1 to `max_page_size` of the configuration (1000); 100 if not given.
+    /// Page size, from 1 to the ledger's `max_page_size` (1000 by default). Default: 100.
     #[param(minimum = 1)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before, with the same filters.
+    /// `next_cursor` of the previous page, with the same filters. Absent for the first page.
     cursor: Option<String>,
-    /// `asc` (oldest first, default) or `desc`.
+    /// `asc` (oldest first) or `desc`. Default: `asc`.
     order: Option<String>,
-    /// Only these parts of each entry, by paths with commas: `seq,type,data.owner.user`.
+    /// Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`.
     fields: Option<String>,
 }

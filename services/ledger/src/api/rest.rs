@@ -33,7 +33,7 @@ pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
         .with_state(api)
 }
 
-/// Entries in the order of the ledger, a page at a time.
+/// Lists entries in ledger order, in pages.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "listEvents", tag = "events", params(FilterParams, PageParams),
     responses(
@@ -59,13 +59,13 @@ pub(super) async fn list<A: EventsApi>(
     Ok((shown.extension(), Json(page)))
 }
 
-/// A job's history: its runs, how each stands, and everything that happened to them.
+/// Returns the history of a job: its runs, their state and their events.
 #[utoipa::path(
     get, path = "/v1/jobs/{cluster}/{job}", operation_id = "getJobHistory", tag = "events",
     params(
-        ("cluster" = String, Path, description = "Slurm's ClusterName"),
-        ("job" = String, Path, description = "Job in Slurm's id form: 123, 123_4, 123+1"),
-        ("at" = Option<String>, Query, description = "State and history at this time: RFC 3339, a day, or how long ago such as 2h"),
+        ("cluster" = String, Path, description = "Slurm cluster (`ClusterName`)"),
+        ("job" = String, Path, description = "Job id as Slurm displays it: `123`, `123_4`, `123+1`"),
+        ("at" = Option<String>, Query, description = "Returns the state and history at this time: RFC 3339, a date, or a duration before now such as `2h`. Default: now"),
     ),
     responses(
         (status = 200, description = "The job history", body = JobHistoryJson), (status = 400, response = openapi::BadRequest),
@@ -89,12 +89,12 @@ pub(super) async fn job<A: EventsApi>(
     Ok((shown.extension(), Json(history)))
 }
 
-/// How a node stands or stood, and what happened to it.
+/// Returns the current or a past state of a node, with its timeline.
 #[utoipa::path(
     get, path = "/v1/nodes/{cluster}/{node}", operation_id = "getNodeTimeline", tag = "events",
     params(
-        ("cluster" = String, Path, description = "Slurm's ClusterName"), ("node" = String, Path, description = "NodeName"),
-        ("at" = Option<String>, Query, description = "State and history at this time: RFC 3339, a day, or how long ago such as 2h"),
+        ("cluster" = String, Path, description = "Slurm cluster (`ClusterName`)"), ("node" = String, Path, description = "Node (`NodeName`)"),
+        ("at" = Option<String>, Query, description = "Returns the state and history at this time: RFC 3339, a date, or a duration before now such as `2h`. Default: now"),
     ),
     responses(
         (status = 200, description = "The node", body = NodeJson), (status = 400, response = openapi::BadRequest),
@@ -117,17 +117,19 @@ pub(super) async fn node<A: EventsApi>(
     Ok((AuditedRead::nothing().extension(), Json(node)))
 }
 
-/// End of the chain.
+/// Head of the hash chain.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Head)]
 pub(super) struct HeadJson {
-    /// Sequence of the last entry; 0 before the first.
+    /// Sequence of the last entry; 0 if the ledger is empty.
     seq: u64,
-    /// Chain value of the last entry, in hexadecimal digits.
+    /// Chain value of the last entry, in hexadecimal.
     chain: String,
 }
 
-/// End of the chain. It reveals nothing about anybody: every caller may store it and compare later.
+/// Returns the head of the hash chain.
+///
+/// It contains no personal data. Any caller may store it, to check the ledger against it later.
 #[utoipa::path(
     get, path = "/v1/ledger/head", operation_id = "getLedgerHead", tag = "proof",
     responses((status = 200, description = "The head", body = HeadJson), (status = 401, response = openapi::Unauthorized))

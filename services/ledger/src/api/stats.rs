@@ -15,51 +15,52 @@ use super::rest::problem;
 use super::{EventsApi, audited_stats};
 use crate::domain::stats::{Group, StatsRow, WaitStats};
 
-/// Sums of groups.
+/// Statistics by group.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stats)]
 pub(super) struct StatsJson {
-    /// One row for each group, ordered by its values.
+    /// One row per group, ordered by group.
     rows: Vec<StatsRowJson>,
 }
 
-/// Sums of one group.
+/// Statistics of one group.
 #[derive(Serialize, ToSchema)]
 #[schema(as = StatsRow)]
 struct StatsRowJson {
-    /// Values of what the sums are grouped by: `{"user": "alice", "day": "2026-11-22"}`; null for what has no such value.
+    /// Values of the grouping dimensions, such as `{"user": "alice", "day": "2026-11-22"}`; null for entries without such a
+    /// value. Empty for a total.
     group: BTreeMap<&'static str, Option<String>>,
-    /// How often each event of a job happened, by its word: submitted, started, completed, failed, ...
+    /// Number of job events by type without `job.`: `submitted`, `started`, `completed`, `failed` and others.
     jobs: BTreeMap<String, u64>,
-    /// How long jobs that started had waited since they were eligible; null if none started.
+    /// Wait times of the jobs that started, from eligible to start; null if none started.
     wait: Option<WaitStatsJson>,
-    /// Final costs of the runs that ended, by currency, in millionths of its unit, as strings of digits.
+    /// Final cost of ended runs by currency (ISO 4217), in millionths of the currency unit, as decimal strings.
     cost_micros: BTreeMap<String, String>,
 }
 
-/// Waits, in seconds.
+/// Wait times in seconds.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WaitStats)]
 struct WaitStatsJson {
-    /// How many starts.
+    /// Number of starts.
     starts: u64,
-    /// Half of them waited no longer.
+    /// Median.
     p50_seconds: u64,
-    /// Nine of ten waited no longer.
+    /// 90th percentile.
     p90_seconds: u64,
-    /// The longest.
+    /// Maximum.
     max_seconds: u64,
 }
 
-/// How often jobs were submitted, started, failed, ..., how long they waited and what they cost: in total, or by day, person, account, ...
+/// Returns the number of job events, wait times and costs: in total or by group.
 #[utoipa::path(
     get, path = "/v1/events/stats", operation_id = "getEventStats", tag = "events",
     params(
         FilterParams,
-        ("by" = Option<String>, Query, description = "Groups, with commas: day (UTC), cluster, user, account, partition, name. Without: one total"),
+        ("by" = Option<String>, Query, description = "Grouping dimensions, comma-separated: `day` (UTC), `cluster`, `user`, `account`, `partition`, `name`. Default: one total"),
     ),
     responses(
-        (status = 200, description = "The sums", body = StatsJson), (status = 400, response = openapi::BadRequest),
+        (status = 200, description = "The statistics", body = StatsJson), (status = 400, response = openapi::BadRequest),
         (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
         (status = 503, response = openapi::Unavailable),
     )

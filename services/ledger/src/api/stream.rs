@@ -28,17 +28,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Time after which a client of server-sent events reconnects.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Entries after a sequence, and then those that are appended, as server-sent events. The id of each is its sequence.
+/// Streams entries as server-sent events: recorded ones after a sequence, then new ones.
+///
+/// The id of each server-sent event is the sequence of its entry. `until` and `to_seq` are not accepted.
 #[utoipa::path(
     get, path = "/v1/events/stream", operation_id = "streamEvents", tag = "events",
     params(
         FilterParams,
-        ("after" = Option<u64>, Query, description = "Begin after this sequence; 0 for all history. Without it (and without Last-Event-ID): what comes from now on"),
-        ("fields" = Option<String>, Query, description = "Only these parts of each entry, by paths with commas: seq,type,data.owner.user"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "As `after`, and before it: sent by clients of server-sent events that were cut off"),
+        ("after" = Option<u64>, Query, description = "Starts after this ledger sequence; 0 for the whole history. Default: only new entries"),
+        ("fields" = Option<String>, Query, description = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "Same as `after`, and takes precedence over it. Sent by clients of server-sent events when they reconnect"),
     ),
     responses(
-        (status = 200, description = "A stream without end: each `data` is an entry", content_type = "text/event-stream", body = String),
+        (status = 200, description = "An endless stream; `data` of each server-sent event is an entry", content_type = "text/event-stream", body = String),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
         (status = 503, response = openapi::Unavailable),
     )

@@ -20,18 +20,18 @@ pub struct EndpointStats {
     pub gate: Option<String>,
 }
 
-/// Deliveries of an endpoint by state, and the last error.
+/// Number of deliveries by state, and the last error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Counts {
-    /// Arrived.
+    /// Delivered.
     pub delivered: u64,
-    /// To be tried (again).
+    /// Waiting for an attempt.
     pub waiting: u64,
-    /// Given up.
+    /// Dead letters: given up.
     pub dead: u64,
-    /// Too old to be sent.
+    /// Expired: too old to be sent.
     pub expired: u64,
-    /// Error of the newest delivery that has one; empty without.
+    /// Error of the most recently changed waiting or dead delivery that has one; empty if there is none.
     pub last_error: String,
 }
 

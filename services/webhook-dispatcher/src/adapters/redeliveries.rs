@@ -66,61 +66,62 @@ impl DeliverySelection {
     }
 }
 
-/// Which dead letters are delivered again: those that are named, or those that all the others fit.
+/// Selects the dead letters to redeliver: either by `ids`, or by `all` or at least one filter (`type`, `cause`,
+/// `since`, `until`). All filters that are given must match.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RedeliverRequest {
-    /// Ids of events; at most 1,000.
+    /// Ids of events, at most 1,000. Excludes `all` and the filters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
-    /// Every dead letter that the others do not leave out.
+    /// Selects all dead letters that the given filters do not exclude. Default: false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// Of this type; `job.*` for all of a category.
+    /// Event type, such as `job.failed`; `job.*` matches a whole category.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Whose last attempt failed for this reason, as `refused`.
+    /// Cause of the last failed attempt, such as `refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Given up then or later: RFC 3339, or how long ago.
+    /// Became a dead letter at or after this time: RFC 3339, or a duration before now such as `2h`.
     #[serde(
         deserialize_with = "time_bound::deserialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub since: Option<DateTime<Utc>>,
-    /// Given up before.
+    /// Became a dead letter before this time; same formats as `since`.
     #[serde(
         deserialize_with = "time_bound::deserialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub until: Option<DateTime<Utc>>,
-    /// So many a second are begun, at most 1,000; 100 if not given.
+    /// Maximum redeliveries per second, 1 to 1,000. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub rate: Option<u32>,
 }
 
-/// Something that was asked to be delivered again.
+/// A redelivery job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Redelivery)]
 pub struct RedeliveryJob {
-    /// Its id.
+    /// Id of the job.
     pub id: String,
-    /// Name of the endpoint.
+    /// Full name of the webhook.
     pub webhook: String,
-    /// What was asked for.
+    /// The request that started it.
     pub filter: RedeliverRequest,
     /// `running` or `done`.
     pub state: String,
-    /// So many deliveries were begun again so far.
+    /// Number of deliveries queued again so far.
     pub queued: u64,
-    /// Who asked.
+    /// Caller who started it.
     pub by: String,
-    /// When.
+    /// When it was started.
     pub created_at: DateTime<Utc>,
-    /// When it got further.
+    /// When it last made progress.
     pub updated_at: DateTime<Utc>,
-    /// The [`DeliveryPosition`] of the last delivery that was looked at; empty if none was.
+    /// The [`DeliveryPosition`] of the last delivery read; empty if none was read.
     #[serde(skip)]
     pub cursor: String,
 }

@@ -156,115 +156,117 @@ pub struct DeliveryPage {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields, default)]
 pub struct Page {
-    /// Whose webhook it is; empty for one of no user. The caller's, or else of no user, if not given.
+    /// Owner of the webhook: a Unix user; empty for a webhook without an owner. Default: the caller's webhook of
+    /// this name, otherwise one without an owner.
     pub owner: Option<String>,
-    /// How many, at most 500; 50 if not given.
+    /// Page size, 1 to 500. Default: 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page. Absent for the first page.
     pub cursor: Option<String>,
-    /// Only those in this state: `waiting`, `delivered`, `dead` or `expired`.
+    /// Only deliveries in this state: `waiting`, `delivered`, `dead` or `expired`.
     pub state: Option<String>,
-    /// Only those of this type; `job.*` for all of a category.
+    /// Only deliveries of this event type, such as `job.failed`; `job.*` matches a whole category.
     #[serde(rename = "type")]
     #[param(rename = "type")]
     pub kind: Option<String>,
-    /// Only those whose last attempt failed for this reason: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`,
-    /// `timeout`, `proxy`, `content`, `internal` or `removed`.
+    /// Only deliveries whose last attempt failed with this cause: `refused`, `gone`, `address`, `tls`, `failing`,
+    /// `limited`, `unreachable`, `timeout`, `proxy`, `content`, `internal` or `removed`.
     pub cause: Option<String>,
-    /// Only those that changed then or later: RFC 3339, a day, or how long ago such as `2h`, `7days`.
+    /// Only deliveries changed at or after this time: RFC 3339, a date, or a duration before now such as `2h`, `7days`.
     #[serde(deserialize_with = "mesh_runtime::time_bound::deserialize")]
     #[param(value_type = Option<String>)]
     pub since: Option<DateTime<Utc>>,
-    /// Only those that changed before.
+    /// Only deliveries changed before this time; same formats as `since`.
     #[serde(deserialize_with = "mesh_runtime::time_bound::deserialize")]
     #[param(value_type = Option<String>)]
     pub until: Option<DateTime<Utc>>,
 }
 
-/// An endpoint with its new secret.
+/// A webhook with its new signing secret.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct WebhookWithSecret {
-    /// The endpoint.
+    /// The webhook.
     pub webhook: Webhook,
-    /// Its signing secret, shown now and never again; absent if it is not signed.
+    /// Signing secret (`whsec_…`), returned only in this response. Absent if requests are not signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// A new secret.
+/// Replacement of the signing secret.
 #[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rotation {
-    /// The secret, `whsec_…`; one is made if it is absent.
+    /// New secret: `whsec_` and 24 to 64 bytes in base64. Generated if absent.
     pub secret: Option<String>,
-    /// How long the old one signs beside it, as `1d`; at most `7d`.
+    /// How long the old secret signs in addition to the new one, such as `1d`; at most `7d`. Default: the
+    /// dispatcher's `secret_overlap`.
     #[serde(with = "humantime_serde")]
     #[schema(value_type = Option<String>, example = "1d")]
     pub overlap: Option<std::time::Duration>,
 }
 
-/// What is tried.
+/// A test delivery.
 #[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TestRequest {
-    /// An event as webhooks and `/v1/events` give it (CloudEvents JSON); a sample if it is absent.
+    /// Event to send, as CloudEvents JSON from a webhook or `/v1/events`. Default: a sample event.
     #[schema(value_type = Option<Object>)]
     pub event: Option<Value>,
-    /// See what would be sent, and send nothing.
+    /// Renders the request without sending it. Default: false.
     pub dry_run: bool,
 }
 
-/// What came of a test.
+/// Result of a test delivery.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TestResult {
-    /// Name of the endpoint.
+    /// Full name of the webhook.
     pub webhook: String,
     /// Id of the event.
     pub event_id: String,
-    /// Whether the endpoint would get this event: its filter and its format take it.
+    /// True if the webhook's filter and format accept the event. A test is sent even if they do not.
     pub matches: bool,
-    /// Whether it was sent and arrived.
+    /// True if the receiver accepted the request. False for a dry run.
     pub delivered: bool,
-    /// HTTP status; 0 without an answer.
+    /// HTTP status of the response; 0 without a response.
     pub status: u16,
-    /// How long it took.
+    /// Duration of the attempt in milliseconds.
     pub latency_ms: u64,
-    /// What went wrong; empty if nothing did.
+    /// Error message; empty on success.
     pub error: String,
-    /// Body of the first request, for an event that was given.
+    /// Body of the first request. Present for a given event and for a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
 }
 
-/// What is to be shown: what an endpoint would be sent, or what a format makes, of an event or a sample.
+/// What to render. Exactly one of `webhook` and `format` is required, and at most one of `event` and `type`.
 #[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = WebhookDraft)]
 pub struct PreviewRequest {
-    /// Name of an endpoint. Or:
+    /// Name of a webhook, whose format and filter are used.
     pub webhook: Option<String>,
-    /// A format as endpoints have it: its name, or an object whose `type` names it.
+    /// A format as in a webhook: its name, or an object whose `type` is the name.
     #[schema(value_type = Option<Object>)]
     pub format: Option<Value>,
-    /// An event as webhooks and `/v1/events` give it (CloudEvents JSON). Or:
+    /// Event to render, as CloudEvents JSON from a webhook or `/v1/events`.
     #[schema(value_type = Option<Object>)]
     pub event: Option<Value>,
-    /// Type of the sample that is shown instead; `job.failed` if it is absent, too.
+    /// Event type of a sample to render if `event` is absent. Default: `job.failed`.
     #[serde(rename = "type")]
     #[schema(example = "job.failed")]
     pub kind: Option<String>,
 }
 
-/// What would be sent.
+/// Requests that a delivery would send.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = WebhookPreview)]
 pub struct Preview {
     /// Id of the event.
     pub event_id: String,
-    /// Whether it would be sent: the filter and the format take such an event.
+    /// True if the filter and the format accept the event, so that it would be sent.
     pub matches: bool,
-    /// One request after the other, as if each were answered well.
+    /// The requests in order, assuming that each one succeeds.
     pub requests: Vec<Previewed>,
 }
 

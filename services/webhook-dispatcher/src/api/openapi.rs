@@ -13,7 +13,7 @@ use super::rest;
 #[openapi(
     info(
         title = "slurm-mesh webhook-dispatcher",
-        description = "The Webhooks API: endpoints that are told of events, and what was delivered to them.",
+        description = "The Webhooks API: manages the endpoints that receive events, and shows their deliveries.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(rest::list, rest::create, rest::show, rest::edit, rest::remove, rest::pause, rest::resume, rest::rotate, rest::test, rest::preview, rest::deliveries, rest::delivery,
@@ -21,7 +21,7 @@ use super::rest;
     components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unprocessable, TooMany, Unprepared)),
     security((), ("token" = [])),
     modifiers(&BearerAuth),
-    tags((name = "webhooks", description = "Who is told of what")),
+    tags((name = "webhooks", description = "Webhook endpoints and their deliveries")),
 )]
 struct Dispatcher;
 
@@ -35,12 +35,12 @@ pub(super) async fn serve(_caller: Caller) -> (Extension<AuditedRead>, Json<Docu
 }
 
 problem_responses! {
-    BadRequest: "The body is no JSON",
-    Unauthorized: "No token, or one that is not valid",
-    Forbidden: "The caller may not do this",
-    NotFound: "There is no such webhook, or it is another's",
-    Conflict: "It cannot be done as things stand; the answer says why, and where endpoints of mesh.toml are written",
-    Unprocessable: "A field is wrong; the answer names each and what is allowed",
-    TooMany: "A test of this webhook is under way, or its rate or the places of all requests are used up (`Retry-After` says when to come again)",
-    Unprepared: "There is no key to encrypt secrets with, or what is needed is away",
+    BadRequest: "The body is not valid JSON",
+    Unauthorized: "The token is missing or invalid",
+    Forbidden: "The caller lacks the permission",
+    NotFound: "The webhook or delivery does not exist, or the caller may not see it",
+    Conflict: "The current state does not permit the request; `detail` gives the reason. Webhooks of mesh.toml are changed there",
+    Unprocessable: "A field is invalid; `detail` names each invalid field and its allowed values",
+    TooMany: "A test of this webhook is running, its rate limit is exhausted, or the dispatcher's limit of concurrent requests is reached; retry after `Retry-After` seconds",
+    Unprepared: "No key to encrypt secrets is configured, or a dependency is unavailable",
 }

@@ -55,7 +55,8 @@ pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it describes what [`Named`] reads")]
 pub(super) struct OwnerQuery {
-    /// Whose webhook it is; empty for one of no user. The caller's, or else of no user, if not given.
+    /// Owner of the webhook: a Unix user; empty for a webhook without an owner. Default: the caller's webhook of
+    /// this name, otherwise one without an owner.
     owner: Option<String>,
 }
 
@@ -82,48 +83,48 @@ impl<S: Send + Sync> FromRequestParts<S> for WebhookPath {
 
 type Answer<T> = Result<(Extension<AuditedRead>, Json<T>), Problem>;
 
-/// Endpoints.
+/// A list of webhooks.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WebhookList {
-    /// By full name.
+    /// The webhooks, ordered by full name.
     webhooks: Vec<Webhook>,
 }
 
-/// Deliveries.
+/// A page of deliveries.
 #[derive(Serialize, ToSchema)]
 pub(super) struct DeliveryList {
-    /// The newest first.
+    /// The deliveries, newest first.
     deliveries: Vec<DeliveryJson>,
-    /// Where the next page begins: `cursor` of the next request, with all else as in this one. Absent behind the last.
+    /// `cursor` of the next page, to be sent with the same filters. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// One event on its way to an endpoint.
+/// Delivery of one event to one webhook.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WebhookDelivery)]
 struct DeliveryJson {
     /// Id of the event.
     event_id: String,
-    /// Its type; empty for a message of the dispatcher's own.
+    /// Type of the event. Empty for a message of the dispatcher itself, such as an array digest.
     event_type: String,
     /// `waiting`, `delivered`, `dead` or `expired`.
     state: &'static str,
-    /// Attempts so far.
+    /// Number of attempts since the event was received or last redelivered.
     attempts: u32,
-    /// HTTP status of the last attempt; 0 without an answer.
+    /// HTTP status of the last attempt; 0 without a response.
     status: u16,
-    /// Error of the last attempt; empty on success.
+    /// Error message of the last attempt; empty on success.
     error: String,
-    /// Why the last attempt failed, in one word; empty on success.
+    /// Cause of the last failed attempt, as in the `cause` filter of the list; empty on success.
     cause: &'static str,
-    /// How often it was begun again.
+    /// Number of redeliveries; 0 if it was never redelivered.
     round: u32,
-    /// When it came.
+    /// When the dispatcher received the event.
     created_at: DateTime<Utc>,
-    /// When it changed.
+    /// When the delivery last changed.
     updated_at: DateTime<Utc>,
-    /// When it is tried next.
+    /// When the next attempt is due; null if none is planned.
     next_at: Option<DateTime<Utc>>,
 }
 
@@ -145,9 +146,9 @@ impl From<Delivery> for DeliveryJson {
     }
 }
 
-/// The endpoints that the caller may see.
+/// Lists the webhooks that the caller may see.
 #[utoipa::path(get, operation_id = "listWebhooks", path = "/v1/webhooks", tag = "webhooks", responses(
-    (status = 200, description = "Endpoints by name", body = WebhookList), (status = 401, response = openapi::Unauthorized),
+    (status = 200, description = "The webhooks", body = WebhookList), (status = 401, response = openapi::Unauthorized),
 ))]
 pub(super) async fn list<A: WebhooksApi>(
     State(api): State<Arc<A>>,
@@ -161,9 +162,11 @@ pub(super) async fn list<A: WebhooksApi>(
     Ok((shown.extension(), Json(WebhookList { webhooks })))
 }
 
-/// Makes an endpoint. Its signing secret is in the answer, and never again.
+/// Creates a webhook.
+///
+/// The response contains the signing secret, which is not shown again.
 #[utoipa::path(post, operation_id = "createWebhook", path = "/v1/webhooks", tag = "webhooks", request_body = NewWebhook, responses(
-    (status = 201, description = "The endpoint and its secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
+    (status = 201, description = "The created webhook and its secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 503, response = openapi::Unprepared),
@@ -178,20 +181,20 @@ pub(super) async fn create<A: WebhooksApi>(
     Ok((StatusCode::CREATED, shown.extension(), Json(made)))
 }
 
-/// An endpoint to be made.
+/// A webhook to create.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "it describes what the API takes")]
 pub(super) struct NewWebhook {
-    /// Unix user it belongs to: the caller if not given; only administrators name another.
+    /// Unix user who owns it. Default: the caller. Only administrators may name another user.
     owner: Option<String>,
     #[schema(inline)]
     #[serde(flatten)]
     spec: EndpointConfig,
 }
 
-/// An endpoint.
-#[utoipa::path(get, operation_id = "getWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
-    (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
+/// Returns a webhook.
+#[utoipa::path(get, operation_id = "getWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
+    (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn show<A: WebhooksApi>(
@@ -202,10 +205,12 @@ pub(super) async fn show<A: WebhooksApi>(
     answer(&caller, api.get(&caller, &name).await)
 }
 
-/// Changes an endpoint: a JSON merge patch (RFC 7396), `null` takes a value back to its default.
-#[utoipa::path(patch, operation_id = "updateWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+/// Changes a webhook by a JSON merge patch (RFC 7396).
+///
+/// `null` resets a field to its default. `name`, `owner` and `secret` cannot be changed.
+#[utoipa::path(patch, operation_id = "updateWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body(content = EndpointConfig, content_type = "application/merge-patch+json"), responses(
-    (status = 200, description = "The changed endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
+    (status = 200, description = "The changed webhook", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
@@ -218,9 +223,11 @@ pub(super) async fn edit<A: WebhooksApi>(
     answer(&caller, api.edit(&caller, &name, body(&bytes)?).await)
 }
 
-/// Removes an endpoint. What waits for it ends as dead letters; the name is free again a moment later.
-#[utoipa::path(delete, operation_id = "deleteWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
-    (status = 204, description = "It is being removed"), (status = 401, response = openapi::Unauthorized),
+/// Removes a webhook.
+///
+/// Its waiting deliveries become dead letters. The name can be reused once the removal is complete.
+#[utoipa::path(delete, operation_id = "deleteWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
+    (status = 204, description = "The removal has started"), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
 pub(super) async fn remove<A: WebhooksApi>(
@@ -232,19 +239,21 @@ pub(super) async fn remove<A: WebhooksApi>(
     Ok((StatusCode::NO_CONTENT, AuditedRead::nothing().extension()))
 }
 
-/// Why an endpoint is to wait.
+/// A pause of a webhook.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Pause {
-    /// For people.
+    /// Free text, at most 500 characters. Default: `paused by` and the caller's name.
     #[schema(max_length = 500)]
     reason: String,
 }
 
-/// Lets an endpoint wait. Its events are queued on the bus, as long as the bus keeps them.
-#[utoipa::path(post, operation_id = "pauseWebhook", path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+/// Pauses a webhook.
+///
+/// Its events are queued on the bus until it is resumed, at most for the retention time of the bus.
+#[utoipa::path(post, operation_id = "pauseWebhook", path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = Option<Pause>, responses(
-    (status = 200, description = "The endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
+    (status = 200, description = "The webhook", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
@@ -258,9 +267,11 @@ pub(super) async fn pause<A: WebhooksApi>(
     answer(&caller, api.pause(&caller, &name, &reason).await)
 }
 
-/// Lets an endpoint go on.
-#[utoipa::path(post, operation_id = "resumeWebhook", path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery), responses(
-    (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
+/// Resumes a paused or disabled webhook.
+///
+/// For an active webhook, closes its circuit breaker and ends a pause requested by the receiver.
+#[utoipa::path(post, operation_id = "resumeWebhook", path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
+    (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
 pub(super) async fn resume<A: WebhooksApi>(
@@ -271,10 +282,12 @@ pub(super) async fn resume<A: WebhooksApi>(
     answer(&caller, api.resume(&caller, &name).await)
 }
 
-/// Makes a new signing secret, which is in the answer and never again; the old one signs beside it for a while.
-#[utoipa::path(post, operation_id = "rotateWebhookSecret", path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+/// Replaces the signing secret.
+///
+/// The response contains the new secret, which is not shown again. The old secret also signs until `overlap` ends.
+#[utoipa::path(post, operation_id = "rotateWebhookSecret", path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = Option<Rotation>, responses(
-    (status = 200, description = "The endpoint and its new secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
+    (status = 200, description = "The webhook and its new secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
@@ -290,10 +303,12 @@ pub(super) async fn rotate<A: WebhooksApi>(
     Ok((shown.extension(), Json(rotated)))
 }
 
-/// Sends a sample, or an event that is given, once and now, and says what came of it. Nothing is stored.
-#[utoipa::path(post, operation_id = "testWebhook", path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OwnerQuery),
+/// Sends a test delivery.
+///
+/// Sends a sample or a given event once, immediately, and returns the result. The delivery is not stored.
+#[utoipa::path(post, operation_id = "testWebhook", path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = Option<TestRequest>, responses(
-    (status = 200, description = "What came of it", body = TestResult), (status = 400, response = openapi::BadRequest),
+    (status = 200, description = "The result", body = TestResult), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 429, response = openapi::TooMany),
@@ -309,9 +324,11 @@ pub(super) async fn test<A: WebhooksApi>(
     Ok((AuditedRead::nothing().extension(), Json(tested)))
 }
 
-/// Shows what an endpoint would be sent, or what a format makes, of an event or a sample. Nothing is sent or stored.
+/// Renders a delivery without sending it.
+///
+/// Uses the format of a webhook or a given format, and a given event or a sample. Nothing is stored.
 #[utoipa::path(post, operation_id = "previewWebhook", path = "/v1/webhooks/preview", tag = "webhooks", request_body = PreviewRequest, responses(
-    (status = 200, description = "What would be sent", body = Preview), (status = 400, response = openapi::BadRequest),
+    (status = 200, description = "The rendered requests", body = Preview), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
@@ -327,9 +344,9 @@ pub(super) async fn preview<A: WebhooksApi>(
     Ok((AuditedRead::nothing().extension(), Json(previewed)))
 }
 
-/// The newest deliveries of an endpoint.
-#[utoipa::path(get, operation_id = "listDeliveries", path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Its name"), Page), responses(
-    (status = 200, description = "The newest first", body = DeliveryList), (status = 400, description = "A parameter is wrong", content_type = "text/plain"),
+/// Lists the deliveries of a webhook, newest first.
+#[utoipa::path(get, operation_id = "listDeliveries", path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), Page), responses(
+    (status = 200, description = "A page of deliveries", body = DeliveryList), (status = 400, description = "A parameter is invalid", content_type = "text/plain"),
     (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 422, response = openapi::Unprocessable),
 ))]
 pub(super) async fn deliveries<A: WebhooksApi>(
@@ -349,38 +366,38 @@ pub(super) async fn deliveries<A: WebhooksApi>(
     Ok((shown.extension(), Json(list)))
 }
 
-/// A delivery with its attempts.
+/// A delivery with its event and attempts.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WebhookDeliveryInFull)]
 pub(super) struct DeliveryWithAttempts {
     #[serde(flatten)]
     delivery: DeliveryJson,
-    /// Requests that were made, the first one first; the last 50 are kept.
+    /// The last 50 attempts, oldest first.
     tried: Vec<AttemptJson>,
-    /// The event (CloudEvents JSON), while it waits or is a dead letter.
+    /// The event as CloudEvents JSON, while the delivery is `waiting` or `dead`; otherwise null.
     #[schema(value_type = Option<Object>)]
     event: Option<Value>,
 }
 
-/// A request that was made for a delivery.
+/// One attempt of a delivery.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WebhookAttempt)]
 struct AttemptJson {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     number: u32,
     /// When it began.
     at: DateTime<Utc>,
-    /// HTTP status; 0 without an answer.
+    /// HTTP status of the response; 0 without a response.
     status: u16,
-    /// How long it took.
+    /// Duration in milliseconds.
     latency_ms: u64,
-    /// Why it failed, in one word; empty on success.
+    /// Cause of the failure, as in the `cause` filter of the list; empty on success.
     cause: &'static str,
-    /// What went wrong; empty if nothing did.
+    /// Error message; empty on success.
     error: String,
-    /// Beginning of the answer's body, at most 1 KiB.
+    /// First part of the response body, at most 1 KiB.
     snippet: String,
-    /// When the next one was planned.
+    /// When the next attempt was planned; null if there was none.
     next_at: Option<DateTime<Utc>>,
 }
 
@@ -399,9 +416,9 @@ impl From<Attempt> for AttemptJson {
     }
 }
 
-/// A delivery: its event, and what came of each attempt.
+/// Returns a delivery with its event and attempts.
 #[utoipa::path(get, operation_id = "getDelivery", path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
-    ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event"), OwnerQuery), responses(
+    ("name" = String, Path, description = "Name of the webhook"), ("id" = String, Path, description = "Id of the event"), OwnerQuery), responses(
     (status = 200, description = "The delivery", body = DeliveryWithAttempts), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
@@ -422,17 +439,19 @@ pub(super) async fn delivery<A: WebhooksApi>(
     Ok((shown.extension(), Json(full)))
 }
 
-/// Redeliveries.
+/// A list of redelivery jobs.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RedeliveryList {
-    /// The newest first.
+    /// The newest 100 jobs, newest first.
     redeliveries: Vec<RedeliveryJob>,
 }
 
-/// Has dead letters delivered again, with the same `webhook-id`: those that are named, or those that a filter fits. It goes on over restarts.
-#[utoipa::path(post, operation_id = "redeliverDeliveries", path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery),
+/// Starts a redelivery of dead letters.
+///
+/// Selects them by id or by filter and sends them with the same `webhook-id`. The job continues after a restart.
+#[utoipa::path(post, operation_id = "redeliverDeliveries", path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = RedeliverRequest, responses(
-    (status = 202, description = "What was asked for", body = RedeliveryJob), (status = 400, response = openapi::BadRequest),
+    (status = 202, description = "The started job", body = RedeliveryJob), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
@@ -451,9 +470,9 @@ pub(super) async fn redeliver<A: WebhooksApi>(
     ))
 }
 
-/// What was asked to be delivered again, and how far that is.
-#[utoipa::path(get, operation_id = "listRedeliveries", path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OwnerQuery), responses(
-    (status = 200, description = "The newest first", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
+/// Lists the redelivery jobs of a webhook with their progress.
+#[utoipa::path(get, operation_id = "listRedeliveries", path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
+    (status = 200, description = "The redelivery jobs", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn redeliveries<A: WebhooksApi>(

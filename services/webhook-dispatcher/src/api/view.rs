@@ -14,53 +14,54 @@ use crate::clock;
 use crate::domain::circuit::{LONGEST, OpenCircuit};
 use crate::domain::gate::Held;
 
-/// An endpoint as it may be shown.
+/// A webhook endpoint. Secrets are masked.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Webhook {
-    /// Its name, which its owner has only once.
+    /// Name, unique per owner.
     pub name: String,
-    /// How paths and requests name it: `alice/ci` (in a path `alice%2Fci`), or its name alone if it belongs to no user.
+    /// Name with its owner, for paths and requests: `alice/ci` (`alice%2Fci` in a path). Equals `name` without an owner.
     pub full_name: String,
-    /// Unix user it belongs to; empty for those of `mesh.toml`.
+    /// Unix user who owns it. Empty without an owner, as for webhooks of `mesh.toml`.
     pub owner: String,
-    /// `api`, or `file` for those of `mesh.toml`.
+    /// Where it is defined: `api`, or `file` for `mesh.toml`.
     pub source: &'static str,
-    /// `active`, `paused`, `disabled` or `removed`.
+    /// `active`, `paused`, `disabled` (the receiver responded 410) or `removed`.
     pub state: &'static str,
-    /// Why; empty if nobody said so.
+    /// Reason for the state; empty if none was given.
     pub reason: String,
-    /// Since when.
+    /// When it entered the state.
     pub since: DateTime<Utc>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: DateTime<Utc>,
-    /// When it was changed.
+    /// When it was last changed.
     pub updated_at: DateTime<Utc>,
-    /// What it is: `url`, `format`, `types` and what else was given, secrets masked; `signed`.
+    /// Its configuration (`url`, `format`, `types` and other keys that are set) with secrets masked, and `signed`:
+    /// whether requests are signed.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub spec: Map<String, Value>,
-    /// Deliveries by state.
+    /// Number of deliveries by state.
     pub counts: Counts,
-    /// Whether its receiver is at work, as far as attempts say.
+    /// State of the circuit breaker.
     pub circuit: Circuit,
-    /// The pause that its receiver asked for (`Retry-After`).
+    /// Pause requested by the receiver (`Retry-After`). Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Hold>,
 }
 
-/// Whether an endpoint is tried.
+/// State of a circuit breaker, which stops deliveries to a failing receiver.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = WebhookCircuit)]
 pub struct Circuit {
-    /// `closed`: everything is sent; `open`: nothing is; `half-open`: the next delivery is sent as a probe.
+    /// `closed`: deliveries are sent; `open`: none is sent; `half-open`: the next delivery is sent as a probe.
     pub state: &'static str,
-    /// Since when it is not closed.
+    /// When the circuit opened. Absent while it is closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<DateTime<Utc>>,
-    /// When the next probe may be sent.
+    /// When the next probe may be sent. Absent while the circuit is closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe_at: Option<DateTime<Utc>>,
-    /// The last failure; empty while it is closed.
+    /// The last failure; empty while the circuit is closed.
     pub reason: String,
 }
 
@@ -87,15 +88,15 @@ impl Circuit {
     }
 }
 
-/// A pause that a receiver asked for.
+/// A pause requested by the receiver.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = WebhookHold)]
 pub struct Hold {
-    /// Since when.
+    /// Start of the pause.
     pub since: DateTime<Utc>,
-    /// Until when nothing is sent.
+    /// End of the pause.
     pub until: DateTime<Utc>,
-    /// Its answer.
+    /// The response that requested it.
     pub reason: String,
 }
 

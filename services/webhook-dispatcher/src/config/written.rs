@@ -10,131 +10,139 @@ use utoipa::ToSchema;
 
 use crate::domain::format::{Format, Secret};
 
-/// An endpoint as it is written: one `[[webhook-dispatcher.endpoints]]`, or what the API is given. Written as JSON it is what may be
-/// shown.
+/// Configuration of a webhook endpoint, in `[[webhook-dispatcher.endpoints]]` or in a request. Defaults that refer to
+/// the dispatcher are keys of `[webhook-dispatcher]` in its `mesh.toml`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[schema(as = WebhookSpec)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointConfig {
-    /// Its name, which its owner has only once: letters, digits, `.`, `_` and `-`.
+    /// Name, unique per owner: letters, digits, `.`, `_` and `-`.
     #[serde(skip_serializing)]
     #[schema(max_length = 64, example = "pipeline")]
     pub name: String,
-    /// What it is for.
+    /// Free text, at most 500 characters.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub description: String,
-    /// Where to send. AuditedRead without what could be secret in it.
+    /// URL that receives the events. Shown without user, password and query. For `slack`, `teams` and `discord`, whose URL
+    /// is a secret, only the host is shown.
     #[serde(skip_serializing)]
     #[schema(example = "https://pipeline.example.org/events")]
     pub url: String,
-    /// File with the address, where the address itself is a secret. Only in `mesh.toml`.
+    /// File that contains the URL, for URLs that are secrets. Only in `mesh.toml`.
     #[serde(skip_serializing)]
     #[schema(ignore)]
     pub url_file: Option<PathBuf>,
-    /// Signing secret, `whsec_` and 24 to 64 bytes in base64. Made if it is needed and not given; never shown again.
+    /// Signing secret: `whsec_` and 24 to 64 bytes in base64. Generated if the format requires one and none is given.
+    /// Returned only when it is created or rotated.
     #[serde(skip_serializing)]
     #[schema(value_type = Option<String>, write_only)]
     pub secret: Option<SecretString>,
-    /// File with the secret. Only in `mesh.toml`.
+    /// File that contains the signing secret. Only in `mesh.toml`.
     #[serde(skip_serializing)]
     #[schema(ignore)]
     pub secret_file: Option<PathBuf>,
-    /// What is sent: the name of a format, or an object whose `type` names it.
+    /// Payload format: a name such as `cloudevents` or `slack`, or an object whose `type` is the name, with settings.
     #[schema(value_type = Object)]
     pub format: Format,
-    /// Headers of every request. Values are secret: shown as `…`.
+    /// HTTP headers of every request. Values are secrets and shown as `…`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, String>)]
     pub headers: BTreeMap<String, Secret>,
-    /// Type patterns, as `job.failed`, `job.*`, `*`. Empty: everything, for chats what people act on.
+    /// Event type patterns: `job.failed`, `job.*`, `*`. Empty: all types; for chats and `pagerduty` a default selection.
     pub types: Vec<String>,
-    /// Unix users whose events are sent. Empty for all; a user's own endpoint has that user.
+    /// Unix users whose events are sent. Empty: all users; the owner if the caller is not an administrator.
     pub users: Vec<String>,
-    /// Partitions. Empty for all.
+    /// Slurm partitions whose events are sent. Empty: all.
     pub partitions: Vec<String>,
-    /// Slurm clusters. Empty for all.
+    /// Slurm clusters whose events are sent. Empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
-    /// Accounts. Empty for all.
+    /// Slurm accounts whose events are sent. Empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accounts: Vec<String>,
-    /// Condition on an event's fields. Empty for none.
+    /// Condition on the fields of an event, such as `job.exit_code > 1`. Empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub when: String,
-    /// How the tasks of arrays are told: `each`, or for chats `digest`.
+    /// Messages about job arrays: `each` (one per task) or `digest` (a few per array, chats only). Default: `digest` for
+    /// chats, otherwise `each`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "digest")]
     pub arrays: Option<Arrays>,
-    /// Older events are not sent, as `1d`.
+    /// Events older than this expire unsent, such as `1d`. Default: the dispatcher's `chat_max_event_age` for chats,
+    /// otherwise no limit.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1d")]
     pub max_event_age: Option<Duration>,
-    /// Private subnets it may be in. Only in `mesh.toml`.
+    /// Private subnets that the URL may point to. Only in `mesh.toml`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(ignore)]
     pub allow_private: Vec<String>,
-    /// Whether it may have an http:// address. Only in `mesh.toml`.
+    /// Whether the URL may be `http://`. Only in `mesh.toml`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub allow_http: Option<bool>,
-    /// Deadline of one attempt, at most `30s`.
+    /// Deadline of one attempt, at most `30s`. Default: the dispatcher's `timeout`.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "10s")]
     pub timeout: Option<Duration>,
-    /// Requests under way.
+    /// Maximum concurrent requests. Default: 1 for chats and `pagerduty`, otherwise the dispatcher's `concurrency`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1024)]
     pub concurrency: Option<usize>,
-    /// Attempts in all.
+    /// Number of attempts before a delivery becomes a dead letter. Default: the dispatcher's `max_attempts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_attempts: Option<u32>,
     /// Waits between attempts.
     #[serde(skip_serializing_if = "EndpointRetry::is_empty")]
     pub retry: EndpointRetry,
-    /// Upper bound of a wait that the receiver asks for by `Retry-After`, at most `7d`.
+    /// Maximum pause that the receiver may request by `Retry-After`, at most `7d`. Default: the dispatcher's
+    /// `max_retry_after`.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1h")]
     pub max_retry_after: Option<Duration>,
-    /// Chats: a job that waits is told of once it has waited for so long, at most `7d`; at once if it cannot start before somebody acts.
+    /// Chats only: how long a job must be pending before its explanation is sent, at most `7d`. A job that cannot start
+    /// without intervention is reported at once. Default: the dispatcher's `pending_threshold`.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "15m")]
     pub pending_threshold: Option<Duration>,
-    /// A delivery that did not arrive is given up after so long, as `1d`, although attempts are left.
+    /// Maximum time for all attempts of a delivery, such as `1d`. Afterwards it becomes a dead letter even if attempts
+    /// remain. Default: no limit.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1d")]
     pub give_up_after: Option<Duration>,
-    /// Statuses that mean success: `202`, `2xx`, `200-204`; 2xx if not given. For `cloudevents` and `template`.
+    /// HTTP statuses that mean success: `202`, `2xx`, `200-204`. Only for `cloudevents` and `template`. Default: `2xx`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<String>,
-    /// When its circuit opens: nothing is sent for a while, then one delivery as a probe.
+    /// Circuit breaker: stops deliveries to a failing receiver, then sends single deliveries as probes.
     #[serde(skip_serializing_if = "EndpointCircuitBreaker::is_empty")]
     pub circuit_breaker: EndpointCircuitBreaker,
-    /// Requests in a second, minute or hour: `10/s`, `30/m`, `100/h`. None: as fast as it goes.
+    /// Maximum requests per second, minute or hour: `10/s`, `30/m`, `100/h`. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "10/s")]
     pub rate_limit: Option<String>,
-    /// Requests at once after a pause, within the limit; as many as the number in it if not given.
+    /// Maximum requests at once after an idle time; requires `rate_limit`. Default: the number in `rate_limit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10000)]
     pub burst: Option<u32>,
 }
 
-/// Waits between the attempts of a delivery.
+/// Waits between the attempts of a delivery. Each wait is random, from 0 to a bound that grows with every attempt.
+/// Defaults: `[webhook-dispatcher.retry]` of the dispatcher.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
 #[schema(as = WebhookRetry)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointRetry {
-    /// Upper bound of the first wait.
+    /// Bound of the first wait, such as `10s`.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "10s")]
     pub initial_interval: Option<Duration>,
-    /// Factor between the bounds of waits.
+    /// Factor between the bounds of consecutive waits, at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub multiplier: Option<u32>,
-    /// Upper bound of every wait.
+    /// Maximum bound of a wait, such as `30h`.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30h")]
     pub max_interval: Option<Duration>,
@@ -146,12 +154,12 @@ impl EndpointRetry {
     }
 }
 
-/// When the circuit of an endpoint opens.
+/// When the circuit breaker of a webhook opens.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
 #[schema(as = WebhookCircuitBreaker)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointCircuitBreaker {
-    /// So many failures in a row open it. 0: never.
+    /// Consecutive failures that open the circuit; 0: never. Default: the dispatcher's `circuit_breaker.failure_threshold`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 10)]
     pub failure_threshold: Option<u32>,

@@ -24,34 +24,34 @@ pub(super) fn router(proofs: Arc<Proofs>) -> Router {
         .with_state(proofs)
 }
 
-/// How a ledger goes on that was set back. Without `new_origin` the rest of its history is brought back from the bus.
+/// How to resume a ledger whose database was set back. Without `new_origin`, the missing entries are recovered from the bus.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = ResumeRequest)]
 pub(in crate::api) struct ResumeJson {
-    /// The signed checkpoint up to which the history is brought back; the newest that is known if it is left out.
+    /// Signed note of the checkpoint up to which entries are recovered. Default: the newest known one. Not with `new_origin`.
     checkpoint: Option<String>,
-    /// The ledger goes on under this origin, with the entries it has: what else its former origin signed is lost.
+    /// Continues under this origin with the existing entries. Entries signed only under the former origin are lost.
     new_origin: Option<String>,
-    /// Why it needs a new origin; goes into the ledger.
+    /// Reason for the new origin, recorded in the ledger.
     reason: Option<String>,
 }
 
-/// How it went on.
+/// Result of resuming a ledger.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Resumed)]
 pub(in crate::api) struct ResumedJson {
     /// Origin of the ledger from now on.
     origin: String,
-    /// Entries that it had.
+    /// Number of entries before.
     from: u64,
-    /// Entries that it has.
+    /// Number of entries now.
     to: u64,
-    /// The checkpoint of so many entries.
+    /// Signed note of the checkpoint of `to` entries.
     checkpoint: String,
 }
 
-/// A checkpoint that does not seem to be one of this history.
+/// A checkpoint that appears to contradict the ledger.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ContradictionRequest)]
@@ -64,17 +64,19 @@ pub(in crate::api) struct SeenJson {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Contradiction)]
 pub(in crate::api) struct ContradictionJson {
-    /// True if both cannot be true: then an entry of the audit, kind `history`, says so.
+    /// True if the ledger contradicts it. An audit entry of kind `history` records the contradiction.
     contradicted: bool,
-    /// What does not fit; null if nothing.
+    /// The contradiction; null if there is none.
     reason: Option<String>,
 }
 
-/// Lets a ledger that was set back go on: with what the bus has of its history, or under another origin (administrators).
+/// Resumes a ledger whose database was set back. Administrators only.
+///
+/// Recovers the missing entries from the bus, or continues under another origin.
 #[utoipa::path(
     post, path = "/v1/ledger/resume", operation_id = "resumeLedger", tag = "proof", request_body = ResumeJson,
     responses(
-        (status = 200, description = "It goes on", body = ResumedJson),
+        (status = 200, description = "The ledger was resumed", body = ResumedJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
         (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
     )
@@ -94,11 +96,13 @@ pub(in crate::api) async fn resume(
     resumed.map(Json).map_err(problem)
 }
 
-/// Reports a checkpoint that the ledger contradicts. A signature by one of its keys is proof, whoever submits it.
+/// Reports a checkpoint that contradicts the ledger.
+///
+/// The checkpoint must be signed by a key of the ledger; anyone may report it.
 #[utoipa::path(
     post, path = "/v1/ledger/contradictions", operation_id = "reportContradiction", tag = "proof", request_body = SeenJson,
     responses(
-        (status = 200, description = "Whether it does", body = ContradictionJson),
+        (status = 200, description = "Result of the check", body = ContradictionJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
     )
 )]

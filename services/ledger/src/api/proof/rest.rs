@@ -36,103 +36,103 @@ pub(super) fn export_router(proofs: Arc<Proofs>) -> Router {
         .with_state(proofs)
 }
 
-/// A signed checkpoint.
+/// A signed checkpoint of the ledger.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Checkpoint)]
 pub(in crate::api) struct CheckpointJson {
-    /// Number of entries it counts.
+    /// Number of entries it covers.
     size: i64,
-    /// Root of the tree over them, in hexadecimal digits; null if the note cannot be read.
+    /// Root hash of the Merkle tree over these entries, in hexadecimal; null if the note is unreadable.
     root: Option<String>,
-    /// The note, which alone proves something.
+    /// The signed note. Only the note is proof.
     note: String,
     /// When it was signed, RFC 3339.
     made_at: Option<String>,
 }
 
-/// Checkpoints.
+/// A list of checkpoints.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Checkpoints)]
 pub(in crate::api) struct CheckpointsJson {
-    /// The smallest first.
+    /// The checkpoints, smallest size first.
     checkpoints: Vec<CheckpointJson>,
 }
 
-/// Proof that an entry is in the ledger of a size (RFC 6962 §2.1.1). Hashes are hexadecimal digits.
+/// Proof that a ledger of some size includes an entry (RFC 6962 §2.1.1). Hashes are in hexadecimal.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InclusionProof)]
 pub(in crate::api) struct InclusionJson {
-    /// Sequence of the entry; its index in the tree is one less.
+    /// Ledger sequence of the entry; its index in the tree is one less.
     seq: u64,
-    /// Its leaf hash.
+    /// Leaf hash of the entry.
     leaf: String,
     /// Number of entries of the ledger.
     size: u64,
-    /// Root of the tree over them.
+    /// Root hash of the Merkle tree over these entries.
     root: String,
-    /// Hashes from the leaf up to the root.
+    /// Audit path: the hashes from the leaf to the root.
     path: Vec<String>,
-    /// The checkpoint of this size; null if none was signed.
+    /// Signed note of the checkpoint of this size; null if there is none.
     checkpoint: Option<String>,
 }
 
-/// Proof that the ledger of one size is the beginning of that of another (RFC 6962 §2.1.2). Hashes are hexadecimal digits.
+/// Proof that a smaller ledger is a prefix of a larger one (RFC 6962 §2.1.2). Hashes are in hexadecimal.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ConsistencyProof)]
 pub(in crate::api) struct ConsistencyJson {
-    /// Number of entries of the smaller one.
+    /// Number of entries of the smaller ledger.
     from: u64,
-    /// Its root.
+    /// Root hash of the smaller ledger.
     from_root: String,
-    /// Number of entries of the larger one.
+    /// Number of entries of the larger ledger.
     to: u64,
-    /// Its root.
+    /// Root hash of the larger ledger.
     to_root: String,
-    /// The proof.
+    /// Hashes of the proof.
     path: Vec<String>,
-    /// The checkpoint of the larger one; null if none was signed.
+    /// Signed note of the checkpoint of the larger ledger; null if there is none.
     checkpoint: Option<String>,
 }
 
-/// A key that signs or signed checkpoints.
+/// A current or former key that signs checkpoints.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SigningKey)]
 pub(in crate::api) struct KeyJson {
-    /// The public key: `<name>+<key id>+<base64>`.
+    /// Public key: `<name>+<key id>+<base64>`.
     vkey: String,
-    /// Size of the ledger when it was made.
+    /// Number of entries when the key was created.
     from_size: i64,
-    /// Size of the last checkpoint it signed.
+    /// Size of the last checkpoint it signed; 0 if it signed none.
     to_size: u64,
-    /// When it was made, RFC 3339.
+    /// When it was created, RFC 3339.
     made_at: Option<String>,
-    /// Who had it made; empty for the first.
+    /// Caller who created it; empty for the first key, which the ledger creates.
     made_by: String,
 }
 
-/// Keys.
+/// A list of signing keys.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SigningKeys)]
 pub(in crate::api) struct KeysJson {
-    /// The first one first; the last one signs.
+    /// The keys, oldest first. The last one signs.
     keys: Vec<KeyJson>,
 }
 
-/// A key that was made.
+/// A new signing key.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NewSigningKey)]
 pub(in crate::api) struct RotatedJson {
-    /// The key.
+    /// The new key.
     key: KeyJson,
-    /// The checkpoint that it and the one before it signed; null if there is no entry yet.
+    /// Checkpoint signed by both the new and the previous key; null if the ledger is empty.
     checkpoint: Option<CheckpointJson>,
 }
 
-/// The newest checkpoint: the signed note.
+/// Returns the signed note of the newest checkpoint.
 #[utoipa::path(
     get, path = "/v1/ledger/checkpoint", operation_id = "getCheckpoint", tag = "proof",
     responses(
-        (status = 200, description = "The note", content_type = "text/plain; charset=utf-8", body = String),
+        (status = 200, description = "The signed note", content_type = "text/plain; charset=utf-8", body = String),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
     )
 )]
@@ -145,12 +145,12 @@ pub(in crate::api) async fn newest(
     Ok((text, newest.note).into_response())
 }
 
-/// Checkpoints of at least a size, the smallest first.
+/// Lists checkpoints, smallest size first.
 #[utoipa::path(
     get, path = "/v1/ledger/checkpoints", operation_id = "listCheckpoints", tag = "proof",
     params(
-        ("from" = Option<u64>, Query, description = "Of at least this size"),
-        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 1000; 100 if not given", minimum = 1),
+        ("from" = Option<u64>, Query, description = "Minimum size, in entries. Default: 0"),
+        ("limit" = Option<u32>, Query, description = "Maximum number of checkpoints, 1 to 1000. Default: 100", minimum = 1),
     ),
     responses(
         (status = 200, description = "The checkpoints", body = CheckpointsJson),
@@ -171,13 +171,15 @@ pub(in crate::api) async fn list(
     Ok(Json(CheckpointsJson { checkpoints }))
 }
 
-/// Proves that an entry is in the ledger of a size. Everybody may ask by `seq`; by `id` those who may see the entry.
+/// Proves that the ledger includes an entry.
+///
+/// Any caller may select an entry by `seq`. Selecting it by `id` requires permission to see the entry.
 #[utoipa::path(
     get, path = "/v1/ledger/proof/inclusion", operation_id = "getInclusionProof", tag = "proof",
     params(
-        ("seq" = Option<u64>, Query, description = "Sequence of the entry; either this or `id`", minimum = 1),
-        ("id" = Option<String>, Query, description = "Id of the event"),
-        ("size" = Option<u64>, Query, description = "Size of the ledger; that of the newest checkpoint if not given", minimum = 1),
+        ("seq" = Option<u64>, Query, description = "Ledger sequence of the entry. Either `seq` or `id` is required", minimum = 1),
+        ("id" = Option<String>, Query, description = "Id of the event. Either `seq` or `id` is required"),
+        ("size" = Option<u64>, Query, description = "Size of the ledger, in entries. Default: the size of the newest checkpoint", minimum = 1),
     ),
     responses(
         (status = 200, description = "The proof", body = InclusionJson),
@@ -221,12 +223,12 @@ pub(in crate::api) async fn inclusion(
     }))
 }
 
-/// Proves that the ledger of one size is the beginning of that of another: nothing was changed or taken away between them.
+/// Proves that a smaller ledger is a prefix of a larger one, so that no entry was changed or removed.
 #[utoipa::path(
     get, path = "/v1/ledger/proof/consistency", operation_id = "getConsistencyProof", tag = "proof",
     params(
-        ("from" = u64, Query, description = "Size of the smaller ledger", minimum = 1),
-        ("to" = Option<u64>, Query, description = "Size of the larger one; that of the newest checkpoint if not given", minimum = 1),
+        ("from" = u64, Query, description = "Size of the smaller ledger, in entries", minimum = 1),
+        ("to" = Option<u64>, Query, description = "Size of the larger ledger, in entries. Default: the size of the newest checkpoint", minimum = 1),
     ),
     responses(
         (status = 200, description = "The proof", body = ConsistencyJson),
@@ -261,7 +263,7 @@ pub(in crate::api) async fn consistency(
     }))
 }
 
-/// The keys that sign or signed checkpoints.
+/// Lists the current and former signing keys.
 #[utoipa::path(
     get, path = "/v1/ledger/keys", operation_id = "listSigningKeys", tag = "proof",
     responses((status = 200, description = "The keys", body = KeysJson), (status = 401, response = openapi::Unauthorized))
@@ -275,11 +277,11 @@ pub(in crate::api) async fn keys(
     Ok(Json(KeysJson { keys }))
 }
 
-/// Makes a new key, which signs from now on (administrators).
+/// Creates a new signing key, which signs from now on. Administrators only.
 #[utoipa::path(
     post, path = "/v1/ledger/keys", operation_id = "rotateSigningKey", tag = "proof",
     responses(
-        (status = 200, description = "The key", body = RotatedJson),
+        (status = 200, description = "The new key", body = RotatedJson),
         (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 409, response = openapi::Conflict),
     )
 )]
@@ -294,13 +296,14 @@ pub(in crate::api) async fn rotate(
     }))
 }
 
-/// Everything up to the newest checkpoint, to be verified without the ledger (administrators and auditors). If it cannot go on, the
-/// connection is cut, which no complete export looks like.
+/// Exports all entries up to the newest checkpoint, for offline verification. Administrators and auditors only.
+///
+/// If the export cannot be completed, the connection is aborted.
 #[utoipa::path(
     get, path = "/v1/ledger/export", operation_id = "exportLedger", tag = "proof",
-    params(("from" = Option<u64>, Query, description = "First entry; 1 if not given", minimum = 1)),
+    params(("from" = Option<u64>, Query, description = "Ledger sequence of the first entry. Default: 1", minimum = 1)),
     responses(
-        (status = 200, description = "A line about the export, then one for each entry", content_type = "application/x-ndjson", body = String),
+        (status = 200, description = "A header line, then one line per entry", content_type = "application/x-ndjson", body = String),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
         (status = 404, response = openapi::NotFound),
     )

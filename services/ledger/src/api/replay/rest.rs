@@ -35,108 +35,111 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
 #[schema(as = ReplayRequest)]
 #[allow(dead_code, reason = "it describes domain::replay::ReplayRequest")]
 pub(in crate::api) struct WantedJson {
-    /// Which events. Without `to_seq`: up to the end of the ledger as it is now. Audit entries are not replayed.
+    /// Events to replay; without `to_seq`, up to the current end of the ledger. Default: all events. Audit entries are
+    /// never replayed.
     filter: Option<FilterJson>,
-    /// Only for this webhook endpoint, one of the caller's own (administrators: any); on the bus if it is left out.
+    /// Replays only to this webhook, which must be the caller's own (administrators: any). Default: replays on the bus.
     endpoint: Option<String>,
-    /// Events in a second at most; as many as the configuration says (1000) if it is left out.
+    /// Maximum events per second. Default: the ledger's `replay.rate` (1000 by default).
     #[schema(minimum = 1)]
     rate: Option<u32>,
 }
 
-/// Which events; what is left out filters nothing.
+/// Filter of events. All filters that are given must match.
 #[derive(ToSchema)]
 #[schema(as = ReplayFilter)]
 #[allow(dead_code, reason = "it describes domain::filter::Filter")]
 pub(in crate::api) struct FilterJson {
-    /// Slurm's ClusterName.
+    /// Slurm cluster (`ClusterName`).
     cluster: Option<String>,
-    /// Types: `job.completed`, `job.*`.
+    /// Event types: `job.completed`, `job.*`.
     r#type: Option<Vec<String>>,
-    /// Job in Slurm's id form: `123` (with its array tasks or components), `123_4`, `123+1`.
+    /// Job id as Slurm displays it: `123` (includes its array tasks or components), `123_4`, `123+1`.
     job: Option<String>,
     /// Entity key of a run, as in `subject` of its events.
     run: Option<String>,
-    /// Job id of an array: its own record and its tasks.
+    /// Job id of an array; matches the array and its tasks.
     array: Option<u32>,
-    /// Unix user.
+    /// Unix user to whom the event belongs.
     user: Option<String>,
-    /// OIDC subject or e-mail address of the person.
+    /// OIDC subject or e-mail address of the person to whom the event belongs.
     identity: Option<String>,
     /// Slurm account.
     account: Option<String>,
-    /// Partition.
+    /// Slurm partition.
     partition: Option<String>,
-    /// NodeName: events of the node itself, and of jobs that ran on it.
+    /// Node (`NodeName`): events of the node, and of jobs that ran on it.
     node: Option<String>,
-    /// Job name; a `*` at its end stands for any rest.
+    /// Job name; a `*` at the end matches any suffix.
     name: Option<String>,
-    /// Occurred at or after: RFC 3339, a day, or how long ago such as `2h`, `7days`.
+    /// Occurred at or after this time: RFC 3339, a date, or a duration before now such as `2h`, `7days`.
     since: Option<String>,
-    /// Occurred before: RFC 3339, or how long ago.
+    /// Occurred before this time; same formats as `since`.
     until: Option<String>,
-    /// From this sequence on.
+    /// First ledger sequence, inclusive.
     from_seq: Option<u64>,
-    /// Up to this sequence.
+    /// Last ledger sequence, inclusive.
     to_seq: Option<u64>,
 }
 
-/// A replay, and how it stands.
+/// A replay and its progress.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replay)]
 pub(in crate::api) struct ReplayJson {
-    /// UUID.
+    /// Id of the replay, a UUID.
     id: String,
     /// `running`, `done`, `failed` or `cancelled`.
     state: &'static str,
-    /// Who asked for it.
+    /// Caller who started it.
     made_by: String,
-    /// When, RFC 3339.
+    /// When it was started, RFC 3339.
     made_at: Option<String>,
     /// When it ended, RFC 3339; null while it runs.
     ended_at: Option<String>,
-    /// Who cancelled it; null if nobody did.
+    /// Caller who cancelled it; null if it was not cancelled.
     cancelled_by: Option<String>,
-    /// Which events, with absolute times.
+    /// The filter, with absolute times.
     #[schema(value_type = FilterJson)]
     filter: Filter,
-    /// Webhook endpoint it is for; null for the bus.
+    /// Full name of the webhook; null if it is replayed on the bus.
     endpoint: Option<String>,
-    /// NATS subject it can be followed on.
+    /// NATS subject of the replayed messages.
     subject: String,
-    /// Events in a second at most.
+    /// Maximum events per second.
     rate: u32,
-    /// First sequence of the range.
+    /// First ledger sequence of the range.
     from_seq: u64,
-    /// Last sequence of the range.
+    /// Last ledger sequence of the range.
     to_seq: u64,
-    /// Last published sequence.
+    /// Last ledger sequence processed.
     cursor: u64,
-    /// Published events.
+    /// Number of events published.
     sent: u64,
-    /// How much of the range is behind it, 0 to 1.
+    /// Processed part of the range, from 0 to 1.
     progress: f64,
-    /// What it waits for, or why it failed; null if nothing is wrong.
+    /// Why it waits or failed; null if there is no problem.
     problem: Option<String>,
 }
 
-/// Replays.
+/// A list of replays.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replays)]
 pub(in crate::api) struct ReplaysJson {
-    /// The newest first.
+    /// The replays, newest first.
     replays: Vec<ReplayJson>,
 }
 
-/// Starts a replay: recorded events are published again, with their ids, on `mesh.replay.<id>.>`. It resumes after a crash.
+/// Starts a replay.
+///
+/// Publishes the selected events again with their original ids on `mesh.replay.<id>.>`. Continues after a crash.
 #[utoipa::path(
     post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = WantedJson,
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A text of your own, up to 200 characters: the same request with the same key begins one replay"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Key of the request: 1 to 200 printable ASCII characters without spaces. Repeating the request with the same key returns the existing replay"),
     ),
     responses(
-        (status = 201, description = "It was begun", body = ReplayJson, headers(("location" = String, description = "Where it is"))),
-        (status = 200, description = "It was begun before, with this key", body = ReplayJson),
+        (status = 201, description = "The replay was started", body = ReplayJson, headers(("location" = String, description = "Path of the replay"))),
+        (status = 200, description = "The replay exists: it was started with this key before", body = ReplayJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
         (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
     )
@@ -165,12 +168,14 @@ pub(in crate::api) async fn start(
     })
 }
 
-/// The caller's replays (all of them for administrators and auditors), the newest first.
+/// Lists replays, newest first.
+///
+/// Administrators and auditors see all replays, other callers their own.
 #[utoipa::path(
     get, path = "/v1/replays", operation_id = "listReplays", tag = "replays",
     params(
-        ("state" = Option<String>, Query, description = "Only those in this state: `running`, `done`, `failed`, `cancelled`"),
-        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 1000; 100 if not given", minimum = 1),
+        ("state" = Option<String>, Query, description = "Only replays in this state: `running`, `done`, `failed` or `cancelled`"),
+        ("limit" = Option<u32>, Query, description = "Maximum number of replays, 1 to 1000. Default: 100", minimum = 1),
     ),
     responses(
         (status = 200, description = "The replays", body = ReplaysJson),
@@ -191,9 +196,9 @@ pub(in crate::api) async fn list(
     }))
 }
 
-/// How a replay stands.
+/// Returns a replay with its progress.
 #[utoipa::path(
-    get, path = "/v1/replays/{id}", operation_id = "getReplay", tag = "replays", params(("id" = String, Path, description = "Its id")),
+    get, path = "/v1/replays/{id}", operation_id = "getReplay", tag = "replays", params(("id" = String, Path, description = "Id of the replay")),
     responses(
         (status = 200, description = "The replay", body = ReplayJson),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
@@ -208,11 +213,13 @@ pub(in crate::api) async fn one(
     Ok(Json(shown(replay)))
 }
 
-/// Cancels a replay. Delivered messages remain delivered; undelivered ones are removed from the stream.
+/// Cancels a replay.
+///
+/// Delivered messages remain delivered; undelivered ones are removed from the stream.
 #[utoipa::path(
-    delete, path = "/v1/replays/{id}", operation_id = "cancelReplay", tag = "replays", params(("id" = String, Path, description = "Its id")),
+    delete, path = "/v1/replays/{id}", operation_id = "cancelReplay", tag = "replays", params(("id" = String, Path, description = "Id of the replay")),
     responses(
-        (status = 200, description = "It is cancelled", body = ReplayJson),
+        (status = 200, description = "The cancelled replay", body = ReplayJson),
         (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
         (status = 409, response = openapi::Conflict),
     )

@@ -14,17 +14,17 @@ const MOST_REQUESTS: usize = 5;
 /// or created.
 const CONTENT: &[u8] = br#"{"ok":true,"user":{"id":"U0"},"channel":{"id":"C0"},"ts":"0.0"}"#;
 
-/// A request that would be sent.
+/// A request that a delivery would send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = WebhookRequest)]
 pub struct Previewed {
-    /// `GET` or `POST`.
+    /// HTTP method: `GET` or `POST`.
     pub method: &'static str,
-    /// Where to, without what could be secret in it.
+    /// URL without user, password and query; only the host for `slack`, `teams` and `discord`.
     pub url: String,
-    /// Type of the body; empty without one.
+    /// Content type of the body; empty without a body.
     pub content_type: String,
-    /// The body; secrets in it are `[redacted]`.
+    /// Body; secrets are replaced by `[redacted]`.
     pub body: String,
 }
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
-/// Chores of the slurm-mesh workspace.
+/// Tasks of the slurm-mesh workspace.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -26,29 +26,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Write the Rust bindings of `proto/`.
+    /// Generate the Rust bindings of `proto/`.
     Codegen {
-        /// Change nothing; fail if a file would change.
+        /// Change nothing, and fail if a file is out of date.
         #[arg(long)]
         check: bool,
     },
-    /// Write the generated parts of `docs/` from the catalogue, and check links and words of all pages.
+    /// Generate parts of `docs/`, and check the links and words of all pages.
     Docs {
-        /// Change nothing; fail if a file would change.
+        /// Change nothing, and fail if a file is out of date.
         #[arg(long)]
         check: bool,
     },
     /// Check the words of names in Rust sources, and that each package uses its dependencies.
     Lint,
-    /// Write `docs/internals/compat.md` from `docs/internals/compat.json`: what was tried on which version of Slurm.
+    /// Generate `docs/internals/compat.md`, the results of tests per version of Slurm, from `docs/internals/compat.json`.
     Compat {
-        /// Change nothing; fail if a file would change.
+        /// Change nothing, and fail if a file is out of date.
         #[arg(long)]
         check: bool,
-        /// First run the tests that use a live Slurm, on the one in the folder $ROOT or this machine's, and note their results.
+        /// First run the tests that use a live Slurm (the one in the folder $ROOT, else this machine's), and record their results.
         #[arg(long, conflicts_with = "check")]
         run: bool,
-        /// With `--run`: only the tests of these packages.
+        /// With `--run`: only run the tests of this package; repeatable.
         #[arg(long, requires = "run")]
         package: Vec<String>,
     },

@@ -10,12 +10,12 @@ use crate::BoxError;
 /// The process answers from memory; a slower one is stuck.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is asked.
+/// Health endpoint to query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Probe {
-    /// Whether the process answers at all.
+    /// Whether the process responds.
     Livez,
-    /// Whether it can do its work: NATS, Slurm and database are there.
+    /// Whether the service is ready: NATS, Slurm and its database are available.
     Readyz,
 }
 

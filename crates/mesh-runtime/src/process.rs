@@ -70,13 +70,13 @@ struct Arguments {
     /// Configuration file.
     #[arg(long, env = "MESH_CONFIG", default_value = "/etc/slurm-mesh/mesh.toml")]
     config: PathBuf,
-    /// Check the configuration and exit.
+    /// Check the configuration and the files it names, then exit.
     #[arg(long)]
     check_config: bool,
-    /// Ask the running service how it is, over its Unix socket, and exit with 0 if all is well: for health checks.
+    /// Query the health of the running service over its Unix socket; exit status 0 if healthy.
     #[arg(long, value_name = "WHAT", conflicts_with = "check_config")]
     probe: Option<Probe>,
-    /// Print the configuration after merging, secrets masked, and exit.
+    /// Print the merged configuration with secrets masked, then exit.
     #[arg(long)]
     print_config: bool,
 }

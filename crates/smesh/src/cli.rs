@@ -37,28 +37,28 @@ const STYLES: clap::builder::Styles = clap::builder::Styles::styled()
     .placeholder(anstyle::AnsiColor::Cyan.on_default());
 
 const AFTER_HELP: &str = "\
-Jobs are named as Slurm names them: 123, 123_4 (a task of an array), 123+1 (a component of a heterogeneous job); -M names a cluster.
+Job ids have Slurm's format: 123, 123_4 (array task), 123+1 (component of a heterogeneous job). -M selects a cluster.
 
-Exit status: 0 done; 1 not done, or a check found something; 2 and 3 see `smesh wait --help`; 64 wrong command line;
-69 slurm-mesh does not answer; 77 not allowed; 78 wrong configuration.";
+Exit status: 0 success; 1 failure, or a check found a problem; 2 and 3 see `smesh wait --help`; 64 invalid command line;
+69 slurm-mesh does not answer; 77 permission denied; 78 invalid configuration.";
 
-/// Events, costs and explanations of a Slurm cluster.
+/// Shows events, costs and explanations of a Slurm cluster.
 #[derive(Debug, Parser)]
 #[command(name = "smesh", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Cli {
-    /// Which mesh, and how to show it.
+    /// Global options.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Flags of every command.
+/// Options of every command.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Which mesh, and how to show it")]
+#[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Configuration [default: ./mesh.toml if nobody else may write it, else /etc/slurm-mesh/mesh.toml]
+    /// Configuration file [default: ./mesh.toml if only you can write it, else /etc/slurm-mesh/mesh.toml]
     #[arg(
         long,
         global = true,
@@ -67,7 +67,7 @@ pub struct Global {
         hide_env_values = true
     )]
     pub config: Option<PathBuf>,
-    /// Unix socket of the API [default: as the configuration says]
+    /// Unix socket of the API [default: from the configuration]
     #[arg(
         long,
         global = true,
@@ -77,7 +77,7 @@ pub struct Global {
         conflicts_with = "url"
     )]
     pub socket: Option<PathBuf>,
-    /// Address of the API, e.g. https://login1:8686; needs --token-file or $SMESH_TOKEN
+    /// URL of the API, e.g. https://login1:8686; requires --token-file or $SMESH_TOKEN
     #[arg(
         long,
         global = true,
@@ -86,7 +86,7 @@ pub struct Global {
         hide_env_values = true
     )]
     pub url: Option<String>,
-    /// File with the token for --url [default: the token itself in $SMESH_TOKEN]
+    /// File with the token for --url [default: the value of $SMESH_TOKEN]
     #[arg(
         long,
         global = true,
@@ -95,7 +95,7 @@ pub struct Global {
         hide_env_values = true
     )]
     pub token_file: Option<PathBuf>,
-    /// PEM file with certificate authorities for --url, beside those of the system
+    /// PEM file with certificate authorities to trust for --url, besides the system's
     #[arg(
         long,
         global = true,
@@ -105,7 +105,7 @@ pub struct Global {
         requires = "url"
     )]
     pub ca_file: Option<PathBuf>,
-    /// Cluster [default: as the configuration says]
+    /// Cluster name [default: from the configuration]
     #[arg(
         short = 'M',
         long,
@@ -115,61 +115,61 @@ pub struct Global {
         hide_env_values = true
     )]
     pub cluster: Option<String>,
-    /// For machines: one JSON document, or one per line where there are many
+    /// Print JSON: one document, or one per line for lists
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Write a commented mesh.toml for this machine
     Init(Init),
     /// Run all services in this process
     Up(Up),
-    /// List what happened, or follow what happens
+    /// List events, or follow new ones
     Events(Events),
-    /// Write what happened to a file: NDJSON or CSV
+    /// Export events as NDJSON or CSV
     Export(Export),
-    /// Have recorded events told once more, on the bus or to a webhook endpoint
+    /// Replay recorded events on the bus or to a webhook endpoint
     #[command(subcommand)]
     Replay(Replay),
-    /// Sum up what happened: how often, how long jobs waited, what they cost
+    /// Show statistics: numbers of jobs, waiting times and costs
     Stats(Stats),
-    /// Tell a job's story: its runs and what happened to each
+    /// Show the history of a job: its runs and their events
     Job(JobHistory),
-    /// Tell how a node stands or stood, and what happened to it
+    /// Show the current or past state of a node, and its events
     Node(Node),
-    /// Say why a job waits, who can act, and until when
+    /// Explain why a job is pending, who can act, and when it may start
     Why(Job),
-    /// Wait until something happens to a job
+    /// Wait for an event of a job
     Wait(Wait),
-    /// Show what was spent
+    /// Show the costs of jobs
     Cost(Cost),
-    /// Make, change, try and remove webhook endpoints
+    /// Create, edit, test and remove webhook endpoints
     #[command(subcommand)]
     Webhooks(Webhooks),
-    /// Say who the mesh takes you for, and what you may see
+    /// Show your identity and permissions
     Whoami,
-    /// Prove that the ledger was not changed
+    /// Verify that the ledger was not changed
     Verify(Verify),
-    /// Checkpoints, keys and exports for those who audit the ledger; prepare its database
+    /// Manage the ledger: database, checkpoints, keys, exports and archives
     #[command(subcommand)]
     Ledger(Ledger),
-    /// Check what jobs cost by the price book
+    /// Check the price book
     #[command(subcommand)]
     Price(Price),
-    /// Bring what can be read of a service's damaged file into a new one
+    /// Recover the readable part of a service's damaged database file
     Recover(Recover),
-    /// Check everything, end to end, and say what to fix
+    /// Check the installation end to end, and report what to fix
     Doctor(Doctor),
-    /// Users, rights and streams of a nats-server of your own
+    /// Set up users, permissions and streams on your own nats-server
     #[command(subcommand)]
     Nats(Nats),
     /// Print, install, test and flush Slurm's hooks
     #[command(subcommand)]
     Hooks(Hooks),
-    /// Read output of Slurm as the collectors do, for bug reports
+    /// Parse output of Slurm as the collectors do, for bug reports
     Inspect(Inspect),
 }
 
@@ -177,21 +177,21 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  smesh init                                  writes ./mesh.toml from Slurm's own configuration
+  smesh init                                  writes ./mesh.toml from Slurm's configuration
   smesh init -o /etc/slurm-mesh/mesh.toml --data-dir /var/lib/slurm-mesh
 
-Beside it: price-book.toml (what nodes cost) and identity.toml (who people are), both to be edited.")]
+Also writes price-book.toml (prices of nodes) and identity.toml (identities of users) to the same folder. Edit both.")]
 pub struct Init {
     /// slurm.conf to read [default: $SLURM_CONF, else /etc/slurm/slurm.conf]
     #[arg(long, value_name = "FILE")]
     pub slurm_conf: Option<PathBuf>,
-    /// Where state is to be kept [default: /var/lib/slurm-mesh]
+    /// Folder for state [default: /var/lib/slurm-mesh]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// File to write
     #[arg(short, long, value_name = "FILE", default_value = "mesh.toml")]
     pub output: PathBuf,
-    /// Replace files that are there already
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
@@ -199,17 +199,17 @@ pub struct Init {
 /// `smesh up`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs ingest, node-watcher, cost-engine, pending-explainer, ledger and webhook-dispatcher, and a nats-server of their own
-unless [mesh.nats] url names one: NATS_SERVER_BIN, else the one on the search path, else one beside smesh.
-Stops orderly on Ctrl-C and SIGTERM. Nothing is lost if it is killed.
+Runs ingest, node-watcher, cost-engine, pending-explainer, ledger and webhook-dispatcher. Also starts a nats-server
+unless url is set in [mesh.nats]: the program in NATS_SERVER_BIN, else in PATH, else next to smesh.
+Ctrl-C and SIGTERM shut it down gracefully. Nothing is lost if it is killed.
 
 Example:
   smesh init && smesh up          then, in another shell:  smesh events --follow")]
 pub struct Up {
-    /// Where state is kept, instead of what the configuration says
+    /// Folder for state [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Port of its nats-server on 127.0.0.1 [default: a free one, kept for the next start if it is still free]
+    /// Port of its nats-server on 127.0.0.1 [default: a free port, reused at the next start if it is still free]
     #[arg(long, value_name = "PORT", env = "MESH_NATS_PORT")]
     pub nats_port: Option<u16>,
 }
@@ -217,14 +217,14 @@ pub struct Up {
 /// `smesh recover`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-While `smesh up` is stopped. The damaged file is moved aside and never changed. Costs are computed again from what the bus has
-(14 days) at the next start. The ledger is put back from a backup instead.
+Stop `smesh up` first. The damaged file is moved aside and never changed. At the next start, costs are computed again from the
+events on the bus (14 days). The ledger cannot be recovered this way; restore it from a backup.
 
 Examples:
   smesh recover cost-engine
   smesh recover webhook-dispatcher")]
 pub struct Recover {
-    /// The service, as `smesh doctor` names it
+    /// Name of the service, as shown by `smesh doctor`
     #[arg(value_name = "SERVICE")]
     pub service: String,
 }
@@ -235,7 +235,7 @@ pub struct Recover {
 Examples:
   smesh why 123        smesh why 123_4        smesh why 123 -M other-cluster")]
 pub struct Job {
-    /// The job
+    /// Job id
     #[arg(value_name = "ID")]
     pub job: JobRef,
 }
@@ -243,35 +243,35 @@ pub struct Job {
 /// `smesh wait`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Returns at once if it has happened already. Asks slurm-mesh, never Slurm. EVENT is `end` (of the job, however it ends; a requeue
-is none), or an event of a job: started, completed, failed, timeout, out_of_memory, cost.finalized, ...
+Returns at once if the event has already happened. Queries slurm-mesh, never Slurm. EVENT is `end` (any end of the job, except a
+requeue) or an event of a job: started, completed, failed, timeout, out_of_memory, cost.finalized, ...
 
-Exit status: 0 it happened; 2 it can no longer happen, the job has ended otherwise; 3 --timeout is over.
+Exit status: 0 the event happened; 2 it can no longer happen, because the job ended in another way; 3 --timeout expired.
 
 Examples:
   smesh wait 123 started
   smesh wait $(sbatch --parsable train.sh) completed && ./evaluate.sh
   smesh wait 123_4 end --timeout 2h")]
 pub struct Wait {
-    /// The job
+    /// Job id
     #[arg(value_name = "ID")]
     pub job: JobRef,
-    /// What to wait for
+    /// Event to wait for
     #[arg(value_name = "EVENT")]
     pub event: String,
-    /// How long to wait at most, e.g. 30s, 2h
+    /// Longest time to wait, e.g. 30s, 2h [default: unlimited]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub timeout: Option<Duration>,
 }
 
-/// What costs are summed by.
+/// Grouping of costs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum CostBy {
     /// Unix user
     User,
     /// Slurm account
     Account,
-    /// Month in which runs ended
+    /// Month in which the runs ended
     Month,
     /// Job
     Job,
@@ -298,21 +298,21 @@ impl CostBy {
 Examples:
   smesh cost                                    by user
   smesh cost --by account --since 2026-11-01
-  smesh cost --live                             what runs now, and what it costs per hour")]
+  smesh cost --live                             running jobs and their cost per hour")]
 pub struct Cost {
-    /// What to sum by
+    /// Grouping of the costs
     #[arg(long, value_enum, default_value = "user")]
     pub by: CostBy,
-    /// Runs that ended at or after this time: 2026-11-01, 2026-11-22T10:00, yesterday (local time), or how long ago (7days)
+    /// Only runs that ended at or after this time: 2026-11-01, 2026-11-22T10:00, yesterday (local time), or an age (7days)
     #[arg(long, value_name = "TIME", value_parser = time_bound)]
     pub since: Option<TimeBound>,
-    /// Runs that ended before this time
+    /// Only runs that ended before this time
     #[arg(long, value_name = "TIME", value_parser = time_bound)]
     pub until: Option<TimeBound>,
-    /// Only this user's
+    /// Only costs of this user
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// What runs now
+    /// Show running jobs
     #[arg(long, conflicts_with_all = ["since", "until"])]
     pub live: bool,
 }
@@ -320,30 +320,29 @@ pub struct Cost {
 /// `smesh inspect`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For bug reports: shows what slurm-mesh makes of what Slurm printed. The output is recognised by itself: squeue, sacct, scontrol and sinfo as
-text (tables with the names of their columns) or with --json, and slurmrestd's answers, of Slurm 22.05 to 26.05. Prints one JSON document per
-record and asks nobody: neither Slurm nor slurm-mesh needs to run.
+Shows how slurm-mesh parses output of Slurm. The format is detected: squeue, sacct, scontrol and sinfo as text (tables need their header) or with
+--json, and responses of slurmrestd, of Slurm 22.05 to 26.05. Prints one JSON document per record. Neither Slurm nor slurm-mesh needs to run.
 
 Examples:
   scontrol show job 123 | smesh inspect -
   sacct -D -P -o JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList -j 123 > sacct.txt; smesh inspect sacct.txt
   curl -s --unix-socket /run/slurmrestd.socket http://localhost/slurm/v0.0.42/jobs/ | smesh inspect -
 
-Look for \"oddities\" above 0 and for names in \"state\" that Slurm does not have: that is what a bug report is about. Job names, comments
-and paths are in the output: remove what others must not see.
+Please report \"oddities\" above 0, and names in \"state\" that Slurm does not have. The output contains job names, comments and paths: remove
+anything confidential.
 
-Exit status: 0 every record was read; 1 it cannot be read (the line or field and what was expected are named).")]
+Exit status: 0 every record was parsed; 1 a record cannot be parsed (the error names the line or field, and the expected value).")]
 pub struct Inspect {
-    /// File to read; - is standard input
+    /// File to read, or - for standard input
     pub file: PathBuf,
 }
 
 /// `smesh price`
 #[derive(Debug, Subcommand)]
 pub enum Price {
-    /// Check that jobs cost by a price book what a file says
+    /// Compare the costs of sample jobs with the expected costs in a file
     #[command(after_help = "\
-The file names jobs and what they must cost:
+The file lists jobs and their expected costs:
   [[job]]
   name = \"a whole CPU node for an hour\"
   partition = \"cpu\"
@@ -351,14 +350,14 @@ The file names jobs and what they must cost:
   tres = \"cpu=4,mem=4000M\"          # as sacct prints AllocTRES
   start = 2026-08-01T08:00:00Z
   end = 2026-08-01T09:00:00Z
-  cost = \"0.36\"                     # or \"none\": it must have no price
-Also: exclusive = true, suspended_seconds = 600.
+  cost = \"0.36\"                     # or \"none\" if it must have no price
+Optional: exclusive = true, suspended_seconds = 600.
 
-Exit status: 0 every job costs that; 1 one does not, or a file cannot be read.")]
+Exit status: 0 all costs are as expected; 1 a cost differs, or a file cannot be read.")]
     Check {
         /// TOML file with the jobs
         file: PathBuf,
-        /// Price book; default is the one that mesh.toml names
+        /// Price book [default: from the configuration]
         #[arg(long, value_name = "FILE")]
         book: Option<PathBuf>,
     },
@@ -367,7 +366,9 @@ Exit status: 0 every job costs that; 1 one does not, or a file cannot be read.")
 /// `smesh doctor`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as root or SlurmUser on the Slurm controller: others cannot see all. Exit status: 0 all is well; 1 something must be fixed.")]
+Run it as root or SlurmUser on the Slurm controller; other users cannot check everything.
+
+Exit status: 0 no problems; 1 something must be fixed.")]
 pub struct Doctor {}
 
 #[cfg(test)]

@@ -8,21 +8,22 @@ use uuid::Uuid;
 
 /// Text of `--help`.
 pub const HELP: &str = "\
-Tells slurm-mesh that something happened to a job or a node. Slurm calls it; it never fails a job.
+Sends a doorbell to slurm-mesh when a job or node changes. Slurm calls it as a hook; it never fails a job.
 
 Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
        mesh-hook [--config FILE] [--hook NAME] --chain PROGRAM [ARGUMENT...]
        mesh-hook [--config FILE] --flush
 
-  --config FILE   configuration (/etc/slurm-mesh/hook.toml)
-  --hook NAME     the parameter of slurm.conf that calls it, e.g. SuspendProgram, or strigger-down and the like; not
-                  needed where the environment tells (all but SuspendProgram, ResumeFailProgram and strigger)
-  --chain PROGRAM become the site's own program, with these arguments and with everything else unchanged, and ring beside it
-  --flush         deliver everything in the spool now; exit status 1 if something stays
-  --probe UUID    ring as `smesh hooks test` does: it arrives under this id, is counted, and nothing is looked at
+  --config FILE   configuration file [default: /etc/slurm-mesh/hook.toml]
+  --hook NAME     parameter of slurm.conf that calls it, e.g. SuspendProgram, or a trigger, e.g. strigger-down; only needed
+                  for SuspendProgram, ResumeFailProgram and strigger, because Slurm's environment names the others
+  --chain PROGRAM become the site's program (exec) with these arguments and everything else unchanged, and send the doorbell
+                  in parallel
+  --flush         deliver all spooled doorbells now; exit status 1 if some cannot be delivered
+  --probe UUID    send a probe with this id, as `smesh hooks test` does; it is only counted
   --version       print the version
 
-Alone the exit status is 0, whatever happens. `smesh hooks print` shows what to write into slurm.conf.
+Without --chain and --flush the exit status is always 0. `smesh hooks print` prints the lines for slurm.conf.
 ";
 
 /// The action the command line requests.

@@ -60,7 +60,7 @@ impl Service for CostEngineService {
     const NAME: &'static str = "cost-engine";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
-    const ABOUT: &'static str = "Turns job events into what they cost";
+    const ABOUT: &'static str = "Computes the costs of jobs from their events.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         configuration(context).map(drop)

@@ -46,7 +46,7 @@ impl Service for IngestService {
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str =
-        "Reads Slurm's records of jobs and tells what happened to them, each fact once";
+        "Reads Slurm's records of jobs, and publishes each fact about them exactly once.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         context.section::<slurm_client::Config>("slurm")?;

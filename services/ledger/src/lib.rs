@@ -61,7 +61,7 @@ impl Service for LedgerService {
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str =
-        "Stores every event once, hash-chained, and answers queries over the history.";
+        "Stores every event once in a hash chain, and answers queries about the history.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         configuration(context).map(drop)

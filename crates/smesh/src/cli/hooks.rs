@@ -8,49 +8,52 @@ use clap::{Args, Subcommand};
 /// `smesh hooks`
 #[derive(Debug, Subcommand)]
 pub enum Hooks {
-    /// Print what to write into slurm.conf and elsewhere, and the scripts it names, keeping the site's own programs
+    /// Print the lines for slurm.conf and other files, and the hook scripts; they keep the site's programs
     Print(HookFiles),
-    /// Write the scripts into a folder
+    /// Write the hook scripts to a folder
     Install(InstallHooks),
-    /// Deliver now what hooks have spooled and Slurm's Lua plugins have written down
+    /// Deliver doorbells spooled by hooks and by Slurm's Lua plugins
     Flush(FlushHooks),
-    /// Ring as every installed hook would, and see it arrive
+    /// Send a probe through every installed hook, and check that it arrives
     #[command(after_help = "\
-Nothing of the site's own is run, and nothing is submitted: each doorbell is marked as a probe, which is counted and not looked at.
-Run it as root on the Slurm controller. Exit status: 0 every installed hook arrives; 1 one does not, or none is installed.")]
+Runs none of the site's programs and submits no job. Each doorbell is marked as a probe, which is only counted.
+Run it as root on the Slurm controller.
+
+Exit status: 0 the probes of all installed hooks arrived; 1 one did not arrive, or no hook is installed.")]
     Test(HookFiles),
 }
 
 /// `smesh hooks flush`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every call of a hook delivers what waits as well. With --watch it runs until it is stopped, for hosts where hooks are rarely called.
-Exit status: 0 nothing waits any more; 1 something stays.")]
+Each call of a hook delivers the spool, too. --watch is for hosts where hooks are rarely called; it runs until it is stopped.
+
+Exit status: 0 the spool is empty; 1 some doorbells could not be delivered.")]
 pub struct FlushHooks {
-    /// The hooks' configuration [default: hook.toml in the data directory]
+    /// Configuration file of the hooks [default: hook.toml in the data directory]
     #[arg(long, value_name = "FILE")]
     pub hook_config: Option<PathBuf>,
-    /// Go on doing it
+    /// Keep running and deliver repeatedly
     #[arg(long)]
     pub watch: bool,
-    /// How often to look, with --watch
+    /// Interval of --watch
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     pub interval: Duration,
 }
 
-/// What hook scripts refer to.
+/// Files that hook scripts refer to.
 #[derive(Debug, Default, Args)]
 pub struct HookFiles {
-    /// The mesh-hook program [default: beside smesh, else /usr/bin/mesh-hook]
+    /// Path of mesh-hook [default: next to smesh, else /usr/bin/mesh-hook]
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
-    /// Its configuration [default: hook.toml in the data directory]
+    /// Configuration file of the hooks [default: hook.toml in the data directory]
     #[arg(long, value_name = "FILE")]
     pub hook_config: Option<PathBuf>,
-    /// slurm.conf to read if slurmctld does not answer [default: as Slurm finds it]
+    /// slurm.conf to read if slurmctld does not answer [default: Slurm's default]
     #[arg(long, value_name = "FILE")]
     pub slurm_conf: Option<PathBuf>,
-    /// Folder of the scripts
+    /// Folder of the hook scripts
     #[arg(long, value_name = "DIR", default_value = "/etc/slurm-mesh/hooks")]
     pub dir: PathBuf,
 }
@@ -58,16 +61,16 @@ pub struct HookFiles {
 /// `smesh hooks install`
 #[derive(Debug, Args)]
 pub struct InstallHooks {
-    /// Folder to write into; SlurmUser must be able to read it
+    /// Folder to write to; SlurmUser must be able to read it
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// The mesh-hook program [default: beside smesh, else /usr/bin/mesh-hook]
+    /// Path of mesh-hook [default: next to smesh, else /usr/bin/mesh-hook]
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
-    /// Its configuration [default: hook.toml in the data directory]
+    /// Configuration file of the hooks [default: hook.toml in the data directory]
     #[arg(long, value_name = "FILE")]
     pub hook_config: Option<PathBuf>,
-    /// slurm.conf to read if slurmctld does not answer [default: as Slurm finds it]
+    /// slurm.conf to read if slurmctld does not answer [default: Slurm's default]
     #[arg(long, value_name = "FILE")]
     pub slurm_conf: Option<PathBuf>,
 }

@@ -11,24 +11,24 @@ use super::time_bound;
 /// `smesh verify`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Computes chain and tree of the whole ledger again from the stored bodies, compares them with the signed checkpoints, and names the first bad
-record. Without --export or --remote it reads the database itself, so it runs as the user of `smesh up`, with a role of PostgreSQL that may
+Recomputes the hash chain and Merkle tree of the whole ledger from the stored bodies, compares them with the signed checkpoints, and names the
+first bad record. Without --export or --remote it reads the database directly: run it as the user of `smesh up`, with a PostgreSQL role that may
 read, or on a copy.
 
-Whoever can write the database and has the key can make another history. Against that keep a checkpoint elsewhere now and then, and the
-public key:
+Anyone who can write to the database and has the private key can forge the history. To detect this, regularly store a checkpoint and the public
+key elsewhere:
   smesh ledger checkpoint > 2026-11-22.note       smesh ledger key show > ledger.keys
   smesh verify --key ledger.keys --checkpoint 2026-11-22.note
 
-An auditor needs no access: an export is verified anywhere, with nothing but the public key.
+An auditor needs no access: an export can be verified anywhere with only the public key.
   smesh ledger export -o ledger.ndjson            smesh verify --export ledger.ndjson --key ledger.keys
 
-Exit status: 0 the ledger is as it was written; 1 it is not.")]
+Exit status: 0 the ledger is unchanged; 1 it was changed, or cannot be verified.")]
 pub struct Verify {
-    /// Ledger database [default: as the configuration says]
+    /// Ledger database [default: from the configuration]
     #[arg(long, value_name = "FILE")]
     pub database: Option<PathBuf>,
-    /// An export of `smesh ledger export`, or an archive of `smesh ledger retain`; - is standard input. Needs --key
+    /// Verify an export of `smesh ledger export` or an archive of `smesh ledger retain`; - for standard input. Requires --key
     #[arg(
         long,
         value_name = "FILE",
@@ -36,19 +36,19 @@ pub struct Verify {
         requires = "key"
     )]
     pub export: Option<PathBuf>,
-    /// An export that is fetched from the API meanwhile. Needs --key
+    /// Fetch an export from the API and verify it. Requires --key
     #[arg(long, conflicts_with_all = ["database", "export"], requires = "key")]
     pub remote: bool,
-    /// Public key of the ledger, or a file with some [default: those that the ledger names itself]
+    /// Public key of the ledger, or a file with one key per line [default: the keys stored in the ledger]
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
-    /// A checkpoint that was kept
+    /// File with a checkpoint that was stored elsewhere
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Vec<PathBuf>,
-    /// Public key of a witness, or a file with some
+    /// Public key of a witness, or a file with one key per line
     #[arg(long, value_name = "KEY|FILE", requires = "cosignatures")]
     pub witness: Vec<String>,
-    /// How many of these witnesses must have cosigned the newest checkpoint
+    /// Number of these witnesses that must have cosigned the newest checkpoint
     #[arg(
         long,
         value_name = "N",
@@ -56,11 +56,10 @@ pub struct Verify {
         conflicts_with = "export"
     )]
     pub cosignatures: Option<usize>,
-    /// Folder with the archives of the ledger: verify what is archived there, too [default: compare the files that are where they were
-    /// written with the SHA-256 that was signed]
+    /// Also verify the archives in this folder [default: compare the archives at their original paths with their signed SHA-256]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "remote"])]
     pub archive: Option<PathBuf>,
-    /// Make stored subtrees anew if nothing else is wrong: proofs are made of them, and they follow from the entries
+    /// Rebuild the stored subtrees from the entries if nothing else is wrong; proofs are computed from subtrees
     #[arg(long, conflicts_with_all = ["export", "remote"])]
     pub repair: bool,
 }
@@ -68,37 +67,37 @@ pub struct Verify {
 /// `smesh ledger`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-`migrate` and `roles` are only for a ledger on PostgreSQL (ledger.db.url) whose service runs with a role that may add and nothing else. The
-owner of the database makes the tables, then the roles:
+`migrate` and `roles` are for a ledger on PostgreSQL (ledger.db.url) whose service has an append-only role. The owner of the database creates
+the tables, then the roles:
 
   export MESH_LEDGER__DB__URL=postgres://owner:…@db.example.org/ledger
   smesh ledger migrate
   smesh ledger roles | psql \"$MESH_LEDGER__DB__URL\"
 
-and again after an upgrade. Without such roles the service makes its tables by itself.")]
+Repeat both after an upgrade. Without such roles the service creates its tables itself.")]
 pub enum Ledger {
-    /// Make the tables, or bring them to this version
+    /// Create the tables, or migrate them to this version
     Migrate,
-    /// Print the SQL that makes the roles and gives them their rights
+    /// Print the SQL that creates the roles and grants their permissions
     Roles,
-    /// Print the newest signed checkpoint, to be kept elsewhere
+    /// Print the newest signed checkpoint, to be stored elsewhere
     Checkpoint,
-    /// The keys that sign checkpoints
+    /// Show or rotate the keys that sign checkpoints
     #[command(subcommand)]
     Key(LedgerKey),
-    /// Write the entries into a file that `smesh verify --export` verifies anywhere
+    /// Export the entries to a file for `smesh verify --export`
     Export(LedgerExport),
-    /// Take the content of old entries out of the database, into a file that proves it
+    /// Move the content of old entries from the database to a verifiable archive
     Retain(LedgerRetain),
-    /// List what was archived or erased
+    /// List archived and erased ranges of entries
     Archives,
-    /// Bring back what a ledger had before a backup was put in its place
+    /// Recover the entries that are missing after a restore from a backup
     Resume(LedgerResume),
-    /// Compare the ledger again and again with what it showed before; ends with status 1 if it contradicts that
+    /// Check continuously that each checkpoint of the ledger is consistent with the previous one
     Monitor(LedgerMonitor),
-    /// Trust what the ledger shows now, although it contradicts what it showed before
+    /// Trust the current state of the ledger, although it contradicts an earlier one
     Accept {
-        /// The origin that it has now, as its administrators say
+        /// Current origin of the ledger, as confirmed by its administrators
         origin: String,
     },
 }
@@ -106,19 +105,22 @@ pub enum Ledger {
 /// `smesh ledger monitor`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it on another host, as another account than the ledger's (with --url), and have somebody called when it ends with status 1. Each new
-checkpoint must be signed by a known key and proven to continue the one before. The newest is kept in known_ledgers.json, in
-~/.local/state/slurm-mesh (or $SMESH_KNOWN_LEDGERS), where every smesh of this user compares with it.
+Run it on another host than the ledger's, under another account (with --url), and set up an alert for exit status 1. Each new checkpoint must be
+signed by a known key and must provably extend the previous one. The newest checkpoint is stored in known_ledgers.json in
+~/.local/state/slurm-mesh (or at $SMESH_KNOWN_LEDGERS); every smesh command of this user checks against it.
 
-On a contradiction it also reports to the ledger, which puts it into the audit (audit.history), its log and ledger_contradictions_total.")]
+A contradiction is also reported to the ledger, which records it in the audit (audit.history), its log and the metric
+ledger_contradictions_total.
+
+Exit status: 1 the ledger contradicts an earlier checkpoint.")]
 pub struct LedgerMonitor {
-    /// How often to compare
+    /// Interval of the checks
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub interval: Duration,
-    /// Compare once
+    /// Check once and exit
     #[arg(long)]
     pub once: bool,
-    /// Write metrics for node_exporter's textfile collector
+    /// Write metrics to this file, for node_exporter's textfile collector
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
 }
@@ -126,26 +128,28 @@ pub struct LedgerMonitor {
 /// `smesh ledger resume`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-After a backup was put back the ledger answers, but neither takes in nor signs: what comes next was signed before. While it runs,
+After a restore from a backup the ledger answers queries, but neither stores nor signs entries, because it has already signed later ones. While
+the ledger runs,
 
   smesh ledger resume
 
-takes what is missing from the bus, in the order it had, and writes nothing unless that gives exactly the root of the newest checkpoint that
-is known, or of the one of --from-checkpoint. Then the ledger goes on under its origin, as if nothing had happened.
+reads the missing entries from the bus in their original order. It writes them only if the result has exactly the root of the newest known
+checkpoint, or of --from-checkpoint. Then the ledger continues under its origin.
 
-What the bus does not have any more is lost. Then the ledger goes on with what it has, under another origin, for ever:
+Entries that the bus no longer has are lost. In this case the ledger can continue without them, permanently under another origin:
 
   smesh ledger resume --new-origin ledger.example.org/2 --because 'disk of db1 lost, backup of the night before'
 
-Its first checkpoint is signed by the former key, too, and counts an entry that names the former origin and its newest checkpoint.")]
+The first checkpoint under the new origin is also signed by the former key. It covers an entry that names the former origin and its newest
+checkpoint.")]
 pub struct LedgerResume {
-    /// The signed checkpoint to come back to [default: the newest that is known]
+    /// File with the signed checkpoint to recover [default: the newest known checkpoint]
     #[arg(long, value_name = "FILE", conflicts_with = "new_origin")]
     pub from_checkpoint: Option<PathBuf>,
-    /// Give up what is missing, and go on under this origin
+    /// Give up the missing entries, and continue under this origin
     #[arg(long, value_name = "NAME", requires = "because")]
     pub new_origin: Option<String>,
-    /// Why; goes into the ledger
+    /// Reason, recorded in the ledger
     #[arg(long, value_name = "TEXT", requires = "new_origin")]
     pub because: Option<String>,
 }
@@ -153,26 +157,26 @@ pub struct LedgerResume {
 /// `smesh ledger retain`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Archives what is older, up to the last entry that a signed checkpoint covers, then takes it out of the database. Hashes stay, so `smesh verify`
-works as before; with --archive DIR it verifies the archives, too. Each archive is verified alone by `smesh verify --export FILE --key KEY`.
-Whatever interrupts it, run it again. It works on the database itself, also while the ledger runs: as the user of `smesh up`, on PostgreSQL
-with a role of ledger_retention (ledger.retention.url). The running ledger puts the act into the audit.
+Archives the content of older entries, up to the last one covered by a signed checkpoint, then removes it from the database. The hashes remain, so
+`smesh verify` still works; with --archive DIR it verifies the archives, too. `smesh verify --export FILE --key KEY` verifies a single archive.
+If it is interrupted, run it again. It works directly on the database, even while the ledger runs. Run it as the user of `smesh up`; on PostgreSQL
+use a member of the role ledger_retention (ledger.retention.url). The running ledger records the operation in the audit.
 
   smesh ledger retain --before 400days --archive-dir /srv/archive
-  smesh ledger retain --before 2025-01-01T00:00:00Z --erase        nothing is kept but hashes
+  smesh ledger retain --before 2025-01-01T00:00:00Z --erase        only the hashes remain
 
-To erase what is archived, delete the file.")]
+To erase archived content, delete the archive file.")]
 pub struct LedgerRetain {
-    /// What was recorded before: 2026-11-22, 2026-11-22T10:00 (local time), or how long ago (400days)
+    /// Entries recorded before this time: 2026-11-22, 2026-11-22T10:00 (local time), or an age (400days)
     #[arg(long, value_name = "TIME", value_parser = time_bound)]
     pub before: TimeBound,
-    /// Folder for the archives; made if it is not there [default: as the configuration says]
+    /// Folder for the archives; created if missing [default: from the configuration]
     #[arg(long, value_name = "DIR", conflicts_with = "erase")]
     pub archive_dir: Option<PathBuf>,
-    /// Write no archive: the content is gone for ever
+    /// Delete the content permanently, without an archive
     #[arg(long)]
     pub erase: bool,
-    /// Only tell what would be done
+    /// Only print what would be done
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -180,21 +184,21 @@ pub struct LedgerRetain {
 /// `smesh ledger key`
 #[derive(Debug, Subcommand)]
 pub enum LedgerKey {
-    /// Print the public keys, one a line; the last one signs now
+    /// Print the public keys, one per line; the last one is in use
     Show,
-    /// Make a new key, which signs from now on. Give its public key to those who verify
+    /// Generate a new signing key; give its public key to everyone who verifies the ledger
     Rotate,
 }
 
 /// `smesh ledger export`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Goes up to the newest checkpoint. Holds everything, so it is for administrators and auditors.")]
+Exports all entries up to the newest checkpoint. The export contains everything, so only administrators and auditors may create it.")]
 pub struct LedgerExport {
-    /// File to write, which must not be there yet [default: standard output]
+    /// File to write; must not exist yet [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// First entry
+    /// Sequence number of the first entry
     #[arg(long, value_name = "SEQ", default_value_t = 1)]
     pub from: u64,
 }

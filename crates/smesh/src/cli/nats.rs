@@ -8,53 +8,53 @@ use clap::{Args, Subcommand};
 /// `smesh nats`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Only where services run by themselves, on a nats-server of the site's own: `smesh up` does all of this. In this order:
+Only needed if the services run separately on the site's own nats-server; `smesh up` does all of this. Run in this order:
 
-  smesh nats config -M CLUSTER -o /etc/slurm-mesh/nats     users, rights and secrets
-  nats-server -c /etc/slurm-mesh/nats/nats.conf            or include users.conf into the site's own configuration
-  smesh nats provision                                     streams, consumers and buckets; then the services with provision = false")]
+  smesh nats config -M CLUSTER -o /etc/slurm-mesh/nats     users, permissions and secrets
+  nats-server -c /etc/slurm-mesh/nats/nats.conf            or include users.conf in the site's configuration
+  smesh nats provision                                     streams, consumers and buckets; then start the services with provision = false")]
 pub enum Nats {
-    /// Write users with their rights for a nats-server, and a secret for each
+    /// Write users, permissions and secrets for a nats-server
     Config(NatsConfig),
-    /// Declare streams, consumers and buckets, and exit
+    /// Declare streams, consumers and buckets, then exit
     Provision(NatsProvision),
 }
 
 /// `smesh nats config`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Writes into DIR:
-  nats.conf        a server with JetStream that syncs every write; includes users.conf
-  users.conf       a user for each role, with the rights it needs and no others
-  ROLE.seed        NKey seed of a role, for [mesh.nats] nkey_file; the server has the public keys only
-  hook.password    password of the hooks, for `password_file` in hook.toml; it stands in users.conf, too
+Writes to DIR:
+  nats.conf        server configuration with JetStream, which syncs every write; includes users.conf
+  users.conf       a user for each role, with only the permissions that it needs
+  ROLE.seed        NKey seed of a role, for nkey_file in [mesh.nats]; the server only has the public keys
+  hook.password    password of the hooks, for password_file in hook.toml; users.conf contains it, too
 
-Secrets that are there are kept, so that it may be run again after an upgrade, which may add rights; remove one to have a new one made.
-Then have the server read its configuration again: nats-server --signal reload.
+Existing secrets are kept. Run it again after an upgrade, which may add permissions. To replace a secret, delete its file first.
+Then reload the configuration of the server: nats-server --signal reload.
 
 Example:
   smesh nats config -M prod -o /etc/slurm-mesh/nats --listen 0.0.0.0:4222 --tls-cert /etc/nats/server.pem --tls-key /etc/nats/server.key")]
 pub struct NatsConfig {
-    /// Folder to write into; made if it is not there
+    /// Folder to write to; created if missing
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Where the server listens
+    /// Address on which the server listens
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4222")]
     pub listen: String,
-    /// Where the server keeps streams
+    /// Folder in which the server stores streams
     #[arg(
         long,
         value_name = "DIR",
         default_value = "/var/lib/slurm-mesh/jetstream"
     )]
     pub store: PathBuf,
-    /// Certificate of the server; without it nothing is encrypted
+    /// Certificate of the server (PEM); without it connections are not encrypted
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Authorities of clients: they have to show a certificate, too
+    /// Certificate authorities of clients (PEM); makes client certificates required
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 }
@@ -62,12 +62,12 @@ pub struct NatsConfig {
 /// `smesh nats provision`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Connects as [mesh.nats] says, which has to be the role admin. Creates what is missing, updates what has changed, deletes nothing that holds
-data. Run it before the services and after each upgrade.
+Connects as configured in [mesh.nats], which must be the role admin. Creates missing items, updates changed ones, and never deletes data. Run it
+before the first start of the services and after each upgrade.
 
-Exit status: 0 everything is there; 1 NATS does not answer in time or refuses; the message says what.")]
+Exit status: 0 everything exists; 1 NATS does not answer in time, or refuses (the error names the reason).")]
 pub struct NatsProvision {
-    /// How long to wait for NATS
+    /// Longest time to wait for NATS
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
 }

@@ -10,134 +10,134 @@ use super::time_bound;
 /// `smesh webhooks`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-A webhook of yours gets the events of your own jobs; administrators make wider ones. Those of mesh.toml are changed there.
-Names are per owner: NAME is yours, or else the operator's (/NAME in any case); administrators name another's as USER/NAME.
+Your endpoints receive the events of your own jobs; administrators can create endpoints for all events. Endpoints in mesh.toml are edited there.
+Names are per owner: NAME is your endpoint, or else the operator's. /NAME is always the operator's. Administrators use USER/NAME for other users.
   smesh webhooks add next-step https://ci.example.org/slurm --type job.completed --type job.failed
-  smesh webhooks add chat --format slack             asks for the address, which is a secret, and does not show it
-  smesh webhooks add chat @slack.url --format slack  reads it from a file; - reads standard input
-  smesh webhooks test next-step                      a signed sample, now
-  smesh webhooks test next-step --event 0191… --dry-run     what a real event would look like, and whether it would be sent
-  smesh webhooks preview --template body.json --type job.failed     what a template makes, before it is used
-  smesh webhooks dead next-step                      what was given up; deliveries next-step ID shows every attempt
+  smesh webhooks add chat --format slack             prompts for the URL, which is a secret, without echoing it
+  smesh webhooks add chat @slack.url --format slack  reads the URL from a file; - reads standard input
+  smesh webhooks test next-step                      sends a signed sample now
+  smesh webhooks test next-step --event 0191… --dry-run     shows the request for a real event, and whether it would be sent
+  smesh webhooks preview --template body.json --type job.failed     shows the output of a template before it is used
+  smesh webhooks dead next-step                      lists dead letters; deliveries next-step ID shows every attempt
   smesh webhooks redeliver next-step --all --since 2days
-  smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day
-Command lines are seen by everybody on the machine (ps). Addresses of chats, passwords in addresses, header values and tokens of formats belong into
-files (@FILE), into standard input or a prompt (-): ADDRESS, --header, --format and --set take them so.
+  smesh webhooks rotate next-step                    creates a new secret; the old one also signs for a day
+Command lines are visible to everyone on the machine (ps). Pass URLs of chats, passwords in URLs, header values and tokens of formats in a file
+(@FILE), or on standard input or at a prompt (-). URL, --header, --format and --set accept both.
   smesh webhooks add bot --format '{\"type\": \"slack-api\", \"token\": \"@bot.token\", \"channel\": \"C0123\"}'")]
 pub enum Webhooks {
-    /// Make an endpoint; its signing secret is shown once
+    /// Create an endpoint; its signing secret is shown once
     Add(WebhookAdd),
-    /// List the endpoints and how they fare
+    /// List endpoints with their status
     List,
-    /// Show one endpoint and its last attempts
+    /// Show an endpoint and its latest attempts
     Show {
-        /// Its name
+        /// Name of the endpoint
         name: String,
     },
-    /// Change an endpoint; what is not named stays
+    /// Edit an endpoint; fields that are not given stay unchanged
     Edit(WebhookEdit),
-    /// Let an endpoint wait; its events are queued for as long as the bus keeps them (14 days)
+    /// Pause an endpoint; its events are queued for as long as the bus retains them (14 days)
     Pause {
-        /// Its name
+        /// Name of the endpoint
         name: String,
-        /// Why, for others who look at it
+        /// Reason, shown to others
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
     },
-    /// Let an endpoint go on; an active one whose circuit is open, or whose receiver asked for a pause, is tried at once
+    /// Resume an endpoint; an active one with an open circuit or a requested wait is retried at once
     Resume {
-        /// Its name
+        /// Name of the endpoint
         name: String,
     },
-    /// Send a signed test event to an endpoint and show the answer
+    /// Send a signed test event to an endpoint and show the response
     Test {
-        /// Its name
+        /// Name of the endpoint
         name: String,
-        /// Send this event of the ledger instead of a sample
+        /// Send the event with this id from the ledger instead of a sample
         #[arg(long, value_name = "ID")]
         event: Option<String>,
-        /// Show what would be sent, and send nothing
+        /// Show the request without sending it
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show what an endpoint would be sent, or what a format or template makes; nothing is sent
+    /// Show the message of an endpoint, format or template without sending it
     Preview(WebhookPreview),
-    /// Make a new signing secret, which is shown once; the old one signs beside it for a while
+    /// Create a new signing secret, shown once; the old one also signs for a while
     Rotate {
-        /// Its name
+        /// Name of the endpoint
         name: String,
-        /// How long the old one signs, as 12h or 2d; at most 7d
+        /// How long the old secret also signs, e.g. 12h or 2d; at most 7d [default: from the configuration]
         #[arg(long, value_name = "TIME")]
         overlap: Option<String>,
-        /// Use the secret in this file (- for standard input or a prompt), whsec_…
+        /// File with the new secret, whsec_… (- for standard input or a prompt) [default: a random secret]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
     },
-    /// List the newest deliveries of an endpoint, or show one with its attempts and its event
+    /// List the newest deliveries of an endpoint, or show one with its attempts and event
     Deliveries {
-        /// Its name
+        /// Name of the endpoint
         name: String,
         /// Id of the event
         #[arg(value_name = "ID", conflicts_with_all = ["state", "kind", "cause", "since", "until"])]
         id: Option<String>,
-        /// Only those that are waiting, delivered, dead or expired
+        /// Only deliveries in this state: waiting, delivered, dead or expired
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// Which of them
+        /// Filter of deliveries.
         #[command(flatten)]
         which: WhichDeliveries,
-        /// How many
+        /// Largest number of deliveries to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
     },
-    /// List the newest dead letters of an endpoint: what was given up
+    /// List the newest dead letters of an endpoint: deliveries that were given up
     Dead {
-        /// Its name
+        /// Name of the endpoint
         name: String,
-        /// Which of them
+        /// Filter of deliveries.
         #[command(flatten)]
         which: WhichDeliveries,
-        /// How many
+        /// Largest number of deliveries to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
     },
-    /// Have dead letters delivered again; without any, show what was asked for and how far it is
+    /// Redeliver dead letters; without ids or --all, show requested redeliveries and their progress
     Redeliver {
         /// Name of the endpoint
         name: String,
-        /// Ids of events
+        /// Ids of the events
         #[arg(value_name = "ID", conflicts_with_all = ["all", "kind", "cause", "since", "until"])]
         ids: Vec<String>,
-        /// Every dead letter that the other options do not leave out
+        /// All dead letters that match the other options
         #[arg(long)]
         all: bool,
-        /// Which of them
+        /// Filter of deliveries.
         #[command(flatten)]
         which: WhichDeliveries,
-        /// So many a second, of those that are named [default: 100]
+        /// Deliveries per second [default: 100]
         #[arg(long, value_name = "N")]
         rate: Option<u32>,
     },
-    /// Remove an endpoint; what waits for it ends as dead letters
+    /// Remove an endpoint; its waiting deliveries become dead letters
     Remove {
-        /// Its name
+        /// Name of the endpoint
         name: String,
     },
 }
 
-/// Which deliveries.
+/// Filter of deliveries.
 #[derive(Debug, Default, Args)]
 pub struct WhichDeliveries {
-    /// Only those of this type, as job.failed or 'job.*'
+    /// Only events of this type, e.g. job.failed or 'job.*'
     #[arg(long = "type", id = "kind", value_name = "TYPE")]
     pub kind: Option<String>,
-    /// Only those that failed for this reason: refused, gone, address, tls, failing, limited, unreachable, timeout, proxy, content, internal or removed
+    /// Only failures with this cause: refused, gone, address, tls, failing, limited, unreachable, timeout, proxy, content, internal or removed
     #[arg(long, value_name = "CAUSE")]
     pub cause: Option<String>,
-    /// Only those that changed then or later: 2026-11-22T10:00, 2026-11-22, yesterday (local time), or how long ago (2h, 7days)
+    /// Only deliveries that changed at or after this time: 2026-11-22T10:00, 2026-11-22, yesterday (local time), or an age (2h, 7days)
     #[arg(long, value_name = "TIME", value_parser = time_bound)]
     pub since: Option<TimeBound>,
-    /// Only those that changed before
+    /// Only deliveries that changed before this time
     #[arg(long, value_name = "TIME", value_parser = time_bound)]
     pub until: Option<TimeBound>,
 }
@@ -145,19 +145,19 @@ pub struct WhichDeliveries {
 /// `smesh webhooks add`
 #[derive(Debug, Args)]
 pub struct WebhookAdd {
-    /// Its name: letters, digits, dots, underscores and hyphens
+    /// Name of the endpoint: letters, digits, dots, underscores and hyphens
     pub name: String,
-    /// Where to send: URL, @FILE to read it from, or - for standard input or a prompt; may be left out for formats whose address is known, and is asked
-    /// for where it is a chat's
+    /// URL of the receiver, @FILE to read it from a file, or - for standard input or a prompt; optional for formats with a known URL, prompted for with
+    /// chats
     #[arg(value_name = "URL")]
     pub address: Option<String>,
-    /// Unix user it belongs to (administrators; without: you)
+    /// Unix user who owns the endpoint (administrators only) [default: you]
     #[arg(long, value_name = "USER")]
     pub owner: Option<String>,
-    /// Sign with the secret in this file (- for standard input or a prompt), whsec_…; without, one is made
+    /// File with the signing secret, whsec_… (- for standard input or a prompt) [default: a random secret]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// What it is
+    /// Fields of the endpoint.
     #[command(flatten)]
     pub fields: WebhookFields,
 }
@@ -165,36 +165,36 @@ pub struct WebhookAdd {
 /// `smesh webhooks preview`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A template is any text with fields of the event in {{ … }}, e.g. in body.json:
+A template is a text with fields of the event in {{ … }}, e.g. in body.json:
   {\"text\": {{ \"Job \" ~ job.id ~ \" of \" ~ owner.user ~ \": \" ~ type }}{% if job %}, \"code\": {{ job.exit_code }}{% endif %}}
-With a JSON type every {{ … }} is written as JSON, a text with its quotes. docs/guide/webhook-formats.md lists fields and filters. What is wrong
-is named with its line and column; a misspelt field is an error, never an empty text.
+With a JSON content type, every {{ … }} is written as JSON; text includes its quotes. docs/guide/webhook-formats.md lists fields and filters. Errors
+name line and column. A misspelt field is an error, not an empty text.
 
 Examples:
-  smesh webhooks preview --template body.json                        a job that failed
+  smesh webhooks preview --template body.json                        with a sample of job.failed
   smesh webhooks preview --template body.txt --content-type text/plain --type node.down
-  smesh webhooks preview --format slack --type job.completed         what a chat would show, as JSON for Slack's Block Kit Builder
-  smesh webhooks preview next-step --event 0191…                     what an endpoint would be sent of an event of the ledger
-  smesh webhooks edit next-step --format \"$(jq -Rs '{type: \"template\", body: .}' body.json)\"     and then to use it
+  smesh webhooks preview --format slack --type job.completed         the JSON of a chat message, e.g. for Slack's Block Kit Builder
+  smesh webhooks preview next-step --event 0191…                     the message of an endpoint for an event from the ledger
+  smesh webhooks edit next-step --format \"$(jq -Rs '{type: \"template\", body: .}' body.json)\"     uses the template
 
-Exit status: 0 it can be made; 1 it cannot, and why.")]
+Exit status: 0 the message was rendered; 1 it cannot be rendered (the error names the reason).")]
 pub struct WebhookPreview {
-    /// Name of an endpoint; without, a format or a template is shown
+    /// Name of the endpoint; required without --format or --template
     #[arg(required_unless_present_any = ["format", "template"])]
     pub name: Option<String>,
-    /// File with a template; - is standard input
+    /// File with a template, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "format"])]
     pub template: Option<PathBuf>,
-    /// Type of what the template makes [default: application/json]
+    /// Content type of the template's output [default: application/json]
     #[arg(long, value_name = "TYPE", requires = "template")]
     pub content_type: Option<String>,
-    /// cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format; @FILE or - if a token is in it
+    /// Format: cloudevents, slack, teams, discord, or a JSON object with `type` and its settings; use @FILE or - if it contains a token
     #[arg(long, value_name = "FORMAT", conflicts_with = "name")]
     pub format: Option<String>,
-    /// An event of the ledger
+    /// Use the event with this id from the ledger
     #[arg(long, value_name = "ID", conflicts_with = "kind")]
     pub event: Option<String>,
-    /// A sample of this type [default: job.failed]
+    /// Use a sample event of this type [default: job.failed]
     #[arg(long = "type", id = "kind", value_name = "TYPE")]
     pub kind: Option<String>,
 }
@@ -202,15 +202,15 @@ pub struct WebhookPreview {
 /// `smesh webhooks edit`
 #[derive(Debug, Args)]
 pub struct WebhookEdit {
-    /// Its name
+    /// Name of the endpoint
     pub name: String,
-    /// Where to send: URL, @FILE to read it from, or - for standard input or a prompt
+    /// URL of the receiver, @FILE to read it from a file, or - for standard input or a prompt
     #[arg(long, value_name = "URL")]
     pub address: Option<String>,
-    /// Take a field back to its default, as `partitions` or `retry.max_interval`
+    /// Reset a field to its default, e.g. `partitions` or `retry.max_interval`
     #[arg(long, value_name = "FIELD")]
     pub unset: Vec<String>,
-    /// What changes
+    /// Fields to change.
     #[command(flatten)]
     pub fields: WebhookFields,
 }
@@ -218,54 +218,54 @@ pub struct WebhookEdit {
 /// Fields of an endpoint.
 #[derive(Debug, Args)]
 pub struct WebhookFields {
-    /// What is sent: cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format; @FILE or -, or "@FILE" or "-" in
-    /// place of a token in it
+    /// Format: cloudevents, slack, teams, discord, or a JSON object with `type` and its settings; @FILE or - for the object, or "@FILE" or "-" for
+    /// a token in it
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
-    /// Types of events, as job.failed or 'job.*'; several are allowed
+    /// Only events of this type, e.g. job.failed or 'job.*'; repeatable
     #[arg(long = "type", value_name = "TYPE")]
     pub types: Vec<String>,
-    /// Only events of this user; several are allowed
+    /// Only events of this user; repeatable
     #[arg(long = "user", value_name = "USER")]
     pub users: Vec<String>,
-    /// Only events in this partition; several are allowed
+    /// Only events in this partition; repeatable
     #[arg(long = "partition", value_name = "PARTITION")]
     pub partitions: Vec<String>,
-    /// A header of every request, as 'x-team: physics'; 'authorization: @FILE' reads its value from a file, 'authorization: -' from standard input
+    /// Header of every request, e.g. 'x-team: physics'; 'NAME: @FILE' reads the value from a file, 'NAME: -' from standard input; repeatable
     #[arg(long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
-    /// What it is for
+    /// Description of the endpoint
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
-    /// Requests in a second, minute or hour: 10/s, 30/m, 100/h [default: as fast as it goes]
+    /// Largest number of requests per second, minute or hour: 10/s, 30/m, 100/h [default: unlimited]
     #[arg(long, value_name = "RATE")]
     pub rate_limit: Option<String>,
-    /// Requests at once after a pause, within the rate limit [default: the number in it]
+    /// Largest burst after a pause, in requests [default: the number in the rate limit]
     #[arg(long, value_name = "N")]
     pub burst: Option<u32>,
-    /// A status that means success, as 202, 2xx or 200-204; several are allowed [default: 2xx]
+    /// HTTP status that means success, e.g. 202, 2xx or 200-204; repeatable [default: 2xx]
     #[arg(long, value_name = "STATUS")]
     pub success: Vec<String>,
-    /// Deadline of one attempt, at most 30s
+    /// Deadline of one attempt, e.g. 5s; at most 30s [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
-    /// Attempts in all before a delivery becomes a dead letter
+    /// Total number of attempts before a delivery becomes a dead letter [default: 12]
     #[arg(long, value_name = "N")]
     pub max_attempts: Option<u32>,
-    /// Give a delivery up after so long, as 1d, although attempts are left
+    /// Give up a delivery after this time, e.g. 1d, even if attempts are left [default: never]
     #[arg(long, value_name = "TIME")]
     pub give_up_after: Option<String>,
-    /// Do not send older events, as 1h
+    /// Largest age of events to send, e.g. 1h [default: 1h for chats, else unlimited]
     #[arg(long, value_name = "TIME")]
     pub max_event_age: Option<String>,
-    /// Wait for no longer than this because the receiver asks for it by Retry-After, as 30m [default: 1h]
+    /// Longest wait that the receiver may request with Retry-After, e.g. 30m [default: 1h]
     #[arg(long, value_name = "TIME")]
     pub max_retry_after: Option<String>,
-    /// Chats: say that a job is pending once it has waited for so long, as 15m or 0s; at once if somebody has to act [default: 15m]
+    /// Chats: report a pending job after this time, e.g. 15m or 0s; at once if someone must act [default: 15m]
     #[arg(long, value_name = "TIME")]
     pub pending_threshold: Option<String>,
-    /// Any other field of the API, as retry.max_interval=1h or 'accounts=["physics"]'; a value that is JSON is taken as such, FIELD=@FILE and
-    /// FIELD=- are read
+    /// Any other field of the API, e.g. retry.max_interval=1h or 'accounts=["physics"]'; JSON values are parsed; FIELD=@FILE reads a file,
+    /// FIELD=- standard input; repeatable
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub set: Vec<String>,
 }

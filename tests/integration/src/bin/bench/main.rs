@@ -37,54 +37,54 @@ use clap::{Parser, ValueEnum};
 use report::{Report, Section};
 
 #[derive(Parser)]
-#[command(about = "Benchmarks of slurm-mesh: ratios to raw limits of the same run")]
+#[command(about = "Runs the benchmarks, and prints ratios to the raw limits of the same run")]
 pub(crate) struct Arguments {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
-    /// Measure only these.
+    /// Run only this benchmark; repeatable.
     #[arg(long, value_enum)]
     only: Vec<Part>,
-    /// How long the webhook load lasts, in seconds.
+    /// Duration of the webhook load in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
-    /// Events per second of the webhook load.
+    /// Rate of the webhook load in events per second.
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
-    /// Events of a round of deliveries to a hundred endpoints.
+    /// Number of events per round of deliveries to a hundred endpoints.
     #[arg(long, default_value_t = 300)]
     fanned: u32,
-    /// Deliveries that wait while others are delivered.
+    /// Number of waiting deliveries while others are delivered.
     #[arg(long, default_value_t = 100_000)]
     waiting: u32,
-    /// Endpoints whose cost is measured.
+    /// Number of endpoints whose cost is measured.
     #[arg(long, default_value_t = 1_000)]
     endpoints: usize,
-    /// Servers of NATS for these, and replicas of its streams: 1, 3 or 5.
+    /// Number of NATS servers for these endpoints, and of replicas of the streams: 1, 3 or 5.
     #[arg(long, default_value_t = 1)]
     servers: usize,
-    /// Calls of each hook program.
+    /// Number of calls of each hook program.
     #[arg(long, default_value_t = 200)]
     calls: u32,
-    /// Events of a round of publishing and of appending.
+    /// Number of events per round of publishing and of appending.
     #[arg(long, default_value_t = 10_000)]
     events: u32,
-    /// Jobs of the long queue; a tenth of them is measured, too.
+    /// Number of jobs in the long queue. A queue with a tenth of them is measured, too.
     #[arg(long, default_value_t = 100_000)]
     jobs: u32,
-    /// Ended runs that are caught up with.
+    /// Number of ended runs to catch up with.
     #[arg(long, default_value_t = 40_000)]
     ended: u32,
-    /// Facts that come one by one.
+    /// Number of facts appended one by one.
     #[arg(long, default_value_t = 1_000)]
     commits: u32,
-    /// Events of the ledger that is verified, asked and exported.
+    /// Number of events in the ledger that is verified, queried and exported.
     #[arg(long, default_value_t = 1_000_000)]
     history: u32,
-    /// Keep that ledger in this database only.
+    /// Store that ledger only in this database [default: measure both].
     #[arg(long, value_enum)]
     database: Option<ledger::database::Kind>,
-    /// Rounds of publishing and of appending; the median counts.
+    /// Number of rounds of publishing and of appending. The median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 }

@@ -12,23 +12,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 use integration::soak::{Form, Options, Outcome, Phase, Plan, Source, run};
 use integration::{Error, free_ports, interrupted};
 
-/// A random workload with random faults on a real Slurm cluster, and every fact compared with accounting.
+/// Runs a random workload with random faults on a real Slurm cluster, and compares every fact with accounting.
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Args {
-    /// Draws the plan; the same seed gives the same plan.
+    /// Seed of the random plan. The same seed gives the same plan.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many jobs and array tasks at least.
+    /// Minimum number of jobs and array tasks.
     #[arg(long, default_value_t = 300)]
     jobs: u32,
-    /// A few faults only, as in `make test`.
+    /// Inject only a few faults, as in `make test`.
     #[arg(long)]
     short: bool,
-    /// Print the plan and do nothing.
+    /// Print the plan and exit.
     #[arg(long)]
     plan: bool,
-    /// Print a summary as JSON on standard output, everything else on standard error.
+    /// Print a JSON summary to standard output, and everything else to standard error.
     #[arg(long)]
     json: bool,
 }

@@ -3,7 +3,7 @@
 variable "REGISTRY" { default = "slurm-mesh" }
 variable "VERSION" { default = "0.1.0" }
 variable "REVISION" { default = "unknown" }
-# Separated by commas: linux/amd64,linux/arm64 needs a builder for each.
+# Separated by commas. linux/amd64,linux/arm64 requires a builder for each.
 variable "PLATFORMS" { default = "linux/amd64" }
 
 group "default" {

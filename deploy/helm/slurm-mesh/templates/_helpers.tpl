@@ -14,7 +14,7 @@
 {{- else -}}{{ default "default" .Values.serviceAccount.name }}{{- end -}}
 {{- end -}}
 
-{{/* Selectors may never change, so they have nothing of a version. */}}
+{{/* Selectors are immutable, so they do not contain a version. */}}
 {{- define "mesh.selector" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* root, image, name: a digest beats a tag. */}}
+{{/* Reference of an image; a digest takes precedence over a tag. Arguments: root, image, name. */}}
 {{- define "mesh.image" -}}
 {{- $repository := default (printf "%s/%s" .root.Values.imageRegistry .name) .image.repository -}}
 {{- if .image.digest -}}{{ printf "%s@%s" $repository .image.digest }}
@@ -59,7 +59,7 @@ capabilities: {drop: [ALL]}
 {{- else -}}{{ .Values.nats.url }}{{- end -}}
 {{- end -}}
 
-{{/* What the chart knows, as the environment: it wins over mesh.toml. root, role. */}}
+{{/* Environment with settings from the chart; it takes precedence over mesh.toml. Arguments: root, role. */}}
 {{- define "mesh.environment" -}}
 - {name: MESH_CONFIG, value: /etc/slurm-mesh/mesh.toml}
 - {name: MESH_MESH__CLUSTER, value: {{ .root.Values.cluster | quote }}}

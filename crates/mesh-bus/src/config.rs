@@ -9,35 +9,36 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Address, e.g. `nats://127.0.0.1:4222`; several separated by commas. Empty: `smesh up` starts its own server.
+    /// URL, e.g. `nats://127.0.0.1:4222`. Several are separated by commas. Empty: `smesh up` starts its own server.
     pub url: String,
-    /// User name. Absent for servers without authorisation, or with `credentials_file`.
+    /// User name. Absent for servers without authorization, or with `credentials_file`.
     pub user: Option<String>,
-    /// Password; `password_file` is better.
+    /// Password. Prefer `password_file`.
     pub password: Option<SecretString>,
-    /// File that holds the password.
+    /// File with the password.
     pub password_file: Option<PathBuf>,
     /// NATS credentials file (JWT and NKey seed).
     pub credentials_file: Option<PathBuf>,
-    /// File with an NKey seed. Instead of user and password, or of `credentials_file`.
+    /// File with an NKey seed, instead of `user` and `password`, or of `credentials_file`.
     pub nkey_file: Option<PathBuf>,
-    /// PEM file with the authorities that may have signed the server's certificate; TLS is required then. Absent: those of the system,
-    /// and TLS if the address is `tls://` or the server asks for it.
+    /// PEM file with the certificate authorities of the server. Makes TLS required. Absent: the system's authorities, and TLS only if
+    /// the URL is `tls://` or the server requires it.
     pub ca_file: Option<PathBuf>,
-    /// PEM file with our own certificate, for servers that ask for one.
+    /// PEM file with the client certificate, for servers that require one.
     pub cert_file: Option<PathBuf>,
-    /// PEM file with its private key.
+    /// PEM file with the private key of `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// Whether the service declares streams, consumers and buckets itself. Needs wide rights; off where a deploy job or `smesh up` does it.
+    /// Whether the service declares streams, consumers and buckets at start. Requires broad permissions. Disabled if a deployment job or
+    /// `smesh up` declares them.
     pub provision: bool,
     /// Replicas of streams and buckets: 1, 3 or 5.
     pub replicas: usize,
-    /// Most bytes the public bus keeps. When full, publishers wait.
+    /// Maximum size of the stream SLURM_EVENTS in bytes. Publishers wait while it is full.
     pub events_max_bytes: Option<i64>,
 }
 
 impl Config {
-    /// Every fault, by key.
+    /// All faults, each with its key.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if ![1, 3, 5].contains(&self.replicas) {
@@ -63,7 +64,7 @@ impl Config {
         faults
     }
 
-    /// The address without user and password, for logs and messages.
+    /// The URL without user and password, for logs and messages.
     pub fn redacted_url(&self) -> String {
         let redacted: Vec<String> = self.url.split(',').map(without_userinfo).collect();
         redacted.join(",")

@@ -32,24 +32,24 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 pub struct MeshConfig {
     /// Slurm's ClusterName.
     pub cluster: String,
-    /// Where state is kept.
+    /// Folder for state.
     pub data_dir: PathBuf,
-    /// How long a service may take to finish what it holds after SIGTERM.
+    /// Time to finish work in progress after SIGTERM.
     #[serde(with = "humantime_serde")]
     pub drain_deadline: Duration,
-    /// File that links Unix users to OIDC identities.
+    /// TOML file that maps Unix users to OIDC identities.
     #[serde(default)]
     pub identity_map: Option<PathBuf>,
-    /// NATS.
+    /// Connection to NATS.
     pub nats: mesh_bus::Config,
     /// Logs and traces.
     pub telemetry: TelemetryConfig,
-    /// The API.
+    /// Server and access control of the API.
     pub api: ApiConfig,
 }
 
 impl MeshConfig {
-    /// Every path that is set; an empty one counts as absent.
+    /// All paths that are set. An empty path counts as absent.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [
             Some(&mut self.data_dir),
@@ -74,23 +74,23 @@ impl MeshConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TelemetryConfig {
-    /// How logs are written.
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// Which logs are written, as RUST_LOG.
+    /// Log filter in the syntax of RUST_LOG.
     pub log_filter: String,
     /// OTLP endpoint (gRPC). Empty: no traces are exported.
     pub otlp_endpoint: String,
-    /// Share of new traces that is exported.
+    /// Fraction of new traces that are exported, 0 to 1.
     pub sample_ratio: f64,
 }
 
-/// How logs are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -98,44 +98,44 @@ pub enum LogFormat {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiConfig {
-    /// Unix socket. Empty: `<data_dir>/<service>.sock`.
+    /// Path of the Unix socket. Empty: `<data_dir>/<service>.sock`.
     pub socket: PathBuf,
-    /// Its mode, octal.
+    /// File mode of the socket, in octal.
     pub socket_mode: String,
-    /// TCP address. Empty: no TCP.
+    /// TCP address. Empty: the API does not listen on TCP.
     pub listen: String,
-    /// How many connections the socket, and TCP, may have.
+    /// Maximum number of connections, separately for the socket and for TCP.
     pub max_connections: usize,
-    /// How many of them one client may have.
+    /// Maximum number of connections of one client.
     pub max_connections_per_client: usize,
-    /// How long the head of a request may take.
+    /// Deadline for the headers of a request.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
-    /// How long a connection is kept without a request.
+    /// How long an idle connection stays open.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// How long the rest of a request may take, and how long nothing of an answer may be taken.
+    /// How long a client may stall while it sends a request body or receives a response.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
-    /// Proxies whose `X-Forwarded-For` is believed.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
-    /// File with the token of an administrator.
+    /// File with the bearer token of an administrator.
     pub token_file: PathBuf,
     /// Unix users who may see and do everything.
     pub admins: Vec<String>,
-    /// Unix users who may see everything.
+    /// Unix users who may see everything and change nothing.
     pub auditors: Vec<String>,
     /// Tokens of programs.
     #[serde(default)]
     pub tokens: Vec<TokenConfig>,
-    /// Issuers whose tokens are believed.
+    /// OIDC issuers whose tokens are accepted.
     #[serde(default)]
     pub oidc: Vec<OidcConfig>,
 }
 
 impl ApiConfig {
-    /// Every fault, by key.
+    /// All faults, each with its key.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if u32::from_str_radix(&self.socket_mode, 8).is_err() {
@@ -193,7 +193,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D:
     texts.iter().map(network).collect()
 }
 
-/// Why the configuration cannot be used.
+/// An invalid or missing configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file does not exist.
@@ -202,7 +202,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
     },
-    /// A key is unknown, missing or wrong.
+    /// A key is unknown, missing or invalid.
     #[error("configuration {file}: {faults}")]
     Invalid {
         /// The file, or another source of the value.
@@ -213,7 +213,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Faults that a service's own `validate()` found, each naming its key.
+    /// Faults found by a service's `validate()`. Each names its key.
     pub fn faults(file: impl Into<String>, faults: &[String]) -> Self {
         Self::Invalid {
             file: file.into(),

@@ -4,31 +4,31 @@ use std::{fmt, num::NonZeroU32, path::PathBuf, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// How to reach Slurm.
+/// Access to Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What is asked.
+    /// Whether commands or slurmrestd are used.
     pub source: Source,
-    /// slurm.conf to use. Unset: the environment's `SLURM_CONF`, else what the commands find themselves.
+    /// Path of slurm.conf. Unset: `SLURM_CONF` from the environment, else the default of the commands.
     pub conf: Option<PathBuf>,
-    /// Folder of Slurm's commands. Unset: the search path.
+    /// Folder of Slurm's commands. Unset: they are found in `PATH`.
     pub bin_dir: Option<PathBuf>,
-    /// How long one command may take before it is killed, one request before it is given up.
+    /// Deadline of one command or request. A command that exceeds it is killed.
     #[serde(with = "humantime_serde")]
     pub command_timeout: Duration,
-    /// At most so many commands per second on average, however many doorbells arrive.
+    /// Maximum number of commands per second on average, regardless of the number of doorbells.
     pub commands_per_second: NonZeroU32,
-    /// Where slurmrestd listens.
+    /// Address of slurmrestd.
     pub rest_url: RestUrl,
-    /// File with a JSON web token for slurmrestd, bare or as `scontrol token` prints it (`SLURM_JWT=…`). Read again when it
-    /// changes. Unset: none is sent, which a unix socket may allow.
+    /// File with a JSON web token for slurmrestd, bare or as printed by `scontrol token` (`SLURM_JWT=…`). Reloaded when it
+    /// changes. Unset: no token is sent, which a Unix socket may allow.
     pub token_file: Option<PathBuf>,
-    /// User the token is for. Slurm 22.05 wants it with every token.
+    /// User of the token. Slurm 22.05 requires it with every token.
     pub rest_user: Option<String>,
 }
 
-/// A poll is one command; 16 doorbells cause 17 at most.
+/// A poll runs one command, 16 doorbells at most 17.
 const COMMANDS_PER_SECOND: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0");
 
 impl Default for Config {
@@ -46,14 +46,14 @@ impl Default for Config {
     }
 }
 
-/// The way Slurm is asked.
+/// Interface through which Slurm is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// By its commands: cheap, complete, and recommended on a host that has them.
+    /// Slurm's commands: cheap, complete, and recommended on hosts that have them.
     #[default]
     Cli,
-    /// By slurmrestd.
+    /// slurmrestd.
     Rest,
 }
 
@@ -63,12 +63,12 @@ pub enum Source {
 pub enum RestUrl {
     /// `unix:///run/slurmrestd.socket`
     Unix(PathBuf),
-    /// `http://host:6820`, `https://proxy/prefix`; without a slash at the end.
+    /// `http://host:6820` or `https://proxy/prefix`, without a trailing slash.
     Tcp(String),
 }
 
 impl Default for RestUrl {
-    /// slurmrestd's own default port.
+    /// The default port of slurmrestd.
     fn default() -> Self {
         Self::Tcp("http://localhost:6820".to_owned())
     }

@@ -20,26 +20,26 @@ const UNNAMED: &str = "token_file";
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
-    /// Name, for the audit.
+    /// Name in the audit.
     pub name: String,
     /// File with the token.
     #[serde(default)]
     pub file: PathBuf,
-    /// SHA-256 of the token, hex; instead of a file.
+    /// SHA-256 of the token in hex, instead of a file.
     #[serde(default)]
     pub sha256: String,
-    /// What who shows it may do.
+    /// Role of the callers with this token.
     pub role: Role,
-    /// Of the role `user`: these Unix users' jobs may be seen.
+    /// Unix users whose jobs the role `user` may see.
     #[serde(default)]
     pub users: BTreeSet<String>,
-    /// Of the role `user`: these accounts' jobs may be seen, on every cluster.
+    /// Accounts whose jobs the role `user` may see, on every cluster.
     #[serde(default)]
     pub accounts: BTreeSet<String>,
 }
 
 impl TokenConfig {
-    /// Every fault, by key.
+    /// All faults, each with its key.
     pub(crate) fn faults(&self, others: &[Self]) -> Vec<String> {
         let key = |key: &str| format!("mesh.api.tokens {:?} {key}", self.name);
         let mut faults = Vec::new();

@@ -10,50 +10,50 @@ use url::{Host, Url};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OidcConfig {
-    /// Its `iss`, byte for byte.
+    /// The claim `iss` of its tokens, compared byte for byte.
     pub issuer: String,
-    /// A token must be meant for one of these: `aud`.
+    /// Accepted audiences. The claim `aud` must contain one of them.
     pub audience: Vec<String>,
-    /// How far its clock may be from ours.
+    /// Tolerated clock difference.
     #[serde(with = "humantime_serde", default = "half_a_minute")]
     pub clock_skew: Duration,
-    /// How long its keys are believed while it does not answer.
+    /// How long cached keys are accepted while the issuer is unavailable.
     #[serde(with = "humantime_serde", default = "a_day")]
     pub keys_max_age: Duration,
-    /// By what the identity map is searched.
+    /// Claim that is looked up in the identity map.
     #[serde(default)]
     pub users_by: UserClaim,
-    /// Claim that names the Unix user of who is not in the identity map. Empty: nobody but the map says so.
+    /// Claim with the Unix user of people missing from the identity map. Empty: only the identity map is used.
     #[serde(default)]
     pub user_claim: String,
-    /// Claim with groups or roles: a word or a list; `a.b` is `b` inside of `a`.
+    /// Claim with groups or roles, a string or a list. `a.b` is the member `b` of the object `a`.
     #[serde(default = "groups")]
     pub group_claim: String,
-    /// Who is in one of these groups is an administrator.
+    /// Groups whose members are administrators.
     #[serde(default)]
     pub admin_groups: Vec<String>,
-    /// Who is in one of these groups is an auditor.
+    /// Groups whose members are auditors.
     #[serde(default)]
     pub auditor_groups: Vec<String>,
-    /// Subjects (`sub`) who are administrators.
+    /// Administrators by `sub`.
     #[serde(default)]
     pub admins: Vec<String>,
-    /// Subjects who are auditors.
+    /// Auditors by `sub`.
     #[serde(default)]
     pub auditors: Vec<String>,
-    /// Believe an issuer without https that is not on this machine.
+    /// Whether to accept an `http://` issuer on another host.
     #[serde(default)]
     pub allow_http: bool,
 }
 
-/// By what the identity map is searched.
+/// Claim that is looked up in the identity map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UserClaim {
     /// `sub`.
     #[default]
     Subject,
-    /// `email`, if the issuer says that it is verified.
+    /// `email`, if the issuer reports it as verified.
     Email,
 }
 
@@ -70,7 +70,7 @@ fn groups() -> String {
 }
 
 impl OidcConfig {
-    /// Every fault, by key.
+    /// All faults, each with its key.
     pub(crate) fn faults(&self, others: &[Self]) -> Vec<String> {
         let key = |key: &str| format!("mesh.api.oidc {:?} {key}", self.issuer);
         let mut faults = Vec::new();

@@ -11,7 +11,7 @@ use slurm_client::{Config, Slurm};
 
 const JOBS: u32 = 50_000;
 /// The records are printed in 65 MB, and would be 150 MB as values.
-const MOST_MIB: u64 = 64;
+const MAX_MIB: u64 = 64;
 
 /// A line of `/proc/self/status`, in MiB.
 fn status(name: &str) -> u64 {
@@ -112,5 +112,5 @@ async fn records_of_a_long_queue_are_read_without_holding_them() {
     }
     assert_eq!(next, JOBS + 1);
     let took = status("VmHWM") - before;
-    assert!(took <= MOST_MIB, "{took} MiB");
+    assert!(took <= MAX_MIB, "{took} MiB");
 }

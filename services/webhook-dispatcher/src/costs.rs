@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Retention beyond the time that messages wait for their cost. Covers a redelivery of the message.
 const JOIN_WINDOW: Duration = Duration::from_secs(10);
 /// Maximum bytes of costs and keys. Beyond it the oldest are dropped, and their messages are sent without cost.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// Recent costs by key.
 pub struct Costs {
@@ -45,7 +45,7 @@ impl Costs {
         recent.bytes += pair.len() + cost.len();
         recent.order.push_back((now, pair.clone()));
         recent.costs.insert(pair, (now, cost));
-        while recent.bytes > MOST_BYTES && recent.forget_oldest() {}
+        while recent.bytes > MAX_BYTES && recent.forget_oldest() {}
     }
 
     /// Removes and returns a cost.
@@ -116,11 +116,11 @@ mod tests {
     fn of_a_storm_the_newest_are_kept() {
         let (costs, now) = (Costs::new(Duration::from_secs(3)), Instant::now());
         for n in 0..100 {
-            costs.put(format!("{n:02}"), vec![0; MOST_BYTES / 10], now);
+            costs.put(format!("{n:02}"), vec![0; MAX_BYTES / 10], now);
         }
         let (count, _, bytes) = held(&costs);
         assert_eq!(count, 9);
-        assert!(bytes <= MOST_BYTES);
+        assert!(bytes <= MAX_BYTES);
         assert!(costs.take("99", now).is_some() && costs.take("00", now).is_none());
     }
 }

@@ -19,7 +19,7 @@ const FEW: u32 = 500;
 const MANY: u32 = 16_000;
 /// Maximum bytes per additional job at the peak. Its row, record and event as values would take more than 5,000 bytes, and squeue and
 /// scontrol print 1,300.
-const MOST_PER_JOB: u64 = 2_500;
+const MAX_PER_JOB: u64 = 2_500;
 
 struct Process(Child);
 
@@ -154,5 +154,5 @@ async fn a_long_queue_that_changes_at_once_is_not_held() {
     show(folder.path(), "running", MANY, true);
     published("started", MANY).await;
     let per_job = ingest.status("VmHWM").saturating_sub(before) / u64::from(MANY - FEW);
-    assert!(per_job <= MOST_PER_JOB, "{per_job} bytes per job");
+    assert!(per_job <= MAX_PER_JOB, "{per_job} bytes per job");
 }

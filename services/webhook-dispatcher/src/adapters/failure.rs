@@ -9,7 +9,7 @@ use crate::config::Proxy;
 use crate::domain::cause::Cause;
 
 /// Maximum certificate names in an error.
-const MOST_NAMES: usize = 5;
+const MAX_NAMES: usize = 5;
 
 /// Why there was no response.
 #[derive(Debug)]
@@ -146,8 +146,8 @@ fn distrust(error: &rustls::Error) -> String {
                 let inner = text.split_once('(').map_or(text, |(_, inner)| inner);
                 inner.trim_end_matches(')').trim_matches('"').to_owned()
             };
-            let names: Vec<String> = presented.iter().take(MOST_NAMES).map(|text| name(text)).collect();
-            let more = if presented.len() > MOST_NAMES { ", …" } else { "" };
+            let names: Vec<String> = presented.iter().take(MAX_NAMES).map(|text| name(text)).collect();
+            let more = if presented.len() > MAX_NAMES { ", …" } else { "" };
             let names = names.join(", ") + more;
             format!("its certificate is for {names}; the address has to be one that it is for")
         }

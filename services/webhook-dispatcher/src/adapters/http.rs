@@ -28,7 +28,7 @@ use crate::domain::format::{Method, Request, Response as Answer};
 use crate::error::Error;
 
 /// Maximum bytes read of a response body.
-const MOST_BODY: usize = 16 * 1024;
+const MAX_BODY: usize = 16 * 1024;
 /// Maximum wait for the body once the status is known.
 const FOR_BODY: Duration = Duration::from_secs(1);
 
@@ -272,9 +272,9 @@ fn headers(
 /// Reads the body up to its limit. A connection with unread data is closed, not reused.
 async fn read(mut response: Response, body: &mut Vec<u8>) {
     while let Ok(Some(chunk)) = response.chunk().await {
-        let room = MOST_BODY - body.len();
+        let room = MAX_BODY - body.len();
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == MOST_BODY {
+        if body.len() == MAX_BODY {
             break;
         }
     }

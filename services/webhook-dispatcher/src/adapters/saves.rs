@@ -10,7 +10,7 @@ use super::delivery::{Attempt, Delivery, State};
 use crate::domain::cause::Cause;
 
 /// Maximum stored attempts per delivery. The oldest are deleted.
-const MOST_ATTEMPTS: u32 = 50;
+const MAX_ATTEMPTS: u32 = 50;
 
 /// Keeps the cost of an existing row: only [`Command::JoinCost`](super::command::Command::JoinCost) sets it.
 const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
@@ -195,7 +195,7 @@ async fn note(
         .map(|(delivery, _)| delivery)
         .filter(|delivery| {
             // Attempts of earlier rounds count as well.
-            delivery.attempts > MOST_ATTEMPTS || delivery.round > 0
+            delivery.attempts > MAX_ATTEMPTS || delivery.round > 0
         });
     let (endpoints, events): (Vec<_>, Vec<_>) = many
         .map(|delivery| {
@@ -208,7 +208,7 @@ async fn note(
     let bulk = [
         (
             "most",
-            Column::Ints(vec![Some(MOST_ATTEMPTS.into()); endpoints.len()]),
+            Column::Ints(vec![Some(MAX_ATTEMPTS.into()); endpoints.len()]),
         ),
         ("endpoint", Column::Texts(endpoints)),
         ("event_id", Column::Texts(events)),

@@ -12,9 +12,9 @@ use crate::domain::cause::Cause;
 use crate::domain::delivery_position::DeliveryPosition;
 
 /// Maximum running redelivery jobs per endpoint.
-const MOST_JOBS: i64 = 10;
+const MAX_JOBS: i64 = 10;
 /// Maximum ids in a redelivery request.
-const MOST_IDS: usize = 1_000;
+const MAX_IDS: usize = 1_000;
 
 impl Webhooks {
     pub(super) async fn list_deliveries(
@@ -91,8 +91,8 @@ impl Webhooks {
             let problem = "name ids, or say which: all, type, cause, since, until; not both";
             return Err(ApiError::invalid("ids", problem));
         }
-        if again.ids.len() > MOST_IDS {
-            let problem = format!("at most {MOST_IDS}; say which by type, cause, since or until");
+        if again.ids.len() > MAX_IDS {
+            let problem = format!("at most {MAX_IDS}; say which by type, cause, since or until");
             return Err(ApiError::invalid("ids", problem));
         }
         if !(1..=1_000).contains(&again.rate.unwrap_or(1)) {
@@ -124,9 +124,9 @@ impl Webhooks {
             filter: again,
         };
         let act = self.act(caller, &stored, "redelivery", Vec::new(), &job.id, now);
-        if !self.shared.store.redeliver(&job, MOST_JOBS, act).await? {
+        if !self.shared.store.redeliver(&job, MAX_JOBS, act).await? {
             return Err(ApiError::Conflict(format!(
-                "{MOST_JOBS} redeliveries to {name:?} are under way; wait until one is done"
+                "{MAX_JOBS} redeliveries to {name:?} are under way; wait until one is done"
             )));
         }
         self.worker_pool.wake();

@@ -36,7 +36,7 @@ use crate::worker_pool::WorkerPool;
 /// Maximum time that a replaced secret still signs.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Maximum replaced secrets that still sign.
-const MOST_RETIRED: usize = 10;
+const MAX_RETIRED: usize = 10;
 
 /// The Webhooks API of a dispatcher.
 pub struct Webhooks {
@@ -216,7 +216,7 @@ impl WebhooksApi for Webhooks {
                 until: now + TimeDelta::from_std(overlap).unwrap_or_default(),
             },
         );
-        definition.retired.truncate(MOST_RETIRED);
+        definition.retired.truncate(MAX_RETIRED);
         stored.updated_at = now;
         let act = self.act(caller, &stored, "rotated", Vec::new(), "", now);
         let webhook = self.store(stored, Some(&definition), act).await?;

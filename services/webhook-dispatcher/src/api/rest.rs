@@ -27,7 +27,7 @@ use crate::config::EndpointConfig;
 use crate::domain::cause::Cause;
 
 /// Maximum body of a request: larger than any endpoint or event.
-const MOST_BODY: usize = 1024 * 1024;
+const MAX_BODY: usize = 1024 * 1024;
 
 pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
     Router::new()
@@ -46,7 +46,7 @@ pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
         .route("/v1/webhooks/{name}/resume", post(resume::<A>))
         .route("/v1/webhooks/{name}/rotate", post(rotate::<A>))
         .route("/v1/webhooks/{name}/test", post(test::<A>))
-        .layer(DefaultBodyLimit::max(MOST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(api)
 }
 

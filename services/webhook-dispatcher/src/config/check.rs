@@ -33,9 +33,9 @@ const OURS: [&str; 10] = [
     "upgrade",
     "user-agent",
 ];
-const MOST_BURST: u32 = 10_000;
-const MOST_HEADERS: usize = 20;
-const MOST_VALUE: usize = 4096;
+const MAX_BURST: u32 = 10_000;
+const MAX_HEADERS: usize = 20;
+const MAX_VALUE: usize = 4096;
 /// Half the retention of the event stream.
 const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
@@ -254,8 +254,8 @@ impl<'a> Check<'a> {
             }
         };
         let burst = burst.unwrap_or(rate.count());
-        if !(1..=MOST_BURST).contains(&burst) {
-            self.fault("burst", format!("from 1 to {MOST_BURST}"));
+        if !(1..=MAX_BURST).contains(&burst) {
+            self.fault("burst", format!("from 1 to {MAX_BURST}"));
         }
         Some(Limit { rate, burst })
     }
@@ -267,8 +267,8 @@ impl<'a> Check<'a> {
     ) -> Vec<(HeaderName, HeaderValue)> {
         let written = self.written;
         let mut headers = Vec::new();
-        if written.headers.len() > MOST_HEADERS {
-            self.fault("headers", format!("at most {MOST_HEADERS}"));
+        if written.headers.len() > MAX_HEADERS {
+            self.fault("headers", format!("at most {MAX_HEADERS}"));
         }
         for (name, secret) in &written.headers {
             let mut secret = secret.clone();
@@ -286,13 +286,13 @@ impl<'a> Check<'a> {
             }
             let value = secret.expose();
             match HeaderValue::from_str(value) {
-                Ok(mut value) if (1..=MOST_VALUE).contains(&value.len()) && value != "…" => {
+                Ok(mut value) if (1..=MAX_VALUE).contains(&value.len()) && value != "…" => {
                     value.set_sensitive(true);
                     headers.push((parsed, value));
                 }
                 _ => self.fault(
                     "headers",
-                    format!("{name}: 1 to {MOST_VALUE} visible characters"),
+                    format!("{name}: 1 to {MAX_VALUE} visible characters"),
                 ),
             }
         }

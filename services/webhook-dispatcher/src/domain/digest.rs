@@ -40,7 +40,7 @@ pub use tasks::Tasks;
 /// Cause of a run that was requeued. The task has not ended.
 const REQUEUED: &str = "requeued";
 /// Maximum currencies with sums.
-const MOST_CURRENCIES: usize = 4;
+const MAX_CURRENCIES: usize = 4;
 
 /// When messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -364,7 +364,7 @@ impl Digest {
         if self.costed.enter(task, order(job)) != RunOrder::Newer {
             return;
         }
-        if self.micros.len() < MOST_CURRENCIES || self.micros.contains_key(&total.currency) {
+        if self.micros.len() < MAX_CURRENCIES || self.micros.contains_key(&total.currency) {
             let sum = self.micros.entry(cut(&total.currency, 8)).or_default();
             *sum = sum.saturating_add(total.micros);
         }

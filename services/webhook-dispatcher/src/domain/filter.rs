@@ -28,7 +28,7 @@ use super::routine::is_routine;
 
 /// Maximum subjects of a consumer. Beyond it whole categories are requested, as the server compares every subject
 /// with each message.
-const MOST_SUBJECTS: usize = 32;
+const MAX_SUBJECTS: usize = 32;
 /// Maximum characters of a text that conditions see.
 const LONGEST_FIELD: usize = 4_000;
 
@@ -200,7 +200,7 @@ impl Filter {
     pub fn subjects(&self, besides: &[EventType]) -> Vec<String> {
         let types: BTreeSet<_> = self.types.iter().chain(besides).copied().collect();
         let exact = self.per_type(&types);
-        if exact.len() <= MOST_SUBJECTS {
+        if exact.len() <= MAX_SUBJECTS {
             return exact;
         }
         let categories: BTreeSet<_> = types.iter().map(|kind| kind.category()).collect();

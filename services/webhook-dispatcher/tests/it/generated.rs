@@ -200,7 +200,7 @@ pub fn generated(rng: &mut StdRng) -> (Event, Option<CostEvent>) {
 }
 
 /// More than Slurm permits.
-const MOST_TASKS: u64 = 1_000_000_000;
+const MAX_TASKS: u64 = 1_000_000_000;
 
 /// A random array summary.
 pub fn summary(rng: &mut StdRng) -> Summary {
@@ -221,12 +221,12 @@ pub fn summary(rng: &mut StdRng) -> Summary {
         partition: words(rng),
         email: None,
         person: rng.random_bool(0.5).then(|| words(rng)),
-        known: rng.random_range(0..MOST_TASKS),
+        known: rng.random_range(0..MAX_TASKS),
         whole: rng.random(),
-        ended: rng.random_range(0..MOST_TASKS),
-        running: rng.random_range(0..MOST_TASKS),
+        ended: rng.random_range(0..MAX_TASKS),
+        running: rng.random_range(0..MAX_TASKS),
         causes: (0..rng.random_range(0..30))
-            .map(|_| (words(rng), rng.random_range(0..MOST_TASKS)))
+            .map(|_| (words(rng), rng.random_range(0..MAX_TASKS)))
             .collect(),
         failed: rng.random_range(0..3),
         failed_tasks: hosts(rng),

@@ -8,7 +8,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, event, on_both, signed};
 const ENDPOINTS: usize = 300;
 /// Per endpoint, a consumer is looked up, declared and opened. There is no replay consumer without replays. Streams,
 /// consumers and buckets are declared once, by the test as well, and periodically listed.
-const MOST_REQUESTS: usize = 3 * ENDPOINTS + 500;
+const MAX_REQUESTS: usize = 3 * ENDPOINTS + 500;
 
 on_both! {
     a_start_with_many_endpoints_asks_the_server_a_few_things_for_each,
@@ -37,7 +37,7 @@ async fn a_start_with_many_endpoints_asks_the_server_a_few_things_for_each(kind:
         mesh.stop().await;
         let now = requests(&mesh).await;
         assert!(
-            now - before <= MOST_REQUESTS,
+            now - before <= MAX_REQUESTS,
             "start {start} made {} requests",
             now - before
         );

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Tasks;
 
 /// Maximum tasks whose runs differ from the base run.
-const MOST_RERUNS: usize = 100_000;
+const MAX_RERUNS: usize = 100_000;
 
 /// The last run of each task, as a number that orders runs. Most tasks run once, submitted with the array: only the
 /// others take space.
@@ -53,7 +53,7 @@ impl TaskRuns {
         }
         if run == self.base {
             self.reruns.remove(&task);
-        } else if rerun.is_some() || self.reruns.len() < MOST_RERUNS {
+        } else if rerun.is_some() || self.reruns.len() < MAX_RERUNS {
             self.reruns.insert(task, run);
         } else if current.is_some() {
             // The limit is reached: the task stays in its known run.

@@ -11,7 +11,7 @@ use crate::domain::message::{Message, Severity, Text, person};
 use crate::domain::text;
 
 /// Maximum causes listed by name. The rest is summed.
-const MOST_CAUSES: usize = 8;
+const MAX_CAUSES: usize = 8;
 
 /// Why a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,12 +197,12 @@ impl Summary {
         causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let rest: u64 = causes
             .iter()
-            .skip(MOST_CAUSES)
+            .skip(MAX_CAUSES)
             .map(|(_, count)| **count)
             .sum();
         let mut named: Vec<String> = causes
             .iter()
-            .take(MOST_CAUSES)
+            .take(MAX_CAUSES)
             .map(|(cause, count)| format!("{count} {cause}"))
             .collect();
         if rest > 0 {

@@ -13,7 +13,7 @@ use crate::domain::message::{Dialect, Message, Severity, Text, units};
 use crate::domain::retry::{Outcome, RetryAfter};
 
 /// Below the limit of 6,000 in total.
-const MOST_TEXT: usize = 5_800;
+const MAX_TEXT: usize = 5_800;
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
     let message = content.message().ok_or(Unsendable::Nothing)?;
@@ -54,7 +54,7 @@ fn judge(response: &Response) -> Outcome {
 fn layout(message: &Message) -> Value {
     fit(
         |scale| at_scale(message, scale),
-        |body| size(&body["embeds"][0]) <= MOST_TEXT,
+        |body| size(&body["embeds"][0]) <= MAX_TEXT,
     )
 }
 

@@ -17,9 +17,9 @@ use crate::domain::retry::{Outcome, RetryAfter};
 use crate::domain::text::cut;
 
 /// Below the limit of 64 KB.
-const MOST_BYTES: usize = 60_000;
+const MAX_BYTES: usize = 60_000;
 /// Limit of GitHub's API. Older servers accept ten.
-const MOST_INPUTS: usize = 25;
+const MAX_INPUTS: usize = 25;
 
 /// Settings. With `workflow` and `ref` it starts that workflow, otherwise it sends `repository_dispatch`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,8 +88,8 @@ impl GitHub {
             }
             _ => {}
         }
-        if self.inputs.len() > MOST_INPUTS {
-            fault("inputs", &format!("at most {MOST_INPUTS}"));
+        if self.inputs.len() > MAX_INPUTS {
+            fault("inputs", &format!("at most {MAX_INPUTS}"));
         }
         for (name, expression) in &self.inputs {
             if let Err(error) = Expression::new(expression) {
@@ -171,7 +171,7 @@ fn client_payload(fields: Value) -> Value {
 }
 
 fn small(body: &Value) -> bool {
-    body.to_string().len() <= MOST_BYTES
+    body.to_string().len() <= MAX_BYTES
 }
 
 /// 204 is success. 403 and 429 may be temporary limits, described by their headers.

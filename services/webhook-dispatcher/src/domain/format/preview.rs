@@ -9,7 +9,7 @@ use super::{Content, Format};
 use crate::domain::redactor::{Redactor, Values};
 
 /// Maximum requests of a format.
-const MOST_REQUESTS: usize = 5;
+const MAX_REQUESTS: usize = 5;
 /// A response that every format accepts: most evaluate the status only, Slack's API returns the ids of what it found
 /// or created.
 const CONTENT: &[u8] = br#"{"ok":true,"user":{"id":"U0"},"channel":{"id":"C0"},"ts":"0.0"}"#;
@@ -46,7 +46,7 @@ impl Format {
         let mut previewed = Vec::new();
         let mut step = self.begin(address, content, &ProviderState::new())?;
         while let Step::Send(request, exchange) = step {
-            if previewed.len() == MOST_REQUESTS {
+            if previewed.len() == MAX_REQUESTS {
                 break;
             }
             let (method, content_type) = match request.method {

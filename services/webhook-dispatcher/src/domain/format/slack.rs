@@ -12,7 +12,7 @@ use super::{Content, fit};
 use crate::domain::message::{Dialect, Message, units};
 
 /// Maximum total text of a message. The observed limit is about 13,000.
-const MOST_TEXT: usize = 9_000;
+const MAX_TEXT: usize = 9_000;
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
     let message = content.message().ok_or(Unsendable::Nothing)?;
@@ -27,7 +27,7 @@ pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsend
 pub(super) fn layout(message: &Message) -> Value {
     fit(
         |scale| at_scale(message, scale),
-        |laid_out| size(laid_out) <= MOST_TEXT,
+        |laid_out| size(laid_out) <= MAX_TEXT,
     )
 }
 

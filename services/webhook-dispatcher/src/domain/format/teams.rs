@@ -13,7 +13,7 @@ use crate::domain::message::{Dialect, Message, Severity, Span, Text};
 use crate::domain::retry::Outcome;
 
 /// Below the documented limit of 28 KB, with room for what a proxy adds.
-const MOST_BYTES: usize = 27_000;
+const MAX_BYTES: usize = 27_000;
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
     let message = content.message().ok_or(Unsendable::Nothing)?;
@@ -50,7 +50,7 @@ fn judge(response: &Response) -> Outcome {
 fn layout(message: &Message) -> Value {
     fit(
         |scale| at_scale(message, scale),
-        |body| body.to_string().len() <= MOST_BYTES,
+        |body| body.to_string().len() <= MAX_BYTES,
     )
 }
 

@@ -38,6 +38,8 @@ struct Watched {
     endpoint: Option<pull::Config>,
     seen: Option<Seen>,
     missing_since: Option<Instant>,
+    /// Why it is being replaced. A request that timed out may have been done: what the next comparison finds then is our own doing.
+    replacing: Option<&'static str>,
 }
 
 /// State of a consumer at the last good comparison.
@@ -123,6 +125,13 @@ impl Bus {
             None => Some(Repair::Replace("it was deleted")),
             Some(info) => repair(&expected, endpoint.is_some(), info, seen),
         };
+        let repair = repair.map(|repair| match repair {
+            Repair::Replace(what) => Repair::Replace(
+                self.consumers
+                    .with(stream, name, |one| *one.replacing.get_or_insert(what)),
+            ),
+            Repair::Update(what) => Repair::Update(what),
+        });
         let consumer = match (found, &repair) {
             (Some(consumer), None) => consumer,
             (Some(consumer), Some(Repair::Update(_))) => {
@@ -181,8 +190,10 @@ impl Bus {
                 .stream_sequence
                 .max(seen.map_or(0, |seen| seen.ack_floor)),
         };
-        self.consumers
-            .with(stream, name, |one| one.seen = Some(seen));
+        self.consumers.with(stream, name, |one| {
+            one.seen = Some(seen);
+            one.replacing = None;
+        });
         Ok(consumer)
     }
 

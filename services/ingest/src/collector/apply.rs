@@ -68,7 +68,11 @@ impl Collector {
         let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();
         for reading in readings {
-            self.take_in(&mut core, cause, now, reading, &mut follow_ups, &mut batch);
+            for earlier in take_deferred(&mut core, &reading.observation) {
+                let DeferredObservation { cause, at, reading } = earlier;
+                self.apply(&mut core, &cause, at, reading, &mut follow_ups, &mut batch);
+            }
+            self.apply(&mut core, cause, now, reading, &mut follow_ups, &mut batch);
             if batch.is_full() {
                 let full = std::mem::take(&mut batch);
                 self.publish(&mut core, full.events, full.before).await?;
@@ -89,24 +93,6 @@ impl Collector {
             usage_after: self.usage_after(),
             identities: &self.identities,
         }
-    }
-
-    /// Applies an observation, after the deferred ones of the same run.
-    fn take_in(
-        &self,
-        core: &mut Core,
-        cause: &Cause,
-        now: DateTime<Utc>,
-        reading: TracedObservation,
-        follow_ups: &mut FollowUpLookups,
-        batch: &mut EventBatch,
-    ) {
-        let run = run_of(&core.run_store, &reading.observation);
-        for earlier in core.deferred.take(&run) {
-            let DeferredObservation { cause, at, reading } = earlier;
-            self.apply(core, &cause, at, reading, follow_ups, batch);
-        }
-        self.apply(core, cause, now, reading, follow_ups, batch);
     }
 
     fn apply(
@@ -293,6 +279,15 @@ impl Collector {
             core.run_store.put(changed, tracked);
         }
     }
+}
+
+/// Removes and returns what is deferred of the run of an observation. Mostly nothing is, and no run has to be resolved for that.
+fn take_deferred(core: &mut Core, observation: &Observation) -> Vec<DeferredObservation> {
+    if core.deferred.is_empty() {
+        return Vec::new();
+    }
+    let run = run_of(&core.run_store, observation);
+    core.deferred.take(&run)
 }
 
 /// Whether accounting has the end of a run of which no snapshot is stored, so that its usage report loses nothing.

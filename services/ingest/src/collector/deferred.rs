@@ -29,13 +29,12 @@ pub(super) struct DeferredObservation {
 #[derive(Default)]
 pub(super) struct DeferredObservations {
     runs: HashMap<RunKey, Vec<DeferredObservation>>,
-    total: usize,
 }
 
 impl DeferredObservations {
     /// Stores an observation if it shows a change, or confirms the previous one for the first time.
     pub(super) fn push(&mut self, run: &RunKey, deferred: DeferredObservation) {
-        if self.total >= MAX_TOTAL {
+        if self.total() >= MAX_TOTAL {
             self.remove_older_than(deferred.at - MAX_AGE);
         }
         let earlier = self.runs.get(run).map_or(&[][..], Vec::as_slice);
@@ -43,24 +42,28 @@ impl DeferredObservations {
             is_same(&other.reading.observation, &deferred.reading.observation)
         };
         let confirmed = earlier.len() >= 2 && earlier.iter().rev().take(2).all(shows_same);
-        if confirmed || earlier.len() >= MAX_PER_RUN || self.total >= MAX_TOTAL {
+        if confirmed || earlier.len() >= MAX_PER_RUN || self.total() >= MAX_TOTAL {
             return;
         }
-        self.total += 1;
         self.runs.entry(run.clone()).or_default().push(deferred);
     }
 
     /// Removes and returns the observations of a run, in order.
     pub(super) fn take(&mut self, run: &RunKey) -> Vec<DeferredObservation> {
-        let taken = self.runs.remove(run).unwrap_or_default();
-        self.total -= taken.len();
-        taken
+        self.runs.remove(run).unwrap_or_default()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    fn total(&self) -> usize {
+        self.runs.values().map(Vec::len).sum()
     }
 
     fn remove_older_than(&mut self, time: DateTime<Utc>) {
         self.runs
             .retain(|_, waiting| waiting.iter().any(|deferred| deferred.at > time));
-        self.total = self.runs.values().map(Vec::len).sum();
     }
 }
 

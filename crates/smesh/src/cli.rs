@@ -267,6 +267,8 @@ pub struct Wait {
 /// Grouping of costs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum CostBy {
+    /// Person: all Unix users of an OIDC identity, on all clusters
+    Identity,
     /// Unix user
     User,
     /// Slurm account
@@ -277,19 +279,34 @@ pub enum CostBy {
     Job,
     /// Partition
     Partition,
+    /// QOS
+    Qos,
 }
 
 impl CostBy {
     /// Name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Identity => "identity",
             Self::User => "user",
             Self::Account => "account",
             Self::Month => "month",
             Self::Job => "job",
             Self::Partition => "partition",
+            Self::Qos => "qos",
         }
     }
+}
+
+/// `smesh cost me`
+#[derive(Debug, Subcommand)]
+pub enum CostCommand {
+    /// What your own jobs have cost this month, ended and running
+    Me {
+        /// Count from this time on: 2026-11-01, yesterday (local time), or an age (7days) [default: start of the month]
+        #[arg(long, value_name = "TIME", value_parser = time_bound)]
+        since: Option<TimeBound>,
+    },
 }
 
 /// `smesh cost`
@@ -297,9 +314,15 @@ impl CostBy {
 #[command(after_help = "\
 Examples:
   smesh cost                                    by user
+  smesh cost me                                 your own, this month
+  smesh cost --by identity --since 2026-11-01   by person
   smesh cost --by account --since 2026-11-01
   smesh cost --live                             running jobs and their cost per hour")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Cost {
+    /// Costs of a person
+    #[command(subcommand)]
+    pub command: Option<CostCommand>,
     /// Grouping of the costs
     #[arg(long, value_enum, default_value = "user")]
     pub by: CostBy,

@@ -2,6 +2,7 @@
 
 mod costs;
 mod outbox;
+mod people;
 mod price_books;
 mod queries;
 mod runs;
@@ -9,6 +10,7 @@ mod store;
 
 pub use costs::{AdjustmentRow, CostRow, FinalCost};
 pub use outbox::Unpublished;
+pub use people::{People, Person};
 pub use queries::{CostGroup, CostSum, Filter, OpenRun};
 pub use runs::Transaction;
 pub use store::Store;

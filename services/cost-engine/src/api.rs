@@ -1,4 +1,4 @@
-//! `GET /v1/costs/live` and `GET /v1/costs`: costs of running jobs, and past costs.
+//! `GET /v1/costs/live`, `GET /v1/costs` and `GET /v1/costs/me`: costs of running jobs, past costs, and what the caller has spent.
 //!
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
 //! coordinators those of their accounts, auditors and administrators all jobs.
@@ -11,16 +11,16 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike as _, NaiveTime, Utc};
 use mesh_runtime::TimeBound;
-use mesh_runtime::api::{AuditedRead, Caller, Problem};
+use mesh_runtime::api::{AccountsByCluster, AuditedRead, Caller, Problem, Visibility};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::adapters::{CostGroup, Filter, Store};
+use crate::adapters::{CostGroup, Filter, People, Store};
 use crate::price_book::PriceBook;
 
-pub use response::{CostReport, CostReportRow, LiveCosts, LiveJob};
+pub use response::{CostReport, CostReportRow, LiveCosts, LiveJob, PersonalAmount, PersonalCosts};
 
 /// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
@@ -33,6 +33,7 @@ pub(crate) fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
+        .route("/v1/costs/me", get(personal))
         .with_state(api)
 }
 
@@ -51,6 +52,12 @@ struct CostQuery {
     until: Option<String>,
     cluster: Option<String>,
     user: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PersonalQuery {
+    since: Option<String>,
 }
 
 async fn live(
@@ -108,7 +115,15 @@ async fn spent(
     } else {
         Vec::new()
     };
-    let answer = response::spent(by, sums, api.book().as_deref(), runs, now);
+    let people = if by == CostGroup::Identity {
+        api.store
+            .people()
+            .await
+            .map_err(|error| Problem::internal(&error))?
+    } else {
+        People::default()
+    };
+    let answer = response::spent(by, sums, api.book().as_deref(), runs, &people, now);
     let mut shown = AuditedRead::to(&caller);
     for row in &answer.rows {
         match (by, &filter.user) {
@@ -118,6 +133,49 @@ async fn spent(
         }
     }
     Ok((shown.extension(), Json(answer)))
+}
+
+/// What the caller's own jobs cost since the start of the month (UTC), or since another time.
+async fn personal(
+    caller: Caller,
+    State(api): State<Api>,
+    query: Result<Query<PersonalQuery>, QueryRejection>,
+) -> Result<(Extension<AuditedRead>, Json<PersonalCosts>), Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let now = Utc::now();
+    if caller.users.is_empty() {
+        return Err(Problem::forbidden(
+            "you have no Unix user and so no jobs of your own; use /v1/costs",
+        ));
+    }
+    let since = match time("since", query.since.as_deref(), now)? {
+        Some(since) => since,
+        None => start_of_month(now).timestamp(),
+    };
+    let filter = Filter {
+        visibility: Visibility::Restricted {
+            users: caller.users.clone(),
+            accounts: AccountsByCluster::new(),
+        },
+        cluster: None,
+        user: None,
+        since: Some(since),
+        until: None,
+    };
+    let (sums, runs) = (
+        api.store.sums(CostGroup::User, &filter).await,
+        api.store.open_runs(&filter).await,
+    );
+    let sums = sums.map_err(|error| Problem::internal(&error))?;
+    let runs = runs.map_err(|error| Problem::internal(&error))?;
+    let users = caller.users.iter().cloned().collect();
+    let answer = response::personal(users, since, sums, api.book().as_deref(), runs, now);
+    Ok((AuditedRead::nothing().extension(), Json(answer)))
+}
+
+fn start_of_month(now: DateTime<Utc>) -> DateTime<Utc> {
+    let first = now.date_naive().with_day(1);
+    first.map_or(now, |day| day.and_time(NaiveTime::MIN).and_utc())
 }
 
 impl Api {

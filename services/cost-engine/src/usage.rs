@@ -44,6 +44,7 @@ pub fn pricing_facts(job: &Job) -> Job {
         run: job.run.clone(),
         name: job.name.clone(),
         partition: job.partition.clone(),
+        qos: job.qos.clone(),
         state: job.state.clone(),
         start_time: job.start_time,
         end_time: job.end_time,

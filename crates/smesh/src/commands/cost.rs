@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use chrono::{DateTime, Datelike as _, Local, NaiveTime, TimeDelta, Utc};
+use mesh_runtime::TimeBound;
 use serde_json::Value;
 
 use crate::cli::{self, Global};
@@ -11,6 +13,18 @@ use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
+    if let Some(cli::CostCommand::Me { since }) = &args.command {
+        let since = since.unwrap_or_else(|| TimeBound::At(start_of_month(&Local::now())));
+        let answer = client
+            .get("/v1/costs/me", &vec![("since", since.into())])
+            .await?;
+        if global.json {
+            show::line(&answer)?;
+        } else {
+            show::line(personal(&answer))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut query = Query::new();
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
     query.extend(args.user.clone().map(|user| ("user", user)));
@@ -59,10 +73,14 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
                 amount(&row[key], &currency)
             }
         };
-        let key = [show::value(&row["key"]), "(none)".to_owned()]
-            .into_iter()
-            .find(|key| !key.is_empty())
-            .unwrap_or_default();
+        let key = [
+            show::value(&row["name"]),
+            show::value(&row["key"]),
+            "(none)".to_owned(),
+        ]
+        .into_iter()
+        .find(|key| !key.is_empty())
+        .unwrap_or_default();
         rows.push(vec![
             key,
             show::value(&row["runs"]),
@@ -77,6 +95,51 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
             .into();
     }
     show::table(&rows)
+}
+
+fn start_of_month(now: &DateTime<Local>) -> DateTime<Utc> {
+    let first = now.date_naive().with_day(1).unwrap_or_default();
+    // Some zones skip midnight when their clocks are set forward: the day begins an hour later.
+    let begin = first.and_time(NaiveTime::MIN);
+    [begin, begin + TimeDelta::hours(1)]
+        .iter()
+        .find_map(|begin| begin.and_local_timezone(Local).earliest())
+        .map_or_else(|| now.to_utc(), |begin| begin.to_utc())
+}
+
+fn personal(answer: &Value) -> String {
+    let since = show::value(&answer["since"]);
+    let since = since.get(..10).unwrap_or(&since);
+    let mut lines = Vec::new();
+    for row in answer["amounts"].as_array().into_iter().flatten() {
+        let currency = show::value(&row["currency"]);
+        let money = |key: &str| amount(&row[key], &currency);
+        let count = |key: &str| row[key].as_u64().unwrap_or_default();
+        if !currency.is_empty() {
+            lines.push(format!("{} since {since}", money("total_micros")));
+            lines.push(format!(
+                "  settled    {} for {} ended runs",
+                money("settled_micros"),
+                count("runs")
+            ));
+            lines.push(format!(
+                "  in flight  {} for {} running jobs, {} per hour",
+                money("in_flight_micros"),
+                count("open_runs"),
+                money("burn_rate_micros")
+            ));
+        }
+        let unpriced = count("unpriced_runs");
+        if unpriced > 0 {
+            lines.push(format!(
+                "  {unpriced} runs have no price and are not included"
+            ));
+        }
+    }
+    if lines.is_empty() {
+        return format!("your jobs have cost nothing since {since}");
+    }
+    lines.join("\n")
 }
 
 fn live(answer: &Value) -> String {

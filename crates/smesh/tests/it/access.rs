@@ -36,6 +36,8 @@ const MISSING: [u16; 9] = [401, 401, 404, 404, 404, 404, 404, 404, 404];
 const WRONG: [u16; 9] = [401, 401, 400, 400, 400, 400, 400, 400, 400];
 /// Callers who may query alice's data.
 const ABOUT_ALICE: [u16; 9] = [401, 401, 200, 403, 200, 200, 200, 403, 200];
+/// Callers with a Unix user. Service tokens without one have no jobs of their own.
+const WITH_A_UNIX_USER: [u16; 9] = [401, 401, 200, 200, 403, 403, 403, 200, 200];
 const WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 200, 200, 403, 200];
 const ADMINS: [u16; 9] = [401, 401, 403, 403, 403, 403, 200, 403, 200];
 /// Every authenticated caller learns that the body is missing.
@@ -116,6 +118,7 @@ const MATRIX: &[(&str, Row)] = &[
     ("/v1/replays/{id}", ("DELETE", "/v1/replays/x", MISSING)),
     ("/v1/costs", ("GET", "/v1/costs", ALL)),
     ("/v1/costs", ("GET", "/v1/costs?user=alice", ABOUT_ALICE)),
+    ("/v1/costs/me", ("GET", "/v1/costs/me", WITH_A_UNIX_USER)),
     ("/v1/costs/live", ("GET", "/v1/costs/live", ALL)),
     (
         "/v1/costs/live",

@@ -71,21 +71,21 @@ pub struct AdjustmentRow<'a> {
     pub cluster: &'a str,
     /// Entity key of the run.
     pub run: &'a str,
-    /// Id of the late job event.
+    /// Id of the event.
     pub event_id: &'a str,
-    /// Previous cost. `None` if there was no price.
+    /// Id of the late job event.
     pub cause_id: &'a str,
-    /// Difference to the previous cost.
+    /// Previous cost. `None` if there was no price.
     pub previous: Option<Micros>,
-    /// New cost.
+    /// Difference to the previous cost.
     pub delta: Micros,
-    /// New class.
+    /// New cost.
     pub total: Micros,
-    /// New number of charged seconds.
+    /// New class.
     pub class: Class,
-    /// End of the run.
+    /// New number of charged seconds.
     pub charged_seconds: u64,
-    /// The run's end.
+    /// End of the run.
     pub at: DateTime<Utc>,
 }
 
@@ -139,7 +139,7 @@ impl Transaction<'_> {
         let total = row.total.map(|total| total.0);
         let sql = Sql::new(
             "INSERT INTO costs (cluster, run, kind, event_id, cause_id, display_id, user_name, account, partition_name, class, currency,
-                                total_micros, current_micros, charged_seconds, price_book, problem, at, month) VALUES (",
+                                total_micros, current_micros, charged_seconds, price_book, problem, at, month, qos) VALUES (",
         )
         .list([
             row.cluster.into(),
@@ -160,6 +160,7 @@ impl Transaction<'_> {
             row.problem.into(),
             row.at.timestamp().into(),
             month(row.at).as_str().into(),
+            (&row.job.qos).into(),
         ])
         .push(")");
         self.run("add cost", &sql).await?;

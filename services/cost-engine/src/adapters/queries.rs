@@ -16,6 +16,8 @@ use crate::usage::RunHistory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostGroup {
+    /// Person: all Unix users of an OIDC identity, on all clusters.
+    Identity,
     /// Unix user.
     User,
     /// Slurm account.
@@ -26,16 +28,20 @@ pub enum CostGroup {
     Job,
     /// Partition.
     Partition,
+    /// QOS.
+    Qos,
 }
 
 impl CostGroup {
     const fn column(self) -> &'static str {
         match self {
-            Self::User => "user_name",
+            // The users' sums are added up by person afterwards.
+            Self::Identity | Self::User => "user_name",
             Self::Account => "account",
             Self::Month => "month",
             Self::Job => "display_id",
             Self::Partition => "partition_name",
+            Self::Qos => "qos",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
-use crate::adapters::{CostGroup, CostSum, OpenRun};
+use crate::adapters::{CostGroup, CostSum, OpenRun, People, Person};
 use crate::costing;
 use crate::domain::suspension;
 use crate::domain::{Micros, PriceError};
@@ -80,10 +80,14 @@ pub struct CostReport {
 /// Sum for one cluster, key and currency.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CostReportRow {
-    /// Cluster.
+    /// Cluster. Empty in a report by identity, which sums over clusters.
     pub cluster: String,
-    /// Value of the grouping: user, account, month, job or partition.
+    /// Value of the grouping: user, account, month, job, partition or QOS. In a report by identity `<issuer>#<subject>`, or
+    /// `unix:<user>@<cluster>` for users whose identity is not known.
     pub key: String,
+    /// In a report by identity: e-mail address or name of the person. Absent if not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Currency. Empty for open runs while there is no price book.
     pub currency: String,
     /// Number of runs, including open ones.
@@ -106,6 +110,44 @@ pub struct CostReportRow {
     pub total_micros: Micros,
     /// Charged seconds, summed over the runs.
     pub charged_seconds: u64,
+}
+
+/// What a person's own jobs cost since a time.
+#[derive(Clone, Debug, Serialize)]
+pub struct PersonalCosts {
+    /// The person's Unix users.
+    pub users: Vec<String>,
+    /// Start of the period. Runs that ended since then count, with their whole cost.
+    pub since: DateTime<Utc>,
+    /// Time up to which running jobs are charged.
+    pub as_of: DateTime<Utc>,
+    /// Amounts, one for each currency.
+    pub amounts: Vec<PersonalAmount>,
+}
+
+/// What a person's own jobs cost, in one currency.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PersonalAmount {
+    /// Currency. Empty for running jobs while there is no price book.
+    pub currency: String,
+    /// Number of ended runs.
+    pub runs: u64,
+    /// Number of running jobs.
+    pub open_runs: u64,
+    /// Number of runs without a price, whose cost is missing in the amounts.
+    pub unpriced_runs: u64,
+    /// Cost of ended runs.
+    #[serde(serialize_with = "text")]
+    pub settled_micros: Micros,
+    /// Cost so far of running jobs.
+    #[serde(serialize_with = "text")]
+    pub in_flight_micros: Micros,
+    /// Sum of both.
+    #[serde(serialize_with = "text")]
+    pub total_micros: Micros,
+    /// Cost per hour of running jobs.
+    #[serde(serialize_with = "text")]
+    pub burn_rate_micros: Micros,
 }
 
 fn text<S: Serializer>(amount: &Micros, serializer: S) -> Result<S::Ok, S::Error> {
@@ -216,11 +258,18 @@ pub(super) fn spent(
     sums: Vec<CostSum>,
     book: Option<&PriceBook>,
     open: Vec<OpenRun>,
+    people: &People,
     now: DateTime<Utc>,
 ) -> CostReport {
     let mut rows: BTreeMap<(String, String, String), CostReportRow> = BTreeMap::new();
     for sum in sums {
-        let row = row(&mut rows, sum.cluster, sum.key, sum.currency);
+        let row = match by {
+            CostGroup::Identity => {
+                let person = people.of(&sum.cluster, &sum.key);
+                row_of_person(&mut rows, person, sum.currency)
+            }
+            _ => row(&mut rows, sum.cluster, sum.key, sum.currency),
+        };
         row.runs += sum.runs.unsigned_abs();
         row.unpriced_runs += sum.unpriced.unsigned_abs();
         row.completed_micros = row.completed_micros + Micros(sum.completed);
@@ -228,16 +277,22 @@ pub(super) fn spent(
         row.charged_seconds += sum.seconds.unsigned_abs();
     }
     for open in open {
+        let currency = book.map(|book| book.currency.clone()).unwrap_or_default();
+        let cost = book.and_then(|book| accrued(book, &open, now.timestamp()).ok());
         let key = match by {
-            CostGroup::User => open.user.clone(),
+            CostGroup::Identity | CostGroup::User => open.user.clone(),
             CostGroup::Account => open.account.clone(),
             CostGroup::Month => now.format("%Y-%m").to_string(),
             CostGroup::Job => open.job.display_id.clone(),
             CostGroup::Partition => open.job.partition.clone(),
+            CostGroup::Qos => open.job.qos.clone(),
         };
-        let currency = book.map(|book| book.currency.clone()).unwrap_or_default();
-        let cost = book.and_then(|book| accrued(book, &open, now.timestamp()).ok());
-        let row = row(&mut rows, open.cluster, key, currency);
+        let row = match by {
+            CostGroup::Identity => {
+                row_of_person(&mut rows, people.of(&open.cluster, &key), currency)
+            }
+            _ => row(&mut rows, open.cluster, key, currency),
+        };
         row.runs += 1;
         row.open_runs += 1;
         match cost {
@@ -257,6 +312,55 @@ pub(super) fn spent(
         as_of: now,
         rows,
     }
+}
+
+pub(super) fn personal(
+    users: Vec<String>,
+    since: i64,
+    sums: Vec<CostSum>,
+    book: Option<&PriceBook>,
+    open: Vec<OpenRun>,
+    now: DateTime<Utc>,
+) -> PersonalCosts {
+    let mut amounts: BTreeMap<String, PersonalAmount> = BTreeMap::new();
+    for sum in sums {
+        let amount = amounts.entry(sum.currency).or_default();
+        amount.runs += sum.runs.unsigned_abs();
+        amount.unpriced_runs += sum.unpriced.unsigned_abs();
+        amount.settled_micros =
+            amount.settled_micros + Micros(sum.completed) + Micros(sum.not_completed);
+    }
+    let live = live(book, open, now);
+    for job in live.jobs {
+        let currency = live.currency.clone().unwrap_or_default();
+        let amount = amounts.entry(currency).or_default();
+        amount.open_runs += 1;
+        amount.unpriced_runs += u64::from(job.accrued_micros.is_none());
+        amount.in_flight_micros = amount.in_flight_micros + job.accrued_micros.unwrap_or_default();
+        amount.burn_rate_micros =
+            amount.burn_rate_micros + job.burn_rate_micros.unwrap_or_default();
+    }
+    let sum_up = |(currency, amount): (String, PersonalAmount)| PersonalAmount {
+        currency,
+        total_micros: amount.settled_micros + amount.in_flight_micros,
+        ..amount
+    };
+    PersonalCosts {
+        users,
+        since: DateTime::from_timestamp(since, 0).unwrap_or_default(),
+        as_of: now,
+        amounts: amounts.into_iter().map(sum_up).collect(),
+    }
+}
+
+fn row_of_person(
+    rows: &mut BTreeMap<(String, String, String), CostReportRow>,
+    person: Person,
+    currency: String,
+) -> &mut CostReportRow {
+    let row = row(rows, String::new(), person.key, currency);
+    row.name = person.display_name;
+    row
 }
 
 fn row(

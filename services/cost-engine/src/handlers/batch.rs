@@ -74,6 +74,7 @@ impl<'c> Batch<'c> {
             traceparent,
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
+        self.store_person(&cause).await?;
         let settled = self.transaction.final_cost(cluster, key).await?;
         match step {
             JobChange::Nothing => Ok(BatchOutcome::Nothing),
@@ -93,6 +94,19 @@ impl<'c> Batch<'c> {
             JobChange::End(_) if settled.is_some() => Ok(BatchOutcome::Repeated),
             JobChange::End(class) => self.end(&cause, class).await,
         }
+    }
+
+    /// Stores the person that the event names as the owner.
+    async fn store_person(&mut self, cause: &JobEvent<'_>) -> Result<(), Error> {
+        let owner = cause.event.owner.as_ref();
+        let Some((owner, identity)) =
+            owner.and_then(|owner| Some((owner, owner.identity.as_ref()?)))
+        else {
+            return Ok(());
+        };
+        self.transaction
+            .store_person(&cause.run.cluster, &owner.user, identity, cause.at)
+            .await
     }
 
     async fn start(

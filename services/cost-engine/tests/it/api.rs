@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::{Extension, Router};
 use http_body_util::BodyExt as _;
+use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
@@ -12,7 +13,7 @@ use mesh_testkit::fixtures::{ended, job, job_event};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use crate::support::{EXAMPLE, Outside, Site};
+use crate::support::{EXAMPLE, Outside, Site, on_both};
 
 pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value) {
     let role = if user == "root" {
@@ -162,6 +163,105 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
     let (_, live) = get(&engine.router, "alice", "/v1/costs/live").await;
     assert_eq!(live["jobs"], json!([]));
     engine.stop().await;
+}
+
+on_both!(identities_are_summed_over_users_and_clusters);
+
+async fn identities_are_summed_over_users_and_clusters(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let hour_ago = chrono::Utc::now() - chrono::TimeDelta::seconds(3600);
+    let end = |id| ended(job(id), "COMPLETED", 3600);
+    let running = Job {
+        start_time: Some(timestamp(hour_ago)),
+        ..job(54)
+    };
+    let events = [
+        // Not linked yet: the run belongs to the person as soon as any event names one.
+        of("priya", "nlp", job_event(EventType::JobCompleted, end(50))),
+        person(of(
+            "priya",
+            "nlp",
+            job_event(EventType::JobCompleted, end(51)),
+        )),
+        person(of(
+            "praman",
+            "vision",
+            job_event(EventType::JobCompleted, end(52)),
+        )),
+        of("carol", "nlp", job_event(EventType::JobCompleted, end(53))),
+        of("priya", "nlp", job_event(EventType::JobStarted, running)),
+    ];
+    for event in &events {
+        outside.publish(event).await;
+    }
+    outside.costs(5).await;
+
+    let (status, all) = get(&engine.router, "root", "/v1/costs?by=identity").await;
+    assert_eq!(status, StatusCode::OK, "{all}");
+    let rows: Vec<_> = all["rows"].as_array().unwrap().iter().collect();
+    let column = |name: &str| rows.iter().map(|row| &row[name]).collect::<Vec<_>>();
+    assert_eq!(
+        column("key"),
+        ["https://id.example.org#priya-1", "unix:carol@testbed"]
+    );
+    assert_eq!(column("name"), [&json!("priya@example.org"), &Value::Null]);
+    assert_eq!(column("runs"), [4, 1]);
+    assert_eq!(column("completed_micros"), ["1020000", "340000"]);
+    assert_eq!(column("cluster"), ["", ""]);
+
+    // Everyone may ask for their own costs. Other Unix users of the same person are not visible over the socket.
+    let (status, own) = get(&engine.router, "priya", "/v1/costs/me?since=2025-01-01").await;
+    assert_eq!(status, StatusCode::OK, "{own}");
+    let amount = &own["amounts"][0];
+    assert_eq!(own["users"], json!(["priya"]));
+    assert_eq!(
+        (
+            amount["currency"].as_str(),
+            amount["settled_micros"].as_str()
+        ),
+        (Some("EUR"), Some("680000"))
+    );
+    assert_eq!(
+        (amount["runs"].as_i64(), amount["open_runs"].as_i64()),
+        (Some(2), Some(1))
+    );
+    let micros = |key: &str| amount[key].as_str().unwrap().parse::<i64>().unwrap();
+    assert_eq!(micros("burn_rate_micros"), 360_000);
+    assert!(
+        (360_000..370_000).contains(&micros("in_flight_micros")),
+        "{own}"
+    );
+    assert_eq!(
+        micros("total_micros"),
+        micros("settled_micros") + micros("in_flight_micros")
+    );
+    // The runs above ended long before this month; only the running job counts.
+    let (_, month) = get(&engine.router, "priya", "/v1/costs/me").await;
+    assert_eq!(month["amounts"][0]["settled_micros"], "0", "{month}");
+    assert_eq!(month["amounts"][0]["open_runs"], 1, "{month}");
+    let (_, nothing) = get(&engine.router, "dave", "/v1/costs/me").await;
+    assert_eq!(nothing["amounts"], json!([]));
+
+    let (_, qos) = get(&engine.router, "root", "/v1/costs?by=qos").await;
+    assert_eq!(
+        (&qos["rows"][0]["key"], &qos["rows"][0]["runs"]),
+        (&json!("normal"), &json!(5)),
+        "{qos}"
+    );
+    engine.stop().await;
+}
+
+fn person(mut event: Event) -> Event {
+    event.owner.as_mut().unwrap().identity = Some(Identity {
+        issuer: "https://id.example.org".into(),
+        subject: "priya-1".into(),
+        email: "priya@example.org".into(),
+        name: "Priya Raman".into(),
+        provenance: "map-file".into(),
+    });
+    event
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,89 @@
+//! The people behind Unix users.
+
+use std::collections::HashMap;
+
+use mesh_db::sql::Sql;
+use mesh_events::proto::mesh::event::v1::Identity;
+
+use super::Store;
+use super::runs::Transaction;
+use crate::error::Error;
+
+/// A person as an OIDC provider knows them, or a Unix user without a known person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// `<issuer>#<subject>`, or `unix:<user>@<cluster>` without a known person.
+    pub key: String,
+    /// E-mail address, else name. Empty if neither is known.
+    pub display_name: String,
+}
+
+/// The known people, by cluster and Unix user.
+#[derive(Clone, Debug, Default)]
+pub struct People(HashMap<(String, String), Person>);
+
+impl People {
+    /// The person behind a Unix user of a cluster.
+    pub fn of(&self, cluster: &str, user: &str) -> Person {
+        let known = self.0.get(&(cluster.to_owned(), user.to_owned()));
+        known.cloned().unwrap_or_else(|| Person {
+            key: format!("unix:{user}@{cluster}"),
+            display_name: String::new(),
+        })
+    }
+}
+
+impl Store {
+    /// Reads the people behind all Unix users.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn people(&self) -> Result<People, Error> {
+        const ACTION: &str = "read people";
+        let sql = Sql::new("SELECT cluster, user_name, issuer, subject, email, name FROM people");
+        let rows = self.rows(ACTION, &sql).await?;
+        let read = |row: &mesh_db::sql::Row| {
+            let (issuer, subject): (String, String) = (row.get("issuer")?, row.get("subject")?);
+            let (email, name): (String, String) = (row.get("email")?, row.get("name")?);
+            let person = Person {
+                key: format!("{issuer}#{subject}"),
+                display_name: if email.is_empty() { name } else { email },
+            };
+            Ok(((row.get("cluster")?, row.get("user_name")?), person))
+        };
+        let people: Result<_, sqlx::Error> = rows.iter().map(read).collect();
+        people.map(People).map_err(Error::database(ACTION))
+    }
+}
+
+impl Transaction<'_> {
+    /// Stores the person behind a Unix user, unless a newer event has named one. `at` is the time of the event in Unix seconds.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_person(
+        &mut self,
+        cluster: &str,
+        user: &str,
+        identity: &Identity,
+        at: i64,
+    ) -> Result<(), Error> {
+        let sql = Sql::new(
+            "INSERT INTO people (cluster, user_name, issuer, subject, email, name, at) VALUES (",
+        )
+        .list([
+            cluster.into(),
+            user.into(),
+            (&identity.issuer).into(),
+            (&identity.subject).into(),
+            (&identity.email).into(),
+            (&identity.name).into(),
+            at.into(),
+        ])
+        .push(
+            ") ON CONFLICT (cluster, user_name) DO UPDATE SET issuer = excluded.issuer, subject = excluded.subject,
+               email = excluded.email, name = excluded.name, at = excluded.at WHERE people.at <= excluded.at",
+        );
+        self.run("store person", &sql).await.map(drop)
+    }
+}

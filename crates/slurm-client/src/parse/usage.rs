@@ -29,6 +29,9 @@ pub(crate) fn fields() -> String {
 /// The runs in the order of the output, and the rows that could not be parsed; `None` if the output does not have these columns.
 pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRecord>, Unread)> {
     let (mut runs, mut unread): (Vec<UsageRecord>, _) = (Vec::new(), Unread::default());
+    // Steps follow their run; of a job with several runs each run is followed by its own (22.05). So a step never belongs to a run before
+    // a row that could not be parsed.
+    let mut run_is_read = false;
     for row in delimited(output, separator, RUN_FIELDS.len() + MORE.len())? {
         let get = |field: &str| {
             let mut fields = RUN_FIELDS.iter().chain(&MORE);
@@ -36,7 +39,9 @@ pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRec
             at.and_then(|at| row.get(at)).copied().unwrap_or_default()
         };
         let Some((job, step)) = row[0].split_once('.') else {
-            match record(&row) {
+            let record = record(&row);
+            run_is_read = record.is_some();
+            match record {
                 Some(record) => runs.push(UsageRecord {
                     record,
                     cpu_millis: millis(get("TotalCPU")),
@@ -50,26 +55,27 @@ pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRec
             }
             continue;
         };
-        // Steps follow their run; of a job with several runs each run is followed by its own (22.05).
         let run = runs.last_mut().filter(|run| {
             let id = run.record.job_id.map(|id| id.to_string());
-            id.as_deref() == Some(job)
+            run_is_read && id.as_deref() == Some(job)
         });
-        if let Some(run) = run {
-            let end = UnixTime::parse(get("End"));
-            run.steps.push(StepUsage {
-                id: step.to_owned(),
-                ended: end.is_some(),
-                end,
-                state: JobState::parse_accounting(get("State")).0.base,
-                tasks: leading(get("NTasks")),
-                max_rss_bytes: amount(get("MaxRSS")),
-                max_rss_node: text(get("MaxRSSNode")),
-                max_rss_task: leading(get("MaxRSSTask")),
-                most: used(get("TRESUsageInMax")),
-                total: used(get("TRESUsageInTot")),
-            });
-        }
+        let Some(run) = run else {
+            unread.note(&row.join("|"));
+            continue;
+        };
+        let end = UnixTime::parse(get("End"));
+        run.steps.push(StepUsage {
+            id: step.to_owned(),
+            ended: end.is_some(),
+            end,
+            state: JobState::parse_accounting(get("State")).0.base,
+            tasks: leading(get("NTasks")),
+            max_rss_bytes: amount(get("MaxRSS")),
+            max_rss_node: text(get("MaxRSSNode")),
+            max_rss_task: leading(get("MaxRSSTask")),
+            most: used(get("TRESUsageInMax")),
+            total: used(get("TRESUsageInTot")),
+        });
     }
     Some((runs, unread))
 }
@@ -199,8 +205,29 @@ mod tests {
             &[&[("JobIDRaw", "7.batch")], &[("JobIDRaw", "x")]],
         );
         let (runs, unread) = usage(&text, &separator).unwrap();
-        assert_eq!((runs, unread.count), (vec![], 1));
+        assert_eq!((runs, unread.count), (vec![], 2));
+        assert!(unread.first.starts_with("7.batch"), "{}", unread.first);
         assert_eq!(usage("sacct: error\n", &separator), None);
+    }
+
+    #[test]
+    fn a_step_is_not_counted_for_a_run_it_does_not_follow() {
+        let separator = Separator::random();
+        let text = answer(
+            &separator,
+            &[
+                &[("JobIDRaw", "7")],
+                &[("JobIDRaw", "7.batch")],
+                &[("JobIDRaw", "x")],
+                &[("JobIDRaw", "7.0")],
+                &[("JobIDRaw", "7.1")],
+                &[("JobIDRaw", "8")],
+                &[("JobIDRaw", "7.2")],
+            ],
+        );
+        let (runs, unread) = usage(&text, &separator).unwrap();
+        let steps: Vec<usize> = runs.iter().map(|run| run.steps.len()).collect();
+        assert_eq!((steps, unread.count), (vec![1, 0], 4));
     }
 
     #[test]

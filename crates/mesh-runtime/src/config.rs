@@ -34,7 +34,7 @@ pub struct MeshConfig {
     pub cluster: String,
     /// Folder for state.
     pub data_dir: PathBuf,
-    /// Time to finish work in progress after SIGTERM.
+    /// Time until the process has ended after SIGTERM.
     #[serde(with = "humantime_serde")]
     pub drain_deadline: Duration,
     /// TOML file that maps Unix users to OIDC identities.
@@ -49,6 +49,21 @@ pub struct MeshConfig {
 }
 
 impl MeshConfig {
+    /// Time for the services' work after SIGTERM. What follows it, up to the end of the process, has the rest of `drain_deadline`.
+    pub fn work_deadline(&self) -> Duration {
+        self.drain_deadline.mul_f64(0.8)
+    }
+
+    /// Time for API connections to close after the work.
+    pub(crate) fn connections_deadline(&self) -> Duration {
+        self.drain_deadline.mul_f64(0.05)
+    }
+
+    /// Time to send the last spans.
+    pub fn spans_deadline(&self) -> Duration {
+        self.drain_deadline.mul_f64(0.1)
+    }
+
     /// All paths that are set. An empty path counts as absent.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [

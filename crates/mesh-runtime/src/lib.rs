@@ -11,6 +11,7 @@ pub mod identity;
 mod leadership;
 mod probe;
 mod process;
+pub mod program;
 pub mod telemetry;
 pub mod time_bound;
 
@@ -20,8 +21,8 @@ pub use config::{
 pub use context::Context;
 pub use health::{Condition, Health, HealthNote};
 pub use process::{
-    RunningService, Service, apply_process_limits, install_crypto_provider, main, run_api,
-    shutdown_on_signals, start_service,
+    LAST_THREADS, RunningService, Service, apply_process_limits, install_crypto_provider, main,
+    run_api, shutdown_on_signals, start_service,
 };
 pub use time_bound::{ParseTimeError, TimeBound};
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::Router;
 use clap::Parser;
@@ -82,7 +83,7 @@ struct Arguments {
 }
 
 /// How long threads blocked on a disk may delay the end of the process.
-const LAST_THREADS: std::time::Duration = std::time::Duration::from_secs(1);
+pub const LAST_THREADS: Duration = Duration::from_millis(500);
 
 /// Runs a service as a process of its own.
 pub fn main<S: Service>() -> ExitCode {
@@ -143,10 +144,19 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     }
     let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
     shutdown_on_signals(shutdown, || {})?;
-    let started = start_service::<S>(&context).await?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
-    let result = run_api(&context, &socket, started.router, &telemetry, started.run).await;
-    telemetry.flush().await;
+    // A database that hangs must not delay a stop.
+    let started = context
+        .shutdown
+        .run_until_cancelled(start_service::<S>(&context));
+    let result = match started.await {
+        Some(started) => {
+            let RunningService { router, run } = started?;
+            tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
+            run_api(&context, &socket, router, &telemetry, run).await
+        }
+        None => Ok(()),
+    };
+    telemetry.flush(&context.mesh).await;
     result
 }
 
@@ -180,7 +190,8 @@ fn socket(context: &Context, name: &str) -> PathBuf {
     }
 }
 
-/// Runs a service's work and the API beside it. Ends when the work ends; after the shutdown signal the work has `drain_deadline`.
+/// Runs a service's work and the API beside it. Ends when the work ends; after the shutdown signal the work has
+/// [`crate::MeshConfig::work_deadline`].
 ///
 /// # Errors
 /// If an address cannot be bound, the token file cannot be read, or the work fails.
@@ -204,7 +215,7 @@ pub async fn run_api(
     ));
     let deadline = async {
         context.shutdown.cancelled().await;
-        tokio::time::sleep(context.mesh.drain_deadline).await;
+        tokio::time::sleep(context.mesh.work_deadline()).await;
     };
     let result = tokio::select! {
         result = work => result,
@@ -212,7 +223,7 @@ pub async fn run_api(
             // Not a failure: unfinished work is either durable or will be repeated. A database or peer that hangs must not look like a
             // crash.
             tracing::warn!(
-                after = ?context.mesh.drain_deadline,
+                after = ?context.mesh.work_deadline(),
                 "not finished in time after the signal, given up; what was held is done again at the next start"
             );
             Ok(())
@@ -221,7 +232,7 @@ pub async fn run_api(
     // Closes open event streams; their clients resume where they were.
     context.shutdown.cancel();
     closing.cancel();
-    if tokio::time::timeout(std::time::Duration::from_secs(1), api)
+    if tokio::time::timeout(context.mesh.connections_deadline(), api)
         .await
         .is_err()
     {

@@ -12,7 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
 
 use crate::config::LogFormat;
-use crate::{BoxError, TelemetryConfig};
+use crate::{BoxError, MeshConfig, TelemetryConfig};
 
 /// Buckets of duration histograms, in seconds.
 const DURATION_BUCKETS: [f64; 14] = [
@@ -96,12 +96,14 @@ fn provider(
 
 impl Telemetry {
     /// Sends what is buffered. The last thing a process does.
-    pub async fn flush(self) {
+    pub async fn flush(self, config: &MeshConfig) {
         let Some(provider) = self.provider else {
             return;
         };
+        let within = config.spans_deadline();
         // The exporter's thread needs the runtime's workers: never shut it down on one of them.
-        let done = tokio::task::spawn_blocking(move || provider.shutdown()).await;
+        let done =
+            tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(within)).await;
         if let Ok(Err(error)) = done {
             tracing::warn!(%error, "export the last spans");
         }

@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    process::{Child, Command},
+    process::Command,
 };
+use unix_process::ProcessGroup;
 
 use crate::{Config, Error, metrics, request_limits::RequestLimits, spill::Text};
 
@@ -196,7 +196,7 @@ impl Runner {
                 },
                 _ => Error::Io { command, source },
             })?;
-        let group = ProcessGroup::of(&child);
+        let group = ProcessGroup::of(child.id());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let io_error = |source| Error::Io { command, source };
         let stdout = async {
@@ -232,29 +232,6 @@ impl Runner {
         match &self.config.bin_dir {
             Some(dir) => format!("bin_dir in [slurm] is {}; correct it or install Slurm's client commands (Debian: slurm-client)", dir.display()),
             None => "install Slurm's client commands (Debian: slurm-client; a checkout: make setup), or set bin_dir in [slurm]".to_owned(),
-        }
-    }
-}
-
-/// A command with all processes it has started. Killed on drop, unless it ended by itself.
-struct ProcessGroup(Option<Pid>);
-
-impl ProcessGroup {
-    fn of(leader: &Child) -> Self {
-        let id = leader.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Self(id)
-    }
-
-    /// Its id may belong to another process by now.
-    fn has_ended(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.0.map(|id| kill_process_group(id, Signal::KILL)) {
-            tracing::debug!(%error, "end a command and what it has started");
         }
     }
 }

@@ -1,15 +1,11 @@
 //! `smesh`: see the library.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::Parser as _;
 use smesh::cli::Cli;
 use smesh::{Error, commands};
-
-/// How long threads that wait for a disk may delay the end of the process.
-const LAST_THREADS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -32,7 +28,7 @@ fn main() -> ExitCode {
     };
     let ended = runtime.block_on(commands::run(cli));
     // Without a timeout, a thread blocked on a disk would delay the end forever.
-    runtime.shutdown_timeout(LAST_THREADS);
+    runtime.shutdown_timeout(mesh_runtime::LAST_THREADS);
     match ended {
         Ok(code) => code,
         Err(error) => say(&error),

@@ -70,20 +70,15 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     } else {
         None
     };
-    let serving = serve(
-        context.clone(),
-        &telemetry,
-        child.as_ref(),
-        &data,
-        &slurm_user,
-    );
+    let mesh = context.mesh.clone();
+    let serving = serve(context, &telemetry, child.as_ref(), &data, &slurm_user);
     let mut result = Box::pin(serving).await;
     shutdown.cancel();
     // Stopped last, so that the services can still acknowledge their messages.
     if let Some(child) = child {
         result = result.and(child.stop().await);
     }
-    telemetry.flush().await;
+    telemetry.flush(&mesh).await;
     result.map(|()| ExitCode::SUCCESS)
 }
 
@@ -95,7 +90,11 @@ async fn serve(
     slurm_user: &str,
 ) -> Result<(), Error> {
     if let Some(child) = child {
-        child.provision(&context).await?;
+        let provisioning = child.provision(&context);
+        match context.shutdown.run_until_cancelled(provisioning).await {
+            Some(provisioned) => provisioned?,
+            None => return Ok(()),
+        }
         hook_config::write(&context, child, data, slurm_user)?;
     }
     let running = services::start(&context, child).await?;

@@ -150,7 +150,10 @@ impl IdentityResolver {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(every) => {}
             }
-            self.refresh().await;
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.refresh() => {}
+            }
         }
     }
 

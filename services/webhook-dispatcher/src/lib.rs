@@ -263,7 +263,7 @@ impl Dispatcher {
         let mut tasks = JoinSet::new();
         let (worker_pool, stop) = (Arc::clone(&self.worker_pool), shutdown.clone());
         // The remaining time is for releasing leases and publishing the last outcomes.
-        let patience = context.mesh.drain_deadline.mul_f64(0.7);
+        let patience = context.mesh.work_deadline().mul_f64(0.8);
         tasks.spawn(async move { worker_pool.run(leases, stop, patience).await });
         tasks.spawn(watch_database(
             Arc::clone(&self.shared),

@@ -104,15 +104,13 @@ pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf,
 /// The triggers that are set. Empty if they cannot be read.
 async fn triggers(slurm: &slurm_client::Config, slurm_conf: &Path) -> String {
     let bin_dir = slurm.bin_dir.as_deref().unwrap_or(Path::new(""));
-    let output = tokio::process::Command::new(bin_dir.join("strigger"))
-        .arg("--get")
-        .env("SLURM_CONF", slurm_conf)
-        .kill_on_drop(true)
-        .output();
-    match tokio::time::timeout(STRIGGER_TIMEOUT, output).await {
-        Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).into_owned(),
-        _ => String::new(),
-    }
+    let mut command = tokio::process::Command::new(bin_dir.join("strigger"));
+    command.arg("--get").env("SLURM_CONF", slurm_conf);
+    let output = mesh_runtime::program::output(&mut command, STRIGGER_TIMEOUT).await;
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
 }
 
 /// Configuration of the Slurm client on this host.

@@ -1,7 +1,7 @@
 //! Finds the nats-server program.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::process::Command;
 
@@ -9,6 +9,8 @@ use crate::error::Error;
 
 /// Oldest server with the features the mesh needs (atomic batches, strict API).
 const MIN_VERSION: (u32, u32) = (2, 12);
+/// How long a program may take to print its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tries `NATS_SERVER_BIN`, then the search path, then the folder of this program.
 ///
@@ -57,10 +59,9 @@ fn searched() -> Vec<PathBuf> {
 
 /// Parses `nats-server: v2.15.1` as (2, 15). `None` if the program does not run.
 async fn version(path: &Path) -> Option<(u32, u32)> {
-    let output = Command::new(path)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .output()
+    let mut command = Command::new(path);
+    command.arg("--version");
+    let output = mesh_runtime::program::output(&mut command, VERSION_TIMEOUT)
         .await
         .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

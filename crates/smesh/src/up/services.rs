@@ -79,10 +79,14 @@ impl Starter<'_> {
         S::check(&context).map_err(failed)?;
         S::database_file(&context).map_err(failed)?;
         let running = context.health.condition(&format!("{}.running", S::NAME));
-        let RunningService { router, run } = match mesh_runtime::start_service::<S>(&context).await
-        {
-            Ok(started) => started,
-            Err(error) => {
+        // A database that hangs must not delay a stop.
+        let started = context
+            .shutdown
+            .run_until_cancelled(mesh_runtime::start_service::<S>(&context));
+        let RunningService { router, run } = match started.await {
+            Some(Ok(started)) => started,
+            None => return Ok(()),
+            Some(Err(error)) => {
                 fails_alone(S::NAME, &running, error.as_ref());
                 self.failed.get_or_insert(failed(error));
                 return Ok(());

@@ -4,8 +4,8 @@
 //! known identity.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -196,19 +196,15 @@ impl Getent {
     /// Outer option: whether there was an answer. Inner option: the identity in it.
     async fn look_up(&self, user: &str) -> Option<Option<UserIdentity>> {
         let mut command = Command::new(&self.program);
-        command
-            .args(["--", "passwd", user])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true);
-        let output = match tokio::time::timeout(self.timeout, command.output()).await {
-            Ok(Ok(output)) => output,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "getent could not be run");
+        command.args(["--", "passwd", user]);
+        let output = match mesh_runtime::program::output(&mut command, self.timeout).await {
+            Ok(output) => output,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                tracing::warn!(after = ?self.timeout, "getent timed out and was stopped");
                 return None;
             }
-            Err(_) => {
-                tracing::warn!(after = ?self.timeout, "getent timed out and was stopped");
+            Err(error) => {
+                tracing::warn!(%error, "getent could not be run");
                 return None;
             }
         };
@@ -322,6 +318,45 @@ mod tests {
         assert_eq!(getent.ask("daemon"), Err(NotKnown));
         getent.refresh().await;
         assert_eq!(getent.get("daemon").unwrap().subject, "1");
+    }
+
+    /// True if a process runs. A zombie does not.
+    fn runs(pid: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_is_stopped_leaves_no_process_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, pids) = (folder.path().join("getent"), folder.path().join("pids"));
+        // Like a site's wrapper, which starts the real program.
+        mesh_testkit::script(
+            &program,
+            &format!("sleep 600 &\necho $$ $! > {}\nwait", pids.display()),
+        );
+        let mut getent = getent("uid");
+        getent.program = program;
+        assert_eq!(getent.ask("root"), Err(NotKnown));
+        let noted = async {
+            loop {
+                let text = std::fs::read_to_string(&pids).unwrap_or_default();
+                if text.ends_with('\n') {
+                    return text;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        // A stop drops the lookup.
+        let text = tokio::select! {
+            () = getent.refresh() => panic!("it hangs"),
+            text = noted => text,
+        };
+        let pids: Vec<&str> = text.split_whitespace().collect();
+        mesh_testkit::wait_until("they are gone", Duration::from_secs(60), async || {
+            !pids.iter().any(|pid| runs(pid))
+        })
+        .await;
     }
 
     #[tokio::test]

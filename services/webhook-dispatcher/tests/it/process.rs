@@ -203,7 +203,7 @@ async fn a_database_that_hangs_does_not_hold_up_a_stop() {
     dispatcher.signal("-TERM");
     let status = dispatcher.ended().await;
     assert!(status.success(), "{status}\n{}", logs(&config));
-    assert!(start.elapsed() < DRAIN * 2, "{:?}", start.elapsed());
+    assert!(start.elapsed() < DRAIN, "{:?}", start.elapsed());
 
     drop(paused);
     let _dispatcher = Dispatcher::start(&config, 0);

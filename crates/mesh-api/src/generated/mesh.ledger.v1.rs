@@ -760,7 +760,7 @@ pub mod proof_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// What proves that the ledger was not changed; the REST twins are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
-    /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency` and `/v1/ledger/keys`.
+    /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency`, `/v1/ledger/keys`, `/v1/ledger/resume` and `/v1/ledger/contradictions`.
     #[derive(Debug, Clone)]
     pub struct ProofServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1006,6 +1006,67 @@ pub mod proof_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "RotateKey"));
             self.inner.unary(req, path, codec).await
         }
+        /// Resumes a ledger whose database was set back: recovers the missing entries from the bus, or continues under another origin.
+        /// For administrators.
+        pub async fn resume_ledger(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/ResumeLedger",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "ResumeLedger"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reports a checkpoint that appears to contradict the ledger. It must be signed by a key of the ledger; anyone may report it.
+        pub async fn report_contradiction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ReportContradictionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ReportContradictionResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/ReportContradiction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mesh.ledger.v1.ProofService", "ReportContradiction"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1089,9 +1150,34 @@ pub mod proof_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::RotateKeyResponse>,
             tonic::Status,
         >;
+        /// Resumes a ledger whose database was set back: recovers the missing entries from the bus, or continues under another origin.
+        /// For administrators.
+        async fn resume_ledger(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Reports a checkpoint that appears to contradict the ledger. It must be signed by a key of the ledger; anyone may report it.
+        async fn report_contradiction(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ReportContradictionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ReportContradictionResponse,
+            >,
+            tonic::Status,
+        >;
     }
     /// What proves that the ledger was not changed; the REST twins are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
-    /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency` and `/v1/ledger/keys`.
+    /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency`, `/v1/ledger/keys`, `/v1/ledger/resume` and `/v1/ledger/contradictions`.
     #[derive(Debug)]
     pub struct ProofServiceServer<T> {
         inner: Arc<T>,
@@ -1442,6 +1528,103 @@ pub mod proof_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RotateKeySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/ResumeLedger" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeLedgerSvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerRequest,
+                    > for ResumeLedgerSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ResumeLedgerRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::resume_ledger(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeLedgerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/ReportContradiction" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReportContradictionSvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::ReportContradictionRequest,
+                    > for ReportContradictionSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ReportContradictionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ReportContradictionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::report_contradiction(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReportContradictionSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -479,6 +479,52 @@ pub struct RotateKeyResponse {
     #[prost(message, optional, tag = "2")]
     pub checkpoint: ::core::option::Option<Checkpoint>,
 }
+/// How to resume a ledger whose database was set back. Without `new_origin`, the missing entries are recovered from the bus.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeLedgerRequest {
+    /// Signed note of the checkpoint up to which entries are recovered. Empty for the newest known one; empty with `new_origin`.
+    #[prost(string, tag = "1")]
+    pub checkpoint: ::prost::alloc::string::String,
+    /// Continues under this origin with the existing entries; entries signed only under the former origin are lost. Empty to recover them.
+    #[prost(string, tag = "2")]
+    pub new_origin: ::prost::alloc::string::String,
+    /// Reason for the new origin, recorded in the ledger. Empty without `new_origin`.
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// Result of resuming a ledger.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeLedgerResponse {
+    /// Origin of the ledger from now on.
+    #[prost(string, tag = "1")]
+    pub origin: ::prost::alloc::string::String,
+    /// Number of entries before.
+    #[prost(uint64, tag = "2")]
+    pub from_size: u64,
+    /// Number of entries now.
+    #[prost(uint64, tag = "3")]
+    pub to_size: u64,
+    /// Signed note of the checkpoint of `to_size` entries.
+    #[prost(string, tag = "4")]
+    pub checkpoint: ::prost::alloc::string::String,
+}
+/// A checkpoint that appears to contradict the ledger.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportContradictionRequest {
+    /// The signed note.
+    #[prost(string, tag = "1")]
+    pub checkpoint: ::prost::alloc::string::String,
+}
+/// Whether the ledger contradicts a checkpoint.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportContradictionResponse {
+    /// True if the ledger contradicts it. An audit entry of kind `history` records the contradiction.
+    #[prost(bool, tag = "1")]
+    pub contradicted: bool,
+    /// The contradiction. Empty if there is none.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
 /// What to tell once more, and to whom.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StartReplayRequest {
@@ -4868,6 +4914,483 @@ impl<'de> serde::Deserialize<'de> for Replay {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.Replay", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ReportContradictionRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.checkpoint.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ReportContradictionRequest", len)?;
+        if !self.checkpoint.is_empty() {
+            struct_ser.serialize_field("checkpoint", &self.checkpoint)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ReportContradictionRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "checkpoint",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Checkpoint,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ReportContradictionRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ReportContradictionRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ReportContradictionRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut checkpoint__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ReportContradictionRequest {
+                    checkpoint: checkpoint__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ReportContradictionRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ReportContradictionResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.contradicted {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ReportContradictionResponse", len)?;
+        if self.contradicted {
+            struct_ser.serialize_field("contradicted", &self.contradicted)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ReportContradictionResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "contradicted",
+            "reason",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Contradicted,
+            Reason,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "contradicted" => Ok(GeneratedField::Contradicted),
+                            "reason" => Ok(GeneratedField::Reason),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ReportContradictionResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ReportContradictionResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ReportContradictionResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut contradicted__ = None;
+                let mut reason__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Contradicted => {
+                            if contradicted__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("contradicted"));
+                            }
+                            contradicted__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ReportContradictionResponse {
+                    contradicted: contradicted__.unwrap_or_default(),
+                    reason: reason__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ReportContradictionResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ResumeLedgerRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.checkpoint.is_empty() {
+            len += 1;
+        }
+        if !self.new_origin.is_empty() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ResumeLedgerRequest", len)?;
+        if !self.checkpoint.is_empty() {
+            struct_ser.serialize_field("checkpoint", &self.checkpoint)?;
+        }
+        if !self.new_origin.is_empty() {
+            struct_ser.serialize_field("newOrigin", &self.new_origin)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ResumeLedgerRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "checkpoint",
+            "new_origin",
+            "newOrigin",
+            "reason",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Checkpoint,
+            NewOrigin,
+            Reason,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            "newOrigin" | "new_origin" => Ok(GeneratedField::NewOrigin),
+                            "reason" => Ok(GeneratedField::Reason),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ResumeLedgerRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ResumeLedgerRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ResumeLedgerRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut checkpoint__ = None;
+                let mut new_origin__ = None;
+                let mut reason__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::NewOrigin => {
+                            if new_origin__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("newOrigin"));
+                            }
+                            new_origin__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ResumeLedgerRequest {
+                    checkpoint: checkpoint__.unwrap_or_default(),
+                    new_origin: new_origin__.unwrap_or_default(),
+                    reason: reason__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ResumeLedgerRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ResumeLedgerResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.origin.is_empty() {
+            len += 1;
+        }
+        if self.from_size != 0 {
+            len += 1;
+        }
+        if self.to_size != 0 {
+            len += 1;
+        }
+        if !self.checkpoint.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ResumeLedgerResponse", len)?;
+        if !self.origin.is_empty() {
+            struct_ser.serialize_field("origin", &self.origin)?;
+        }
+        if self.from_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSize", ToString::to_string(&self.from_size).as_str())?;
+        }
+        if self.to_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toSize", ToString::to_string(&self.to_size).as_str())?;
+        }
+        if !self.checkpoint.is_empty() {
+            struct_ser.serialize_field("checkpoint", &self.checkpoint)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ResumeLedgerResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "origin",
+            "from_size",
+            "fromSize",
+            "to_size",
+            "toSize",
+            "checkpoint",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Origin,
+            FromSize,
+            ToSize,
+            Checkpoint,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "origin" => Ok(GeneratedField::Origin),
+                            "fromSize" | "from_size" => Ok(GeneratedField::FromSize),
+                            "toSize" | "to_size" => Ok(GeneratedField::ToSize),
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ResumeLedgerResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ResumeLedgerResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ResumeLedgerResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut origin__ = None;
+                let mut from_size__ = None;
+                let mut to_size__ = None;
+                let mut checkpoint__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Origin => {
+                            if origin__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("origin"));
+                            }
+                            origin__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::FromSize => {
+                            if from_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSize"));
+                            }
+                            from_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToSize => {
+                            if to_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toSize"));
+                            }
+                            to_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ResumeLedgerResponse {
+                    origin: origin__.unwrap_or_default(),
+                    from_size: from_size__.unwrap_or_default(),
+                    to_size: to_size__.unwrap_or_default(),
+                    checkpoint: checkpoint__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ResumeLedgerResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for RotateKeyRequest {

@@ -15,6 +15,7 @@ use mesh_api::ledger::proof_service_client::ProofServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::ledger::v1::{
     GetCheckpointRequest, ProveConsistencyRequest, ProveInclusionRequest,
+    ReportContradictionRequest, ResumeLedgerRequest,
 };
 use mesh_runtime::api::Caller;
 use mesh_testkit::NatsServer;
@@ -289,6 +290,19 @@ async fn proofs_hold_for_another_implementation(database: Database) {
     };
     assert_eq!(
         grpc.prove_inclusion(request).await.unwrap_err().code(),
+        tonic::Code::InvalidArgument
+    );
+    // The caller is no administrator.
+    let request = ResumeLedgerRequest::default();
+    assert_eq!(
+        grpc.resume_ledger(request).await.unwrap_err().code(),
+        tonic::Code::PermissionDenied
+    );
+    let request = ReportContradictionRequest {
+        checkpoint: "no note".into(),
+    };
+    assert_eq!(
+        grpc.report_contradiction(request).await.unwrap_err().code(),
         tonic::Code::InvalidArgument
     );
 }

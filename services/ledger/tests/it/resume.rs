@@ -4,13 +4,18 @@
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::note::PublicKey;
 use ledger::{TrustAnchors, VerifyError, verify_database_with, verify_everything};
+use mesh_api::ledger::proof_service_client::ProofServiceClient;
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
+use mesh_events::proto::mesh::ledger::v1::{
+    ReportContradictionRequest, ReportContradictionResponse, ResumeLedgerRequest,
+};
 use mesh_events::{EventType, subject};
 use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, wait_until};
 use prost::Message as _;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::support::{DEADLINE, Database, Process, audit_entry, bus, on_both};
 
@@ -233,13 +238,20 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
             problem(process).await.contains("smesh ledger resume")
         })
         .await;
-    let wanted = json!({ "checkpoint": kept });
-    let resumed = process.post("/v1/ledger/resume", &wanted).await.unwrap();
-    assert_eq!(
-        (&resumed["from"], &resumed["to"]),
-        (&json!(10), &json!(65)),
-        "{resumed}"
+    let mut grpc = ProofServiceClient::new(process.channel().await);
+    let request = ResumeLedgerRequest {
+        checkpoint: kept.clone(),
+        ..ResumeLedgerRequest::default()
+    };
+    let resumed = grpc.resume_ledger(request).await.unwrap().into_inner();
+    assert_eq!((resumed.from_size, resumed.to_size), (10, 65));
+    assert!(
+        Checkpoint::unverified(&resumed.checkpoint).unwrap().size >= 65,
+        "{resumed:?}"
     );
+    let request = ReportContradictionRequest { checkpoint: kept };
+    let seen = grpc.report_contradiction(request).await.unwrap();
+    assert_eq!(seen.into_inner(), ReportContradictionResponse::default());
     until_ready(&process).await;
 }
 
@@ -270,6 +282,14 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     let seen = json!({ "checkpoint": lost.kept });
     let seen = post(&lost.process, "/v1/ledger/contradictions", seen).await;
     assert_eq!(seen["contradicted"], true, "{seen}");
+    let mut grpc = ProofServiceClient::new(lost.process.channel().await);
+    let request = ReportContradictionRequest {
+        checkpoint: lost.kept.clone(),
+    };
+    let by_grpc = grpc.report_contradiction(request).await.unwrap();
+    let by_grpc = by_grpc.into_inner();
+    assert!(by_grpc.contradicted);
+    assert_eq!(by_grpc.reason, seen["reason"]);
     let metrics = lost.process.get("/metrics").await.unwrap();
     assert!(
         metrics.contains("ledger_contradictions_total "),
@@ -280,6 +300,14 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     let wanted = json!({ "new_origin": former, "reason": "the disk" });
     let refused = post(&lost.process, "/v1/ledger/resume", wanted).await;
     assert_eq!(refused["status"], 409, "{refused}");
+    let request = ResumeLedgerRequest {
+        new_origin: former.clone(),
+        reason: "the disk".into(),
+        ..ResumeLedgerRequest::default()
+    };
+    let by_grpc = grpc.resume_ledger(request).await.unwrap_err();
+    assert_eq!(by_grpc.code(), Code::FailedPrecondition);
+    assert_eq!(refused["detail"], by_grpc.message());
     let wanted = json!({ "new_origin": "example.org/second", "reason": "the disk" });
     let begun = post(&lost.process, "/v1/ledger/resume", wanted).await;
     assert_eq!(begun["to"], lost.before + 1, "{begun}");

@@ -182,6 +182,33 @@ async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
         .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_hangs_does_not_hold_up_a_stop_during_the_start() {
+    // Less than the time limit of a connection.
+    const DEADLINE: Duration = Duration::from_secs(4);
+    let postgres = Postgres::start().await;
+    let nats = NatsServer::start().await;
+    let url = postgres.create_database();
+    let paused = postgres.pause();
+    let deadline = "drain_deadline = \"4s\"\n";
+    let mut process = Process::spawn_with(&nats, &url, deadline, "");
+    let pid = process.pid();
+    process
+        .until("it handles SIGTERM", async |_| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+            let caught = status.ok().and_then(|status| {
+                let line = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("SigCgt:"))?;
+                u64::from_str_radix(line.trim(), 16).ok()
+            });
+            caught.is_some_and(|caught| caught & 1 << (15 - 1) != 0)
+        })
+        .await;
+    process.stop_within(DEADLINE).await;
+    drop(paused);
+}
+
 /// Appends `count` entries with some content.
 async fn append(database: &Database, count: u32) {
     let store: Store = database.store().await;

@@ -9,13 +9,15 @@ use mesh_api::ledger::proof_service_server::{ProofService, ProofServiceServer, S
 use mesh_events::proto::mesh::ledger::v1::{
     Checkpoint, GetCheckpointRequest, GetCheckpointResponse, ListCheckpointsRequest,
     ListCheckpointsResponse, ListKeysRequest, ListKeysResponse, ProveConsistencyRequest,
-    ProveConsistencyResponse, ProveInclusionRequest, ProveInclusionResponse, RotateKeyRequest,
-    RotateKeyResponse, SigningKey,
+    ProveConsistencyResponse, ProveInclusionRequest, ProveInclusionResponse,
+    ReportContradictionRequest, ReportContradictionResponse, ResumeLedgerRequest,
+    ResumeLedgerResponse, RotateKeyRequest, RotateKeyResponse, SigningKey,
 };
 use mesh_events::timestamp;
 use mesh_runtime::api::grpc::{caller, internal};
 use tonic::{Request, Response, Status};
 
+use super::recovery::ResumeJson;
 use super::{CheckpointId, KeyInfo, ProofError, Proofs, invalid};
 use crate::api::unavailable;
 use crate::domain::checkpoint::StoredCheckpoint;
@@ -121,6 +123,47 @@ impl ProofService for Adapter {
             checkpoint: signed.map(checkpoint),
         }))
     }
+
+    async fn resume_ledger(
+        &self,
+        request: Request<ResumeLedgerRequest>,
+    ) -> Result<Response<ResumeLedgerResponse>, Status> {
+        let caller = caller(&request)?;
+        let requested = request.into_inner();
+        let requested = ResumeJson {
+            checkpoint: given(requested.checkpoint),
+            new_origin: given(requested.new_origin),
+            reason: given(requested.reason),
+        };
+        let proofs = Arc::clone(&self.0);
+        // Spawned, so that it continues if the client disconnects.
+        let resumed = tokio::spawn(async move { proofs.resume(&caller, requested).await }).await;
+        let resumed = resumed.map_err(|error| internal(&error))?;
+        let resumed = resumed.map_err(status)?;
+        Ok(Response::new(ResumeLedgerResponse {
+            origin: resumed.origin,
+            from_size: resumed.from,
+            to_size: resumed.to,
+            checkpoint: resumed.checkpoint,
+        }))
+    }
+
+    async fn report_contradiction(
+        &self,
+        request: Request<ReportContradictionRequest>,
+    ) -> Result<Response<ReportContradictionResponse>, Status> {
+        caller(&request)?;
+        let note = request.into_inner().checkpoint;
+        let reason = self.0.contradicted_by(&note).await.map_err(status)?;
+        Ok(Response::new(ReportContradictionResponse {
+            contradicted: reason.is_some(),
+            reason: reason.unwrap_or_default(),
+        }))
+    }
+}
+
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
 }
 
 fn checkpoint(stored: StoredCheckpoint) -> Checkpoint {

@@ -1,4 +1,4 @@
-//! REST: `/v1/ledger/resume` and `/v1/ledger/contradictions`, to recover the history and to report
+//! `/v1/ledger/resume` and `/v1/ledger/contradictions`, to recover the history and to report
 //! contradicting checkpoints.
 
 use std::sync::Arc;
@@ -30,11 +30,11 @@ pub(super) fn router(proofs: Arc<Proofs>) -> Router {
 #[schema(as = ResumeRequest)]
 pub(in crate::api) struct ResumeJson {
     /// Signed note of the checkpoint up to which entries are recovered. Default: the newest known one. Not with `new_origin`.
-    checkpoint: Option<String>,
+    pub(super) checkpoint: Option<String>,
     /// Continues under this origin with the existing entries. Entries signed only under the former origin are lost.
-    new_origin: Option<String>,
+    pub(super) new_origin: Option<String>,
     /// Reason for the new origin, recorded in the ledger.
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
 }
 
 /// Result of resuming a ledger.
@@ -42,13 +42,13 @@ pub(in crate::api) struct ResumeJson {
 #[schema(as = Resumed)]
 pub(in crate::api) struct ResumedJson {
     /// Origin of the ledger from now on.
-    origin: String,
+    pub(super) origin: String,
     /// Number of entries before.
-    from: u64,
+    pub(super) from: u64,
     /// Number of entries now.
-    to: u64,
+    pub(super) to: u64,
     /// Signed note of the checkpoint of `to` entries.
-    checkpoint: String,
+    pub(super) checkpoint: String,
 }
 
 /// A checkpoint that appears to contradict the ledger.
@@ -124,7 +124,7 @@ fn read<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Problem> {
 }
 
 impl Proofs {
-    async fn resume(
+    pub(super) async fn resume(
         &self,
         caller: &Caller,
         requested: ResumeJson,
@@ -177,7 +177,7 @@ impl Proofs {
         })
     }
 
-    async fn contradicted_by(&self, note: &str) -> Result<Option<String>, ProofError> {
+    pub(super) async fn contradicted_by(&self, note: &str) -> Result<Option<String>, ProofError> {
         match self.checkpointer.contradicted_by(note).await {
             Err(Error::NotResumed(why)) => Err(invalid("checkpoint", why)),
             result => Ok(result?),

@@ -64,7 +64,7 @@ impl Poller {
     fn reading(&self, record: &JobRecord, changed: &ChangedJobs) -> Option<TracedObservation> {
         let observation = Observation::from_controller(&self.collector.cluster, record)?;
         Some(TracedObservation {
-            digest: changed.digest(observation.raw_id, observation.run.submit_time),
+            digest: changed.digest(&observation),
             ..TracedObservation::new(observation)
         })
     }

@@ -4,19 +4,47 @@ use std::collections::{BTreeSet, HashMap};
 
 use mesh_events::RunKey;
 use slurm_client::{ArrayTasks, QueueListing, QueueRow};
-use slurm_types::JobId;
+use slurm_types::{JobBaseState, JobId, Reason, ReasonClass};
 
 use crate::collector::MAX_CLOCK_SKEW_SECS;
-use crate::domain::RunStore;
+use crate::domain::{Observation, RunStore};
 
 /// Maximum number of missing jobs that are read by id per poll. Others wait for the next one.
 pub(super) const MAX_MISSING_PER_POLL: usize = 1_000;
 
+/// Digest that no row has, so that the record is read again.
+const NO_DIGEST: u64 = 0;
+
 /// Jobs whose full records are to be read, in the order in which they are applied.
 pub(super) struct ChangedJobs {
     pub(super) order: Vec<JobId>,
-    /// Digests of their rows, by Slurm's job id and submit time.
-    digests: Vec<(u32, i64, u64)>,
+    /// Their rows, by Slurm's job id and submit time.
+    rows: Vec<ChangedRow>,
+}
+
+/// The part of a row with which its record is compared.
+struct ChangedRow {
+    raw_id: u32,
+    submit_time: i64,
+    digest: u64,
+    held: bool,
+    class: ReasonClass,
+}
+
+impl ChangedRow {
+    fn of(row: &QueueRow) -> Option<Self> {
+        Some(Self {
+            raw_id: row.job_id.get(),
+            submit_time: row.submit?.as_secs(),
+            digest: row.digest,
+            held: row.state == Some(JobBaseState::Pending) && row.priority == Some(0),
+            class: Reason::lookup(&row.reason).class(),
+        })
+    }
+
+    const fn key(&self) -> (u32, i64) {
+        (self.raw_id, self.submit_time)
+    }
 }
 
 impl ChangedJobs {
@@ -26,21 +54,23 @@ impl ChangedJobs {
             let task = row.array_tasks.as_deref().and_then(ArrayTasks::task);
             (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
         });
-        let digest = |row: &&QueueRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
-        let mut digests: Vec<_> = rows.iter().filter_map(digest).collect();
-        digests.sort_unstable();
+        let mut changed: Vec<_> = rows.iter().filter_map(|row| ChangedRow::of(row)).collect();
+        changed.sort_unstable_by_key(ChangedRow::key);
         Self {
             order: rows.into_iter().map(|row| row.job_id).collect(),
-            digests,
+            rows: changed,
         }
     }
 
-    pub(super) fn digest(&self, raw_id: u32, submit_time: i64) -> Option<u64> {
-        let place = |(id, submit, _): &(u32, i64, u64)| (*id, *submit);
-        let at = self
-            .digests
-            .binary_search_by_key(&(raw_id, submit_time), place);
-        at.ok().map(|at| self.digests[at].2)
+    /// Returns the digest of the row of a record that was read after it. A job that was released or held in between may have the row's state
+    /// again at the next poll. Its row is unchanged then, and must be read all the same.
+    pub(super) fn digest(&self, observation: &Observation) -> Option<u64> {
+        let key = (observation.raw_id, observation.run.submit_time);
+        let at = self.rows.binary_search_by_key(&key, ChangedRow::key).ok()?;
+        let row = &self.rows[at];
+        let agrees = !observation.waiting()
+            || (row.held, row.class) == (observation.held, observation.class);
+        Some(if agrees { row.digest } else { NO_DIGEST })
     }
 }
 
@@ -163,7 +193,75 @@ pub(super) fn arrays(run_store: &RunStore, listing: &QueueListing) -> Vec<OpenAr
 
 #[cfg(test)]
 mod tests {
+    use slurm_client::JobRecord;
+    use slurm_types::{JobState, UnixTime};
+
     use super::*;
+    use crate::domain::RunState;
+
+    /// A row of squeue, and the record that scontrol prints for such a row.
+    fn row_and_record(priority: u32, reason: &str) -> (QueueRow, Observation) {
+        let (job_id, submit) = (JobId::new(7), Some(UnixTime::from_secs(100)));
+        let row = QueueRow {
+            job_id: job_id.unwrap(),
+            array_job_id: None,
+            array_tasks: None,
+            het_job_id: None,
+            het_job_offset: None,
+            state: Some(JobBaseState::Pending),
+            submit,
+            start: None,
+            priority: Some(priority),
+            partition: "p".into(),
+            user: "alice".into(),
+            has_nodes: false,
+            reason: reason.into(),
+            digest: 10 + u64::from(priority),
+        };
+        let record = JobRecord {
+            job_id,
+            submit,
+            state: JobState::parse("PENDING"),
+            priority: Some(priority),
+            reason: reason.to_owned(),
+            ..JobRecord::default()
+        };
+        (row, Observation::from_controller("c", &record).unwrap())
+    }
+
+    fn listing(row: &QueueRow) -> QueueListing {
+        QueueListing {
+            started_at: UnixTime::from_secs(200),
+            rows: vec![row.clone()],
+            unread_lines: 0,
+        }
+    }
+
+    #[test]
+    fn a_row_is_read_again_if_its_record_was_of_another_hold_or_reason() {
+        let held = || row_and_record(0, "JobHeldUser");
+        let released = || row_and_record(1, "Priority");
+        let waits = || row_and_record(1, "Resources");
+        let read_again = |(row, _): (QueueRow, Observation),
+                          (_, record): (QueueRow, Observation)| {
+            let mut run_store = RunStore::default();
+            let listing = listing(&row);
+            let read = changed(&run_store, &listing);
+            assert_eq!(read.order, [row.job_id]);
+            let state = RunState {
+                digest: read.digest(&record).unwrap(),
+                ..RunState::new(&record)
+            };
+            run_store.put(record.run, state);
+            !changed(&run_store, &listing).order.is_empty()
+        };
+        assert!(!read_again(held(), held()));
+        assert!(!read_again(released(), released()));
+        // Released between the poll and the read, and held again before the next poll.
+        assert!(read_again(held(), released()));
+        assert!(read_again(released(), held()));
+        assert!(read_again(released(), waits()));
+    }
 
     #[test]
     fn every_missing_job_gets_its_turn() {

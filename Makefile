@@ -65,7 +65,7 @@ bench: ## the benchmarks, as ratios to raw limits of the same run (release profi
 	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
 
 bench-large: ## the benchmark of a ledger with 10 million events, on SQLite and PostgreSQL (30 GB of disk while it runs)
-	$(MAKE) bench BENCH="--only history --history 10000000 $(BENCH)"
+	$(MAKE) bench BENCH="--only history --history 10000000 --rounds 1 $(BENCH)"
 
 fuzz: ## the parsers against random input, a minute for each target (FUZZ_SECONDS; FUZZ='text types')
 	scripts/fuzz $(FUZZ)

@@ -11,7 +11,7 @@ pub mod past;
 mod queries;
 mod raw;
 mod size;
-mod verify;
+pub mod verify;
 
 use crate::Arguments;
 use crate::report::Section;

@@ -11,7 +11,7 @@
 //! - [`catch_up`]: ingest with a day that only accounting knows.
 //! - [`controller`]: load on slurmctld with and without `smesh up`.
 //! - [`ledger`]: durable appends, compared with a raw insert of the same rows, and a single fact, compared with a commit of one row.
-//! - [`ledger::past`]: a ledger with a million events: verifying, queries by every filter, an export.
+//! - [`ledger::past`]: a ledger with a million events: verifying, compared with a bare read of its rows; queries by every filter; an export.
 //!
 //! `make bench` builds the programs and runs this. `benches/README.md` explains the results. Nothing here asserts a time, because
 //! results of a shared machine need interpretation. A lost or duplicated event is an error with exit status 1.
@@ -84,7 +84,13 @@ pub(crate) struct Arguments {
     /// Store that ledger only in this database [default: measure both].
     #[arg(long, value_enum)]
     database: Option<ledger::database::Kind>,
-    /// Number of rounds of publishing and of appending. The median is reported.
+    /// Use this ledger (like `ledger.db.url`) and leave it there. It is filled if it has no entries.
+    #[arg(long, requires = "database")]
+    ledger: Option<String>,
+    /// Do only this with `--ledger`, and print what it took: the benchmark starts itself with it, to choose the cores.
+    #[arg(long, hide = true, value_enum, requires = "ledger")]
+    alone: Option<ledger::verify::Work>,
+    /// Number of rounds of publishing, appending and verifying. The median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 }
@@ -99,6 +105,8 @@ enum Part {
     Memory,
     Publish,
     Ledger,
+    /// Only the first step of `history`.
+    Verify,
     History,
     Queue,
     CatchUp,
@@ -112,6 +120,9 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
+    if let (Some(work), Some(url)) = (arguments.alone, &arguments.ledger) {
+        return runtime.block_on(ledger::verify::alone(work, url));
+    }
     let report = runtime.block_on(measure(&arguments))?;
     println!(
         "{}",
@@ -158,8 +169,10 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
             .into_iter()
             .for_each(&mut add);
     }
-    if selected(Part::History) {
-        ledger::past::measure(arguments)
+    // A verification is part of the history.
+    let history = selected(Part::History);
+    if history || selected(Part::Verify) {
+        ledger::past::measure(arguments, history)
             .await?
             .into_iter()
             .for_each(&mut add);

@@ -22,8 +22,13 @@ const AHEAD: usize = 4;
 /// Note for readers of the report.
 pub const NOTE: &str = "filled in batches of 1,000, the indexes for queries made afterwards";
 
-pub async fn fill(name: &str, location: &Location, count: u32) -> anyhow::Result<[Line; 2]> {
+/// Fills a ledger that has no entries.
+pub async fn fill(name: &str, location: &Location, count: u32) -> anyhow::Result<Vec<Line>> {
     let store = Store::open(location, 1).await?;
+    if store.head().await?.seq > 0 {
+        store.close().await;
+        return Ok(Vec::new());
+    }
     let mut tables = Tables::open(location).await?;
     let indexes = tables.drop_indexes().await?;
     let start = Instant::now();
@@ -40,7 +45,7 @@ pub async fn fill(name: &str, location: &Location, count: u32) -> anyhow::Result
     let start = Instant::now();
     tables.create(indexes).await?;
     tables.close().await?;
-    Ok([
+    Ok(vec![
         Line::value(format!("{name}: made and appended"), "facts/s", rate),
         Line::value(
             format!("{name}: indexes for queries made"),

@@ -3,11 +3,13 @@
 //! - [`Location`]: the database address in the configuration.
 //! - [`sqlite`], [`postgres`]: open pools with durable commits, and run migrations.
 //! - [`pool`], [`sql`]: connections and statements for both dialects, and bulk statements.
+//! - [`cells`]: rows of results with millions of rows.
 //! - [`damage`]: detects damaged SQLite files and recovers their readable rows.
 //!
 //! Tables and queries belong to the services.
 
 mod bulk;
+pub mod cells;
 pub mod damage;
 pub mod error;
 pub mod location;

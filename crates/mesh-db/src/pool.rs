@@ -108,6 +108,21 @@ impl Connection {
         })
     }
 
+    /// Interrupts queries on SQLite once the condition holds, even if their caller is gone. On
+    /// PostgreSQL closing the connection ends them.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub async fn interrupt_when(
+        &mut self,
+        condition: impl Fn() -> bool + Send + 'static,
+    ) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(connection) => crate::sqlite::interrupt_when(connection, condition).await,
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
     /// Closes the connection when it is dropped, instead of returning it to the pool.
     pub fn close_on_drop(&mut self) {
         match self {

@@ -127,6 +127,12 @@ impl Sql {
         self
     }
 
+    /// Appends another part of the statement.
+    pub(crate) fn followed_by(mut self, rest: Self) -> Self {
+        self.pieces.extend(rest.pieces);
+        self
+    }
+
     /// Appends a placeholder and binds the value.
     #[must_use]
     pub fn bind(mut self, value: impl Into<Value>) -> Self {

@@ -91,8 +91,16 @@ async fn limit(
     query_timeout: Duration,
 ) -> Result<(), sqlx::Error> {
     let end = Instant::now() + query_timeout;
+    interrupt_when(connection, move || Instant::now() >= end).await
+}
+
+/// Interrupts queries once the condition holds.
+pub(crate) async fn interrupt_when(
+    connection: &mut SqliteConnection,
+    condition: impl Fn() -> bool + Send + 'static,
+) -> Result<(), sqlx::Error> {
     let mut handle = connection.lock_handle().await?;
-    handle.set_progress_handler(PROGRESS_INSTRUCTIONS, move || Instant::now() < end);
+    handle.set_progress_handler(PROGRESS_INSTRUCTIONS, move || !condition());
     Ok(())
 }
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use mesh_db::cells::CellRow;
 use mesh_db::pool::{Conn, Transaction};
-use mesh_db::sql::{Column, Row};
+use mesh_db::sql::Column;
 
 use crate::domain::nodes::NodeBlocks;
 use crate::domain::record::{IndexColumns, Record};
@@ -14,28 +15,59 @@ use crate::domain::record::{IndexColumns, Record};
 /// SQLite allows 32,766 values per statement.
 const MAX_INSERT_BLOCKS: usize = 10_000;
 
-/// The columns read by [`matches`], after `seq` and `recorded_at`.
-pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
-     subject, email, account, partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at";
+/// The columns read by [`matches`].
+pub(super) const COLUMNS: [&str; 23] = [
+    "seq",
+    "recorded_at",
+    "cluster",
+    "category",
+    "type",
+    "job_id",
+    "array_job_id",
+    "task_id",
+    "het_job_id",
+    "het_offset",
+    "run",
+    "user_name",
+    "subject",
+    "email",
+    "account",
+    "partition",
+    "node",
+    "name",
+    "wait_seconds",
+    "cost_micros",
+    "currency",
+    "occurred_at",
+    "observed_at",
+];
 const COLUMNS_BEFORE_CLUSTER: usize = 2;
 
 /// True if the row and the node blocks match the body. An unreadable row never matches.
-pub(super) fn matches(row: Option<&Row>, blocks: &[Row], subject: &[u8], body: &[u8]) -> bool {
+pub(super) fn matches<'a>(
+    row: Option<CellRow<'_>>,
+    blocks: impl ExactSizeIterator<Item = CellRow<'a>>,
+    subject: &[u8],
+    body: &[u8],
+) -> bool {
     let subject = String::from_utf8_lossy(subject);
     let Ok(record) = Record::stored(&subject, Bytes::copy_from_slice(body)) else {
         // An unreadable body has no index rows.
-        return row.is_none() && blocks.is_empty();
+        return row.is_none() && blocks.len() == 0;
     };
     row.is_some_and(|row| columns_match(row, &record).unwrap_or_default())
         && blocks_match(blocks, &record.index.nodes).unwrap_or_default()
 }
 
-fn columns_match(row: &Row, record: &Record) -> Result<bool, sqlx::Error> {
+fn columns_match(row: CellRow<'_>, record: &Record) -> Result<bool, sqlx::Error> {
     let place = Cell::new(COLUMNS_BEFORE_CLUSTER);
     // In the order of `COLUMNS`.
     let at = || place.replace(place.get() + 1);
-    let text = |expected: Option<&str>| row.at(at()).map(|found: Option<&str>| found == expected);
-    let big = |expected: Option<i64>| row.at(at()).map(|found: Option<i64>| found == expected);
+    let text = |expected: Option<&str>| {
+        let found = row.bytes(at())?;
+        Ok::<_, sqlx::Error>(found == expected.map(str::as_bytes))
+    };
+    let big = |expected: Option<i64>| row.int(at()).map(|found| found == expected);
     let number = |expected: Option<u32>| big(expected.map(i64::from));
     let time = |expected: DateTime<Utc>| big(Some(expected.timestamp_micros()));
     let index = &record.index;
@@ -63,10 +95,17 @@ fn columns_match(row: &Row, record: &Record) -> Result<bool, sqlx::Error> {
 }
 
 /// The second column of each row is its block.
-fn blocks_match(rows: &[Row], nodes: &NodeBlocks) -> Result<bool, sqlx::Error> {
-    let found: BTreeSet<&[u8]> = rows.iter().map(|row| row.at(1)).collect::<Result<_, _>>()?;
-    let expected = nodes.blocks.iter().map(String::as_bytes);
-    Ok(rows.len() == nodes.blocks.len() && found.into_iter().eq(expected))
+fn blocks_match<'a>(
+    rows: impl ExactSizeIterator<Item = CellRow<'a>>,
+    nodes: &NodeBlocks,
+) -> Result<bool, sqlx::Error> {
+    if rows.len() != nodes.blocks.len() {
+        return Ok(false);
+    }
+    let found = rows.map(|row| row.bytes(1));
+    let found: BTreeSet<Option<&[u8]>> = found.collect::<Result<_, _>>()?;
+    let expected = nodes.blocks.iter().map(|block| Some(block.as_bytes()));
+    Ok(found.into_iter().eq(expected))
 }
 
 pub(super) struct IndexRow<'a> {

@@ -50,8 +50,8 @@ pub(super) fn dropping(options: &PgConnectOptions) -> Pool {
 }
 
 /// Creates a read-only pool for verification.
-pub(super) fn only_reading(options: &PgConnectOptions) -> Pool {
-    readers(NAME, options, 1, VERIFY_TIMEOUT)
+pub(super) fn only_reading(options: &PgConnectOptions, connections: u32) -> Pool {
+    readers(NAME, options, connections, VERIFY_TIMEOUT)
 }
 
 /// Creates the partitions of payloads ahead of time.

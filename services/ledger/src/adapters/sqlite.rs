@@ -53,7 +53,7 @@ pub(super) async fn empty_log(pool: &SqlitePool) -> Result<(), sqlx::Error> {
 }
 
 /// Creates a read-only pool for an existing file.
-pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {
+pub(super) fn only_reading(path: &Path, connections: u32) -> Result<Pool, Error> {
     if !path.exists() {
         return Err(Error::NotThere(path.to_owned()));
     }
@@ -62,7 +62,7 @@ pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {
         .read_only(true)
         .busy_timeout(BUSY_TIMEOUT);
     let pool = SqlitePoolOptions::new()
-        .max_connections(1)
+        .max_connections(connections)
         .connect_lazy_with(options);
     Ok(Pool::Sqlite(pool))
 }

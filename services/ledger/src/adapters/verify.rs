@@ -1,4 +1,5 @@
-//! Verifies a database page by page, so memory does not grow with the ledger.
+//! Verifies a database page by page, so memory does not grow with the ledger. Pages are read and
+//! compared in parallel; only chain and tree are computed in order.
 
 mod archives;
 mod checkpoints;
@@ -17,9 +18,9 @@ use mesh_db::sql::Sql;
 use self::archives::{ArchiveVerifier, ArchivedIdVerifier};
 use self::checkpoints::CheckpointVerifier;
 pub use self::data_class::PUBLISHED;
-use self::database::Integrity;
+use self::database::{Integrity, IntegrityCheck};
 pub use self::outcome::{Class, TrustAnchors, VerifyError, VerifyProgress, VerifyReport};
-use self::pages::{PAGE_ENTRIES, PageReader};
+use self::pages::{PageReader, pages_ahead};
 pub(super) use self::rows::payload;
 use self::rows::{stored_archives, stored_keys, stray};
 use super::archive_file::ArchivedPayloads;
@@ -70,7 +71,7 @@ pub async fn verify_everything(
     report
 }
 
-/// A ledger that can be verified several times over one connection.
+/// A ledger that can be verified several times.
 pub struct UnverifiedLedger {
     pool: Pool,
     location: Location,
@@ -82,9 +83,11 @@ impl UnverifiedLedger {
     /// # Errors
     /// If the file does not exist.
     pub fn open(location: &Location) -> Result<Self, VerifyError> {
+        // For the pages, the integrity check and everything else.
+        let connections = u32::try_from(pages_ahead() + 2).unwrap_or(u32::MAX);
         let pool = match location {
-            Location::Sqlite(path) => sqlite::only_reading(path)?,
-            Location::Postgres(options) => postgres::only_reading(options),
+            Location::Sqlite(path) => sqlite::only_reading(path, connections)?,
+            Location::Postgres(options) => postgres::only_reading(options, connections),
         };
         let location = location.clone();
         Ok(Self { pool, location })
@@ -126,7 +129,7 @@ impl UnverifiedLedger {
         })
     }
 
-    /// Closes the connection.
+    /// Closes the connections.
     pub async fn close(self) {
         self.pool.close().await;
     }
@@ -146,7 +149,9 @@ async fn verify(
     let acquired = pool.acquire().await.map_err(open);
     let mut connection = acquired.map_err(Error::Database)?;
     is_a_ledger(&mut connection, location).await?;
-    let verified = verify_rows(&mut connection, trust, progress).await;
+    let mut integrity = IntegrityCheck::start(pool.clone());
+    let verified = verify_rows(pool, &mut connection, &mut integrity, trust, progress).await;
+    integrity.end().await;
     if let Err(VerifyError::Read(Error::Read(_))) = &verified {
         // A column of another type cannot be read at all, so the schema is compared first.
         let difference = schema::difference(&mut connection).await;
@@ -158,7 +163,9 @@ async fn verify(
 }
 
 async fn verify_rows(
+    pool: &Pool,
     connection: &mut Connection,
+    integrity: &mut IntegrityCheck,
     trust: &TrustAnchors,
     mut progress: impl FnMut(VerifyProgress),
 ) -> Result<VerifyReport, VerifyError> {
@@ -173,9 +180,9 @@ async fn verify_rows(
     let mut archives = ArchiveVerifier::default();
     let mut archived_ids = ArchivedIdVerifier::default();
     let mut index_differs = None;
-    let mut pages = PageReader::default();
+    let mut pages = PageReader::new(pool.clone());
     loop {
-        let page = pages.next(connection).await.map_err(Error::Read)?;
+        let page = pages.next().await.map_err(Error::Read)?;
         if page.archived_to > archives.to() {
             archives = ArchiveVerifier::of(stored_archives(connection).await?);
             if verifier.last() == 0 {
@@ -185,8 +192,8 @@ async fn verify_rows(
                 files.know(archives.authentic.clone());
             }
         }
+        let full = page.is_full();
         let head = page.head.ok_or(VerifyError::NoHead)?;
-        let full = page.entries.len() == PAGE_ENTRIES as usize;
         for row in &page.checkpoints {
             verifier.expect(signed.take(row));
         }
@@ -248,7 +255,7 @@ async fn verify_rows(
         if let Some(difference) = schema::difference(connection).await? {
             return Err(VerifyError::Schema(difference));
         }
-        let unasked = match database::integrity(connection).await? {
+        let unasked = match integrity.result().await? {
             Integrity::Whole => None,
             Integrity::Damaged(what) => return Err(VerifyError::Damaged(what)),
             Integrity::Unasked(why) => Some(why),

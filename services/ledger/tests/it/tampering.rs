@@ -3,6 +3,7 @@
 
 mod campaign;
 mod database;
+mod pages;
 mod records;
 
 use std::path::PathBuf;

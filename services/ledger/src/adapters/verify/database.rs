@@ -1,7 +1,11 @@
 //! Integrity check of the database itself: its pages and indexes.
 
-use mesh_db::pool::Connection;
+use std::panic::resume_unwind;
+
+use mesh_db::pool::{Connection, Pool};
 use mesh_db::sql::Sql;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
@@ -15,12 +19,51 @@ pub enum Integrity {
     Unasked(String),
 }
 
-/// Runs the integrity check. SQLite checks the whole file. PostgreSQL checks the indexes of the
-/// ledger's tables, if the extension amcheck is installed.
-pub async fn integrity(connection: &mut Connection) -> Result<Integrity, Error> {
-    match connection {
-        Connection::Sqlite(_) => of_sqlite(connection).await.map_err(Error::Read),
-        Connection::Postgres(_) => of_postgres(connection).await.map_err(Error::Read),
+/// The integrity check, running beside the verification because it is as much work for one core.
+pub struct IntegrityCheck {
+    running: JoinHandle<Result<Integrity, sqlx::Error>>,
+    cancelled: CancellationToken,
+}
+
+impl IntegrityCheck {
+    /// Starts the check. SQLite checks the whole file. PostgreSQL checks the indexes of the
+    /// ledger's tables, if the extension amcheck is installed.
+    pub fn start(pool: Pool) -> Self {
+        let cancelled = CancellationToken::new();
+        let is_cancelled = cancelled.clone();
+        let running = tokio::spawn(async move {
+            let mut connection = pool.acquire().await?;
+            connection.close_on_drop();
+            let interrupt = is_cancelled.clone();
+            connection
+                .interrupt_when(move || interrupt.is_cancelled())
+                .await?;
+            let check = async {
+                match connection {
+                    Connection::Sqlite(_) => of_sqlite(&mut connection).await,
+                    Connection::Postgres(_) => of_postgres(&mut connection).await,
+                }
+            };
+            let cancelled = is_cancelled.run_until_cancelled(check).await;
+            cancelled.unwrap_or_else(|| Ok(Integrity::Unasked("cancelled".to_owned())))
+        });
+        Self { running, cancelled }
+    }
+
+    /// Returns the result.
+    pub async fn result(&mut self) -> Result<Integrity, Error> {
+        match (&mut self.running).await {
+            Ok(result) => result.map_err(Error::Read),
+            Err(error) => resume_unwind(error.into_panic()),
+        }
+    }
+
+    /// Ends the check if it still runs, so that it does not occupy the database.
+    pub async fn end(self) {
+        self.cancelled.cancel();
+        if !self.running.is_finished() {
+            self.running.await.ok();
+        }
     }
 }
 

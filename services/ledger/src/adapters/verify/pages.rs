@@ -1,12 +1,15 @@
-//! Reads the rows to verify, page by page. While all cores hash and compare one page, the next page
-//! is read.
+//! Reads the rows to verify, page by page. Each page is read, hashed and compared by a task of its
+//! own with a connection of its own, and as many pages as there are cores are in work.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::resume_unwind;
-use std::thread;
 
 use ledger_format::file::available_threads;
-use mesh_db::pool::{Access, Connection};
+use mesh_db::cells::{CellRow, Cells};
+use mesh_db::pool::{Access, Pool};
 use mesh_db::sql::{Row, Sql};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::rows::checkpoint;
 use crate::adapters::archives;
@@ -15,7 +18,13 @@ use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::verify::{HashedEntry, StoredEntry, StoredEntryRef, StoredHead};
 
 /// Entries per page.
-pub(super) const PAGE_ENTRIES: i64 = 1000;
+const PAGE_ENTRIES: i64 = 1000;
+
+/// Returns the number of pages in work: one for each core, and one while another one waits for the
+/// database.
+pub(super) fn pages_ahead() -> usize {
+    available_threads() + 1
+}
 
 /// A compared page, with the head from the same snapshot: entries may be appended meanwhile.
 pub(super) struct VerifyPage {
@@ -25,6 +34,17 @@ pub(super) struct VerifyPage {
     pub entries: Vec<VerifiedRow>,
     /// Checkpoints that end with one of these entries. The last page has all remaining ones.
     pub checkpoints: Vec<StoredCheckpoint>,
+}
+
+impl VerifyPage {
+    /// True unless it is the last page.
+    pub const fn is_full(&self) -> bool {
+        self.entries.len() == PAGE_ENTRIES as usize
+    }
+
+    fn last(&self) -> Option<i64> {
+        self.entries.last().map(|entry| entry.hashed.seq)
+    }
 }
 
 pub(super) struct VerifiedRow {
@@ -39,48 +59,88 @@ pub(super) struct VerifiedRow {
 }
 
 /// Reads all pages in order.
-#[derive(Default)]
 pub(super) struct PageReader {
-    /// The next page, prefetched.
-    fetched: Option<Result<FetchedPage, sqlx::Error>>,
+    pool: Pool,
+    /// The last entry of the last page.
+    last: Option<i64>,
+    /// The following pages, if the entries have no holes.
+    ahead: VecDeque<AbortOnDropHandle<Result<VerifyPage, sqlx::Error>>>,
 }
 
 impl PageReader {
-    /// Returns the next page. The last page is not full.
-    pub async fn next(&mut self, connection: &mut Connection) -> Result<VerifyPage, sqlx::Error> {
-        let fetched = match self.fetched.take() {
-            Some(fetched) => fetched?,
-            None => fetch(connection, None).await?,
-        };
-        let after = fetched.is_full().then(|| fetched.last()).flatten();
-        let compared = tokio::task::spawn_blocking(move || fetched.compare());
-        if after.is_some() {
-            // An error in the next page is reported only after this page is verified.
-            self.fetched = Some(fetch(connection, after).await);
-        }
-        match compared.await {
-            Ok(page) => page,
-            Err(error) => resume_unwind(error.into_panic()),
+    pub fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            last: None,
+            ahead: VecDeque::new(),
         }
     }
+
+    /// Returns the next page. The last page is not full.
+    pub async fn next(&mut self) -> Result<VerifyPage, sqlx::Error> {
+        let ahead = match self.ahead.pop_front() {
+            Some(page) => joined(page.await).ok().filter(VerifyPage::is_full),
+            None => None,
+        };
+        let page = match ahead {
+            Some(page) => page,
+            None => {
+                // The first page, the last one, a hole or an error: what follows the last page is
+                // read, wherever it is. No other page is read before the first one, so that all
+                // others know the archives that it knows.
+                self.ahead.clear();
+                read(self.pool.clone(), self.last, None).await?
+            }
+        };
+        self.last = page.last().or(self.last);
+        if let (Some(last), Some(head)) = (self.last, &page.head) {
+            self.read_ahead(last, head.seq);
+        }
+        Ok(page)
+    }
+
+    /// Starts to read full pages up to `head`.
+    fn read_ahead(&mut self, last: i64, head: i64) {
+        while self.ahead.len() < pages_ahead() {
+            let pages = self.ahead.len() as i64;
+            let after = last.saturating_add(pages * PAGE_ENTRIES);
+            let to = after.saturating_add(PAGE_ENTRIES);
+            if to > head {
+                break;
+            }
+            let page = tokio::spawn(read(self.pool.clone(), Some(after), Some(to)));
+            self.ahead.push_back(AbortOnDropHandle::new(page));
+        }
+    }
+}
+
+/// Reads and compares the page of entries after `after`, at most up to `to`.
+async fn read(pool: Pool, after: Option<i64>, to: Option<i64>) -> Result<VerifyPage, sqlx::Error> {
+    let fetched = fetch(&pool, after, to).await?;
+    joined(tokio::task::spawn_blocking(move || fetched.compare()).await)
+}
+
+fn joined<T>(result: Result<T, tokio::task::JoinError>) -> T {
+    result.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
 /// The rows of a page before any computation.
 struct FetchedPage {
     head: Option<StoredHead>,
     archived_to: i64,
-    entries: Vec<Row>,
-    seqs: Vec<i64>,
-    payloads: Vec<Row>,
-    index: Vec<Row>,
-    nodes: Vec<Row>,
+    entries: CellsBySequence,
+    payloads: CellsBySequence,
+    index: CellsBySequence,
+    nodes: CellsBySequence,
     checkpoints: Vec<Row>,
 }
 
 async fn fetch(
-    connection: &mut Connection,
+    pool: &Pool,
     after: Option<i64>,
+    to: Option<i64>,
 ) -> Result<FetchedPage, sqlx::Error> {
+    let mut connection = pool.acquire().await?;
     let mut snapshot = connection.begin(Access::Snapshot).await?;
     let head = Sql::new("SELECT seq, chain FROM head");
     let head = match snapshot.conn().rows(&head).await?.as_slice() {
@@ -93,52 +153,49 @@ async fn fetch(
     let archived_to = snapshot.conn().first(&archives::archived_to()).await?;
     let archived_to = archived_to.map_or(Ok(0), |row| row.get("archived_to"))?;
     // The first page has no lower bound, because an attacker may have inserted a row before the
-    // first entry. Text is read as bytes, because it may not be valid UTF-8.
-    let mut entries = Sql::new("SELECT seq, ")
-        .bytes("id")
-        .push(", leaf, chain FROM entries");
+    // first entry.
+    let mut entries = Sql::new(" FROM entries WHERE TRUE");
     if let Some(after) = after {
-        entries = entries.push(" WHERE seq > ").bind(after);
+        entries = entries.push(" AND seq > ").bind(after);
+    }
+    if let Some(to) = to {
+        entries = entries.push(" AND seq <= ").bind(to);
     }
     let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE_ENTRIES);
-    let entries = snapshot.conn().rows(&entries).await?;
-    let seqs = seqs(&entries)?;
+    let columns = ["seq", "id", "leaf", "chain"];
+    let entries = snapshot.conn().cells(&columns, entries).await?;
+    let entries = CellsBySequence::of(entries)?;
+    let (first, last) = (entries.seqs.first().copied(), entries.seqs.last().copied());
     // By range instead of a join, so that each partition is read once and not once per entry.
-    let of_page = |sql: Sql| {
-        sql.push(" WHERE seq >= ")
-            .bind(seqs.first().copied().unwrap_or_default())
+    let of_page = |table: &'static str| {
+        Sql::new(" FROM ")
+            .push(table)
+            .push(" WHERE seq >= ")
+            .bind(first.unwrap_or_default())
             .push(" AND seq <= ")
-            .bind(seqs.last().copied().unwrap_or_default())
+            .bind(last.unwrap_or_default())
             .push(" ORDER BY seq")
     };
-    let payloads = of_page(
-        Sql::new("SELECT seq, recorded_at, ")
-            .bytes("cluster")
-            .push(", ")
-            .bytes("subject")
-            .push(", body FROM payloads"),
-    );
-    let payloads = snapshot.conn().rows(&payloads).await?;
-    let index = of_page(
-        Sql::new("SELECT recorded_at, ")
-            .push(COLUMNS)
-            .push(" FROM event_index"),
-    );
-    let index = snapshot.conn().rows(&index).await?;
-    let nodes = of_page(
-        Sql::new("SELECT seq, ")
-            .bytes("block")
-            .push(" FROM event_nodes"),
-    );
-    let nodes = snapshot.conn().rows(&nodes).await?;
+    let columns = ["seq", "recorded_at", "cluster", "subject", "body"];
+    let payloads = snapshot.conn().cells(&columns, of_page("payloads")).await?;
+    let index = snapshot
+        .conn()
+        .cells(&COLUMNS, of_page("event_index"))
+        .await?;
+    let columns = ["seq", "block"];
+    let nodes = snapshot
+        .conn()
+        .cells(&columns, of_page("event_nodes"))
+        .await?;
+    // Text is read as bytes, because it may not be valid UTF-8.
     let mut checkpoints = Sql::new("SELECT number, size, root, made_at, ")
         .bytes("note")
         .push(" FROM checkpoints WHERE TRUE");
     if let Some(after) = after {
         checkpoints = checkpoints.push(" AND size > ").bind(after);
     }
-    if seqs.len() == PAGE_ENTRIES as usize {
-        let last = seqs.last().copied().unwrap_or_default();
+    if entries.seqs.len() == PAGE_ENTRIES as usize {
+        let last = last.unwrap_or_default();
         checkpoints = checkpoints.push(" AND size <= ").bind(last);
     }
     let checkpoints = checkpoints.push(" ORDER BY size, number");
@@ -148,87 +205,52 @@ async fn fetch(
         head,
         archived_to,
         entries,
-        seqs,
-        payloads,
-        index,
-        nodes,
+        payloads: CellsBySequence::of(payloads)?,
+        index: CellsBySequence::of(index)?,
+        nodes: CellsBySequence::of(nodes)?,
         checkpoints,
     })
 }
 
-fn seqs(rows: &[Row]) -> Result<Vec<i64>, sqlx::Error> {
-    rows.iter().map(|row| row.get("seq")).collect()
-}
-
 impl FetchedPage {
-    const fn is_full(&self) -> bool {
-        self.seqs.len() == PAGE_ENTRIES as usize
-    }
-
-    fn last(&self) -> Option<i64> {
-        self.seqs.last().copied()
-    }
-
     fn compare(self) -> Result<VerifyPage, sqlx::Error> {
-        let beside = RelatedRows {
-            archived_to: self.archived_to,
-            payloads: RowsBySequence::of(self.payloads)?,
-            index: RowsBySequence::of(self.index)?,
-            nodes: RowsBySequence::of(self.nodes)?,
-        };
-        let part = self.entries.len().div_ceil(available_threads()).max(1);
-        let compared: Vec<Result<Vec<VerifiedRow>, sqlx::Error>> = thread::scope(|scope| {
-            let of = |rows: &[Row]| rows.iter().map(|row| beside.compare(row)).collect();
-            let parts = self.entries.chunks(part);
-            let parts: Vec<_> = parts.map(|rows| scope.spawn(move || of(rows))).collect();
-            let joined = parts.into_iter().map(|part| part.join());
-            joined
-                .map(|part| part.unwrap_or_else(|panic| resume_unwind(panic)))
-                .collect()
-        });
-        let mut entries = Vec::with_capacity(self.entries.len());
-        for part in compared {
-            entries.extend(part?);
-        }
+        let entries = self.entries.seqs.iter().enumerate();
+        let entries = entries.map(|(place, seq)| self.compare_row(*seq, self.entries.row(place)));
+        let entries = entries.collect::<Result<_, _>>()?;
         let checkpoints = self.checkpoints.iter().map(checkpoint);
         Ok(VerifyPage {
-            head: self.head,
-            archived_to: self.archived_to,
             entries,
             checkpoints: checkpoints.collect::<Result<_, _>>()?,
+            head: self.head,
+            archived_to: self.archived_to,
         })
     }
-}
 
-/// Rows that belong to the entries of a page.
-struct RelatedRows {
-    archived_to: i64,
-    payloads: RowsBySequence,
-    index: RowsBySequence,
-    nodes: RowsBySequence,
-}
-
-impl RelatedRows {
-    fn compare(&self, row: &Row) -> Result<VerifiedRow, sqlx::Error> {
-        let seq = row.at(0)?;
-        let payloads = self.payloads.rows_of(seq);
-        let (index, nodes) = (self.index.rows_of(seq), self.nodes.rows_of(seq));
-        let payload: Option<[&[u8]; 3]> = match payloads.first() {
-            Some(row) => Some([row.at(2)?, row.at(3)?, row.at(4)?]),
+    fn compare_row(&self, seq: i64, row: CellRow<'_>) -> Result<VerifiedRow, sqlx::Error> {
+        let payloads = self.payloads.of_seq(seq);
+        let stored = payloads
+            .clone()
+            .next()
+            .map(|place| self.payloads.row(place));
+        let payload: Option<[&[u8]; 3]> = match stored {
+            Some(row) => Some([required(row, 2)?, required(row, 3)?, required(row, 4)?]),
             None => None,
         };
         let entry = StoredEntryRef {
             seq,
-            id: row.at(1)?,
-            leaf: row.at(2)?,
-            chain: row.at(3)?,
+            id: required(row, 1)?,
+            leaf: required(row, 2)?,
+            chain: required(row, 3)?,
             payload,
         };
-        let index_matches = match (payload, payloads.first()) {
+        let (index, nodes) = (self.index.of_seq(seq), self.nodes.of_seq(seq));
+        let index_matches = match (payload, stored) {
             (Some([_, subject, body]), Some(stored)) => {
+                let row = index.clone().next().map(|place| self.index.row(place));
+                let nodes = nodes.map(|place| self.nodes.row(place));
                 index.len() < 2
-                    && event_index::matches(index.first(), nodes, subject, body)
-                    && index.first().is_none_or(|index| same_time(index, stored))
+                    && event_index::matches(row, nodes, subject, body)
+                    && row.is_none_or(|row| same_time(row, stored))
             }
             // An archived entry must have no index rows.
             _ => index.is_empty() && nodes.is_empty(),
@@ -243,33 +265,41 @@ impl RelatedRows {
     }
 }
 
+fn required(row: CellRow<'_>, column: usize) -> Result<&[u8], sqlx::Error> {
+    let null = || sqlx::Error::Decode("NULL instead of bytes".into());
+    row.bytes(column)?.ok_or_else(null)
+}
+
 /// True if both rows have the same time. Queries join on it, so a difference would hide the entry.
-fn same_time(index: &Row, payload: &Row) -> bool {
-    let time = |row: &Row, place| row.at::<i64>(place).ok();
-    time(index, 0).is_some() && time(index, 0) == time(payload, 1)
+fn same_time(index: CellRow<'_>, payload: CellRow<'_>) -> bool {
+    let time = |row: CellRow<'_>| row.int(1).ok().flatten();
+    time(index).is_some() && time(index) == time(payload)
 }
 
-/// Rows in sequence order.
-struct RowsBySequence {
+/// Rows in sequence order. The first column is the sequence.
+struct CellsBySequence {
     seqs: Vec<i64>,
-    rows: Vec<Row>,
+    rows: Cells,
 }
 
-impl RowsBySequence {
-    fn of(rows: Vec<Row>) -> Result<Self, sqlx::Error> {
+impl CellsBySequence {
+    fn of(rows: Cells) -> Result<Self, sqlx::Error> {
+        let null = || sqlx::Error::Decode("NULL instead of a sequence".into());
+        let seqs = (0..rows.len()).map(|place| rows.row(place).int(0)?.ok_or_else(null));
         Ok(Self {
-            seqs: seqs(&rows)?,
+            seqs: seqs.collect::<Result<_, _>>()?,
             rows,
         })
     }
 
-    fn of_seq(&self, seq: i64) -> std::ops::Range<usize> {
+    fn row(&self, place: usize) -> CellRow<'_> {
+        self.rows.row(place)
+    }
+
+    /// Returns the places of the rows of a sequence.
+    fn of_seq(&self, seq: i64) -> Range<usize> {
         let begin = self.seqs.partition_point(|other| *other < seq);
         let same = self.seqs[begin..].iter().take_while(|other| **other == seq);
         begin..begin + same.count()
-    }
-
-    fn rows_of(&self, seq: i64) -> &[Row] {
-        &self.rows[self.of_seq(seq)]
     }
 }

@@ -189,7 +189,12 @@ impl Victim {
             self.ledger = UnverifiedLedger::open(&self.database.location()).unwrap();
             return;
         }
-        for sql in std::mem::take(&mut self.undo) {
+        let undo = std::mem::take(&mut self.undo);
+        if !undo.is_empty() {
+            // Open connections may have prepared statements for the manipulated tables.
+            self.ledger = UnverifiedLedger::open(&self.database.location()).unwrap();
+        }
+        for sql in undo {
             self.outsider.execute(&sql).await;
         }
         self.restore().await;

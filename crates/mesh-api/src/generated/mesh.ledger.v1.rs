@@ -10,7 +10,7 @@ pub mod events_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Queries over the recorded history; the REST twins are `/v1/events`, `/v1/jobs` and `/v1/nodes`.
+    /// Queries the recorded history. The REST equivalents are `/v1/events`, `/v1/jobs` and `/v1/nodes`.
     #[derive(Debug, Clone)]
     pub struct EventsServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -107,7 +107,7 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "ListEvents"));
             self.inner.unary(req, path, codec).await
         }
-        /// Events after a sequence, and then those that are appended, without end.
+        /// Streams the events after a sequence, then new ones as they are appended, without end.
         pub async fn tail_events(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -138,7 +138,8 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "TailEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Everything that a filter chooses up to the present end of the ledger, oldest first. Only a stream that ends with OK was the whole.
+        /// Streams all events that match a filter up to the current end of the ledger, oldest first. The export is complete only if the stream
+        /// ends with status OK.
         pub async fn export_events(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -169,7 +170,7 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "ExportEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// A job's history: all its runs and everything that happened to them.
+        /// Returns a job's history: its runs and their events.
         pub async fn get_job(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -196,7 +197,7 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "GetJob"));
             self.inner.unary(req, path, codec).await
         }
-        /// A node's state, now or at a time, and what happened to it.
+        /// Returns a node's state, now or at a given time, and its events.
         pub async fn get_node(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -223,7 +224,7 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "GetNode"));
             self.inner.unary(req, path, codec).await
         }
-        /// Sums up events: how often, how long jobs waited, what they cost.
+        /// Aggregates events: counts, wait times and costs.
         pub async fn get_stats(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -284,7 +285,7 @@ pub mod events_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Events after a sequence, and then those that are appended, without end.
+        /// Streams the events after a sequence, then new ones as they are appended, without end.
         async fn tail_events(
             &self,
             request: tonic::Request<
@@ -300,7 +301,8 @@ pub mod events_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Everything that a filter chooses up to the present end of the ledger, oldest first. Only a stream that ends with OK was the whole.
+        /// Streams all events that match a filter up to the current end of the ledger, oldest first. The export is complete only if the stream
+        /// ends with status OK.
         async fn export_events(
             &self,
             request: tonic::Request<
@@ -310,7 +312,7 @@ pub mod events_service_server {
             tonic::Response<Self::ExportEventsStream>,
             tonic::Status,
         >;
-        /// A job's history: all its runs and everything that happened to them.
+        /// Returns a job's history: its runs and their events.
         async fn get_job(
             &self,
             request: tonic::Request<
@@ -320,7 +322,7 @@ pub mod events_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetJobResponse>,
             tonic::Status,
         >;
-        /// A node's state, now or at a time, and what happened to it.
+        /// Returns a node's state, now or at a given time, and its events.
         async fn get_node(
             &self,
             request: tonic::Request<
@@ -330,7 +332,7 @@ pub mod events_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetNodeResponse>,
             tonic::Status,
         >;
-        /// Sums up events: how often, how long jobs waited, what they cost.
+        /// Aggregates events: counts, wait times and costs.
         async fn get_stats(
             &self,
             request: tonic::Request<
@@ -341,7 +343,7 @@ pub mod events_service_server {
             tonic::Status,
         >;
     }
-    /// Queries over the recorded history; the REST twins are `/v1/events`, `/v1/jobs` and `/v1/nodes`.
+    /// Queries the recorded history. The REST equivalents are `/v1/events`, `/v1/jobs` and `/v1/nodes`.
     #[derive(Debug)]
     pub struct EventsServiceServer<T> {
         inner: Arc<T>,
@@ -759,7 +761,7 @@ pub mod proof_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What proves that the ledger was not changed; the REST twins are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
+    /// Proves that the ledger was not changed. The REST equivalents are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
     /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency`, `/v1/ledger/keys`, `/v1/ledger/resume` and `/v1/ledger/contradictions`.
     #[derive(Debug, Clone)]
     pub struct ProofServiceClient<T> {
@@ -830,7 +832,7 @@ pub mod proof_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The newest checkpoint.
+        /// Requests the newest checkpoint.
         pub async fn get_checkpoint(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -859,7 +861,7 @@ pub mod proof_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "GetCheckpoint"));
             self.inner.unary(req, path, codec).await
         }
-        /// Checkpoints in the order in which they were made.
+        /// Lists checkpoints, smallest first.
         pub async fn list_checkpoints(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -890,7 +892,7 @@ pub mod proof_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Proves that an entry is in the ledger of a size.
+        /// Proves that an entry is in the ledger of the given size.
         pub async fn prove_inclusion(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -921,7 +923,7 @@ pub mod proof_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Proves that the ledger of a size begins with the ledger of a smaller one.
+        /// Proves that the ledger of one size is a prefix of the ledger of a larger size.
         pub async fn prove_consistency(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -952,7 +954,7 @@ pub mod proof_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Every key that has signed checkpoints, the first one first.
+        /// Lists all keys that have signed checkpoints, oldest first.
         pub async fn list_keys(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -979,7 +981,7 @@ pub mod proof_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "ListKeys"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a new key and signs with it from now on. For administrators.
+        /// Creates a new key and signs with it from then on. Requires the role `admin`.
         pub async fn rotate_key(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1082,7 +1084,7 @@ pub mod proof_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ProofServiceServer.
     #[async_trait]
     pub trait ProofService: std::marker::Send + std::marker::Sync + 'static {
-        /// The newest checkpoint.
+        /// Requests the newest checkpoint.
         async fn get_checkpoint(
             &self,
             request: tonic::Request<
@@ -1094,7 +1096,7 @@ pub mod proof_service_server {
             >,
             tonic::Status,
         >;
-        /// Checkpoints in the order in which they were made.
+        /// Lists checkpoints, smallest first.
         async fn list_checkpoints(
             &self,
             request: tonic::Request<
@@ -1106,7 +1108,7 @@ pub mod proof_service_server {
             >,
             tonic::Status,
         >;
-        /// Proves that an entry is in the ledger of a size.
+        /// Proves that an entry is in the ledger of the given size.
         async fn prove_inclusion(
             &self,
             request: tonic::Request<
@@ -1118,7 +1120,7 @@ pub mod proof_service_server {
             >,
             tonic::Status,
         >;
-        /// Proves that the ledger of a size begins with the ledger of a smaller one.
+        /// Proves that the ledger of one size is a prefix of the ledger of a larger size.
         async fn prove_consistency(
             &self,
             request: tonic::Request<
@@ -1130,7 +1132,7 @@ pub mod proof_service_server {
             >,
             tonic::Status,
         >;
-        /// Every key that has signed checkpoints, the first one first.
+        /// Lists all keys that have signed checkpoints, oldest first.
         async fn list_keys(
             &self,
             request: tonic::Request<
@@ -1140,7 +1142,7 @@ pub mod proof_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::ListKeysResponse>,
             tonic::Status,
         >;
-        /// Makes a new key and signs with it from now on. For administrators.
+        /// Creates a new key and signs with it from then on. Requires the role `admin`.
         async fn rotate_key(
             &self,
             request: tonic::Request<
@@ -1176,7 +1178,7 @@ pub mod proof_service_server {
             tonic::Status,
         >;
     }
-    /// What proves that the ledger was not changed; the REST twins are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
+    /// Proves that the ledger was not changed. The REST equivalents are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
     /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency`, `/v1/ledger/keys`, `/v1/ledger/resume` and `/v1/ledger/contradictions`.
     #[derive(Debug)]
     pub struct ProofServiceServer<T> {
@@ -1691,7 +1693,7 @@ pub mod replay_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Recorded events published again, with their ids, on `mesh.replay.<id>.>`; the REST twin is `/v1/replays`.
+    /// Publishes recorded events again, with their original ids, on `mesh.replay.<id>.>`. The REST equivalent is `/v1/replays`.
     #[derive(Debug, Clone)]
     pub struct ReplayServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1761,7 +1763,7 @@ pub mod replay_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Begins a replay. It goes on by itself, also after a crash.
+        /// Starts a replay. It runs in the background and continues after a restart of the ledger.
         pub async fn start_replay(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1788,7 +1790,7 @@ pub mod replay_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ReplayService", "StartReplay"));
             self.inner.unary(req, path, codec).await
         }
-        /// The state of a replay.
+        /// Returns the state of a replay.
         pub async fn get_replay(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1815,7 +1817,7 @@ pub mod replay_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ReplayService", "GetReplay"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists the caller's replays (all of them for administrators and auditors), the newest first.
+        /// Lists the caller's replays, newest first. Administrators and auditors see all.
         pub async fn list_replays(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1842,7 +1844,7 @@ pub mod replay_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ReplayService", "ListReplays"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a replay before it is done. What nobody has received by then is taken away.
+        /// Cancels a replay. Messages that were not received yet are deleted.
         pub async fn cancel_replay(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1886,7 +1888,7 @@ pub mod replay_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ReplayServiceServer.
     #[async_trait]
     pub trait ReplayService: std::marker::Send + std::marker::Sync + 'static {
-        /// Begins a replay. It goes on by itself, also after a crash.
+        /// Starts a replay. It runs in the background and continues after a restart of the ledger.
         async fn start_replay(
             &self,
             request: tonic::Request<
@@ -1896,7 +1898,7 @@ pub mod replay_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::StartReplayResponse>,
             tonic::Status,
         >;
-        /// The state of a replay.
+        /// Returns the state of a replay.
         async fn get_replay(
             &self,
             request: tonic::Request<
@@ -1906,7 +1908,7 @@ pub mod replay_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetReplayResponse>,
             tonic::Status,
         >;
-        /// Lists the caller's replays (all of them for administrators and auditors), the newest first.
+        /// Lists the caller's replays, newest first. Administrators and auditors see all.
         async fn list_replays(
             &self,
             request: tonic::Request<
@@ -1916,7 +1918,7 @@ pub mod replay_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::ListReplaysResponse>,
             tonic::Status,
         >;
-        /// Ends a replay before it is done. What nobody has received by then is taken away.
+        /// Cancels a replay. Messages that were not received yet are deleted.
         async fn cancel_replay(
             &self,
             request: tonic::Request<
@@ -1929,7 +1931,7 @@ pub mod replay_service_server {
             tonic::Status,
         >;
     }
-    /// Recorded events published again, with their ids, on `mesh.replay.<id>.>`; the REST twin is `/v1/replays`.
+    /// Publishes recorded events again, with their original ids, on `mesh.replay.<id>.>`. The REST equivalent is `/v1/replays`.
     #[derive(Debug)]
     pub struct ReplayServiceServer<T> {
         inner: Arc<T>,

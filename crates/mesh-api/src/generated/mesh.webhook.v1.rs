@@ -10,7 +10,7 @@ pub mod webhooks_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Endpoints and what was delivered to them; the REST twin is `/v1/webhooks`.
+    /// Manages webhook endpoints and their deliveries. The REST equivalent is `/v1/webhooks`.
     #[derive(Debug, Clone)]
     pub struct WebhooksServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -80,7 +80,7 @@ pub mod webhooks_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Lists the endpoints that the caller may see.
+        /// Lists the endpoints that are visible to the caller.
         pub async fn list_webhooks(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -111,7 +111,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Shows an endpoint.
+        /// Returns an endpoint.
         pub async fn get_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -140,7 +140,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Makes an endpoint; its signing secret is in the answer, and never again.
+        /// Creates an endpoint. The response contains its signing secret, which cannot be read later.
         pub async fn create_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -171,7 +171,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Changes an endpoint.
+        /// Updates an endpoint.
         pub async fn update_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -202,7 +202,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Removes an endpoint; what waits for it ends as dead letters.
+        /// Deletes an endpoint. Its pending deliveries become dead letters.
         pub async fn delete_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -233,7 +233,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Lets an endpoint wait; its events are queued.
+        /// Pauses an endpoint. Its events are queued.
         pub async fn pause_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -264,7 +264,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Lets an endpoint go on.
+        /// Resumes a paused or disabled endpoint.
         pub async fn resume_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -295,7 +295,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Sends a sample, or an event that is given, and says what came of it.
+        /// Sends a sample event or the given event, and returns the result.
         pub async fn test_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -326,7 +326,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Shows what an endpoint would be sent, or what a format makes.
+        /// Returns the requests that an endpoint or a format would send, without sending them.
         pub async fn preview_webhook(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -357,7 +357,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a new signing secret; the old one signs beside it for a while.
+        /// Sets a new signing secret. The old one remains valid for an overlap period.
         pub async fn rotate_secret(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -388,7 +388,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Lists the newest deliveries of an endpoint.
+        /// Lists deliveries of an endpoint, newest first.
         pub async fn list_deliveries(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -419,7 +419,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Shows a delivery with its attempts.
+        /// Returns a delivery with its attempts.
         pub async fn get_delivery(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -450,7 +450,7 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Has dead letters delivered again.
+        /// Starts a redelivery of dead letters.
         pub async fn redeliver(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -477,7 +477,7 @@ pub mod webhooks_service_client {
                 .insert(GrpcMethod::new("mesh.webhook.v1.WebhooksService", "Redeliver"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists what was asked to be delivered again.
+        /// Lists the redeliveries of an endpoint.
         pub async fn list_redeliveries(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -526,7 +526,7 @@ pub mod webhooks_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with WebhooksServiceServer.
     #[async_trait]
     pub trait WebhooksService: std::marker::Send + std::marker::Sync + 'static {
-        /// Lists the endpoints that the caller may see.
+        /// Lists the endpoints that are visible to the caller.
         async fn list_webhooks(
             &self,
             request: tonic::Request<
@@ -538,7 +538,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Shows an endpoint.
+        /// Returns an endpoint.
         async fn get_webhook(
             &self,
             request: tonic::Request<
@@ -548,7 +548,7 @@ pub mod webhooks_service_server {
             tonic::Response<::mesh_events::proto::mesh::webhook::v1::GetWebhookResponse>,
             tonic::Status,
         >;
-        /// Makes an endpoint; its signing secret is in the answer, and never again.
+        /// Creates an endpoint. The response contains its signing secret, which cannot be read later.
         async fn create_webhook(
             &self,
             request: tonic::Request<
@@ -560,7 +560,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Changes an endpoint.
+        /// Updates an endpoint.
         async fn update_webhook(
             &self,
             request: tonic::Request<
@@ -572,7 +572,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Removes an endpoint; what waits for it ends as dead letters.
+        /// Deletes an endpoint. Its pending deliveries become dead letters.
         async fn delete_webhook(
             &self,
             request: tonic::Request<
@@ -584,7 +584,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Lets an endpoint wait; its events are queued.
+        /// Pauses an endpoint. Its events are queued.
         async fn pause_webhook(
             &self,
             request: tonic::Request<
@@ -596,7 +596,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Lets an endpoint go on.
+        /// Resumes a paused or disabled endpoint.
         async fn resume_webhook(
             &self,
             request: tonic::Request<
@@ -608,7 +608,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Sends a sample, or an event that is given, and says what came of it.
+        /// Sends a sample event or the given event, and returns the result.
         async fn test_webhook(
             &self,
             request: tonic::Request<
@@ -620,7 +620,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Shows what an endpoint would be sent, or what a format makes.
+        /// Returns the requests that an endpoint or a format would send, without sending them.
         async fn preview_webhook(
             &self,
             request: tonic::Request<
@@ -632,7 +632,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Makes a new signing secret; the old one signs beside it for a while.
+        /// Sets a new signing secret. The old one remains valid for an overlap period.
         async fn rotate_secret(
             &self,
             request: tonic::Request<
@@ -644,7 +644,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Lists the newest deliveries of an endpoint.
+        /// Lists deliveries of an endpoint, newest first.
         async fn list_deliveries(
             &self,
             request: tonic::Request<
@@ -656,7 +656,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Shows a delivery with its attempts.
+        /// Returns a delivery with its attempts.
         async fn get_delivery(
             &self,
             request: tonic::Request<
@@ -668,7 +668,7 @@ pub mod webhooks_service_server {
             >,
             tonic::Status,
         >;
-        /// Has dead letters delivered again.
+        /// Starts a redelivery of dead letters.
         async fn redeliver(
             &self,
             request: tonic::Request<
@@ -678,7 +678,7 @@ pub mod webhooks_service_server {
             tonic::Response<::mesh_events::proto::mesh::webhook::v1::RedeliverResponse>,
             tonic::Status,
         >;
-        /// Lists what was asked to be delivered again.
+        /// Lists the redeliveries of an endpoint.
         async fn list_redeliveries(
             &self,
             request: tonic::Request<
@@ -691,7 +691,7 @@ pub mod webhooks_service_server {
             tonic::Status,
         >;
     }
-    /// Endpoints and what was delivered to them; the REST twin is `/v1/webhooks`.
+    /// Manages webhook endpoints and their deliveries. The REST equivalent is `/v1/webhooks`.
     #[derive(Debug)]
     pub struct WebhooksServiceServer<T> {
         inner: Arc<T>,

@@ -2,22 +2,22 @@
 /// Payload of `capture.*`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaptureEvent {
-    /// Source concerned: `slurmctld`, `slurmdbd`, `hooks`, `stream`, `nodes` (slurmctld's list of nodes).
+    /// Source: `slurmctld`, `slurmdbd`, `hooks`, `stream` or `nodes` (slurmctld's list of nodes).
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
-    /// What happened, for people.
+    /// What happened, as text for people.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// Begin of the time concerned. Absent if there is none.
+    /// Start of the period. Absent if there is none.
     #[prost(message, optional, tag = "3")]
     pub from: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// End of the time concerned. Absent while open.
+    /// End of the period. Absent while it lasts.
     #[prost(message, optional, tag = "4")]
     pub to: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// How many facts were recovered.
+    /// Number of recovered facts.
     #[prost(uint64, tag = "5")]
     pub recovered: u64,
-    /// What cannot be known any more, for people. Empty if nothing.
+    /// Facts that cannot be recovered, as text for people. Empty if none.
     #[prost(string, tag = "6")]
     pub not_recoverable: ::prost::alloc::string::String,
 }

@@ -2,46 +2,46 @@
 /// Payload of `job.*`.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JobEvent {
-    /// The job as Slurm's record had it when the event was made.
+    /// The job as read from Slurm's record when the event was made.
     #[prost(message, optional, tag = "1")]
     pub job: ::core::option::Option<Job>,
-    /// Base state before this event, in Slurm's words. Empty at the first sight.
+    /// Base state before this event, as Slurm spells it. Empty if the run was not observed before.
     #[prost(string, tag = "2")]
     pub previous_state: ::prost::alloc::string::String,
-    /// For `submitted` of a run that continues an earlier one: that run.
+    /// For `submitted` after a requeue: the earlier run of the same job. Absent otherwise.
     #[prost(message, optional, tag = "3")]
     pub continues: ::core::option::Option<Continuation>,
-    /// For `corrected`: id of the event that this one puts right. Empty otherwise.
+    /// For `corrected`: id of the event that this one corrects. Empty otherwise.
     #[prost(string, tag = "4")]
     pub corrects: ::prost::alloc::string::String,
-    /// For `cancelled` of an array: the tasks that were cancelled before they became jobs of their own, e.g. `5-9`. Empty otherwise.
+    /// For `cancelled` of an array: the tasks that were cancelled before Slurm split them off as jobs, e.g. `5-9`. Empty otherwise.
     #[prost(string, tag = "5")]
     pub array_tasks: ::prost::alloc::string::String,
 }
-/// How a run follows from an earlier run of the same job.
+/// The earlier run of the same job that a run continues.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Continuation {
     /// Entity key of the earlier run.
     #[prost(string, tag = "1")]
     pub run: ::prost::alloc::string::String,
-    /// Event word of its end: `requeued`, `preempted`, `node_fail`, ...
+    /// Event that ended the earlier run: `requeued`, `preempted`, `node_fail`, ...
     #[prost(string, tag = "2")]
     pub cause: ::prost::alloc::string::String,
 }
-/// A job (one run of it), as read from Slurm.
+/// One run of a job, as read from Slurm.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
-    /// SLURM_JOB_ID; for array tasks the task's own raw id.
+    /// SLURM_JOB_ID. For an array task, the raw id of the task.
     #[prost(uint32, tag = "1")]
     pub job_id: u32,
-    /// Slurm's id form for people: `123`, `123_4`, `123_\[5-9\]`, `123+1`.
+    /// Job id as squeue prints it: `123`, `123_4`, `123_\[5-9\]`, `123+1`.
     #[prost(string, tag = "2")]
     pub display_id: ::prost::alloc::string::String,
     /// Entity key of the run, see docs/reference/events.md.
     #[prost(string, tag = "3")]
     pub run: ::prost::alloc::string::String,
-    /// How often the job had been put back into the queue before this run, as Slurm's Restarts: the same in every event of a run. Absent where
-    /// no source said it: accounting and jobcomp do not count.
+    /// Slurm's Restarts: number of requeues before this run, the same in every event of the run. Absent if the source does not report it
+    /// (accounting and jobcomp do not).
     #[prost(uint32, optional, tag = "4")]
     pub restarts: ::core::option::Option<u32>,
     /// Job array membership. Absent for ordinary jobs.
@@ -53,94 +53,94 @@ pub struct Job {
     /// Job name.
     #[prost(string, tag = "7")]
     pub name: ::prost::alloc::string::String,
-    /// Partition, or the comma-separated list while pending in several.
+    /// Partition. A comma-separated list while the job is pending in several.
     #[prost(string, tag = "8")]
     pub partition: ::prost::alloc::string::String,
     /// Quality of service.
     #[prost(string, tag = "9")]
     pub qos: ::prost::alloc::string::String,
-    /// Reservation asked for. Empty if none.
+    /// Requested reservation. Empty if none.
     #[prost(string, tag = "10")]
     pub reservation: ::prost::alloc::string::String,
-    /// Base state in Slurm's words, e.g. `RUNNING`.
+    /// Base state as Slurm spells it, e.g. `RUNNING`.
     #[prost(string, tag = "11")]
     pub state: ::prost::alloc::string::String,
-    /// State flags in Slurm's words, e.g. `COMPLETING`.
+    /// State flags as Slurm spells them, e.g. `COMPLETING`.
     #[prost(string, repeated, tag = "12")]
     pub state_flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Reason in Slurm's words; meaningful while pending and after an abnormal end.
+    /// Reason as Slurm spells it. Meaningful while pending and after an abnormal end.
     #[prost(string, tag = "13")]
     pub reason: ::prost::alloc::string::String,
-    /// Free text that Slurm prints in place of the reason. Empty if none.
+    /// Free text that Slurm prints instead of the reason. Empty if none.
     #[prost(string, tag = "14")]
     pub reason_description: ::prost::alloc::string::String,
     /// Class of the reason, see docs/reference/events.md. Empty when not pending.
     #[prost(string, tag = "15")]
     pub reason_class: ::prost::alloc::string::String,
-    /// Priority; 0 is held.
+    /// Priority. 0 if the job is held.
     #[prost(uint32, tag = "16")]
     pub priority: u32,
-    /// When the run was submitted (reset at a requeue).
+    /// Submit time of the run. Slurm resets it at a requeue.
     #[prost(message, optional, tag = "17")]
     pub submit_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// When it became eligible. Absent if not yet.
+    /// Time at which the run became eligible. Absent before.
     #[prost(message, optional, tag = "18")]
     pub eligible_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// When its allocation began. Absent if it never started.
+    /// Start of the allocation. Absent if the run has not started.
     #[prost(message, optional, tag = "19")]
     pub start_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// When it ended. Absent while it has not.
+    /// End of the run. Absent before.
     #[prost(message, optional, tag = "20")]
     pub end_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Where Slurm has planned it: the expected start of a pending job. Absent without a plan.
+    /// Start of a pending job that Slurm's scheduler expects. Absent if the scheduler has not planned it.
     #[prost(message, optional, tag = "21")]
     pub expected_start_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Time limit in minutes. Absent for UNLIMITED.
+    /// Time limit in minutes. Absent if UNLIMITED.
     #[prost(uint32, optional, tag = "22")]
     pub time_limit_minutes: ::core::option::Option<u32>,
-    /// Seconds it has been suspended so far.
+    /// Seconds that the run has been suspended so far.
     #[prost(uint64, tag = "23")]
     pub suspended_seconds: u64,
-    /// Allocated nodes as a host list, e.g. `n\[1-3\]`. Empty if it never had any.
+    /// Allocated nodes as a host list, e.g. `n\[1-3\]`. Empty if none were allocated.
     #[prost(string, tag = "24")]
     pub nodes: ::prost::alloc::string::String,
-    /// Number of allocated (or, while pending, requested) nodes.
+    /// Number of allocated nodes. While pending, of requested nodes.
     #[prost(uint32, tag = "25")]
     pub node_count: u32,
-    /// Nodes that backfill has planned for a pending job. Empty without a plan.
+    /// Nodes that the backfill scheduler has planned for a pending job. Empty if none.
     #[prost(string, tag = "26")]
     pub scheduled_nodes: ::prost::alloc::string::String,
     /// Host that runs the batch script. Empty if none.
     #[prost(string, tag = "27")]
     pub batch_host: ::prost::alloc::string::String,
-    /// Node that failed, if the end was a node failure and Slurm says which. Empty otherwise.
+    /// Failed node, if a node failure ended the run and Slurm reports the node. Empty otherwise.
     #[prost(string, tag = "28")]
     pub failed_node: ::prost::alloc::string::String,
-    /// TRES asked for, in Slurm's form `cpu=4,mem=8G,gres/gpu=1`.
+    /// Requested TRES in Slurm's format, e.g. `cpu=4,mem=8G,gres/gpu=1`.
     #[prost(string, tag = "29")]
     pub req_tres: ::prost::alloc::string::String,
-    /// TRES allocated. Empty if never allocated.
+    /// Allocated TRES in Slurm's format. Empty if none were allocated.
     #[prost(string, tag = "30")]
     pub alloc_tres: ::prost::alloc::string::String,
-    /// What each node gave. Empty where Slurm does not tell.
+    /// Allocated resources by node. Empty if the source does not report them.
     #[prost(message, repeated, tag = "31")]
     pub allocations: ::prost::alloc::vec::Vec<NodeAllocation>,
-    /// True if whole nodes were asked for (`--exclusive`).
+    /// True if whole nodes were requested (`--exclusive`).
     #[prost(bool, tag = "32")]
     pub exclusive: bool,
-    /// Exit code of the batch script. Absent until the end.
+    /// Exit code of the batch script. Absent before the end.
     #[prost(message, optional, tag = "33")]
     pub exit_code: ::core::option::Option<ExitCode>,
-    /// Highest exit code of the steps. Absent until the end.
+    /// Highest exit code of the steps. Absent before the end.
     #[prost(message, optional, tag = "34")]
     pub derived_exit_code: ::core::option::Option<ExitCode>,
     /// Dependency expression. Empty if none.
     #[prost(string, tag = "35")]
     pub dependency: ::prost::alloc::string::String,
-    /// Features asked for. Empty if none.
+    /// Requested features. Empty if none.
     #[prost(string, tag = "36")]
     pub features: ::prost::alloc::string::String,
-    /// Licences asked for. Empty if none.
+    /// Requested licences. Empty if none.
     #[prost(string, tag = "37")]
     pub licenses: ::prost::alloc::string::String,
     /// Working directory.
@@ -158,144 +158,144 @@ pub struct Job {
     /// The administrator's comment. Empty if none.
     #[prost(string, tag = "42")]
     pub admin_comment: ::prost::alloc::string::String,
-    /// Whether Slurm may requeue it.
+    /// True if Slurm may requeue the job.
     #[prost(bool, tag = "43")]
     pub requeueable: bool,
     /// True for batch jobs, false for salloc and srun.
     #[prost(bool, tag = "44")]
     pub batch: bool,
-    /// Attempt ordinal, above 0 only when two attempts share a submit time (docs/reference/events.md).
+    /// Attempt number. Above 0 only if two attempts have the same submit time (docs/reference/events.md).
     #[prost(uint32, tag = "45")]
     pub attempt: u32,
     /// Unix group name. Empty if unknown.
     #[prost(string, tag = "46")]
     pub group: ::prost::alloc::string::String,
-    /// Workload characterisation key. Empty if none.
+    /// Workload characterisation key (wckey). Empty if none.
     #[prost(string, tag = "47")]
     pub wckey: ::prost::alloc::string::String,
-    /// What it used. Absent until accounting has it.
+    /// Resource usage from accounting. Absent until accounting has it.
     #[prost(message, optional, tag = "48")]
     pub usage: ::core::option::Option<Usage>,
     /// Deadline (`--deadline`). Absent if none.
     #[prost(message, optional, tag = "49")]
     pub deadline: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Comment of Slurm's plugins. Empty if none.
+    /// Comment set by Slurm's plugins. Empty if none.
     #[prost(string, tag = "50")]
     pub system_comment: ::prost::alloc::string::String,
 }
 /// Membership of a job array.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ArrayInfo {
-    /// Id of the array.
+    /// Job id of the array.
     #[prost(uint32, tag = "1")]
     pub job_id: u32,
-    /// Index of this task. Absent for the record of the not yet split remainder.
+    /// Index of this task. Absent for the array record of tasks that are not split off yet.
     #[prost(uint32, optional, tag = "2")]
     pub task_id: ::core::option::Option<u32>,
-    /// Tasks of the remainder, e.g. `5-9`. Empty for a task.
+    /// Tasks that are not split off yet, e.g. `5-9`. Empty for a task.
     #[prost(string, tag = "3")]
     pub tasks: ::prost::alloc::string::String,
-    /// Throttle (`%N`), 0 for none.
+    /// Maximum of tasks running at once (`%N`). 0 if unlimited.
     #[prost(uint32, tag = "4")]
     pub max_running: u32,
 }
 /// Membership of a heterogeneous job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HetInfo {
-    /// Id of the leader.
+    /// Job id of the leader component.
     #[prost(uint32, tag = "1")]
     pub job_id: u32,
     /// Offset of this component.
     #[prost(uint32, tag = "2")]
     pub offset: u32,
 }
-/// What one or several alike nodes gave to a job.
+/// Resources allocated on one node, or on several nodes with equal amounts.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeAllocation {
-    /// Host list of the nodes; each gave the amounts below.
+    /// Host list of the nodes. The amounts below are per node.
     #[prost(string, tag = "1")]
     pub nodes: ::prost::alloc::string::String,
     /// CPUs per node.
     #[prost(uint32, tag = "2")]
     pub cpus: u32,
-    /// Memory per node in MiB. Absent when memory is no consumable resource.
+    /// Memory per node in MiB. Absent if memory is not a consumable resource.
     #[prost(uint64, optional, tag = "3")]
     pub memory_mib: ::core::option::Option<u64>,
     /// GPUs per node.
     #[prost(uint32, tag = "4")]
     pub gpus: u32,
 }
-/// End of a process.
+/// Exit status of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExitCode {
     /// Exit status, 0-255.
     #[prost(uint32, tag = "1")]
     pub code: u32,
-    /// Signal number, 0 for none.
+    /// Signal number. 0 if none.
     #[prost(uint32, tag = "2")]
     pub signal: u32,
 }
-/// What a finished run used, from accounting's records of its steps.
+/// Resource usage of a finished run, from accounting's records of its steps.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Usage {
-    /// CPU seconds, user and system, of all steps.
+    /// CPU seconds (user and system) of all steps.
     #[prost(uint64, tag = "1")]
     pub cpu_seconds: u64,
-    /// Largest resident set of a task in KiB.
+    /// Largest resident set size of any task, in KiB.
     #[prost(uint64, tag = "2")]
     pub max_rss_kib: u64,
-    /// The part of cpu_seconds in user mode.
+    /// CPU seconds in user mode.
     #[prost(uint64, tag = "3")]
     pub user_cpu_seconds: u64,
-    /// The part of cpu_seconds in the kernel.
+    /// CPU seconds in kernel mode.
     #[prost(uint64, tag = "4")]
     pub system_cpu_seconds: u64,
-    /// Memory at its peak in KiB: the largest over steps of the sum over tasks of what each used at most. An upper estimate, since tasks
-    /// need not peak together. 0 where nothing was measured.
+    /// Peak memory in KiB: the sum of the peaks of all tasks of a step, of the step with the largest sum. An upper bound, since tasks need
+    /// not peak at the same time. 0 if not measured.
     #[prost(uint64, tag = "5")]
     pub memory_kib: u64,
-    /// Step with the task of max_rss_kib: `batch`, `extern`, or its number. Empty where nothing was measured.
+    /// Step of the task with max_rss_kib: `batch`, `extern`, or the step number. Empty if not measured.
     #[prost(string, tag = "6")]
     pub max_rss_step: ::prost::alloc::string::String,
-    /// Node of that task.
+    /// Node of the task with max_rss_kib. Empty if not measured.
     #[prost(string, tag = "7")]
     pub max_rss_node: ::prost::alloc::string::String,
-    /// Number of that task. Absent where nothing was measured.
+    /// Number of the task with max_rss_kib. Absent if not measured.
     #[prost(uint32, optional, tag = "8")]
     pub max_rss_task: ::core::option::Option<u32>,
-    /// Energy in joules. Absent where no plugin of Slurm measures it.
+    /// Energy in joules. Absent if no Slurm plugin measures it.
     #[prost(uint64, optional, tag = "9")]
     pub energy_joules: ::core::option::Option<u64>,
-    /// CPU time used per thousand of allocated CPUs times elapsed time; above 1000 where tasks are not bound to their CPUs. Absent for a
-    /// run that lasted less than a second.
+    /// CPU time used, in thousandths of allocated CPUs times elapsed time. Can exceed 1000 if tasks are not bound to their CPUs. Absent for a
+    /// run of less than a second.
     #[prost(uint32, optional, tag = "10")]
     pub cpu_efficiency_permille: ::core::option::Option<u32>,
-    /// memory_kib per thousand of the memory that was allocated. Absent where memory is no consumable resource or was not measured.
+    /// memory_kib in thousandths of the allocated memory. Absent if memory is not a consumable resource or was not measured.
     #[prost(uint32, optional, tag = "11")]
     pub memory_efficiency_permille: ::core::option::Option<u32>,
-    /// Seconds it ran, suspended time excluded.
+    /// Seconds that the run was running. Excludes suspended time.
     #[prost(uint64, tag = "12")]
     pub elapsed_seconds: u64,
-    /// Number of steps, `batch` and `extern` included.
+    /// Number of steps, including `batch` and `extern`.
     #[prost(uint32, tag = "13")]
     pub steps: u32,
-    /// What steps used of each resource that accounting keeps, by name.
+    /// Usage of each TRES that accounting records, sorted by name.
     #[prost(message, repeated, tag = "14")]
     pub tres: ::prost::alloc::vec::Vec<TresUsage>,
-    /// True if accounting did not have every step's report in time, so that amounts may be too low.
+    /// True if accounting lacked the records of some steps, so that amounts may be too low.
     #[prost(bool, tag = "15")]
     pub incomplete: bool,
 }
-/// Use of one trackable resource.
+/// Usage of one trackable resource (TRES).
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TresUsage {
-    /// Slurm's name: `cpu` in seconds, `mem`, `vmem`, `fs/disk` and `gres/gpumem` in bytes, `gres/gpuutil` in percent.
+    /// Slurm's name and its unit: `cpu` in seconds; `mem`, `vmem`, `fs/disk` and `gres/gpumem` in bytes; `gres/gpuutil` in percent.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The most that one task used.
+    /// Largest usage of any task.
     #[prost(uint64, tag = "2")]
     pub max: u64,
-    /// The largest over steps of the sum over tasks of what each used at most.
+    /// Sum of the peaks of all tasks of a step, of the step with the largest sum.
     #[prost(uint64, tag = "3")]
     pub total: u64,
 }

@@ -2,16 +2,16 @@
 /// Payload of `node.*`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeEvent {
-    /// The node as Slurm's record had it.
+    /// The node as read from Slurm's record when the event was made.
     #[prost(message, optional, tag = "1")]
     pub node: ::core::option::Option<Node>,
-    /// Life-cycle class before this event. Empty at the first sight.
+    /// Life-cycle class before this event. Empty if the node was not observed before.
     #[prost(string, tag = "2")]
     pub previous_lifecycle: ::prost::alloc::string::String,
-    /// Cause, from the reason and the state: `power_saving`, `unreachable`, `admin`, ... Empty if unknown.
+    /// Cause, derived from reason and state: `power_saving`, `unreachable`, `admin`, ... Empty if unknown.
     #[prost(string, tag = "3")]
     pub cause: ::prost::alloc::string::String,
-    /// Where the cause was recognised: `slurm`, `aws-parallelcluster`, ... Empty if it was not.
+    /// Rule set that recognised the cause: `slurm`, `aws-parallelcluster`, ... Empty if none did.
     #[prost(string, tag = "4")]
     pub cause_source: ::prost::alloc::string::String,
 }
@@ -21,10 +21,10 @@ pub struct Node {
     /// NodeName.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Base state in Slurm's words, e.g. `IDLE`.
+    /// Base state as Slurm spells it, e.g. `IDLE`.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
-    /// State flags in Slurm's words, e.g. `DRAIN`, `CLOUD`.
+    /// State flags as Slurm spells them, e.g. `DRAIN`, `CLOUD`.
     #[prost(string, repeated, tag = "3")]
     pub state_flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Life-cycle class: provisioning, active, draining, drained, down, terminating, terminated, unknown.
@@ -36,37 +36,37 @@ pub struct Node {
     /// Reason text. Empty if none.
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
-    /// Who set the reason. Empty if unknown.
+    /// User who set the reason. Empty if unknown.
     #[prost(string, tag = "7")]
     pub reason_user: ::prost::alloc::string::String,
-    /// When the reason was set. Absent if there is none.
+    /// Time at which the reason was set. Absent if there is no reason.
     #[prost(message, optional, tag = "8")]
     pub reason_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// CPUs the node has for jobs.
+    /// Number of CPUs for jobs.
     #[prost(uint32, tag = "9")]
     pub cpus: u32,
-    /// CPUs allocated.
+    /// Number of allocated CPUs.
     #[prost(uint32, tag = "10")]
     pub alloc_cpus: u32,
     /// Memory in MiB.
     #[prost(uint64, tag = "11")]
     pub memory_mib: u64,
-    /// Memory allocated in MiB.
+    /// Allocated memory in MiB.
     #[prost(uint64, tag = "12")]
     pub alloc_memory_mib: u64,
     /// Configured generic resources, e.g. `gpu:a100:4`.
     #[prost(string, tag = "13")]
     pub gres: ::prost::alloc::string::String,
-    /// Partitions the node is in.
+    /// Partitions of the node.
     #[prost(string, repeated, tag = "14")]
     pub partitions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Features that are active.
+    /// Active features.
     #[prost(string, repeated, tag = "15")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// When the node booted. Absent if unknown.
+    /// Boot time. Absent if unknown.
     #[prost(message, optional, tag = "16")]
     pub boot_time: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// When slurmd started. Absent if unknown.
+    /// Start time of slurmd. Absent if unknown.
     #[prost(message, optional, tag = "17")]
     pub slurmd_start_time: ::core::option::Option<::pbjson_types::Timestamp>,
     /// Cloud instance id. Empty if unknown.

@@ -2,73 +2,73 @@
 /// Payload of `queue.explained`.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct QueueEvent {
-    /// The waiting job.
+    /// The pending job.
     #[prost(message, optional, tag = "1")]
     pub job: ::core::option::Option<super::super::job::v1::Job>,
-    /// The explanation.
+    /// Why it is pending.
     #[prost(message, optional, tag = "2")]
     pub explanation: ::core::option::Option<Explanation>,
 }
-/// A plain answer to "why is it pending, and until when".
+/// Why a job is pending, and its expected start.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Explanation {
-    /// One or two sentences for the owner.
+    /// Explanation for the owner, one or two sentences.
     #[prost(string, tag = "1")]
     pub summary: ::prost::alloc::string::String,
     /// Class of the reason.
     #[prost(string, tag = "2")]
     pub reason_class: ::prost::alloc::string::String,
-    /// Slurm's reason word that was recognised.
+    /// Slurm's pending reason that was recognised.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
-    /// Who can act: `wait`, `user`, `account coordinator`, `admin`.
+    /// Who can resolve it: `wait` (nobody needs to act), `user`, `account coordinator` or `admin`.
     #[prost(string, tag = "4")]
     pub actor: ::prost::alloc::string::String,
-    /// What that person can do.
+    /// What the actor can do.
     #[prost(string, tag = "5")]
     pub advice: ::prost::alloc::string::String,
-    /// Limit concerned, in Slurm's words. Empty if none.
+    /// Name of the limit in Slurm that holds the job back. Empty if none.
     #[prost(string, tag = "6")]
     pub limit: ::prost::alloc::string::String,
-    /// Where that limit is set. Empty if none.
+    /// Object on which the limit is set. Empty if none.
     #[prost(string, tag = "7")]
     pub limit_source: ::prost::alloc::string::String,
-    /// Expected start, where Slurm has planned it. Absent otherwise.
+    /// Expected start. Absent if Slurm's scheduler has not planned the job.
     #[prost(message, optional, tag = "8")]
     pub expected_start: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Why there is no expected start. Empty when there is one.
+    /// Why there is no expected start. Empty if there is one.
     #[prost(string, tag = "9")]
     pub no_estimate_because: ::prost::alloc::string::String,
-    /// Method behind the expected start: `slurm-plan`. Empty without one.
+    /// Method of the estimate: `slurm-plan`. Empty if there is none.
     #[prost(string, tag = "10")]
     pub method: ::prost::alloc::string::String,
-    /// Nodes, jobs or other things the reason names.
+    /// Nodes, jobs or other objects that the reason names.
     #[prost(string, repeated, tag = "11")]
     pub evidence: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// The waiting part of a cluster's queue after one sweep, for those who need the queue. Published in chunks.
+/// Pending jobs of a cluster at one poll. Published in chunks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct QueueSnapshot {
     /// Slurm's ClusterName.
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
-    /// When the sweep began.
+    /// Start of the poll.
     #[prost(message, optional, tag = "2")]
     pub taken_at: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Number of this chunk from 0.
+    /// Index of this chunk, from 0.
     #[prost(uint32, tag = "3")]
     pub chunk: u32,
-    /// Number of chunks.
+    /// Number of chunks of this snapshot.
     #[prost(uint32, tag = "4")]
     pub chunks: u32,
-    /// Waiting jobs of this chunk.
+    /// Pending jobs in this chunk.
     #[prost(message, repeated, tag = "5")]
     pub jobs: ::prost::alloc::vec::Vec<QueuedJob>,
-    /// Jobs that run.
+    /// Number of running jobs in the cluster.
     #[prost(uint32, tag = "6")]
     pub running: u32,
 }
-/// A waiting job in a queue snapshot.
+/// A pending job in a queue snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QueuedJob {
     /// Entity key of the run.
@@ -77,13 +77,13 @@ pub struct QueuedJob {
     /// Raw job id.
     #[prost(uint32, tag = "2")]
     pub job_id: u32,
-    /// Slurm's id form for people.
+    /// Job id as squeue prints it.
     #[prost(string, tag = "3")]
     pub display_id: ::prost::alloc::string::String,
     /// Unix user name.
     #[prost(string, tag = "4")]
     pub user: ::prost::alloc::string::String,
-    /// Partition or partitions.
+    /// Partition. A comma-separated list if the job is pending in several.
     #[prost(string, tag = "5")]
     pub partition: ::prost::alloc::string::String,
     /// Reason as squeue prints it.
@@ -92,7 +92,7 @@ pub struct QueuedJob {
     /// Priority.
     #[prost(uint32, tag = "7")]
     pub priority: u32,
-    /// Expected start in Unix seconds; 0 without a plan.
+    /// Expected start in Unix seconds. 0 if the scheduler has not planned the job.
     #[prost(int64, tag = "8")]
     pub expected_start: i64,
 }

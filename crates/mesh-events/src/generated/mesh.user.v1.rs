@@ -2,57 +2,59 @@
 /// Payload of `user.*`.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UserEvent {
-    /// Unix user name. Empty if an account as a whole is concerned: what is changed there holds for everybody below it.
+    /// Unix user name. Empty for a change of an account, which applies to all its users and child accounts.
     #[prost(string, tag = "1")]
     pub user: ::prost::alloc::string::String,
-    /// Account concerned. Empty if none.
+    /// Slurm account of the change. Empty if none.
     #[prost(string, tag = "2")]
     pub account: ::prost::alloc::string::String,
-    /// What changed, in Slurm's words: `Account` (membership), `QOS`, `AdminLevel`, `Coordinator`, `DefaultAccount`, or the name of a limit,
-    /// e.g. `MaxJobs`; `Identity` for `identity_linked`. Empty for logins.
+    /// Name of the changed attribute in Slurm: `Account` (membership), `QOS`, `AdminLevel`, `Coordinator`, `DefaultAccount`, or a limit, e.g.
+    /// `MaxJobs`. `Identity` for `identity_linked`. Empty for logins.
     #[prost(string, tag = "3")]
     pub attribute: ::prost::alloc::string::String,
-    /// Value before. Empty if there was none.
+    /// Value before the change. Empty if there was none.
     #[prost(string, tag = "4")]
     pub before: ::prost::alloc::string::String,
-    /// Value after. Empty if it is gone.
+    /// Value after the change. Empty if it was removed.
     #[prost(string, tag = "5")]
     pub after: ::prost::alloc::string::String,
-    /// The only partition concerned. Empty for all.
+    /// Partition of the association. Empty if it applies to all partitions.
     #[prost(string, tag = "6")]
     pub partition: ::prost::alloc::string::String,
-    /// Slurm's id of the association concerned. 0 if none.
+    /// Slurm's id of the changed association. 0 if none.
     #[prost(uint32, tag = "7")]
     pub association: u32,
-    /// QOS that may be used with the association after the change, those inherited included. Empty if it is gone, or if none is concerned.
+    /// QOS allowed with the association after the change, including inherited ones. Empty if the association was removed or the change is not
+    /// of an association.
     #[prost(string, repeated, tag = "8")]
     pub qos: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Limits and the like of the association after the change, by Slurm's names. Empty if it is gone, or if none is concerned.
+    /// Limits and other settings of the association after the change, by Slurm's names. Empty if the association was removed or the change is
+    /// not of an association.
     #[prost(btree_map = "string, string", tag = "9")]
     pub settings: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// slurmdbd's id of the transaction that did it. 0 if none is known: then the actor is unknown, too.
+    /// slurmdbd's id of the transaction that made the change. 0 if unknown. The actor is then unknown, too.
     #[prost(uint64, tag = "10")]
     pub transaction: u64,
-    /// The login; `login` only.
+    /// The session. Set only for `login`.
     #[prost(message, optional, tag = "11")]
     pub login: ::core::option::Option<LoginSession>,
 }
 /// A session that a user opened.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LoginSession {
-    /// Host that was logged in to.
+    /// Host of the session.
     #[prost(string, tag = "1")]
     pub host: ::prost::alloc::string::String,
-    /// Where from, as PAM has it (PAM_RHOST). Empty for a local login.
+    /// Host that the user connected from (PAM_RHOST). Empty for a local login.
     #[prost(string, tag = "2")]
     pub remote_host: ::prost::alloc::string::String,
-    /// PAM service: `sshd`, `login`, ...
+    /// PAM service (PAM_SERVICE): `sshd`, `login`, ...
     #[prost(string, tag = "3")]
     pub service: ::prost::alloc::string::String,
-    /// Terminal. Empty if there is none.
+    /// Terminal (PAM_TTY). Empty if none.
     #[prost(string, tag = "4")]
     pub tty: ::prost::alloc::string::String,
 }

@@ -99,7 +99,7 @@ fn credentials(text: &str) -> io::Result<(String, KeyPair)> {
     match (section(JWT), section(SEED)) {
         (Some(jwt), Some(seed)) => Ok((jwt, key_pair(&seed)?)),
         _ => Err(invalid(
-            "no credentials file: it has a user JWT and a seed, as `nsc generate creds` writes them",
+            "not a credentials file with a user JWT and a seed, as `nsc generate creds` writes it",
         )),
     }
 }
@@ -107,7 +107,7 @@ fn credentials(text: &str) -> io::Result<(String, KeyPair)> {
 /// No error message contains the seed.
 fn key_pair(seed: &str) -> io::Result<KeyPair> {
     KeyPair::from_seed(seed).map_err(|_| {
-        invalid("no NKey seed of a user: one begins with SU, as `nsc generate nkey --user` and `smesh nats config` write it")
+        invalid("not an NKey seed of a user, which starts with SU; `nsc generate nkey --user` and `smesh nats config` create one")
     })
 }
 
@@ -120,7 +120,7 @@ fn certificates(path: &Path) -> io::Result<()> {
     match text.contains("-----BEGIN CERTIFICATE-----") {
         true => Ok(()),
         false => Err(invalid(
-            "no certificates: PEM is needed, -----BEGIN CERTIFICATE-----",
+            "no certificate in PEM format (-----BEGIN CERTIFICATE-----)",
         )),
     }
 }

@@ -67,7 +67,7 @@ impl Bus {
                     results.extend(batch.iter().map(failed));
                 }
                 Err(Failure::Refused(error)) => {
-                    tracing::debug!(%error, messages = batch.len(), "no batch, each by itself");
+                    tracing::debug!(%error, messages = batch.len(), "batch publish failed, publishing messages one by one");
                     results.extend(self.publish_each(batch).await);
                 }
             }
@@ -78,7 +78,7 @@ impl Bus {
     /// Stores all messages or none.
     async fn publish_batch(&self, messages: &[RawMessage]) -> Result<(), Failure> {
         let (Some((last, others)), true) = (messages.split_last(), messages.len() > 1) else {
-            return Err(Failure::Refused("nothing to put together".into()));
+            return Err(Failure::Refused("a batch needs at least two messages".into()));
         };
         let batch = format!("{:032x}", rand::random::<u128>());
         let headers = |n: usize, message: &RawMessage| {
@@ -110,7 +110,7 @@ impl Bus {
                 _ => Failure::Refused(error.into()),
             })?;
         if stored.batch_size != Some(messages.len() as u64) {
-            return Err(Failure::Refused("the server knows no batches".into()));
+            return Err(Failure::Refused("the server does not support batches".into()));
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub struct BucketEntry {
 #[derive(Debug, thiserror::Error)]
 pub enum PutError {
     /// Another writer changed the key in between; the revision read is out of date.
-    #[error("write {key}: it was changed by somebody else")]
+    #[error("write {key}: changed by another writer")]
     Conflict {
         /// The key.
         key: String,
@@ -159,7 +159,7 @@ impl Bucket {
     /// Logs and reports that keys had been lost and were written again.
     pub fn note_restored(&self, cluster: &str, keys: usize) {
         let what = format!(
-            "state of {cluster} in bucket {}: it was gone, written again",
+            "state of {cluster} in bucket {} was missing, written again",
             self.name
         );
         tracing::error!(keys, "{what}");

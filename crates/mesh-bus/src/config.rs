@@ -52,14 +52,14 @@ impl Config {
         ];
         if means.iter().filter(|given| **given).count() > 1 {
             faults.push(
-                "mesh.nats.user, mesh.nats.credentials_file, mesh.nats.nkey_file: set one of the three".to_owned(),
+                "mesh.nats.user, mesh.nats.credentials_file, mesh.nats.nkey_file: set only one of them".to_owned(),
             );
         }
         if password && self.user.is_none() {
-            faults.push("mesh.nats.user: needed with a password".to_owned());
+            faults.push("mesh.nats.user: required with a password".to_owned());
         }
         if self.cert_file.is_some() != self.key_file.is_some() {
-            faults.push("mesh.nats.cert_file, mesh.nats.key_file: set both or none".to_owned());
+            faults.push("mesh.nats.cert_file, mesh.nats.key_file: set both or neither".to_owned());
         }
         faults
     }

@@ -59,7 +59,7 @@ impl Bus {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|source| connect_error(source.into()))?;
         if addresses.iter().any(|address| address.host().is_empty()) {
-            return Err(connect_error("there is no host in the address".into()));
+            return Err(connect_error("the address has no host".into()));
         }
         let options = authentication::options(config)?;
         let status = Arc::new(Status::default());
@@ -155,7 +155,7 @@ impl Bus {
             return Err(Error::JetStream {
                 action: "use",
                 name: "NATS".into(),
-                source: format!("needs nats-server 2.12 or newer, this one is {version}").into(),
+                source: format!("nats-server 2.12 or newer is required, the version is {version}").into(),
             });
         }
         if self.config.provision {

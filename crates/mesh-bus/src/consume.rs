@@ -309,7 +309,7 @@ async fn next(
         tracing::debug!(
             error = %failure,
             consumer = consumer.cached_info().name,
-            "consumer interrupted, opening it again"
+            "consumer interrupted, reopening it"
         );
         return None;
     }
@@ -335,7 +335,7 @@ async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output =
                 if let Err(error) = message.acknowledge(AckKind::Progress).await {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
-                        "tell that work goes on"
+                        "ack deadline not extended"
                     );
                 }
             }
@@ -343,6 +343,6 @@ async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output =
     };
     tokio::select! {
         outcome = work => outcome,
-        () = reporting => unreachable!("it goes on for ever"),
+        () = reporting => unreachable!("the loop never ends"),
     }
 }

@@ -176,7 +176,7 @@ impl DirectReader {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
                         stream = self.stream,
-                        "read stream, trying again"
+                        "stream not read, retrying"
                     );
                     tokio::time::sleep(STORE_DELAY * 10).await;
                 }
@@ -198,7 +198,7 @@ impl DirectReader {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
                         stream = self.stream,
-                        "look at stream, trying again"
+                        "stream state not read, retrying"
                     );
                 }
             }

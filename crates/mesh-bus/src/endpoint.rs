@@ -139,7 +139,7 @@ impl Bus {
         let consumer = match found {
             Ok(consumer) => consumer,
             Err(error) if is_absent(&error.kind()) => return Ok(None),
-            Err(error) => return Err(Error::jetstream("look for consumer", &name)(error.into())),
+            Err(error) => return Err(Error::jetstream("look up consumer", &name)(error.into())),
         };
         let info = consumer.cached_info();
         let says = |key: &str| info.config.metadata.get(key).map(String::as_str);
@@ -174,7 +174,7 @@ impl Bus {
         let consumer = match found {
             Ok(consumer) => consumer,
             Err(error) if is_absent(&error.kind()) => return Ok(None),
-            Err(error) => return Err(Error::jetstream("look for consumer", &name)(error.into())),
+            Err(error) => return Err(Error::jetstream("look up consumer", &name)(error.into())),
         };
         let metadata = &consumer.cached_info().config.metadata;
         Ok(match metadata.get(ENDPOINT) {
@@ -192,7 +192,7 @@ impl Bus {
         let found = self.jetstream.get_consumer_from_stream(name, SLURM_EVENTS);
         let consumer: PullConsumer = found
             .await
-            .map_err(|source| Error::jetstream("look for consumer", name)(source.into()))?;
+            .map_err(|source| Error::jetstream("look up consumer", name)(source.into()))?;
         let info = consumer.cached_info();
         Ok(info.num_pending == 0 && info.num_ack_pending == 0)
     }

@@ -33,7 +33,7 @@ impl StartPosition {
                     + i128::from(time.timestamp_subsec_nanos());
                 let start_time =
                     time::OffsetDateTime::from_unix_timestamp_nanos(nanos).map_err(|source| {
-                        Error::jetstream("begin at a time in", stream)(source.into())
+                        Error::jetstream("start at a time in", stream)(source.into())
                     })?;
                 DeliverPolicy::ByStartTime { start_time }
             }

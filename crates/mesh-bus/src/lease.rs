@@ -105,7 +105,7 @@ impl Candidate {
                         if last_read.elapsed() >= POLL_TIMEOUT {
                             self.now(LeadershipState::Unsure);
                         }
-                        tracing::debug!(error = &error as &dyn std::error::Error, "look at the lease");
+                        tracing::debug!(error = &error as &dyn std::error::Error, "lease not read");
                     }
                 }
             }
@@ -174,7 +174,7 @@ impl Lease {
                 .await
                 .is_err()
         {
-            tracing::debug!("the lease runs out by itself");
+            tracing::debug!("lease not released, it expires");
         }
     }
 }
@@ -275,7 +275,7 @@ impl LeaseRenewer {
         if let Err(error) = self.term.write(Bytes::new()).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
-                "give up the lease"
+                "release lease"
             );
         }
         self.now(LeadershipState::Starting);

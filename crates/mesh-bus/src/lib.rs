@@ -96,7 +96,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Cancelled by shutdown before it was done.
-    #[error("stopped before it was done")]
+    #[error("stopped before completion")]
     Cancelled,
 }
 

@@ -126,7 +126,7 @@ impl Message {
             && let Some(headers) = &self.inner.headers
             && let Err(error) = span.set_parent(trace::extract(headers))
         {
-            tracing::trace!(%error, "span has no place for a parent");
+            tracing::trace!(%error, "span cannot have a parent");
         }
         span
     }

@@ -28,15 +28,15 @@ pub(crate) fn describe() {
     );
     metrics::describe_gauge!(
         PENDING,
-        "Messages that the consumer was not given yet, by stream and consumer; as of its newest message, or of the look once a minute."
+        "Messages not delivered to the consumer yet, by stream and consumer. Updated at each message and once a minute."
     );
     metrics::describe_counter!(
         REPAIRED,
-        "Consumers, streams and buckets that somebody else changed or deleted and that were repaired, by stream."
+        "Consumers, streams and buckets that other clients changed or deleted and that were repaired, by stream."
     );
     metrics::describe_gauge!(
         LEADER,
-        "1 while this replica leads, by service and cluster; 0 while it stands by or NATS does not answer."
+        "1 while this replica leads, by service and cluster; 0 on standby or while NATS does not answer."
     );
 }
 

@@ -25,7 +25,7 @@ impl Bus {
         for (stream, durable) in RETIRED_CONSUMERS {
             let retired = self.jetstream.delete_consumer_from_stream(durable, stream);
             if retired.await.is_ok() {
-                tracing::info!(stream, consumer = durable, "a former consumer is gone");
+                tracing::info!(stream, consumer = durable, "obsolete consumer deleted");
             }
         }
         for consumer in CONSUMERS.iter().filter(|consumer| !consumer.per_cluster) {

@@ -219,7 +219,7 @@ impl Bus {
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
                             event.id = event.id,
-                            "publish again until it is stored"
+                            "event not stored, retrying"
                         );
                     }
                 }

@@ -174,7 +174,7 @@ impl Bus {
                 stream,
                 consumer = name,
                 from_sequence = seen.map(|seen| seen.ack_floor + 1),
-                "consumer repaired: {what} by somebody else"
+                "consumer repaired: {what} by another client"
             );
             self.status
                 .repaired(format!("consumer {name} of {stream}: {what}"));
@@ -288,7 +288,7 @@ fn repair(
         other => other != expected.deliver_policy,
     };
     if seen.is_some_and(|seen| seen.created != found.created) {
-        Some(Repair::Replace("it was deleted and made anew"))
+        Some(Repair::Replace("it was deleted and recreated"))
     } else if config.durable_name != expected.durable_name
         || config.deliver_subject.is_some()
         || config.ack_policy != expected.ack_policy
@@ -302,7 +302,7 @@ fn repair(
             false => Repair::Replace("its filters were changed"),
         })
     } else if config.headers_only || config.max_deliver > 0 {
-        Some(Repair::Replace("what it delivers was changed"))
+        Some(Repair::Replace("its delivery policy was changed"))
     } else if config.ack_wait != expected.ack_wait
         || config.max_ack_pending != expected.max_ack_pending
         || config.backoff != expected.backoff

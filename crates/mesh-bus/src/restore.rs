@@ -56,9 +56,9 @@ impl Bus {
             metrics::repaired(&name);
             tracing::error!(
                 stream = name,
-                "{what} was deleted by somebody else, declared again: what it held is gone"
+                "{what} was deleted by another client and declared again; its content is lost"
             );
-            let repaired = format!("{what}: it was deleted, what it held is gone");
+            let repaired = format!("{what} was deleted, its content is lost");
             self.status.repaired(repaired);
         }
         Ok(())

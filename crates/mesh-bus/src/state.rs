@@ -32,7 +32,7 @@ const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 const WRITER_HEADER: &str = "Mesh-Writer";
 /// Error text for a write that the server refused although its revision is current.
 const UNEXPECTED_CONFLICT: &str =
-    "refused as out of date, which it is not; does every nats-server have version 2.12 or newer?";
+    "NATS rejected it as outdated, although it is current; check that every nats-server has version 2.12 or newer";
 /// Key suffix of the writer's mark.
 pub(crate) const MARK: &str = "writer";
 /// A delete is a message without a value, and with this header.
@@ -292,7 +292,7 @@ impl ClusterState {
         }
         self.lost = false;
         let what = format!(
-            "state of {} in bucket {}: it was gone, written again",
+            "state of {} in bucket {} was missing, written again",
             self.cluster,
             self.bucket.name()
         );

@@ -151,8 +151,8 @@ impl Bus {
         if !self.connected() {
             let reason = self.status.lock().disconnected.clone();
             return Some(match reason {
-                None => "NATS does not answer; connecting again".to_owned(),
-                Some((_, reason)) => format!("NATS does not answer ({reason}); connecting again"),
+                None => "NATS does not answer, reconnecting".to_owned(),
+                Some((_, reason)) => format!("NATS does not answer ({reason}), reconnecting"),
             });
         }
         self.status.problem(Instant::now())
@@ -198,7 +198,7 @@ impl Status {
             });
         let problems: Vec<String> = stores.chain(reads).collect();
         (!problems.is_empty())
-            .then(|| format!("NATS: {}; trying again until it does", problems.join("; ")))
+            .then(|| format!("NATS: {}; retrying", problems.join("; ")))
     }
 }
 

@@ -37,7 +37,7 @@ impl Bus {
     /// # Errors
     /// If NATS does not answer.
     pub async fn stream_state(&self, stream: &str) -> Result<StreamState, Error> {
-        let failed = || Error::jetstream("look at stream", stream);
+        let failed = || Error::jetstream("read state of stream", stream);
         let handle = self.stream(stream).await?;
         let info = handle.cached_info();
         Ok(StreamState {
@@ -111,7 +111,7 @@ impl Bus {
         self.jetstream
             .get_stream(stream)
             .await
-            .map_err(|source| Error::jetstream("look at stream", stream)(source.into()))
+            .map_err(|source| Error::jetstream("read state of stream", stream)(source.into()))
     }
 }
 

@@ -54,7 +54,7 @@ pub fn traceparent() -> Option<String> {
 /// Makes a span a child of the span that a `traceparent` names.
 pub fn adopt(span: &Span, traceparent: &str) {
     if let Err(error) = span.set_parent(read(traceparent)) {
-        tracing::trace!(%error, "span has no place for a parent");
+        tracing::trace!(%error, "span cannot have a parent");
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Recovered {
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// A file could not be moved aside.
-    #[error("move {} aside", path.display())]
+    #[error("rename {}", path.display())]
     Move {
         /// Path of the file.
         path: PathBuf,

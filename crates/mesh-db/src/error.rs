@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// The tables are missing or outdated, and the role may not migrate them.
     #[error(
-        "set up {name} {location}: its tables are not those of this version, and this role may not make them; {remedy}"
+        "set up {name} {location}: its tables are not those of this version, and this role may not create them; {remedy}"
     )]
     NotMigrated {
         /// Owning service.

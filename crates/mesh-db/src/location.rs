@@ -45,7 +45,7 @@ impl Location {
                 Ok(Self::Sqlite(folder.join(path)))
             }
             _ => Err(
-                "neither sqlite:<path of a file> nor postgres://<user>:<password>@<host>/<database>"
+                "expected sqlite:<path of a file> or postgres://<user>:<password>@<host>/<database>"
                     .to_owned(),
             ),
         }
@@ -53,11 +53,11 @@ impl Location {
 }
 
 fn postgres(url: &str) -> Result<PgConnectOptions, String> {
-    let parsed = Url::parse(url).map_err(|error| format!("no address of PostgreSQL: {error}"))?;
+    let parsed = Url::parse(url).map_err(|error| format!("invalid PostgreSQL URL: {error}"))?;
     for (name, _) in parsed.query_pairs() {
         if !ALLOWED_PARAMETERS.contains(&name.as_ref()) {
             return Err(format!(
-                "the parameter {name} is not known; allowed: {}; a password is written as user:password@, or left to PGPASSWORD or ~/.pgpass",
+                "unknown parameter {name}; allowed: {}; give a password as user:password@, in PGPASSWORD or in ~/.pgpass",
                 ALLOWED_PARAMETERS.join(", ")
             ));
         }
@@ -67,7 +67,7 @@ fn postgres(url: &str) -> Result<PgConnectOptions, String> {
     }
     // The parser's message may repeat a part of the text.
     url.parse()
-        .map_err(|_| "no address of PostgreSQL: check port and sslmode".to_owned())
+        .map_err(|_| "invalid PostgreSQL URL: check port and sslmode".to_owned())
 }
 
 impl fmt::Display for Location {

@@ -111,13 +111,13 @@ impl Tables {
         };
         if version < MIN_SERVER_VERSION_NUM {
             return Err(unsupported(format!(
-                "the server has version {}; 14 or newer is needed",
+                "the server has version {}; 14 or newer is required",
                 version / 10_000
             )));
         }
         if encoding != "UTF8" {
             return Err(unsupported(format!(
-                "the database has encoding {encoding}; make one with ENCODING 'UTF8'"
+                "the database has encoding {encoding}; create one with ENCODING 'UTF8'"
             )));
         }
         if fsync == "off" {

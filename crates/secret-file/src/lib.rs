@@ -14,14 +14,14 @@ const LONGEST: u64 = 64 * 1024;
 pub enum UnsafeFile {
     /// Its mode gives others access.
     #[error(
-        "others may read or change it (mode {mode:o}); chmod 600 it, and replace the secret if somebody may have read it"
+        "other users can read or change it (mode {mode:o}); chmod 600 it, and replace the secret if others may have read it"
     )]
     Exposed {
         /// Permission bits.
         mode: u32,
     },
     /// It is a device, a folder, or far too long.
-    #[error("it is no file of at most 64 KiB")]
+    #[error("not a regular file of at most 64 KiB")]
     NoSecret,
 }
 
@@ -161,7 +161,7 @@ mod tests {
         for path in [folder.path(), &long, Path::new("/dev/zero")] {
             let error = read(path).unwrap_err();
             assert!(
-                error.to_string().contains("no file of"),
+                error.to_string().contains("not a regular file"),
                 "{}: {error}",
                 path.display()
             );

@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "calls of libc that std and rustix have no safe form of"
+    reason = "libc calls without a safe wrapper in std or rustix"
 )]
 
 use std::fs;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// If the system cannot create a process, or this one has more than one thread.
 pub fn detached(work: impl FnOnce()) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() > 1 {
-        let problem = "a process with several threads cannot be copied";
+        let problem = "a process with several threads cannot fork";
         return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
     }
     let child = fork()?;

@@ -6,7 +6,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "calls of libc that std and rustix have no safe form of"
+    reason = "libc calls without a safe wrapper in std or rustix"
 )]
 
 use std::io;

@@ -161,7 +161,7 @@ impl ApiConfig {
             && self.oidc.is_empty();
         if !self.listen.is_empty() && nobody {
             faults.push(
-                "mesh.api.token_file: needed with mesh.api.listen, or mesh.api.tokens or mesh.api.oidc; TCP callers show a token"
+                "mesh.api.token_file: required with mesh.api.listen, unless mesh.api.tokens or mesh.api.oidc is set; TCP callers need a token"
                     .to_owned(),
             );
         }
@@ -201,7 +201,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D:
         let address = || text.parse::<IpAddr>().map(IpNet::from);
         text.parse::<IpNet>().or_else(|_| address()).map_err(|_| {
             D::Error::custom(format!(
-                "{text:?} is no address or network such as 10.0.0.0/8"
+                "{text:?} is not an address or network such as 10.0.0.0/8"
             ))
         })
     };
@@ -212,7 +212,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D:
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file does not exist.
-    #[error("no configuration at {path}; `smesh init` writes one, or name it with --config", path = path.display())]
+    #[error("no configuration at {path}; create one with `smesh init`, or pass its path with --config", path = path.display())]
     NotFound {
         /// The file.
         path: PathBuf,
@@ -369,7 +369,7 @@ impl ConfigFile {
         let keys = secret_keys(&std::fs::read_to_string(path).ok()?);
         let key = keys.first()?;
         Some(format!(
-            "{key}: a secret in a file that others may read (mode {mode:o}); chmod o= the file and replace the secret, or write it into a file of its own or the environment"
+            "{key}: secret in a file that others may read (mode {mode:o}); chmod o= the file and replace the secret, or move it to a separate file or the environment"
         ))
     }
 

@@ -90,7 +90,7 @@ impl Context {
                     {
                         tracing::debug!(
                             error = crate::error_chain(&error),
-                            "look for missing streams"
+                            "look up missing streams"
                         );
                     }
                     tokio::select! {
@@ -180,12 +180,12 @@ mod tests {
             nats.faults().join("; ")
         };
         for (keys, fault) in [
-            ("user = 'u'\nnkey_file = 'n'", "set one of the three"),
+            ("user = 'u'\nnkey_file = 'n'", "set only one of them"),
             (
                 "credentials_file = 'c'\nnkey_file = 'n'",
-                "set one of the three",
+                "set only one of them",
             ),
-            ("password_file = 'p'", "mesh.nats.user: needed"),
+            ("password_file = 'p'", "mesh.nats.user: required"),
             ("cert_file = 'c'", "mesh.nats.key_file: set both"),
             ("replicas = 2", "mesh.nats.replicas: 1, 3 or 5"),
         ] {

@@ -53,7 +53,7 @@ pub(crate) async fn check<S: Service>(file: &Path, condition: &Condition) -> Fou
             Found::Damage(problem)
         }
         Err(error) => {
-            tracing::warn!(service = S::NAME, file = %path, %error, "read the whole database file, trying again");
+            tracing::warn!(service = S::NAME, file = %path, %error, "database file not checked, retrying");
             Found::Unread
         }
     }

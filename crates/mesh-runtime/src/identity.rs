@@ -169,12 +169,12 @@ impl IdentityMap {
         state.seen = Some(found);
         match read(path) {
             Ok(users) => {
-                tracing::info!(path = %path.display(), users = users.len(), "identity map read");
+                tracing::info!(path = %path.display(), users = users.len(), "identity map loaded");
                 state.users = users;
                 state.was_read = true;
             }
             Err(problem) => {
-                tracing::warn!(path = %path.display(), problem, kept = state.users.len(), "identity map not usable, the last good one stays");
+                tracing::warn!(path = %path.display(), problem, kept = state.users.len(), "identity map invalid, last valid one still in use");
             }
         }
     }

@@ -38,16 +38,16 @@ impl Context {
                     (_, LeadershipState::Starting) => {}
                     (_, LeadershipState::Standby) => {
                         standby();
-                        tracing::info!(service, "another replica leads, standing by");
+                        tracing::info!(service, "another replica leads, on standby");
                     }
                     (LeadershipState::Unsure, LeadershipState::Leader) => {
-                        tracing::info!(service, "nobody else led meanwhile, going on");
+                        tracing::info!(service, "leadership confirmed: no other replica led in between");
                     }
                     (_, LeadershipState::Leader) => tracing::info!(service, "leading"),
                     (_, LeadershipState::Unsure) => {
                         tracing::warn!(
                             service,
-                            "the lease cannot be read or renewed, another replica may lead"
+                            "lease not readable or renewable, another replica may lead"
                         );
                     }
                 }
@@ -55,7 +55,7 @@ impl Context {
                     LeadershipState::Starting => {}
                     LeadershipState::Standby | LeadershipState::Leader => decided.ok(),
                     LeadershipState::Unsure => decided.fail(
-                        "the lease cannot be read or renewed: who leads is not known, and nothing is published meanwhile",
+                        "lease not readable or renewable: leader unknown, nothing is published",
                     ),
                 }
                 reported = now;

@@ -117,7 +117,7 @@ pub fn main<S: Service>() -> ExitCode {
 
 #[allow(
     clippy::print_stderr,
-    reason = "the process's last word, also when telemetry could not start"
+    reason = "last message of the process, also if telemetry failed to start"
 )]
 fn fail(name: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
     eprintln!("{name}: {}", error_chain(error));
@@ -224,7 +224,7 @@ pub async fn run_api(
             // crash.
             tracing::warn!(
                 after = ?context.mesh.work_deadline(),
-                "not finished in time after the signal, given up; what was held is done again at the next start"
+                "shutdown timed out; pending work is repeated after the next start"
             );
             Ok(())
         }
@@ -259,7 +259,7 @@ pub fn shutdown_on_signals(
             }
         };
         wait().await;
-        tracing::info!("finishing what is held; a second signal ends at once");
+        tracing::info!("shutting down: finishing pending work; a second signal stops at once");
         shutdown.cancel();
         wait().await;
         at_once();
@@ -281,7 +281,7 @@ pub fn apply_process_limits() {
             ..limit
         },
     ) {
-        tracing::debug!(%error, "raise the number of open files");
+        tracing::debug!(%error, "limit of open files not raised");
     }
 }
 

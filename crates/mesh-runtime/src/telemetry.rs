@@ -63,7 +63,7 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
     let rendered = metrics_exporter_prometheus::PrometheusBuilder::new()
         .set_buckets(&DURATION_BUCKETS)?
         .install_recorder()?;
-    metrics::describe_gauge!(BUILD_INFO, "Always 1; its labels say what runs.");
+    metrics::describe_gauge!(BUILD_INFO, "Always 1; the labels are the running version.");
     metrics::gauge!(BUILD_INFO, "service" => service, "version" => env!("CARGO_PKG_VERSION"))
         .set(1.0);
     Ok(Telemetry {
@@ -105,7 +105,7 @@ impl Telemetry {
         let done =
             tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(within)).await;
         if let Ok(Err(error)) = done {
-            tracing::warn!(%error, "export the last spans");
+            tracing::warn!(%error, "last spans not exported");
         }
     }
 }

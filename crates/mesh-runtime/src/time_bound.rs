@@ -30,21 +30,21 @@ pub enum TimeBound {
 pub enum ParseTimeError {
     /// It has none of the known forms.
     #[error(
-        "{text:?} is no time; allowed: 2026-11-22T10:00:00Z, 2026-11-22T10:00, 2026-11-22, yesterday, or how long ago such as 30m, 2h, 7days"
+        "{text:?} is not a time; allowed: 2026-11-22T10:00:00Z, 2026-11-22T10:00, 2026-11-22, yesterday, or a duration before now such as 30m, 2h, 7days"
     )]
     Unknown {
         /// The text.
         text: String,
     },
     /// It is relative where only a date or time makes sense.
-    #[error("{text:?} is no date or time; allowed: 2026-11-22T10:00:00Z or 2026-11-22")]
+    #[error("{text:?} is not a date or time; allowed: 2026-11-22T10:00:00Z or 2026-11-22")]
     NotAbsolute {
         /// The text.
         text: String,
     },
     /// The clocks of this time zone skipped it.
     #[error(
-        "{text:?} does not exist in this time zone, whose clocks were set forward then; add an offset, such as Z"
+        "{text:?} does not exist in this time zone (clocks were set forward); add an offset, such as Z"
     )]
     Skipped {
         /// The text.

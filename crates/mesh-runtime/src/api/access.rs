@@ -59,7 +59,7 @@ impl Access {
                     access.map.reload();
                 });
                 if let Err(error) = reloaded.await {
-                    tracing::warn!(%error, "read tokens and identity map again");
+                    tracing::warn!(%error, "reloading tokens and identity map");
                 }
             }
         });

@@ -25,7 +25,7 @@ const FOR_A_HEALTH_CHECK: Duration = Duration::from_secs(1);
 pub(super) fn unauthorized() -> Problem {
     challenge(
         "Bearer realm=\"slurm-mesh\"",
-        "show a token: `Authorization: Bearer <token>`, or call over the Unix socket",
+        "send a token as `Authorization: Bearer <token>`, or call over the Unix socket",
     )
 }
 
@@ -93,7 +93,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
         return Ok(None);
     };
     if all.next().is_some() {
-        return Err(Problem::bad_request("Authorization: once, please"));
+        return Err(Problem::bad_request("more than one Authorization header"));
     }
     // RFC 9110 §11.1: the scheme is not case-sensitive.
     let token = header
@@ -114,7 +114,7 @@ async fn authenticate_token(access: &Access, token: &str) -> Result<Caller, Prob
     }
     if !access.oidc.looks_like(token) {
         metrics::caller("token", "refused");
-        return Err(invalid("it is not known here"));
+        return Err(invalid("unknown token"));
     }
     match access.oidc.caller(token, &access.map).await {
         Ok(caller) => Ok(access.with_accounts(caller)),
@@ -125,7 +125,7 @@ async fn authenticate_token(access: &Access, token: &str) -> Result<Caller, Prob
         Err(Refusal::Unavailable) => {
             metrics::caller("oidc", "unavailable");
             Err(Problem::unavailable(
-                "the token cannot be checked: its issuer does not answer",
+                "the token cannot be checked: the keys of its issuer are unavailable",
                 10,
             ))
         }
@@ -141,7 +141,7 @@ async fn unix(access: &Access, uid: u32) -> Result<Caller, Problem> {
         Err(_) => {
             metrics::caller("unix", "unavailable");
             return Err(Problem::unavailable(
-                "the system's user database does not say who you are",
+                "the system's user database has no user with your uid",
                 10,
             ));
         }

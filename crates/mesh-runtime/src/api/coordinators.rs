@@ -68,7 +68,7 @@ impl Coordinators {
                     followed = this.follow(&bus) => followed,
                 };
                 if let Err(error) = followed {
-                    tracing::debug!(error = crate::error_chain(&error), "watch coordinators");
+                    tracing::debug!(error = crate::error_chain(&error), "coordinators not watched, retrying");
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,
@@ -97,7 +97,7 @@ impl Coordinators {
             }
             Err(error) => {
                 if !value.is_empty() {
-                    tracing::warn!(%error, key, "read who coordinates accounts");
+                    tracing::warn!(%error, key, "coordinators not read");
                 }
                 known.remove(&key);
             }

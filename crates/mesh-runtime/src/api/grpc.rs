@@ -11,7 +11,7 @@ use super::{AuditedRead, Caller};
 /// `UNAUTHENTICATED` if there is none.
 pub fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get().cloned();
-    caller.ok_or_else(|| Status::unauthenticated("show a token, or call over the Unix socket"))
+    caller.ok_or_else(|| Status::unauthenticated("send a token, or call over the Unix socket"))
 }
 
 /// A response with a record of the data of others that it shows.

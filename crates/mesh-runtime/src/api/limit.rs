@@ -260,7 +260,7 @@ impl<L: Listener> Listener for Limited<L> {
             let (io, address) = self.inner.accept().await;
             let peer = (self.peer)(&io);
             let Some(slot) = self.clients.take(peer, &self.limits) else {
-                tracing::debug!(?peer, "too many open connections, one more closed");
+                tracing::debug!(?peer, "too many open connections, connection closed");
                 continue;
             };
             let activity = Arc::new(Activity::new(&self.limits));

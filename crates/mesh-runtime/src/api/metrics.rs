@@ -11,7 +11,7 @@ const READS: &str = "mesh_api_audited_reads_total";
 pub(crate) fn describe() {
     metrics::describe_counter!(
         CALLERS,
-        "Requests by how the caller was known (unix, token, oidc) and outcome: let_in, refused, unavailable."
+        "Requests by authentication method (unix, token, oidc) and outcome: let_in, refused, unavailable."
     );
     metrics::describe_counter!(
         KEYS_FETCHED,
@@ -19,7 +19,7 @@ pub(crate) fn describe() {
     );
     metrics::describe_counter!(
         READS,
-        "Answers with other people's data, by outcome: audited, covered by the entry of the same query within the minute, or refused because NATS did not take the entry."
+        "Responses with data of other users, by outcome: audited, covered by the audit entry of the same query within the minute, or refused because NATS did not store the entry."
     );
 }
 

@@ -24,7 +24,7 @@ macro_rules! problem_responses {
         #[doc = $description]
         #[derive(::utoipa::ToResponse)]
         #[response(description = $description, content_type = "application/problem+json")]
-        #[allow(dead_code, reason = "it describes an answer")]
+        #[allow(dead_code, reason = "it describes a response")]
         pub(super) struct $name(#[to_schema] $crate::api::Problem);
     )+};
 }

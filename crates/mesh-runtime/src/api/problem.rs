@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 /// Text of every internal error.
-pub(super) const BROKEN: &str = "the service could not answer; its log says why";
+pub(super) const BROKEN: &str = "internal error; see the log of the service";
 
 /// Error response: problem details (RFC 9457).
 #[derive(Clone, Debug, Serialize, PartialEq, Eq, ToSchema)]
@@ -77,7 +77,7 @@ impl Problem {
 
 /// Logs an internal error for the operator.
 pub(super) fn log_broken(error: &(dyn std::error::Error + 'static)) {
-    tracing::error!(error = crate::error_chain(error), "answer request");
+    tracing::error!(error = crate::error_chain(error), "request failed");
 }
 
 impl IntoResponse for Problem {

@@ -80,7 +80,7 @@ pub(super) async fn count(
         Some(ip) => match requests.clients.take(Peer::Tcp { ip }, &requests.limits) {
             Some(slot) => Some(slot),
             None => {
-                let detail = "too many requests of this client are being answered";
+                let detail = "too many concurrent requests of this client";
                 return Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).into_response();
             }
         },

@@ -223,10 +223,10 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
         refused => {
             metrics::read("refused");
             if let Ok(Err(error)) = refused {
-                tracing::warn!(error = crate::error_chain(&error), "audit a read");
+                tracing::warn!(error = crate::error_chain(&error), "read not audited");
             }
             return Problem::unavailable(
-                "data of others is shown only if it can be written into the audit, and NATS does not take that now; what is yours can be read: filter for it",
+                "data of other users is returned only if the read is audited, and NATS does not store audit entries now; filter for your own data, or retry later",
                 5,
             )
             .into_response();
@@ -317,10 +317,10 @@ impl Reads {
             Ok(Err(error)) => {
                 tracing::warn!(
                     error = crate::error_chain(&error),
-                    "audit the end of a read"
+                    "end of read not audited"
                 );
             }
-            Err(_) => tracing::warn!("audit the end of a read: NATS does not answer"),
+            Err(_) => tracing::warn!("end of read not audited: NATS does not answer"),
         }
     }
 

@@ -91,7 +91,7 @@ fn limits(config: &ApiConfig) -> Limits {
         tracing::info!(
             max_connections,
             configured = config.max_connections,
-            "fewer connections than mesh.api.max_connections: the process may open few files"
+            "connection limit below mesh.api.max_connections: limit of open files too low"
         );
     }
     Limits {
@@ -116,14 +116,14 @@ impl Endpoints {
         let in_use = UnixStream::connect(socket).await.is_ok();
         if in_use {
             return Err(format!(
-                "mesh.api.socket {}: another process serves it",
+                "mesh.api.socket {}: already served by another process",
                 socket.display()
             )
             .into());
         }
         if socket.exists() {
             std::fs::remove_file(socket)
-                .map_err(|error| format!("remove dead socket {}: {error}", socket.display()))?;
+                .map_err(|error| format!("remove stale socket {}: {error}", socket.display()))?;
         }
         let unix = UnixListener::bind(socket)
             .map_err(|error| format!("mesh.api.socket {}: {error}", socket.display()))?;
@@ -174,7 +174,7 @@ pub(crate) async fn serve(
             "/metrics",
             get(async move |caller: Caller| render(&caller, &metrics)),
         )
-        .fallback(async || Problem::not_found("no such path; see the README for the API"))
+        .fallback(async || Problem::not_found("no such path; docs/reference describes the API"))
         .layer(middleware::from_fn_with_state(access, authenticate));
     let limits = endpoints.limits;
     let requests = Requests {
@@ -208,7 +208,7 @@ fn render(caller: &Caller, metrics: &PrometheusHandle) -> Result<String, Problem
         Ok(metrics.render())
     } else {
         Err(Problem::forbidden(
-            "metrics are for administrators, auditors, and tokens with the role metrics",
+            "metrics require the role admin, auditor or metrics",
         ))
     }
 }
@@ -218,7 +218,7 @@ fn ready(health: &Health, everything: bool) -> axum::response::Response {
     let (mut problems, mut notes) = (health.problems(), health.notes());
     if !everything {
         for text in problems.values_mut().chain(notes.values_mut()) {
-            "administrators are told more".clone_into(text);
+            "details only for administrators".clone_into(text);
         }
     }
     let status = if problems.is_empty() {

@@ -69,12 +69,12 @@ impl TokenConfig {
         let scoped = !self.users.is_empty() || !self.accounts.is_empty();
         if scoped != (self.role == Role::User) {
             faults.push(format!(
-                "{}: needed with role \"user\", and only with it",
+                "{}: required for role \"user\", not allowed for others",
                 key("users, accounts")
             ));
         }
         if self.users.contains("") || self.accounts.contains("") {
-            faults.push(format!("{}: no empty names", key("users, accounts")));
+            faults.push(format!("{}: empty names are not allowed", key("users, accounts")));
         }
         faults
     }
@@ -195,7 +195,7 @@ impl Token {
         }
         match read(file) {
             Ok((digest, seen)) => {
-                tracing::info!(token = self.caller.name, "token read again");
+                tracing::info!(token = self.caller.name, "token reloaded");
                 *state = State {
                     digest: Some(digest),
                     seen: Some(seen),
@@ -206,7 +206,7 @@ impl Token {
                     token = self.caller.name,
                     file = %file.display(),
                     reason,
-                    "token not usable any more, nobody is let in with it"
+                    "token unusable, requests with it are refused"
                 );
                 *state = State {
                     digest: None,
@@ -221,7 +221,7 @@ fn read(file: &Path) -> Result<([u8; 32], FileStamp), String> {
     let (text, stamp) = secret_file::read_with_stamp(file).map_err(|error| error.to_string())?;
     let text = text.trim();
     if text.len() < MIN_TOKEN_CHARS {
-        return Err(format!("a token has at least {MIN_TOKEN_CHARS} characters"));
+        return Err(format!("a token needs at least {MIN_TOKEN_CHARS} characters"));
     }
     Ok((Sha256::digest(text.as_bytes()).into(), stamp))
 }

@@ -80,7 +80,7 @@ fn limits_of_connections_and_proxies_are_checked() {
     assert_eq!(api.api.faults(), [""; 0]);
     let error = mesh("[mesh.api]\ntrusted_proxies = ['proxy']").unwrap_err();
     assert!(error.contains("[mesh] api.trusted_proxies"), "{error}");
-    assert!(error.contains("\"proxy\" is no address"), "{error}");
+    assert!(error.contains("\"proxy\" is not an address"), "{error}");
     for (key, value) in [
         ("max_connections", "0"),
         ("max_connections_per_client", "0"),

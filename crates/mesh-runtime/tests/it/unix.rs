@@ -137,14 +137,14 @@ async fn why_something_is_not_well_is_for_those_who_see_everything() {
     for role in ["metrics", "user", "nobody"] {
         assert_eq!(
             ask(Some(role)).await,
-            ["administrators are told more"; 2],
+            ["details only for administrators"; 2],
             "{role}"
         );
     }
     let (status, _, answer) = server.get("/readyz").await;
     assert_eq!(
         (status, &answer["problems"]["x.database"]),
-        (503, &json!("administrators are told more")),
+        (503, &json!("details only for administrators")),
         "over TCP without a token"
     );
 }

@@ -83,7 +83,7 @@ impl OidcConfig {
         }
         if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
             faults.push(format!(
-                "{}: what the issuer writes into `aud` of tokens for the mesh",
+                "{}: set it to the `aud` of tokens for slurm-mesh",
                 key("audience")
             ));
         }
@@ -100,7 +100,7 @@ impl OidcConfig {
             &self.auditors,
         ];
         if lists.into_iter().flatten().any(String::is_empty) {
-            faults.push(format!("{}: no empty names", key("admins, auditors")));
+            faults.push(format!("{}: empty names are not allowed", key("admins, auditors")));
         }
         faults
     }
@@ -112,15 +112,15 @@ impl OidcConfig {
             Some(Host::Ipv4(ip)) => IpAddr::V4(ip).is_loopback(),
             Some(Host::Ipv6(ip)) => IpAddr::V6(ip).is_loopback(),
             Some(Host::Domain(name)) => name == "localhost",
-            None => return Err("not the URL of a host".to_owned()),
+            None => return Err("the URL has no host".to_owned()),
         };
         match url.scheme() {
             "https" => {}
             "http" if loopback || self.allow_http => {}
-            _ => return Err("https, or allow_http = true".to_owned()),
+            _ => return Err("must be https, or set allow_http = true".to_owned()),
         }
         if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-            return Err("without user, password and fragment".to_owned());
+            return Err("must not have user, password or fragment".to_owned());
         }
         Ok(url)
     }

@@ -129,7 +129,7 @@ impl Issuer {
                 tracing::warn!(
                     issuer = self.config.issuer,
                     reason,
-                    "fetch keys of the issuer; those that are known are used on"
+                    "keys of the issuer not fetched, using the cached ones"
                 );
             }
         }

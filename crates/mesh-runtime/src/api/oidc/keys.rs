@@ -53,10 +53,10 @@ impl Keys {
     /// # Errors
     /// If it is not a JWK set, or has no usable key.
     pub(super) fn read(set: &Value) -> Result<Self, String> {
-        let listed = set["keys"].as_array().ok_or("no list of keys")?;
+        let listed = set["keys"].as_array().ok_or("not a key set (JWKS)")?;
         let keys: Vec<Key> = listed.iter().take(MAX_KEYS).filter_map(key).collect();
         if keys.is_empty() {
-            return Err("none of its keys is for RS256, ES256 or EdDSA".to_owned());
+            return Err("no key for RS256, ES256 or EdDSA".to_owned());
         }
         Ok(Self(keys))
     }
@@ -118,7 +118,7 @@ pub(super) fn install_ring() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if RING.install_default().is_err() {
-            tracing::warn!("another library of this process checks signatures of tokens");
+            tracing::warn!("another JWT signature provider is already installed in this process");
         }
     });
 }

@@ -98,7 +98,7 @@ impl Oidc {
             .next()
             .and_then(|text| BASE64_URL_SAFE_NO_PAD.decode(text).ok())
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .ok_or(Invalid("it is no JWT"))?;
+            .ok_or(Invalid("it is not a JWT"))?;
         let (_, algorithm) = ALGORITHMS
             .into_iter()
             .find(|(name, _)| *name == header.alg)
@@ -111,24 +111,24 @@ impl Oidc {
                 .any(|known| known.eq_ignore_ascii_case(typ))
         };
         if header.typ.as_deref().is_some_and(|typ| !typed(typ)) {
-            return Err(Invalid("its typ is not that of an access token"));
+            return Err(Invalid("its typ is not the one of an access token"));
         }
         // RFC 7515 §4.1.11: unknown critical parameters must be refused.
         if header.crit.is_some() {
-            return Err(Invalid("it has critical extensions, which are not known"));
+            return Err(Invalid("it has unknown critical extensions (crit)"));
         }
         let Unverified { iss } = dangerous::insecure_decode_claims(token)
-            .map_err(|_| Invalid("it does not say who issued it (iss)"))?;
+            .map_err(|_| Invalid("it has no issuer (iss)"))?;
         let issuer = self
             .0
             .iter()
             .find(|issuer| issuer.config.issuer == iss)
-            .ok_or(Invalid("its issuer is not one that is believed here"))?;
+            .ok_or(Invalid("its issuer is not trusted"))?;
         let key = match issuer.key(header.kid.as_deref(), algorithm).await {
             Ok(key) => key,
             Err(NoKey::Unknown) => {
                 return Err(Invalid(
-                    "its issuer has no such key; if keys were changed just now, try again in some seconds",
+                    "its issuer has no such key; if the keys were just changed, retry in some seconds",
                 ));
             }
             Err(NoKey::Unreachable) => return Err(Refusal::Unavailable),
@@ -148,15 +148,15 @@ impl Oidc {
             // Precise enough for seconds.
             #[expect(
                 clippy::cast_precision_loss,
-                reason = "exact for the next 285 million years"
+                reason = "f64 is exact for 285 million years"
             )]
             Some(iat) if iat <= now as f64 => {}
-            Some(_) => return Err(Invalid("it is of the future (iat)")),
-            None => return Err(Invalid("it does not say since when it is (iat)")),
+            Some(_) => return Err(Invalid("it was issued in the future (iat)")),
+            None => return Err(Invalid("it has no issue time (iat)")),
         }
         // RFC 7800: a token that is bound to a key is no bearer token, and possession of the key is not verified here.
         if claims.contains_key("cnf") {
-            return Err(Invalid("it is bound to a key (cnf); show one that is not"));
+            return Err(Invalid("it is bound to a key (cnf), which is not supported"));
         }
         identify(config, &claims, map)
     }
@@ -171,7 +171,7 @@ fn identify(
     let text = |claim: &str| lookup(claims, claim).and_then(Value::as_str);
     let subject = text("sub")
         .filter(|subject| !subject.is_empty())
-        .ok_or(Invalid("it does not say whose it is (sub)"))?;
+        .ok_or(Invalid("it has no subject (sub)"))?;
     let issuer = config.issuer.as_str();
     let users = users(config, claims, subject, map);
     let groups = string_values(lookup(claims, &config.group_claim));
@@ -259,11 +259,11 @@ fn describe_error(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "it has expired (exp)",
         ErrorKind::ImmatureSignature => "it is not valid yet (nbf)",
-        ErrorKind::InvalidAudience => "it is not for this service (aud)",
-        ErrorKind::InvalidIssuer => "its issuer is not one that is believed here",
+        ErrorKind::InvalidAudience => "it is not for this audience (aud)",
+        ErrorKind::InvalidIssuer => "its issuer is not trusted",
         ErrorKind::MissingRequiredClaim(_) => "it lacks one of exp, iss, aud, sub",
-        ErrorKind::InvalidSignature => "its signature is wrong",
-        _ => "it cannot be read",
+        ErrorKind::InvalidSignature => "its signature is invalid",
+        _ => "it cannot be decoded",
     }
 }
 
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(users("users_by = 'email'", &none), [""; 0]);
         assert_eq!(
             caller("", &json!({ "sub": "" })),
-            Err(Invalid("it does not say whose it is (sub)"))
+            Err(Invalid("it has no subject (sub)"))
         );
     }
 

@@ -120,13 +120,13 @@ impl Checkpoint {
         // Each checkpoint has exactly one text: no sign, no leading zeros.
         let size = match size.parse::<u64>() {
             Ok(number) if number.to_string() == size => number,
-            _ => return Err(malformed("its second line is no number of entries")),
+            _ => return Err(malformed("its second line is not a number of entries")),
         };
         let root = STANDARD
             .decode(root)
             .ok()
             .and_then(|root| root.try_into().ok())
-            .ok_or(malformed("its third line is no hash in base64"))?;
+            .ok_or(malformed("its third line is not a base64 hash"))?;
         Ok(Self {
             origin: origin.to_owned(),
             size,

@@ -51,7 +51,7 @@ impl FromStr for WitnessKey {
     fn from_str(text: &str) -> Result<Self, NoteError> {
         let (name, id, bytes) = key_fields(text, ALGORITHM_COSIGNATURE)?;
         let key = VerifyingKey::from_bytes(&bytes)
-            .map_err(|_| NoteError::Key("it is no point of the curve"))?;
+            .map_err(|_| NoteError::Key("not a point of the curve"))?;
         let key = Self {
             name: name.to_owned(),
             key,

@@ -132,13 +132,13 @@ impl<'de> Deserialize<'de> for HexHash {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The first line is not the header of an export.
-    #[error("the first line is not that of an export of the form {FORMAT}")]
+    #[error("the first line is not the header of an export in format {FORMAT}")]
     Header(#[source] serde_json::Error),
     /// The version of the format is unknown.
-    #[error("an export of the form {0:?}; this program reads {FORMAT}")]
+    #[error("export format {0:?}; this program reads {FORMAT}")]
     Format(String),
     /// The header contradicts itself.
-    #[error("the first line is not that of an export: {0}")]
+    #[error("the first line is not the header of an export: {0}")]
     Malformed(&'static str),
     /// The checkpoint in the header is invalid or not signed by a trusted key.
     #[error("the checkpoint in the first line")]
@@ -281,7 +281,7 @@ impl ExportVerifier {
             .ok_or(ExportError::Malformed("its checkpoint has no such entry"))?;
         let edge = header.edge.into_iter().map(|hash| hash.0).collect();
         let tree = Frontier::new(before, edge)
-            .map_err(|_| ExportError::Malformed("its edge is not one of so many entries"))?;
+            .map_err(|_| ExportError::Malformed("its edge does not match the number of entries"))?;
         let mut verifier = Verifier::after(tree.clone(), header.chain.0);
         for older in trusted {
             if older.size > before && older.size <= checkpoint.size {

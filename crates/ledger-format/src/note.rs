@@ -27,20 +27,20 @@ const MAX_NOTE_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NoteError {
     /// Not a valid key.
-    #[error("not a key of the form <name>+<key id>+<base64>: {0}")]
+    #[error("not a key in the format <name>+<key id>+<base64>: {0}")]
     Key(&'static str),
     /// Not a valid key name.
-    #[error("{0:?} is no name of a key; allowed: text without spaces and plus signs")]
+    #[error("{0:?} is not a key name; allowed: text without spaces and plus signs")]
     Name(String),
     /// Not a signed note.
     #[error("not a signed note: {0}")]
     Malformed(&'static str),
     /// No trusted key has signed the note.
-    #[error("signed by {} only, none of which is a key that was given", .0.join(" and "))]
+    #[error("signed only by {}, none of which is a given key", .0.join(" and "))]
     Untrusted(Vec<String>),
     /// The signature line has the name and id of a trusted key, but that key did not sign this
     /// text.
-    #[error("the signature of {0} is not of this text: it is forged, or the note was changed")]
+    #[error("the signature of {0} does not match the text: it is forged, or the note was changed")]
     InvalidSignature(String),
 }
 
@@ -96,7 +96,7 @@ impl FromStr for PublicKey {
     fn from_str(text: &str) -> Result<Self, NoteError> {
         let (name, id, bytes) = key_fields(text, ALGORITHM_ED25519)?;
         let key = VerifyingKey::from_bytes(&bytes)
-            .map_err(|_| NoteError::Key("it is no point of the curve"))?;
+            .map_err(|_| NoteError::Key("not a point of the curve"))?;
         let key = Self {
             name: name.to_owned(),
             key,
@@ -241,7 +241,7 @@ pub(crate) fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteEr
         .ok_or(NoteError::Malformed("the last line does not end"))?;
     let mut signatures = Vec::new();
     for line in lines.split('\n') {
-        let form = NoteError::Malformed("a line below the text is no signature");
+        let form = NoteError::Malformed("a line below the text is not a signature");
         let (name, encoded) = line
             .strip_prefix(SIGNATURE_PREFIX)
             .and_then(|line| line.split_once(' '))
@@ -260,7 +260,7 @@ pub(crate) fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteEr
 fn checked_text(text: &str) -> Result<(), NoteError> {
     if !text.ends_with('\n') || text.contains(|char: char| char < ' ' && char != '\n') {
         return Err(NoteError::Malformed(
-            "its text does not end with a line, or has control characters",
+            "its text does not end with a newline, or has control characters",
         ));
     }
     Ok(())
@@ -283,14 +283,14 @@ pub(crate) fn key_fields(text: &str, kind: u8) -> Result<(&str, &str, [u8; 32]),
     checked_name(name)?;
     let key = STANDARD
         .decode(key)
-        .map_err(|_| NoteError::Key("its third field is no base64"))?;
+        .map_err(|_| NoteError::Key("its third field is not base64"))?;
     match key.split_first() {
         Some((of, key)) if *of == kind => match key.try_into() {
             Ok(key) => Ok((name, id, key)),
             Err(_) => Err(NoteError::Key("an Ed25519 key has 32 bytes")),
         },
         _ => Err(NoteError::Key(
-            "it is of another kind than Ed25519, or of another use",
+            "its algorithm is not Ed25519, or it has another use",
         )),
     }
 }

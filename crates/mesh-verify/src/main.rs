@@ -51,7 +51,7 @@ fn run(cli: &Cli) -> Result<Report, Failure> {
             return Err(Failure::unverifiable(
                 path,
                 format!(
-                    "it does not follow the file before it, which ends with entry {}: it begins with {}, or with another history",
+                    "it does not continue the previous file, which ends with entry {}: it starts with {}, or has a different history",
                     before.checkpoint.size,
                     export.first()
                 ),
@@ -115,7 +115,7 @@ fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
     for key in given {
         let text = std::fs::read_to_string(key).unwrap_or_else(|_| key.clone());
         let read = PublicKey::parse_all(&text).map_err(|error| {
-            let reason = format!("neither a file of public keys nor one: {error}");
+            let reason = format!("neither a public key nor a file of public keys: {error}");
             Failure::unverifiable(Path::new(key), reason)
         })?;
         keys.extend(read);
@@ -123,7 +123,7 @@ fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
     match keys.is_empty() {
         true => Err(Failure::unverifiable(
             Path::new("--key"),
-            "it holds no key".to_owned(),
+            "it contains no key".to_owned(),
         )),
         false => Ok(keys),
     }

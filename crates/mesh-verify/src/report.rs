@@ -64,7 +64,7 @@ impl fmt::Display for Report {
         let mut lines = Vec::new();
         for (path, export) in &self.exports {
             lines.push(format!(
-                "{}: entries {} to {} of {} are as they were written and signed; head {}",
+                "{}: entries {} to {} of {} are unchanged and signed; head {}",
                 path.display(),
                 export.first(),
                 export.checkpoint.size,
@@ -73,7 +73,7 @@ impl fmt::Display for Report {
             ));
             if export.verified.archived > 0 {
                 lines.push(format!(
-                    "  of {} of them only the hashes are here: their content is archived or erased",
+                    "  only the hashes of {} of them are present: their content is archived or erased",
                     export.verified.archived
                 ));
             }
@@ -82,8 +82,8 @@ impl fmt::Display for Report {
             let Checkpoint { origin, size, .. } = &trusted.checkpoint;
             let compared = match (self.exports.is_empty(), self.compared(trusted)) {
                 (true, _) => "",
-                (false, true) => ", which these entries lead to",
-                (false, false) => ", which was not compared: no file has the last entry it counts",
+                (false, true) => ", consistent with these entries",
+                (false, false) => ", not compared: no file contains its last entry",
             };
             lines.push(format!(
                 "{}: a checkpoint of {size} entries of {origin}, signed by {}{compared}",

@@ -4,7 +4,7 @@ use super::Range;
 
 /// The requested proof lies outside the tree.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{what} is not within a tree of {size} leaves")]
+#[error("{what} is outside a tree of {size} leaves")]
 pub struct OutOfRange {
     /// Requested leaf index, or requested size of the smaller tree.
     pub what: u64,

@@ -128,7 +128,7 @@ fn archives_must_follow_each_other() {
     for wrong in [[&first, &third], [&second, &first], [&first, &first]] {
         let answer = auditor.json(&[wrong[0], wrong[1]]);
         let reason = answer["reason"].as_str().unwrap();
-        assert!(reason.contains("does not follow"), "{reason}");
+        assert!(reason.contains("does not continue"), "{reason}");
     }
 }
 
@@ -166,8 +166,8 @@ fn whatever_happens_json_answers() {
     for (file, part) in [
         ("cut.ndjson.gz", "cannot be read"),
         ("empty", "is empty"),
-        ("text", "not that of an export"),
-        ("bytes", "not that of an export"),
+        ("text", "not the header of an export"),
+        ("bytes", "not the header of an export"),
         ("absent", "cannot be read"),
         (".", "cannot be read"),
     ] {
@@ -182,11 +182,11 @@ fn whatever_happens_json_answers() {
         answer["reason"]
             .as_str()
             .unwrap()
-            .contains("none of which is a key"),
+            .contains("none of which is a given key"),
         "{answer}"
     );
     std::fs::write(auditor.path("ledger.pub"), "\n").unwrap();
-    assert_eq!(auditor.json(&[&packed])["reason"], "it holds no key");
+    assert_eq!(auditor.json(&[&packed])["reason"], "it contains no key");
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Cli {
             .map_err(io_error)?;
         let parse::Rows { rows, unread, .. } = rows;
         if rows.is_empty() && unread.count > 0 {
-            let problem = "no line has the columns asked for";
+            let problem = "no line has the requested columns";
             metrics::unread("squeue", unread.count);
             return Err(malformed("squeue", problem, &unread.first));
         }
@@ -119,7 +119,7 @@ impl Cli {
             true => Ok(config),
             false => Err(malformed(
                 "scontrol",
-                "the configuration names no cluster",
+                "the configuration has no ClusterName",
                 &output,
             )),
         }
@@ -189,7 +189,7 @@ fn local_time(time: UnixTime) -> Result<String, Error> {
         .map(|time| time.format("%Y-%m-%dT%H:%M:%S").to_string())
         .ok_or(Error::Suspicious {
             command: "sacct",
-            problem: "asked for a time that is no date",
+            problem: "requested time is not a date",
         })
 }
 

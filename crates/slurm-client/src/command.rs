@@ -212,13 +212,13 @@ impl Runner {
         if stdout.len() > MAX_OUTPUT_BYTES {
             return Err(Error::Suspicious {
                 command,
-                problem: "more output than Slurm can mean",
+                problem: "output too large",
             });
         }
         if status.success() && !stdout.is_whole().map_err(io_error)? {
             return Err(Error::Suspicious {
                 command,
-                problem: "the last line has no end: the answer was cut",
+                problem: "the last line has no end: the answer was truncated",
             });
         }
         Ok(Output {

@@ -54,7 +54,7 @@ impl Drift {
             return self.message.clone();
         }
         format!(
-            "{}; letters replaced by x and numbers by 0 it begins: {}",
+            "{}; it starts (letters as x, digits as 0): {}",
             self.message, self.example
         )
     }
@@ -140,7 +140,7 @@ impl Drift {
     fn of_values(source: &'static str, values: &str, oddities: u32) -> Option<Self> {
         (oddities > 0).then(|| {
             let message =
-                format!("{source} printed {values} in a form that this version cannot read");
+                format!("{source} printed {values} in a format that this version cannot read");
             Self::new("value", source, message)
         })
     }

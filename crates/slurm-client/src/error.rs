@@ -33,7 +33,7 @@ pub enum Error {
         source: io::Error,
     },
     /// It took too long and was killed.
-    #[error("{command} gave no answer within {after:?} and was stopped")]
+    #[error("{command} did not answer within {after:?} and was stopped")]
     TimedOut {
         /// The command.
         command: &'static str,
@@ -69,7 +69,7 @@ pub enum Error {
         message: String,
     },
     /// The file with the token for slurmrestd cannot be read, or holds none.
-    #[error("read token_file {}: {problem}; `scontrol token` makes one", path.display())]
+    #[error("read token_file {}: {problem}; `scontrol token` creates one", path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
@@ -90,7 +90,7 @@ pub enum Error {
     },
     /// slurmrestd or the daemon behind it refuses the user or the token: HTTP 401, 403, 511, or 500 with such a message (22.05).
     #[error(
-        "{command}: slurmrestd refuses us with HTTP {status} ({message}); check token_file (is it expired?) and rest_user in [slurm], and how slurmrestd authenticates"
+        "{command}: slurmrestd refused the request with HTTP {status} ({message}); check that token_file in [slurm] has not expired, rest_user, and slurmrestd's authentication"
     )]
     Denied {
         /// The request.
@@ -101,7 +101,7 @@ pub enum Error {
         message: String,
     },
     /// HTTP 200 with errors in the document: its other contents prove nothing.
-    #[error("{command}: slurmrestd answers and reports errors: {message}")]
+    #[error("{command}: slurmrestd reported errors: {message}")]
     Reported {
         /// The request.
         command: &'static str,
@@ -110,7 +110,7 @@ pub enum Error {
     },
     /// slurmrestd serves no version of its API that supports this query.
     #[error(
-        "{command}: slurmrestd serves {served} only; this needs {needed}: start it with such a plugin (-s, -d)"
+        "{command}: slurmrestd serves only {served}, {needed} is required: start it with that plugin (-s, -d)"
     )]
     NotServed {
         /// The request.
@@ -122,14 +122,14 @@ pub enum Error {
     },
     /// slurmrestd has no such query.
     #[error(
-        "slurmrestd cannot be asked for {question}: set source = \"cli\" in [slurm], where Slurm's commands are"
+        "slurmrestd has no request for {question}: set source = \"cli\" in [slurm], on a host with Slurm's commands"
     )]
     NotOverRest {
         /// The query.
         question: &'static str,
     },
     /// The response is older than one received before the request: from a proxy's cache, or another controller.
-    #[error("{command}: the answer is of {this}, one of {newest} came before; asked again later")]
+    #[error("{command}: the answer is of {this}, older than the previous one of {newest}; retrying later")]
     Stale {
         /// The request.
         command: &'static str,

@@ -10,7 +10,7 @@ use slurm_types::{ExitCode, JobBaseState, JobId, JobState, TimeLimit, UnixTime, 
 
 /// The environment is not that of the hook.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("read the environment of a hook: {variable} is missing or no {expected}")]
+#[error("read the environment of a hook: {variable} is missing or not a {expected}")]
 pub struct ReadEvidenceError {
     variable: &'static str,
     expected: &'static str,

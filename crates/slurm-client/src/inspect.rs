@@ -76,7 +76,7 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let text = String::from_utf8_lossy(bytes);
     let Some(start) = text.find(|c: char| !c.is_whitespace()) else {
         let problem =
-            "it is empty, which proves nothing: not that there are no jobs, nor that they ended";
+            "it is empty, which does not prove that there are no jobs";
         return Err(InspectError::new(0, "", problem));
     };
     let first = text[start..].lines().next().unwrap_or_default();
@@ -146,7 +146,7 @@ fn whole<T: Serialize>(
     needed: &str,
 ) -> Result<Inspection, InspectError> {
     if unread > 0 {
-        let problem = format!("{unread} cannot be read; each needs {needed}, and its name once");
+        let problem = format!("{unread} cannot be parsed; each needs {needed}, and each key once");
         return Err(InspectError::new(
             0,
             format!("records of {source}"),
@@ -194,7 +194,7 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
         return Err(InspectError::new(
             1,
             "",
-            "no record begins with JobId=<number> and a space",
+            "no record starts with JobId=<number> and a space",
         ));
     }
     Ok(Inspection {
@@ -212,12 +212,12 @@ fn unknown(text: &str, first: &str) -> InspectError {
     if first.contains("error:") || first.contains(" error") || first.ends_with(" not found") {
         let kind = Error::from_stderr("slurm", 1, text).kind();
         let problem = format!(
-            "this is an error of Slurm ({kind}), not an answer: nothing follows from it about jobs or nodes"
+            "this is an error of Slurm ({kind}), not an answer; it contains nothing about jobs or nodes"
         );
         return InspectError::new(1, "", problem);
     }
     let problem = format!(
-        "this is no output of squeue, sacct, scontrol, sinfo or slurmrestd that is known here: {:?}; of a table, keep the line with the names of the columns",
+        "this is not known output of squeue, sacct, scontrol, sinfo or slurmrestd: {:?}; tables need their header line",
         first.chars().take(60).collect::<String>()
     );
     InspectError::new(1, "", problem)

@@ -14,15 +14,15 @@ pub(crate) fn describe() {
     metrics::describe_histogram!(
         COMMAND_DURATION,
         metrics::Unit::Seconds,
-        "Time of one of Slurm's commands, by command."
+        "Duration of Slurm commands, by command."
     );
     metrics::describe_counter!(
         COMMAND_ERRORS,
-        "Commands without a usable answer, by command and kind."
+        "Commands without a usable answer, by command and kind of error."
     );
     metrics::describe_counter!(
         UNREAD_ITEMS,
-        "Items of answers that could not be read and were left out, by command."
+        "Unreadable items of answers that were skipped, by command."
     );
 }
 

@@ -166,7 +166,7 @@ impl Rest {
         Err(Error::Failed {
             command,
             status: 404,
-            message: "slurmrestd lists this path and does not have it".to_owned(),
+            message: "slurmrestd lists this path but does not serve it".to_owned(),
         })
     }
 

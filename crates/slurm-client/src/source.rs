@@ -186,7 +186,7 @@ impl Slurm {
         let answer = match &self.0 {
             Inner::Cli(cli) => cli.transactions(since).await,
             Inner::Rest(_) => Err(Error::NotOverRest {
-                question: "who changed associations",
+                question: "the users who changed associations",
             }),
         };
         self.drifts().refused(&answer);

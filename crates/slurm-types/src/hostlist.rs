@@ -178,7 +178,7 @@ fn expand_item(item: &str, most: usize, hosts: &mut Vec<String>) -> Result<(), &
         let (ranges, after) = after.split_once(']').ok_or("brackets do not match")?;
         let numbers = expand_ranges(ranges, most)?;
         if names.len().saturating_mul(numbers.len()) > most {
-            return Err("stands for too many hosts");
+            return Err("expands to too many hosts");
         }
         names = names
             .iter()
@@ -191,7 +191,7 @@ fn expand_item(item: &str, most: usize, hosts: &mut Vec<String>) -> Result<(), &
         rest = after;
     }
     if hosts.len() + names.len() > most {
-        return Err("stands for too many hosts");
+        return Err("expands to too many hosts");
     }
     hosts.extend(names.into_iter().map(|name| name + rest));
     Ok(())
@@ -209,7 +209,7 @@ fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, &'static str>
             .unwrap_or(usize::MAX)
             .saturating_add(1);
         if count > MAX_HOSTS || numbers.len().saturating_add(count) > most {
-            return Err("stands for too many hosts");
+            return Err("expands to too many hosts");
         }
         // The width of the first number counts: `n[08-11]`.
         let width = low_text.len();
@@ -220,7 +220,7 @@ fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, &'static str>
 
 fn number(text: &str) -> Result<u64, &'static str> {
     if text.is_empty() || text.len() > 18 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("bracket holds something that is no number");
+        return Err("bracket contains something that is not a number");
     }
     text.parse().map_err(|_| "number is too large")
 }

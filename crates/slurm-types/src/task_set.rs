@@ -69,7 +69,7 @@ impl TaskSet {
         for (position, digit) in hex.bytes().rev().enumerate() {
             let bits = (digit as char)
                 .to_digit(16)
-                .ok_or_else(|| error("bitmap has a character that is no hex digit"))?;
+                .ok_or_else(|| error("bitmap has a character that is not a hex digit"))?;
             let base = u32::try_from(position * 4).map_err(|_| error("bitmap is too long"))?;
             tasks.extend(
                 (0..4)
@@ -98,7 +98,7 @@ impl FromStr for TaskSet {
         let (ranges, throttle) = match trimmed.rsplit_once('%') {
             Some((ranges, throttle)) => (
                 ranges,
-                Some(index(throttle).ok_or_else(|| error("throttle is no number"))?),
+                Some(index(throttle).ok_or_else(|| error("throttle is not a number"))?),
             ),
             None => (trimmed, None),
         };
@@ -118,7 +118,7 @@ impl FromStr for TaskSet {
         {
             let (span, step) = match range.split_once(':') {
                 Some((span, step)) => {
-                    (span, index(step).ok_or_else(|| error("step is no number"))?)
+                    (span, index(step).ok_or_else(|| error("step is not a number"))?)
                 }
                 None => (range, 1),
             };
@@ -127,7 +127,7 @@ impl FromStr for TaskSet {
                 None => (index(span), index(span)),
             };
             let (Some(low), Some(high)) = (low, high) else {
-                return Err(error("index is no number"));
+                return Err(error("index is not a number"));
             };
             if low > high || high > MAX_TASK || step == 0 {
                 return Err(error("range is reversed, too large or has step 0"));
@@ -135,7 +135,7 @@ impl FromStr for TaskSet {
             tasks.extend((low..=high).step_by(step as usize));
             // Slurm writes each task once; a text that repeats large ranges would cost unbounded time.
             if tasks.len() > MAX_TASK as usize + 1 {
-                return Err(error("tasks are named more than once"));
+                return Err(error("tasks are listed more than once"));
             }
         }
         Ok(Self {

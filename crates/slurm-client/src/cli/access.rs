@@ -73,7 +73,7 @@ impl Cli {
 
 fn unread_rows(unread: &Unread) -> Result<(), Error> {
     metrics::unread("sacctmgr", unread.count);
-    let problem = "a row has not the columns asked for";
+    let problem = "a row does not have the requested columns";
     match unread.count {
         0 => Ok(()),
         _ => Err(malformed("sacctmgr", problem, &unread.first)),

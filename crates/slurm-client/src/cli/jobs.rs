@@ -189,7 +189,7 @@ impl Cli {
 }
 
 fn odd_columns(text: &str) -> Error {
-    malformed("squeue", "the answer has not the columns asked for", text)
+    malformed("squeue", "the answer does not have the requested columns", text)
 }
 
 fn io_error(command: &'static str) -> impl Fn(io::Error) -> Error {
@@ -265,7 +265,7 @@ fn read_one(
     if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id) {
         answer
             .unclear
-            .push((id, "the answer holds no record of it".to_owned()));
+            .push((id, "the answer has no record of it".to_owned()));
     }
     Ok(())
 }

@@ -11,8 +11,8 @@ const AROUND: [&str; 5] = ["meta", "errors", "warnings", "last_update", "last_ba
 pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let document: Value = serde_json::from_slice(bytes).map_err(|error| {
         let problem = match error.is_eof() {
-            true => "the document ends too early: the answer was cut".to_owned(),
-            false => format!("no JSON: {error}"),
+            true => "the document is incomplete: the answer was truncated".to_owned(),
+            false => format!("not JSON: {error}"),
         };
         InspectError::new(error.line(), format!("column {}", error.column()), problem)
     })?;
@@ -43,14 +43,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let nothing_found = envelope.has_error(json::NOTHING_FOUND);
     if records.is_empty() && !envelope.errors.is_empty() && !nothing_found {
         let problem = format!(
-            "Slurm reports: {}; nothing follows from it about jobs or nodes",
+            "Slurm reports: {}; it contains nothing about jobs or nodes",
             envelope.error_text()
         );
         return Err(InspectError::new(0, "errors", problem));
     }
     if !lists {
         let problem =
-            "no list of jobs, nodes or partitions in it: no document of slurmrestd or --json";
+            "it has no list of jobs, nodes or partitions: not a document of slurmrestd or --json";
         return Err(InspectError::new(0, "", problem));
     }
     Ok(Inspection {

@@ -51,12 +51,12 @@ pub(super) fn command(names: &[String]) -> Option<Result<Command, String>> {
     for (at, name) in names.iter().enumerate() {
         if !name.is_empty() && !command.knows(name) {
             return Some(Err(format!(
-                "{found} has no column {name:?} that is known here, so this is another command's table, or a newer one"
+                "unknown column {name:?} for {found}: this is a table of another command or a newer version"
             )));
         }
         if !name.is_empty() && names[..at].contains(name) {
             return Some(Err(format!(
-                "column {name:?} is there twice; ask {found} for it once"
+                "column {name:?} is duplicate; request it from {found} once"
             )));
         }
     }

@@ -64,7 +64,7 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
                         0,
                         left.as_str(),
                         format!(
-                            "where it ends and {right} begins cannot be told from these rows; ask with bars ({}) or with --json",
+                            "the boundary to {right} is ambiguous in these rows; use separators ({}) or --json",
                             with_bars(command),
                         ),
                     )));
@@ -88,13 +88,13 @@ fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
     let mut records = Vec::new();
     for (number, line) in lines {
         let row = parse::queue_columns(line).ok_or_else(|| {
-            let problem = "not the columns a sweep asks squeue for, with a job id in the first";
+            let problem = "not the columns that a poll requests from squeue, with a job id in the first";
             InspectError::new(*number, "", problem)
         })?;
         records.push(record("queue", &row));
     }
     Ok(Inspection {
-        source: "squeue, as a sweep asks",
+        source: "squeue, as a poll requests",
         records,
     })
 }
@@ -169,7 +169,7 @@ fn accounting<'a>(get: &impl Fn(&str) -> &'a str) -> Result<InspectedRecord, Str
         })
         .collect();
     let row = parse::accounting_row(&row).ok_or_else(|| {
-        format!("{printed:?} is no job id; expected 123, 123_4, 123+1 or 123.batch")
+        format!("{printed:?} is not a job id; expected 123, 123_4, 123+1 or 123.batch")
     })?;
     if step.is_empty() {
         return Ok(record("accounting", &row));
@@ -187,7 +187,7 @@ fn queue(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
             "JOBID" => {
                 let job: JobRef = value.parse().map_err(|_| {
                     let problem =
-                        format!("{value:?} is no job id; expected 123, 123_4, 123_[1-5] or 123+1");
+                        format!("{value:?} is not a job id; expected 123, 123_4, 123_[1-5] or 123+1");
                     (name.clone(), problem)
                 })?;
                 json!(job.to_string())
@@ -213,7 +213,7 @@ fn nodes(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
     for (name, value) in names.iter().zip(values) {
         let read = match name.to_ascii_uppercase().as_str() {
             "STATE" | "STATELONG" | "STATECOMPACT" => node_state(value)
-                .ok_or_else(|| (name.clone(), format!("{value:?} is no state of a node")))?,
+                .ok_or_else(|| (name.clone(), format!("{value:?} is not a node state")))?,
             _ => json!(parse::text(value)),
         };
         row.insert(name.to_ascii_lowercase(), read);
@@ -270,7 +270,7 @@ fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> 
     if !states.iter().all(same) {
         let columns: Vec<usize> = states.iter().map(|at| at + 1).collect();
         let problem = format!(
-            "columns {columns:?} hold different states; keep the line with the names of the columns"
+            "columns {columns:?} contain different states; the header line is required"
         );
         return Some(Err(InspectError::new(lines[0].0, "", problem)));
     }
@@ -300,9 +300,9 @@ fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> 
     }
     Some(Ok(Inspection {
         source: if of_jobs {
-            "squeue or sacct, without names of columns"
+            "squeue or sacct, without a header"
         } else {
-            "sinfo, without names of columns"
+            "sinfo, without a header"
         },
         records,
     }))

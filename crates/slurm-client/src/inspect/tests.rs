@@ -192,7 +192,7 @@ fn tables_of_other_commands_are_refused() {
         ),
         (
             "User|Def Acct|Admin\nalice|physics|None\n",
-            "names of the columns",
+            "header line",
         ),
     ] {
         let error = inspect(text.as_bytes()).unwrap_err().to_string();
@@ -230,7 +230,7 @@ fn what_is_no_answer_says_where_and_why() {
             0,
             "Kaputt",
         ),
-        ("{\"hello\":1}", 0, "no document"),
+        ("{\"hello\":1}", 0, "not a document"),
         (
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
             1,
@@ -239,15 +239,15 @@ fn what_is_no_answer_says_where_and_why() {
         (
             "JobId=1 JobName=x UserId=a(1) UserId=b(2)\n",
             1,
-            "name ends",
+            "its name",
         ),
         (
             "JobID|State|ExitCode\n1|FAILED|3:0\n2|FAI\n",
             3,
             "2 columns",
         ),
-        ("JobID|State|ExitCode\nx|FAILED|3:0\n", 2, "no job id"),
-        ("hello world\n", 1, "names of the columns"),
+        ("JobID|State|ExitCode\nx|FAILED|3:0\n", 2, "not a job id"),
+        ("hello world\n", 1, "header line"),
     ] {
         let error = inspect(text.as_bytes()).unwrap_err();
         assert!(

@@ -96,7 +96,7 @@ fn error(value: &Value) -> (Option<i64>, String) {
     let (error, description) = (fields.raw("error"), fields.raw("description"));
     let text = match (error.is_empty(), description.is_empty()) {
         (false, false) => format!("{error} ({description})"),
-        (true, true) => "an error without words".to_owned(),
+        (true, true) => "an error without text".to_owned(),
         _ => error + &description,
     };
     (number, text)
@@ -187,7 +187,7 @@ impl<'de, T, F: FnMut(&Value) -> T> Visitor<'de> for Items<'_, F> {
         let mut items = Vec::new();
         while let Some(item) = sequence.next_element::<Value>()? {
             if !item.is_object() {
-                return Err(A::Error::custom("an item of the list is no object"));
+                return Err(A::Error::custom("an item of the list is not an object"));
             }
             items.push((self.0)(&item));
         }

@@ -26,7 +26,7 @@ pub(super) const NAME: &str = " JobName=";
 pub(crate) const NO_ID: &str = "it has no job_id";
 pub(crate) const NO_NAME: &str = "it has no JobName";
 pub(crate) const NOT_WHOLE: &str = "its state, owner or submit time is missing";
-pub(crate) const DUPLICATE_ID: &str = "its id occurs twice in the answer";
+pub(crate) const DUPLICATE_ID: &str = "its id is duplicate in the answer";
 
 /// The texts of one job that its user wrote, from squeue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(super) fn job(
     user_texts(&mut job, tail, texts);
     settle(&mut job, exclusive_key);
     if texts.is_some_and(|texts| texts.uid.is_some() && texts.uid != job.uid) {
-        return Err("squeue and scontrol name different owners");
+        return Err("squeue and scontrol report different owners");
     }
     Ok(job)
 }
@@ -130,7 +130,7 @@ fn split_name<'a>(
     }
     let mut ends = rest.match_indices(" UserId=").map(|(at, _)| at);
     let (Some(end), None) = (ends.next(), ends.next()) else {
-        return Err("where its name ends is not certain");
+        return Err("the end of its name is ambiguous");
     };
     let before = |key: &str, end: usize| rest[..end].rfind(key).unwrap_or(end);
     let end = before(" SLUID=", before(" HetJobIdSet=", end));

@@ -69,13 +69,13 @@ impl AccessRecords {
         let is_root = |one: &AssociationRecord| one.account == "root" && one.user.is_empty();
         if !self.associations.iter().any(is_root) {
             return Some(
-                "the list of associations has no root account; with PrivateData in slurmdbd.conf it must be an operator who asks",
+                "the list of associations has no root account; with PrivateData in slurmdbd.conf the requesting user must be an operator",
             );
         }
         // 22.05 shows such users the accounts above their own, too.
         if matches!(self.users.as_slice(), [only] if only.user != "root") {
             return Some(
-                "the list of users has one user only; with PrivateData in slurmdbd.conf it must be an operator who asks",
+                "the list of users has only one user; with PrivateData in slurmdbd.conf the requesting user must be an operator",
             );
         }
         let known: BTreeSet<&str> = self.users.iter().map(|one| one.user.as_str()).collect();

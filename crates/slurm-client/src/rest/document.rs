@@ -27,7 +27,7 @@ pub(super) async fn documented<T: Send + 'static>(
         .unwrap_or_else(|_| {
             Err(Error::Suspicious {
                 command,
-                problem: "reading the answer was interrupted",
+                problem: "the answer was interrupted",
             })
         })
         .inspect_err(|error| metrics::failed(command, error.kind()))?;
@@ -51,12 +51,12 @@ pub(super) fn unreadable(command: &'static str, body: &[u8], error: &serde_json:
     if error.is_eof() {
         return Error::Suspicious {
             command,
-            problem: "the document ends too early: the answer was cut",
+            problem: "the document is incomplete: the answer was truncated",
         };
     }
     Error::Malformed {
         command,
-        problem: "it is no document of slurmrestd",
+        problem: "not a document of slurmrestd",
         excerpt: excerpt(&format!(
             "{error}; {}",
             String::from_utf8_lossy(&body[..body.len().min(400)])
@@ -68,7 +68,7 @@ pub(super) fn unreadable(command: &'static str, body: &[u8], error: &serde_json:
 pub(super) fn nothing(command: &'static str) -> Error {
     let error = Error::Suspicious {
         command,
-        problem: "it holds nothing although it reports success",
+        problem: "it is empty although it reports success",
     };
     metrics::failed(command, error.kind());
     error

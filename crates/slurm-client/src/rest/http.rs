@@ -96,14 +96,14 @@ impl Http {
                 Ok(Some(_)) if body.len() > MAX_BODY_BYTES => {
                     return Err(Error::Suspicious {
                         command,
-                        problem: "a longer answer than Slurm can mean",
+                        problem: "answer too large",
                     });
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Err(_) => {
                     return Err(Error::Suspicious {
                         command,
-                        problem: "the connection ended within the answer",
+                        problem: "the connection was closed within the answer",
                     });
                 }
             }
@@ -129,7 +129,7 @@ impl Http {
         let token = HeaderValue::from_str(text)
             .ok()
             .filter(|_| !text.is_empty() && !text.contains(char::is_whitespace));
-        let mut token = token.ok_or_else(|| problem("it holds no token".to_owned()))?;
+        let mut token = token.ok_or_else(|| problem("it contains no token".to_owned()))?;
         token.set_sensitive(true);
         *known = Some((stamp, token.clone()));
         Ok(token)

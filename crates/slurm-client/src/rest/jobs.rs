@@ -93,7 +93,7 @@ impl Rest {
             .map(|(id, problem)| (id, problem.to_owned()))
             .collect();
         if found.is_empty() && unclear.is_empty() {
-            let why = "the answer holds no record of it";
+            let why = "the answer has no record of it";
             answer.unclear.push((id, why.to_owned()));
         }
         answer.found.extend(found);

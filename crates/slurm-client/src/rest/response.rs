@@ -109,7 +109,7 @@ fn sorted(
             if family == Family::Controller && message.contains("Unspecified error") =>
         {
             let hint = match with_token {
-                true => "; or slurmctld refuses the token, of which Slurm 22.05 says no more",
+                true => "; or slurmctld refused the token, which Slurm 22.05 reports in the same way",
                 false => "",
             };
             Error::ControllerDown {

@@ -88,7 +88,7 @@ pub const STREAMS: &[Stream] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(14),
         max_bytes: GIB,
-        summary: "What the mesh itself did: deliveries, and whom it showed whose data. Webhook filters never match it.",
+        summary: "Audit entries, e.g. of deliveries and of reads of other users' data. Webhook filters never match them.",
     },
     Stream {
         name: MESH_CHECKPOINTS,
@@ -97,7 +97,7 @@ pub const STREAMS: &[Stream] = &[
         // A checkpoint is a few hundred bytes, and there is one in ten seconds at most.
         max_age: DAY.saturating_mul(365),
         max_bytes: GIB,
-        summary: "Signed checkpoints of the ledger, for others to keep. The ledger does not take it in: it would feed itself.",
+        summary: "Signed checkpoints of the ledger, for other hosts to store. Not recorded in the ledger itself.",
     },
     Stream {
         name: MESH_ORDER,
@@ -106,7 +106,7 @@ pub const STREAMS: &[Stream] = &[
         // As long as the messages that it puts in order.
         max_age: DAY.saturating_mul(14),
         max_bytes: GIB,
-        summary: "In which order a ledger took in SLURM_EVENTS and MESH_AUDIT: with it the end of a ledger that was set back is found again.",
+        summary: "The order in which a ledger stored SLURM_EVENTS and MESH_AUDIT, to restore entries after a restore from a backup.",
     },
     Stream {
         name: MESH_DEAD,
@@ -124,7 +124,7 @@ pub const STREAMS: &[Stream] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(3),
         max_bytes: GIB.saturating_mul(2),
-        summary: "Events of the ledger that somebody asked for once more. A replay waits while it is full.",
+        summary: "Replayed events of the ledger. A replay waits while it is full.",
     },
 ];
 
@@ -291,7 +291,7 @@ pub const BUCKETS: &[Bucket] = &[
     Bucket {
         name: BUCKET_EXPLAINER,
         max_value_size: 1 << 20,
-        summary: "What pending-explainer last said, `<cluster>.<shard>`.",
+        summary: "Last explanations of pending-explainer, `<cluster>.<shard>`.",
     },
     Bucket {
         name: BUCKET_QUEUE,
@@ -301,12 +301,12 @@ pub const BUCKETS: &[Bucket] = &[
     Bucket {
         name: BUCKET_COORDINATORS,
         max_value_size: 1 << 18,
-        summary: "Accounts that a user coordinates, by ingest for those who answer questions, `<cluster>.user.<user>`.",
+        summary: "Accounts that a user coordinates, written by ingest and read by the services with an API, `<cluster>.user.<user>`.",
     },
     Bucket {
         name: BUCKET_LEASES,
         max_value_size: 1 << 10,
-        summary: "Who leads, `<cluster>.<service>`.",
+        summary: "Leases of the leaders, `<cluster>.<service>`.",
     },
 ];
 

@@ -114,29 +114,29 @@ macro_rules! event_types {
 }
 
 event_types! {
-    JobBaseline = Job."baseline", Recorded, "The job already lived when capture started; its history before is not told.";
+    JobBaseline = Job."baseline", Recorded, "The job existed when capture started; its earlier history is not published.";
     JobSubmitted = Job."submitted", Recorded, "A run entered the queue: a new job, or the next run of a requeued one.";
-    JobPending = Job."pending", Sampled, "The class of the reason a job waits for has changed.";
+    JobPending = Job."pending", Sampled, "The class of the pending reason changed.";
     JobHeld = Job."held", Sampled, "The job was held: its priority is 0.";
     JobReleased = Job."released", Sampled, "The job is no longer held.";
-    JobStarted = Job."started", Recorded, "The run got its allocation.";
+    JobStarted = Job."started", Recorded, "The run started: it has its allocation.";
     JobSuspended = Job."suspended", Recorded, "The run was suspended; memory and GPUs stay allocated.";
-    JobResumed = Job."resumed", Recorded, "The suspended run goes on.";
+    JobResumed = Job."resumed", Recorded, "The suspended run was resumed.";
     JobRequeued = Job."requeued", Recorded, "The run ended by a requeue; a new run of the same job follows.";
-    JobResized = Job."resized", Recorded, "The allocation of the run changed its size.";
+    JobResized = Job."resized", Recorded, "The allocation of the run was resized.";
     JobCompleted = Job."completed", Recorded, "The run ended with exit code 0.";
     JobFailed = Job."failed", Recorded, "The run ended with another exit code, by a signal, or could not be launched.";
-    JobCancelled = Job."cancelled", Recorded, "The run was cancelled, waiting or running.";
+    JobCancelled = Job."cancelled", Recorded, "The run was cancelled while pending or running.";
     JobTimeout = Job."timeout", Recorded, "The run reached its time limit.";
     JobOutOfMemory = Job."out_of_memory", Recorded, "The run was ended by the out-of-memory killer.";
     JobNodeFail = Job."node_fail", Recorded, "The run ended because a node failed.";
-    JobPreempted = Job."preempted", Recorded, "The run ended in favour of another job.";
+    JobPreempted = Job."preempted", Recorded, "The run was preempted by another job.";
     JobBootFail = Job."boot_fail", Recorded, "The run's nodes could not boot.";
     JobDeadline = Job."deadline", Recorded, "The job could not finish before its deadline.";
     JobRevoked = Job."revoked", Recorded, "A sibling of the federation ran instead.";
     JobUpdated = Job."updated", Recorded, "Accounting completed the record, e.g. with the usage.";
-    JobCorrected = Job."corrected", Derived, "A better record puts an earlier event right.";
-    NodeBaseline = Node."baseline", Sampled, "The node was there when capture started.";
+    JobCorrected = Job."corrected", Derived, "A better record corrects an earlier event.";
+    NodeBaseline = Node."baseline", Sampled, "The node existed when capture started.";
     NodeProvisioning = Node."provisioning", Sampled, "The node is being powered up or booted.";
     NodeActive = Node."active", Sampled, "The node can run jobs.";
     NodeDraining = Node."draining", Sampled, "The node takes no new jobs; some still run.";
@@ -145,30 +145,30 @@ event_types! {
     NodeRecovered = Node."recovered", Sampled, "The node is usable again after being down, draining or drained.";
     NodeTerminating = Node."terminating", Sampled, "The node is being powered down.";
     NodeTerminated = Node."terminated", Sampled, "The node is powered down.";
-    NodePreempted = Node."preempted", Sampled, "The provider took the node back.";
+    NodePreempted = Node."preempted", Sampled, "The cloud provider reclaimed the node.";
     NodeReboot = Node."reboot", Sampled, "The node is being rebooted.";
     NodeMaintenance = Node."maintenance", Sampled, "A maintenance reservation has begun on the node.";
     NodeAdded = Node."added", Sampled, "The node is new in the cluster.";
-    NodeRemoved = Node."removed", Sampled, "The node is gone from the configuration.";
+    NodeRemoved = Node."removed", Sampled, "The node was removed from the configuration.";
     UserLogin = User."login", Derived, "A user logged in on a host with the PAM hook.";
-    UserIdentityLinked = User."identity_linked", Sampled, "Who the person behind a Unix user is became known, or changed.";
-    UserAccessGranted = User."access_granted", Sampled, "A user or account got access: an account, a QOS, admin level, coordination.";
+    UserIdentityLinked = User."identity_linked", Sampled, "The OIDC identity of a Unix user became known or changed.";
+    UserAccessGranted = User."access_granted", Sampled, "A user or account was granted access: an account, a QOS, an admin level, coordination.";
     UserAccessChanged = User."access_changed", Sampled, "A limit, share or default of a user or account changed.";
     UserAccessRevoked = User."access_revoked", Sampled, "A user or account lost access.";
     UserQuotaHigh = User."quota_high", Derived, "A budget is nearly used up.";
     UserQuotaExceeded = User."quota_exceeded", Derived, "A budget is used up.";
     UserQuotaCleared = User."quota_cleared", Derived, "A budget has room again.";
-    CostEstimated = Cost."estimated", Recorded, "Burn rate and estimate of a run that has started.";
-    CostAccrued = Cost."accrued", Derived, "What a running job has cost so far.";
-    CostFinalized = Cost."finalized", Recorded, "What a run has cost.";
-    CostAdjusted = Cost."adjusted", Derived, "A final cost was put right.";
-    QueueExplained = Queue."explained", Derived, "Why a job waits, who can act, and until when.";
+    CostEstimated = Cost."estimated", Recorded, "Burn rate and estimated cost of a run that started.";
+    CostAccrued = Cost."accrued", Derived, "Cost of a running job so far.";
+    CostFinalized = Cost."finalized", Recorded, "Final cost of a run.";
+    CostAdjusted = Cost."adjusted", Derived, "A final cost was corrected.";
+    QueueExplained = Queue."explained", Derived, "Why a job is pending, who can act, and its expected start.";
     CaptureGapOpened = Capture."gap_opened", Sampled, "Events may be missing from here on.";
-    CaptureGapClosed = Capture."gap_closed", SampledOrDerived, "What was recovered of a gap, and what cannot be.";
+    CaptureGapClosed = Capture."gap_closed", SampledOrDerived, "Which events of a gap were recovered, and which cannot be.";
     CaptureCaughtUp = Capture."caught_up", Sampled, "Capture has caught up after a start or an absence.";
     CaptureSourceDown = Capture."source_down", Sampled, "A source of Slurm facts does not answer.";
     CaptureSourceUp = Capture."source_up", Sampled, "A source of Slurm facts answers again.";
-    CaptureSchemaDrift = Capture."schema_drift", Sampled, "Slurm printed something this version does not know.";
+    CaptureSchemaDrift = Capture."schema_drift", Sampled, "Slurm printed a value that this version does not know.";
 }
 
 impl EventType {

@@ -140,7 +140,7 @@ impl fmt::Debug for EventId {
 
 /// A text that is not an event id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is no event id (a UUIDv8 in lower case is)")]
+#[error("{0:?} is not an event id (a lower-case UUIDv8)")]
 pub struct InvalidEventId(String);
 
 impl FromStr for EventId {
@@ -300,7 +300,7 @@ impl fmt::Display for Slot {
 
 /// A text that is not the entity key of a run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is no run (job/<job id>[_<task id>]/<submit time>[/<attempt>] is)")]
+#[error("{0:?} is not a run (job/<job id>[_<task id>]/<submit time>[/<attempt>])")]
 pub struct InvalidRunKey(String);
 
 impl RunKey {

@@ -24,7 +24,7 @@ pub fn token(name: &str) -> String {
 
 /// A token that [`token`] never produces.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is no subject token")]
+#[error("{0:?} is not a subject token")]
 pub struct InvalidToken(String);
 
 /// Decodes a token to the name.

@@ -21,7 +21,7 @@ pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
     }
     let error = unix_process::inherited::exec(Command::new(program).args(&options.arguments));
     report(format_args!(
-        "chain: start {}: {error}",
+        "start chained program {}: {error}",
         program.to_string_lossy()
     ));
     if error.kind() == io::ErrorKind::NotFound {
@@ -34,6 +34,6 @@ pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
 /// Starts a sender and does not wait for it.
 pub fn beside(options: &Options) {
     if let Err(error) = guard::start(options, Stdio::null()) {
-        report(format_args!("not rung: start {}: {error}", guard::MYSELF));
+        report(format_args!("doorbell not sent: start {}: {error}", guard::MYSELF));
     }
 }

@@ -142,7 +142,7 @@ impl Config {
                 return Err(Error::Value {
                     path: path.to_owned(),
                     key: "nats.password_file",
-                    problem: "give this or nats.password, not both".into(),
+                    problem: "set either this or nats.password, not both".into(),
                 });
             }
             let file = path.parent().unwrap_or(Path::new("/")).join(file);
@@ -183,7 +183,7 @@ impl Config {
             ));
         }
         if self.nats.user.is_some() != self.nats.password.is_some() {
-            return Err(("nats.user", "user and password go together".into()));
+            return Err(("nats.user", "set both user and password".into()));
         }
         self.servers()
             .map(|_| ())
@@ -239,13 +239,13 @@ fn old_keys(text: &str) -> Option<String> {
 fn server(url: &str) -> Result<(String, u16), String> {
     let rest = match url.split_once("://") {
         Some(("nats", rest)) => rest,
-        Some(("tls", _)) => return Err("tls:// is not supported by the hook yet; ring a server or leaf node on this host with nats://".into()),
+        Some(("tls", _)) => return Err("tls:// is not supported by the hook; use a server or leaf node on this host with nats://".into()),
         Some((scheme, _)) => return Err(format!("{scheme}:// is unknown; write nats://host:port")),
         None => url,
     };
     let rest = rest.trim_end_matches('/');
     if rest.contains('@') {
-        return Err("holds a user; write nats.user and nats.password instead".into());
+        return Err("contains a user; set nats.user and nats.password instead".into());
     }
     let (host, port) = match rest.rsplit_once(':') {
         Some((host, port))
@@ -254,7 +254,7 @@ fn server(url: &str) -> Result<(String, u16), String> {
             (
                 host,
                 port.parse()
-                    .map_err(|_| format!("port {port:?} is no number"))?,
+                    .map_err(|_| format!("port {port:?} is not a number"))?,
             )
         }
         _ => (rest, 4222),

@@ -48,7 +48,7 @@ impl fmt::Display for Flushed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} delivered, {} still in the spool",
+            "{} delivered, {} left in the spool",
             self.delivered, self.remaining
         )?;
         if self.refused > 0 {
@@ -58,7 +58,7 @@ impl fmt::Display for Flushed {
             write!(f, ": {reason}")?;
         }
         match &self.lines {
-            Some(problem) => write!(f, "; no lines are taken: {problem}"),
+            Some(problem) => write!(f, "; lines of Lua plugins not read: {problem}"),
             None => Ok(()),
         }
     }
@@ -230,7 +230,7 @@ impl Flush<'_> {
                         .put_aside(lock, doorbell)
                         .map_err(|error| self.disk(error))?;
                     warn(format_args!(
-                        "{} is put aside: {error}",
+                        "{} set aside: {error}",
                         doorbell.path.display()
                     ));
                     self.reason = Some(error.to_string());

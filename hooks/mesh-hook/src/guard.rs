@@ -34,7 +34,7 @@ pub const SAFE: u8 = 0;
 pub fn run(options: &Options, started: Instant) {
     if let Err(error) = start_and_wait(options, started) {
         report(format_args!(
-            "not rung: start {MYSELF}: {error}; ingest's sweep will find it"
+            "doorbell not sent: start {MYSELF}: {error}; ingest's next poll finds the change"
         ));
     }
 }
@@ -64,7 +64,7 @@ fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => {
-                warn("the sender hangs: is the disk of the spool well? it goes on by itself");
+                warn("the sending process hangs and continues in the background; check the disk of the spool");
                 return Ok(());
             }
         }
@@ -99,6 +99,6 @@ pub fn start(options: &Options, stderr: Stdio) -> io::Result<()> {
         .stderr(stderr);
     detached(move || {
         let error = exec_alone(&mut sender, MAX_START_TIME);
-        report(format_args!("not rung: start {MYSELF}: {error}"));
+        report(format_args!("doorbell not sent: start {MYSELF}: {error}"));
     })
 }

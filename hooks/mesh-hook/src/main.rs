@@ -75,7 +75,7 @@ fn flush(options: &Options) -> ExitCode {
         .map_err(|error| error.to_string())
         .and_then(|config| {
             privilege::become_owner_of(&config.spool)
-                .map_err(|error| format!("become the owner of the spool: {error}"))?;
+                .map_err(|error| format!("switch to the owner of the spool: {error}"))?;
             sender::flush(&config, FLUSH_PATIENCE, true).map_err(|error| error.to_string())
         });
     match outcome {

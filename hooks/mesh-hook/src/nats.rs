@@ -103,12 +103,12 @@ impl Connection {
             .ok_or(Error::Protocol("no INFO"))?;
         if info.tls_required {
             return Err(Error::Refused(
-                "the server demands tls, which the hook does not speak yet".into(),
+                "the server requires TLS, which the hook does not support".into(),
             ));
         }
         if !info.headers {
             return Err(Error::Protocol(
-                "it knows no headers; 2.12 or newer is needed",
+                "it does not support headers; nats-server 2.12 or newer is required",
             ));
         }
         if info.max_payload > 0 {

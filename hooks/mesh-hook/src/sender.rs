@@ -33,21 +33,21 @@ pub fn run(options: &Options, started: Instant) {
     }
     let config = match Config::load(config_path(options)) {
         Ok(config) => config,
-        Err(error) => return report(format_args!("not rung: {error}")),
+        Err(error) => return report(format_args!("doorbell not sent: {error}")),
     };
     // Held until this process ends.
     let _slot = match slots::take(&config.slots()) {
         Ok(Some(slot)) => Some(slot),
         Ok(None) => {
             return report(format_args!(
-                "not rung: {} calls are under way and do not end: is the disk of {} well? ingest's sweep finds what they would tell",
+                "doorbell not sent: {} earlier calls hang; check the disk of {}; ingest's next poll finds the change",
                 slots::MAX_CONCURRENT_CALLS,
                 config.spool.display()
             ));
         }
         Err(error) => {
             warn(format_args!(
-                "calls are not bounded: {}: {error}",
+                "number of parallel calls not limited: {}: {error}",
                 config.slots().display()
             ));
             None
@@ -56,14 +56,14 @@ pub fn run(options: &Options, started: Instant) {
     unix_process::detached::started();
     if let Err(error) = privilege::become_owner_of(&config.spool) {
         return report(format_args!(
-            "not rung: become the owner of {}: {error}",
+            "doorbell not sent: switch to the owner of {}: {error}",
             config.spool.display()
         ));
     }
     let environment: Environment = std::env::vars_os().collect();
     let Some(hook) = hook(options, &environment) else {
         return report(
-            "not rung: which hook is this? its environment does not tell, so give --hook NAME",
+            "doorbell not sent: the environment does not identify the hook; add --hook NAME",
         );
     };
     let host = host();
@@ -102,14 +102,14 @@ pub fn run(options: &Options, started: Instant) {
         }
         Outcome::Spooled(error) => {
             if spool.ends(State::Full) {
-                report("the spool takes doorbells again");
+                report("spool writable again");
             }
             if options.probe.is_some() {
                 probed(&format!("spooled: {error}"));
             }
             if spool.begins(State::Unavailable) {
                 report(format_args!(
-                    "doorbells are spooled to {} until nats takes them: {error}",
+                    "doorbells are spooled to {} until NATS accepts them: {error}",
                     config.spool.display()
                 ));
             }
@@ -121,7 +121,7 @@ pub fn run(options: &Options, started: Instant) {
             }
             if spool.begins(State::Full) {
                 report(format_args!(
-                    "doorbells are not rung until this is mended, and ingest's sweep finds what they would tell: {error}; {lost}"
+                    "doorbells are lost until this is fixed, and changes are found by ingest's polls: {error}; {lost}"
                 ));
             }
             safe();
@@ -155,7 +155,7 @@ fn report_recovery(spool: &Spool, flushed: &Flushed) {
     let (away, full) = (spool.ends(State::Unavailable), spool.ends(State::Full));
     if away || full {
         warn(format_args!(
-            "nats takes doorbells again; {} that waited are delivered",
+            "NATS accepts doorbells again; {} spooled ones delivered",
             flushed.delivered
         ));
     }

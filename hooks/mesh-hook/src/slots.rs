@@ -52,7 +52,7 @@ fn make_own(folder: &Path) -> io::Result<()> {
     if found.is_dir() && own && found.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let message = "it is no folder that only this user may change";
+    let message = "not a folder that only this user may write to";
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 

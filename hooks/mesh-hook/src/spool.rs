@@ -46,7 +46,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The size limit is reached.
-    #[error("spool {path} is full ({limit} bytes); ingest's sweep will find the job")]
+    #[error("spool {path} is full ({limit} bytes); ingest's next poll finds the change")]
     Full {
         /// Folder.
         path: PathBuf,

@@ -29,7 +29,7 @@ pub enum Error {
     },
     /// On a disk.
     #[error(
-        "lines: {path} is not on a tmpfs, and Slurm would wait for its disk; write a folder below /run into hook.toml and run `smesh hooks install` again"
+        "lines: {path} is not on a tmpfs, and Slurm would wait for its disk; set a folder below /run in hook.toml and run `smesh hooks install` again"
     )]
     NotInMemory {
         /// Folder.
@@ -37,7 +37,7 @@ pub enum Error {
     },
     /// Users could fill a file system that others need.
     #[error(
-        "lines: {path} is no tmpfs of its own of at most {} MiB, and users could fill what others need; `smesh hooks print` shows the line for /etc/fstab",
+        "lines: {path} is not a separate tmpfs of at most {} MiB, so users could fill a shared one; `smesh hooks print` prints the line for /etc/fstab",
         MAX_USERS_BYTES >> 20
     )]
     NotBounded {

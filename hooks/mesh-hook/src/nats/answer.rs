@@ -13,17 +13,17 @@ const TOO_LARGE: &[u16] = &[10054, 10097];
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No answer in time.
-    #[error("no answer from nats within the deadline")]
+    #[error("no answer from NATS within the deadline")]
     Deadline,
     /// The connection failed.
-    #[error("talk to nats: {0}")]
+    #[error("NATS connection: {0}")]
     Io(#[source] io::Error),
     /// The server refused.
-    #[error("nats refused: {0}")]
+    #[error("NATS refused: {0}")]
     Refused(String),
     /// The message is larger than the server or its stream accepts.
     #[error(
-        "nats takes no doorbell of {size} bytes: {reason}; raise max_payload of nats-server or max_msg_size of the stream"
+        "NATS refused a doorbell of {size} bytes: {reason}; raise max_payload of nats-server or max_msg_size of the stream"
     )]
     TooLarge {
         /// Size of the body, in bytes.
@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// The user may not publish to this subject.
     #[error(
-        "nats takes nothing on {subject} from this user: give it the right, or correct `cluster` in hook.toml"
+        "this NATS user may not publish to {subject}: grant the permission, or correct `cluster` in hook.toml"
     )]
     Forbidden {
         /// The subject.
@@ -41,7 +41,7 @@ pub enum Error {
     },
     /// The socket belongs to another user than the configured server's.
     #[error(
-        "the socket at {address} belongs to uid {uid}, not to server_uid: no password goes there"
+        "the socket at {address} belongs to uid {uid}, not to server_uid: no password sent"
     )]
     ForeignServer {
         /// Address of the server.
@@ -50,7 +50,7 @@ pub enum Error {
         uid: u32,
     },
     /// The peer does not speak the protocol.
-    #[error("not a nats server: {0}")]
+    #[error("not a NATS server: {0}")]
     Protocol(&'static str),
 }
 
@@ -99,7 +99,7 @@ pub(super) fn answer(status: Option<&str>, body: &[u8], size: usize) -> Result<u
     if let Some(status) = status {
         // 503: no responders, so no stream stores the subject.
         let reason = if status.starts_with("503") {
-            "no stream keeps doorbells yet; start slurm-mesh once"
+            "no stream stores doorbells yet; start slurm-mesh once"
         } else {
             status
         };

@@ -66,7 +66,7 @@ pub fn open_own(folder: &Path, name: &str) -> io::Result<File> {
     // A second hard link may point to a file that only root may change.
     if found.nlink() > 1 || found.uid() != owner {
         let message = format!(
-            "{} has a second name or another owner; look who made it, and remove it",
+            "{} has a second hard link or another owner; find out who created it, and remove it",
             path.display()
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
@@ -84,7 +84,7 @@ pub fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> 
         .custom_flags(flags.bits().cast_signed())
         .open(path)?;
     if !file.metadata()?.is_file() {
-        let message = format!("{} is no regular file", path.display());
+        let message = format!("{} is not a regular file", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok(file)

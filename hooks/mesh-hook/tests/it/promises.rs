@@ -228,7 +228,7 @@ fn without_memory_or_a_second_process_it_still_exits_0() {
         .arg(&program));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("not rung: start"),
+        output.status.success() && said.contains("doorbell not sent: start"),
         "{output:?}"
     );
 }

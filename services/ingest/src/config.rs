@@ -27,7 +27,7 @@ pub const RENAMED_KEYS: RenamedKeys = &[
 #[serde(deny_unknown_fields, default)]
 #[expect(
     missing_docs,
-    reason = "config/default.toml is the documentation, and a test keeps both together"
+    reason = "config/default.toml documents the keys, and a test compares both"
 )]
 pub struct Config {
     #[serde(with = "humantime_serde")]

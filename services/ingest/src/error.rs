@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Stopped before all pending work was stored.
-    #[error("stopped before everything held was stored; it is done again at the next start")]
+    #[error("stopped before all pending work was stored; it is repeated after the next start")]
     Stopped,
     /// Another ingest leads in this cluster.
     #[error("write {key} of bucket {bucket}: another ingest has taken over")]
@@ -15,7 +15,7 @@ pub enum Error {
         key: String,
     },
     /// The stored state cannot be read.
-    #[error("read state {key} of bucket {bucket}; it was written by another version or damaged")]
+    #[error("read state {key} of bucket {bucket}; written by another version, or damaged")]
     State {
         /// Name of the bucket.
         bucket: &'static str,

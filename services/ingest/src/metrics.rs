@@ -16,43 +16,43 @@ pub fn describe() {
     );
     describe_gauge!(
         "ingest_hooks_silent",
-        "1 if jobs start and no hook rings, so that starts and ends are found by sweeps only."
+        "1 if jobs start but no doorbell arrives, so that only polls find starts and ends."
     );
     describe_histogram!(
         "ingest_doorbell_seconds",
         Unit::Seconds,
         "From a doorbell's call to its facts being stored, by the two hosts' clocks."
     );
-    describe_histogram!("ingest_poll_seconds", Unit::Seconds, "Time of a sweep.");
-    describe_gauge!("ingest_poll_rows", "Rows of the last sweep.");
+    describe_histogram!("ingest_poll_seconds", Unit::Seconds, "Duration of a poll.");
+    describe_gauge!("ingest_poll_rows", "Rows of the last poll.");
     describe_counter!(
         "ingest_changed_rows_total",
-        "Rows of sweeps that had changed."
+        "Changed rows of polls."
     );
     describe_gauge!("ingest_runs", "Runs in the run store.");
     describe_gauge!(
         "ingest_unproven_jobs",
-        "Jobs that Slurm no longer shows and whose end is not proven yet."
+        "Jobs that slurmctld no longer lists and whose end is not confirmed yet."
     );
     describe_counter!(
         "ingest_lost_runs_total",
-        "Runs whose end cannot be known any more."
+        "Runs whose end cannot be determined any more."
     );
     describe_counter!(
         "ingest_unseen_ids_total",
-        "Ids of jobs that no sweep has shown and that accounting was asked for."
+        "Job ids that no poll has returned and that were looked up in accounting."
     );
     describe_counter!(
         "ingest_usage_lost_total",
-        "Runs whose use accounting does not have."
+        "Runs without resource usage in accounting."
     );
     describe_counter!(
         "ingest_provisional_rows_total",
-        "Jobs that accounting has only a provisional row of, and that were looked up again."
+        "Jobs with only a provisional row in accounting that were looked up again."
     );
     describe_counter!(
         "ingest_schema_drift_total",
-        "Things that Slurm printed and no table has, by what: job_state, record."
+        "Unknown values in Slurm's output, by kind: job_state, record."
     );
 }
 

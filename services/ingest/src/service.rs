@@ -46,7 +46,7 @@ impl Service for IngestService {
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
     const ABOUT: &'static str =
-        "Reads Slurm's records of jobs, and publishes each fact about them exactly once.";
+        "Reads Slurm's job records and publishes each fact about them exactly once.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         context.section::<slurm_client::Config>("slurm")?;
@@ -167,7 +167,7 @@ impl Ingest {
             state,
             users_state,
         } = self.conditions.clone();
-        record_poll.fail("the first sweep is under way");
+        record_poll.fail("the first poll is running");
         let collector = Collector::load(
             self.bus.clone(),
             &self.context.mesh.cluster,

@@ -115,7 +115,7 @@ impl SlurmSource {
         );
         let what = CaptureEvent {
             source: self.name.to_owned(),
-            message: format!("{} answers again", self.name),
+            message: format!("{} is available again", self.name),
             from: Some(timestamp(since)),
             to: Some(timestamp(now)),
             ..CaptureEvent::default()

@@ -43,7 +43,7 @@ impl Handler for Doorbells {
         };
         if doorbell.cluster != self.cluster {
             return reject(format!(
-                "doorbell of {} is from cluster {:?}, this is {:?}; give each cluster its own mesh.cluster",
+                "doorbell of {} is from cluster {:?}, expected {:?}; give each cluster its own mesh.cluster",
                 doorbell.hook, doorbell.cluster, self.cluster
             ));
         }

@@ -6,11 +6,11 @@ use mesh_bus::PutError;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Slurm gave no usable answer. The nodes' state is unknown, never "gone". Retried later.
-    #[error("ask Slurm for its nodes")]
+    #[error("read nodes from Slurm")]
     Slurm(#[from] slurm_client::Error),
     /// The stored state is not in this version's format.
     #[error(
-        "read state {key}; written by a newer version? start that one, or delete the cluster's keys for a new baseline"
+        "read state {key}; if a newer version wrote it, start that one; or delete the cluster's keys for a new baseline"
     )]
     State {
         /// Key in the bucket.

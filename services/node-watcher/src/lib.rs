@@ -33,7 +33,7 @@ impl Service for NodeWatcherService {
     const NAME: &'static str = "node-watcher";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
-    const ABOUT: &'static str = "Polls Slurm for its nodes and publishes node.* events.";
+    const ABOUT: &'static str = "Polls Slurm's nodes and publishes node.* events.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         context.section::<slurm_client::Config>("slurm")?;

@@ -28,14 +28,14 @@ pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
 /// Registers the descriptions of the metrics.
 pub(crate) fn describe() {
     describe_gauge!(NODES, "Nodes, by lifecycle.");
-    describe_gauge!(SUSPECT, "Nodes that do not respond but are not given up.");
+    describe_gauge!(SUSPECT, "Nodes that do not respond but are not down.");
     describe_counter!(EVENTS, "Events published, by event.");
-    describe_histogram!(POLL_SECONDS, Unit::Seconds, "Time of a look at all nodes.");
+    describe_histogram!(POLL_SECONDS, Unit::Seconds, "Duration of a poll of all nodes.");
     describe_counter!(
         DOORBELLS,
         "Doorbells, by outcome: looked, left_to_next, probe, unusable."
     );
-    describe_counter!(FAILURES, "Looks without a usable answer.");
+    describe_counter!(FAILURES, "Polls without a usable response.");
     describe_counter!(
         CONFLICTS,
         "State writes refused because another instance has taken over."

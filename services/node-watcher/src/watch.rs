@@ -43,7 +43,7 @@ impl Watcher {
     /// # Errors
     /// None at present. Failures are retried.
     pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
-        self.slurm_health.fail("not asked yet");
+        self.slurm_health.fail("not polled yet");
         let (replies, rung) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
         let doorbells = Doorbells {
             cluster: self.cluster.clone(),

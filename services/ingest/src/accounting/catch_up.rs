@@ -126,7 +126,7 @@ impl CatchUp {
         } else {
             (
                 "caught up without accounting",
-                "jobs that began and ended meanwhile and that slurmctld has forgotten",
+                "jobs that started and ended in this time and that slurmctld has purged",
             )
         };
         let what = CaptureEvent {

@@ -53,7 +53,7 @@ impl Handler for GapFiller {
         let (Some(Payload::Capture(gap_event)), Ok(opened)) = (&event.payload, event.id.parse())
         else {
             return Disposition::DeadLetter {
-                reason: "not an event of a hole".to_owned(),
+                reason: "not a gap event".to_owned(),
             };
         };
         match self.fill(&event, gap_event, opened).await {
@@ -156,17 +156,16 @@ fn closed(
     accounting: bool,
     now: DateTime<Utc>,
 ) -> Event {
-    let lost = "what Slurm does not record (reasons, holds, limits, suspensions, nodes, access, logins), what was published more than an hour \
-                after it happened, and what other services concluded (costs, explanations)";
+    let lost = "facts that Slurm does not record (reasons, holds, limits, suspensions, nodes, access, logins), facts published more than an hour after they happened, and events derived by other services (costs, explanations)";
     let lost = match accounting {
         true => lost.to_owned(),
         false => format!(
-            "what happened to jobs that are over, or were not read since ingest was started, as there is no accounting (ingest.accounting); {lost}"
+            "events of jobs that ended or were not read since ingest started, because accounting is disabled (ingest.accounting); {lost}"
         ),
     };
     let what = CaptureEvent {
         message: format!(
-            "told again what Slurm has recorded: {filled} facts, of which those that were lost are kept"
+            "republished what Slurm has recorded: {filled} facts; those that were lost are stored now"
         ),
         recovered: filled,
         not_recoverable: lost,

@@ -34,7 +34,7 @@ use crate::{Error, metrics};
 const AWAY: &str = "accounting_away";
 
 /// Dead-letter reason for an end that only its doorbell reports.
-const NOBODY_KNOWS: &str = "no record of Slurm knows this run, neither slurmctld's nor accounting's: forged, or of another cluster";
+const NOBODY_KNOWS: &str = "neither slurmctld nor accounting has a record of this run: the doorbell is forged, or of another cluster";
 
 /// Looks up runs in accounting.
 pub struct AccountingResolver {
@@ -209,7 +209,7 @@ impl AccountingResolver {
                     }
                     tracing::info!(
                         run = end.run.entity_key(),
-                        "job end reported by hook is in no record of Slurm, emitted as inferred"
+                        "job end reported by hook has no record in Slurm, published as inferred"
                     );
                     let rings = question.rings.iter();
                     readings.push(TracedObservation {
@@ -221,7 +221,7 @@ impl AccountingResolver {
                 EndVerdict::Refused => {
                     tracing::warn!(
                         run = end.run.entity_key(),
-                        "job end reported by hook is of a run that no record of Slurm knows, sent to dead letters"
+                        "job end reported by hook is of an unknown run, sent to dead letters"
                     );
                     refuse(question.take_rings_of(&end.run), "unknown", NOBODY_KNOWS);
                 }

@@ -220,7 +220,7 @@ impl Collector {
         }
         for run in &decision.lost {
             let message = format!(
-                "{} is over, its id belongs to another job, and {accounting}",
+                "{} has ended, its id was reused by another job, and {accounting}",
                 run.entity_key()
             );
             // In one write with the run, which has ended according to the run store.

@@ -98,10 +98,10 @@ impl Collector {
                 let owner = core.owner_then(array).unwrap_or_default();
                 let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
                 let message = format!(
-                    "{tasks}{} are gone from the controller, and {accounting}",
+                    "slurmctld no longer has {tasks}{}, and {accounting}",
                     whose(&owner)
                 );
-                let not_recoverable = format!("whether {tasks} were cancelled, and when");
+                let not_recoverable = format!("whether and when {tasks} were cancelled");
                 let what = not_shown(message, not_recoverable);
                 let before = PreviousRunStates::from([before]);
                 Ok(!self.gap(&mut core, array, what, before).await?)

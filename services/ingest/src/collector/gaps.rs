@@ -46,7 +46,7 @@ impl Collector {
             tracked.question = None;
             let whose = whose(&owner);
             let run_key = run.entity_key();
-            let message = format!("{run_key}{whose} is gone from the controller, and {accounting}");
+            let message = format!("slurmctld no longer has {run_key}{whose}, and {accounting}");
             let what = not_shown(message, how_it_ended(&run));
             if !self.gap(&mut core, &run, what, before).await? {
                 return Ok(true);
@@ -108,7 +108,7 @@ fn note_lost(run: &RunKey) {
     metrics::lost();
     tracing::warn!(
         run = run.entity_key(),
-        "run end unknown: no record of Slurm has it"
+        "run end unknown: not in any Slurm record"
     );
 }
 

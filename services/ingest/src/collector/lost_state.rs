@@ -10,8 +10,7 @@ use crate::Error;
 use crate::domain::Observation;
 
 /// What cannot be recovered of the time that slurmctld has lost.
-const NOT_RECOVERABLE: &str = "what became of jobs that slurmctld has forgotten with its state and accounting does not have; it gives their ids again, and accounting \
-     writes over the rows of jobs that run again";
+const NOT_RECOVERABLE: &str = "the fate of jobs that slurmctld lost with its state and that accounting does not have; slurmctld reuses their ids, and accounting overwrites the rows of jobs that run again";
 
 /// Runs that slurmctld has started again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +56,7 @@ impl Collector {
         let what = CaptureEvent {
             source: "slurmctld".to_owned(),
             message: format!(
-                "slurmctld was started with an older state: {} had ended, and was started again",
+                "slurmctld restarted with an older state: {} had ended and is running again",
                 observation.run.entity_key()
             ),
             from: at(end),
@@ -79,7 +78,7 @@ impl Collector {
         let what = CaptureEvent {
             source: "slurmctld".to_owned(),
             message: format!(
-                "runs that had ended and that slurmctld, started with an older state, has started again are told: {}",
+                "published runs that had ended and that slurmctld started again after a restart with an older state: {}",
                 lost.runs
             ),
             from: at(lost.from),

@@ -92,9 +92,9 @@ impl Collector {
     pub(super) fn accounting_says(&self, open: Option<&OpenLookup>) -> &'static str {
         let answers = open.map(|open| open.answers).unwrap_or_default();
         if !self.config.accounting {
-            "there is no accounting to ask (ingest.accounting)"
+            "accounting is disabled (ingest.accounting)"
         } else if answers.alive {
-            "accounting has it as alive"
+            "accounting lists it as not ended"
         } else if answers.count > 0 {
             "accounting does not have its end"
         } else {

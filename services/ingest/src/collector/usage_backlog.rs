@@ -233,7 +233,7 @@ impl Collector {
         }
         let named = named.join(", ");
         let message = format!("accounting has no ended record of {named}");
-        let not_recoverable = format!("what {named} used");
+        let not_recoverable = format!("resource usage of {named}");
         let what = not_shown(message, not_recoverable);
         let emitted = self.gap(core, first, what, before).await?;
         for run in runs {

@@ -25,14 +25,14 @@ pub struct Evidence {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EvidenceError {
     /// It names no job.
-    #[error("doorbell of {hook} names no job; set SLURM_JOB_ID or JOBID")]
+    #[error("doorbell of {hook} has no job id; set SLURM_JOB_ID or JOBID")]
     NoJob {
         /// Name of the hook.
         hook: String,
     },
     /// It comes from another cluster.
     #[error(
-        "doorbell of {hook} is from cluster {found:?}, this is {expected:?}; give each cluster its own mesh.cluster"
+        "doorbell of {hook} is from cluster {found:?}, expected {expected:?}; give each cluster its own mesh.cluster"
     )]
     OtherCluster {
         /// Name of the hook.

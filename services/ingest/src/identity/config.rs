@@ -11,7 +11,7 @@ use super::getent::Field;
 #[serde(deny_unknown_fields, default)]
 #[expect(
     missing_docs,
-    reason = "config/default.toml is the documentation, and a test keeps both together"
+    reason = "config/default.toml documents the keys, and a test compares both"
 )]
 pub struct Config {
     pub getent_issuer: String,
@@ -60,7 +60,7 @@ impl Config {
         );
         check(
             self.comment_key.is_empty() || self.comment_key.contains(['=', ',', ' ']),
-            "ingest.identity.comment_key: a word without = and commas",
+            "ingest.identity.comment_key: must not contain = or commas",
         );
         faults
     }

@@ -68,8 +68,7 @@ impl HookHealth {
         metrics::hooks_silent(after == HookStatus::Silent);
         match (before, after) {
             (_, HookStatus::Silent) => tracing::warn!(
-                "jobs start, and no hook rings: starts and ends are found by sweeps, later; \
-                 `smesh hooks print` has the lines for slurm.conf, `smesh doctor` finds what is wrong with them"
+                "jobs start but no doorbell arrives: starts and ends are found later, by polls; `smesh hooks print` prints the lines for slurm.conf, `smesh doctor` checks them"
             ),
             (HookStatus::Silent, _) => tracing::info!("hooks available again"),
             _ => tracing::debug!(?before, ?after, "hooks"),

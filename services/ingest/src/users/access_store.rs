@@ -106,7 +106,7 @@ impl AccessStore {
             outbox.extend(unpack(&shard.outbox).map_err(damaged)?);
             for (key, known) in shard.known {
                 let entity = Entity::parse(&key).ok_or_else(|| {
-                    damaged(format!("{key:?} is neither user nor account").into())
+                    damaged(format!("{key:?} is neither a user nor an account").into())
                 })?;
                 memory.known.insert(entity, known);
             }

@@ -115,13 +115,13 @@ impl Logins {
     }
 
     fn event(&self, doorbell: &Doorbell) -> Result<Event, &'static str> {
-        let id = EventId::rung(&doorbell.id, EventType::UserLogin).ok_or("its id is no UUID")?;
-        let login = doorbell.login.as_ref().ok_or("it names no login")?;
+        let id = EventId::rung(&doorbell.id, EventType::UserLogin).ok_or("its id is not a UUID")?;
+        let login = doorbell.login.as_ref().ok_or("it has no login")?;
         if doorbell.cluster != self.cluster {
-            return Err("it is of another cluster");
+            return Err("it is from another cluster");
         }
         if login.user.is_empty() {
-            return Err("it names no user");
+            return Err("it has no user");
         }
         let texts = [
             &login.user,
@@ -134,7 +134,7 @@ impl Logins {
             .iter()
             .any(|text| text.len() > MAX_NAME_BYTES || text.contains(char::is_control))
         {
-            return Err("a name is longer than 256 bytes or holds control characters");
+            return Err("a name is longer than 256 bytes or contains control characters");
         }
         let now = Utc::now();
         let called = doorbell.called_at.as_ref().and_then(from_timestamp);

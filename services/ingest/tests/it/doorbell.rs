@@ -161,7 +161,7 @@ async fn the_end_of_a_job_that_no_record_knows_is_parked() {
         .unwrap();
     let letter = DeadLetter::decode(letter.payload).unwrap();
     assert!(
-        letter.reason.contains("no record of Slurm knows"),
+        letter.reason.contains("neither slurmctld nor accounting"),
         "{}",
         letter.reason
     );

@@ -92,7 +92,7 @@ async fn the_end_of_an_earlier_run_that_no_record_knows_is_no_event() {
         let letter = tokio::time::timeout(DEADLINE, letters.next()).await;
         let letter = DeadLetter::decode(letter.expect("a dead letter").unwrap().payload).unwrap();
         assert!(
-            letter.reason.contains("no record of Slurm knows"),
+            letter.reason.contains("neither slurmctld nor accounting"),
             "{}",
             letter.reason
         );

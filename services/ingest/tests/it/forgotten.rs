@@ -184,7 +184,7 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
     assert_eq!(gaps.len(), 1);
     assert_eq!(gaps[0].not_recoverable, format!("how and when {run} ended"));
     assert!(
-        gaps[0].message.contains("no accounting"),
+        gaps[0].message.contains("accounting is disabled"),
         "{}",
         gaps[0].message
     );

@@ -188,7 +188,7 @@ impl Api {
 fn asked(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
     match user {
         Some(user) if !caller.may_ask_about(&user) => Err(Problem::forbidden(format!(
-            "you may not see what jobs of {user:?} cost; leave the filter out or ask an administrator"
+            "you may not see costs of jobs of {user:?}; omit the filter or ask an administrator"
         ))),
         user => Ok(user),
     }

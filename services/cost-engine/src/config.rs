@@ -80,7 +80,7 @@ impl Config {
         }
         if self.database_url.is_some() {
             faults.push(
-                "cost-engine.database_url: is called cost-engine.db.url now (`[cost-engine.db] url`)"
+                "cost-engine.database_url: renamed to cost-engine.db.url (`[cost-engine.db] url`)"
                     .to_owned(),
             );
         }

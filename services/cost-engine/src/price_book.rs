@@ -38,7 +38,7 @@ pub enum PriceBookError {
     },
     /// The content has changed, but the version has not.
     #[error(
-        "price book {path} has changed, but is still {label:?}, which earlier costs name for other prices: change `version`",
+        "price book {path} changed but has the label {label:?} of earlier costs with other prices: change `version`",
         path = path.display()
     )]
     VersionReused {

@@ -48,7 +48,7 @@ pub enum Error {
         problem: String,
     },
     /// Two vectors have the same id.
-    #[error("vector {0} is there twice")]
+    #[error("duplicate vector {0}")]
     Duplicate(String),
     /// The file has no vectors.
     #[error("the file has no vectors")]

@@ -196,7 +196,7 @@ async fn one(
     // The same answer for "not pending" and "not visible": the caller must not learn whether another user's job is pending.
     let run = found.ok_or_else(|| {
         Problem::not_found(format!(
-            "no waiting job {job} of yours is known on cluster {cluster}"
+            "no pending job {job} on cluster {cluster}, or you may not see it"
         ))
     })?;
     let place = queue.as_deref().and_then(|queue| queue.place(&run.job.run));

@@ -7,7 +7,7 @@ use mesh_bus::PutError;
 pub enum Error {
     /// The stored state is not in this version's format.
     #[error(
-        "read state {key}; written by a newer version? start that one, or delete the key to explain anew"
+        "read state {key}; if a newer version wrote it, start that one; or delete the key to publish the explanation again"
     )]
     State {
         /// Key in the bucket.
@@ -17,7 +17,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// Another instance writes the same state. The state has been read again.
-    #[error("write state {key}: another instance wrote it in between")]
+    #[error("write state {key}: another instance wrote it in the meantime")]
     Conflict {
         /// Key in the bucket.
         key: String,

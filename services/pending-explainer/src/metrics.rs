@@ -19,7 +19,7 @@ pub(crate) fn describe() {
         EXPLAINED,
         "Explanations published, by cause: event, snapshot."
     );
-    describe_gauge!(WAITING, "Jobs that wait.");
+    describe_gauge!(WAITING, "Pending jobs.");
     describe_gauge!(
         SNAPSHOT_AGE,
         Unit::Seconds,
@@ -27,9 +27,9 @@ pub(crate) fn describe() {
     );
     describe_counter!(
         CONFLICTS,
-        "State writes refused because another instance wrote in between."
+        "State writes refused because another instance wrote in the meantime."
     );
-    describe_counter!(UNKNOWN_REASONS, "Reasons that no table knows.");
+    describe_counter!(UNKNOWN_REASONS, "Unknown pending reasons.");
 }
 
 pub(crate) fn explained(cause: &'static str, class: &str) {

@@ -96,7 +96,7 @@ impl Transaction<'_> {
     /// If the database refuses.
     pub async fn has_cost(&mut self, cluster: &str, run: &str, kind: &str) -> Result<bool, Error> {
         let sql = cost("event_id", cluster, run, kind);
-        Ok(self.first("look for cost", &sql).await?.is_some())
+        Ok(self.first("look up cost", &sql).await?.is_some())
     }
 
     /// The run's final cost, if there is one.
@@ -216,7 +216,7 @@ impl Transaction<'_> {
     /// If the database refuses.
     pub async fn has_adjustment(&mut self, event_id: &str) -> Result<bool, Error> {
         let sql = Sql::new("SELECT event_id FROM adjustments WHERE event_id = ").bind(event_id);
-        Ok(self.first("look for adjustment", &sql).await?.is_some())
+        Ok(self.first("look up adjustment", &sql).await?.is_some())
     }
 
     /// Adds an event to the outbox.

@@ -67,7 +67,7 @@ impl Store {
     /// # Errors
     /// If the database refuses. The events are then published again, with the same ids.
     pub async fn remove_published(&self, ids: Vec<String>) -> Result<(), Error> {
-        const ACTION: &str = "empty outbox";
+        const ACTION: &str = "delete from outbox";
         let mut writer = self.writer().await?;
         let removed = async {
             let mut transaction = writer.begin(Access::Write).await?;

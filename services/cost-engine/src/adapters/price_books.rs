@@ -12,7 +12,7 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn admit(&self, book: &PriceBook) -> Result<bool, Error> {
-        const ACTION: &str = "admit price book";
+        const ACTION: &str = "store price book";
         let label = book.label();
         let mut writer = self.writer().await?;
         let sql = Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")

@@ -54,7 +54,7 @@ pub enum PriceError {
     },
     /// The run holds a resource that the node lacks according to the price book.
     #[error(
-        "node {node:?} gave {resource}, but its node type {node_type:?} has none: correct the price book"
+        "node {node:?} has allocated {resource}, but its node type {node_type:?} has none: correct the price book"
     )]
     ResourceNotOnNode {
         /// Name of the node.
@@ -79,13 +79,13 @@ pub enum PriceError {
         end: i64,
     },
     /// The allocation of a started run is unknown.
-    #[error("it is not known which {what} the run was given")]
+    #[error("the {what} of the run are unknown")]
     AllocationMissing {
         /// Missing data: nodes or billing units.
         what: &'static str,
     },
     /// The amount exceeds 64 bits of millionths.
-    #[error("the amount does not fit 64 bits")]
+    #[error("the amount does not fit into 64 bits")]
     TooLarge,
 }
 

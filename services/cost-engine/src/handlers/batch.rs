@@ -246,7 +246,7 @@ impl<'c> Batch<'c> {
             return Ok(BatchOutcome::Stored);
         };
         let Some(id) = derived(cause.event, EventType::CostAdjusted) else {
-            return Ok(BatchOutcome::Refused("its id is no UUID".to_owned()));
+            return Ok(BatchOutcome::Refused("its id is not a UUID".to_owned()));
         };
         if self.transaction.has_adjustment(&id.0.to_string()).await? {
             return Ok(BatchOutcome::Repeated);

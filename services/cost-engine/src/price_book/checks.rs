@@ -119,7 +119,7 @@ fn parse(text: &str) -> Result<Vec<PriceCheck>, Vec<Fault>> {
         faults.add(
             0..0,
             "job",
-            "the file has no [[job]]: it would prove nothing",
+            "the file has no [[job]]: nothing to check",
         );
     }
     let jobs = file.job.into_iter().map(Spanned::into_inner);
@@ -134,7 +134,7 @@ fn parse(text: &str) -> Result<Vec<PriceCheck>, Vec<Fault>> {
 fn check(job: JobFile, faults: &mut Faults<'_>) -> Option<PriceCheck> {
     if !HostList::expand(job.nodes.get_ref()).is_ok_and(|nodes| !nodes.is_empty()) {
         let problem = format!(
-            "{:?} is no host list such as \"n[1-8]\"",
+            "{:?} is not a host list such as \"n[1-8]\"",
             job.nodes.get_ref()
         );
         faults.add(job.nodes.span(), "job.nodes", problem);
@@ -142,7 +142,7 @@ fn check(job: JobFile, faults: &mut Faults<'_>) -> Option<PriceCheck> {
     let (_, unread) = Tres::parse_lossy(job.tres.get_ref());
     if !unread.is_empty() || job.tres.get_ref().is_empty() {
         let problem = format!(
-            "{:?} is not what sacct prints as AllocTRES, such as \"cpu=4,mem=16G,gres/gpu=1,billing=4\"",
+            "{:?} is not in the format of sacct's AllocTRES, such as \"cpu=4,mem=16G,gres/gpu=1,billing=4\"",
             job.tres.get_ref()
         );
         faults.add(job.tres.span(), "job.tres", problem);

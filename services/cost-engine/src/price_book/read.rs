@@ -39,7 +39,7 @@ pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
 fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
     for (key, text) in [("name", &file.name), ("version", &file.version)] {
         if text.get_ref().trim().is_empty() {
-            faults.add(text.span(), key, "must not be empty; cost events carry it");
+            faults.add(text.span(), key, "must not be empty; cost events contain it");
         }
     }
     let currency = file.currency.get_ref();
@@ -47,7 +47,7 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
         faults.add(
             file.currency.span(),
             "currency",
-            format!("{currency:?} is no ISO 4217 code such as \"EUR\""),
+            format!("{currency:?} is not an ISO 4217 code such as \"EUR\""),
         );
     }
     let charge = charge(&file, faults);
@@ -65,7 +65,7 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
             faults.add(
                 rule.span(),
                 "spot",
-                "names neither `nodes` nor `partitions`",
+                "has neither `nodes` nor `partitions`",
             );
         }
         spot.push(place);
@@ -123,7 +123,7 @@ fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
         faults.add(
             mode_span,
             "mode",
-            format!("{word:?} is none of max_share, weighted_share, whole_node, billing"),
+            format!("{word:?} is not one of max_share, weighted_share, whole_node, billing"),
         );
         Mode::default()
     });
@@ -155,7 +155,7 @@ fn node_types(
             faults.add(
                 file.name.span(),
                 "node_type.name",
-                format!("{name:?} is empty or there twice"),
+                format!("{name:?} is empty or duplicate"),
             );
         }
         let place = place(
@@ -300,7 +300,7 @@ fn schedule(
                 ScheduleError::Empty(at) => faults.add(
                     spans[at].clone(),
                     key,
-                    "is valid for no time: `to` is not after `from`",
+                    "has no validity: `to` is not after `from`",
                 ),
                 ScheduleError::Overlap(first, second) => {
                     let line = faults.line(&spans[first]);
@@ -345,7 +345,7 @@ fn partition_prices(
             faults.add(
                 file.name.span(),
                 "partition",
-                format!("partition {name:?} with node type {node_type:?} is there twice"),
+                format!("partition {name:?} with node type {node_type:?} is duplicate"),
             );
         }
     }

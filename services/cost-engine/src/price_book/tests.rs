@@ -194,7 +194,7 @@ fn each_fault_is_named_by_line_and_key() {
         "from = 2026-07-01\nto = 2026-07-01",
         12,
         "node_type.price.on_demand",
-        "no time",
+        "no validity",
     );
     check(
         "name = \"any\"",

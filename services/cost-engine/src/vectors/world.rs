@@ -73,7 +73,7 @@ pub(super) fn nodes(
         if found.insert(node.name.clone(), Arc::new(spec)).is_some() {
             return Err(path.error(
                 format!("nodes[{at}].name"),
-                format!("node {:?} is there twice", node.name),
+                format!("duplicate node {:?}", node.name),
             ));
         }
     }
@@ -104,7 +104,7 @@ fn schedule(
     RateSchedule::new(&periods).map_err(|error| match error {
         ScheduleError::Empty(at) => path.error(
             format!("prices[{}]", positions[at]),
-            "ends before it begins",
+            "ends before it starts",
         ),
         ScheduleError::Overlap(first, second) => path.error(
             format!("prices[{}]", positions[second]),
@@ -122,7 +122,7 @@ fn node_weights(
         money::ratio(numerator, denominator).ok_or_else(|| {
             path.error(
                 format!("weights.{node_type}.{resource}"),
-                "a fraction over zero",
+                "denominator is zero",
             )
         })
     };
@@ -240,7 +240,7 @@ pub(super) fn tres_weight(
     let weight = money::decimal(text).ok_or_else(|| {
         path.error(
             format!("weights.{tres}.weight"),
-            format!("{text:?} is no decimal number"),
+            format!("{text:?} is not a decimal number"),
         )
     })?;
     if per == 0 {

@@ -43,7 +43,7 @@ pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
         }
         ReasonClass::Failure => {
             return Estimate::none(
-                "ended: the reason tells how the job ended, not what it waits for",
+                "ended: the reason describes how the job ended, not why it waits",
             );
         }
         _ => {}
@@ -64,13 +64,13 @@ pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
     }
     Estimate::none(match found.class() {
         ReasonClass::Dependency => {
-            "dependency: it is planned only when the jobs it depends on have got there"
+            "dependency: it is planned only once its dependencies are satisfied"
         }
         ReasonClass::Limit => {
             "over a limit: jobs over a limit are not planned until they fit under it"
         }
         ReasonClass::NotEvaluated => {
-            "not looked at yet: the scheduler has not reached this job since it was submitted or changed"
+            "not evaluated yet: the scheduler has not reached this job since it was submitted or changed"
         }
         ReasonClass::NodeUnavailable => "nodes unavailable: Slurm cannot know when they come back",
         ReasonClass::Request => {

@@ -88,7 +88,7 @@ pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
         ),
         "GrpSubmitJobs" => (
             format!("As many jobs as allowed already run or wait under {under} ({name})."),
-            format!("It goes on when one of them leaves the queue; {other} may be quicker."),
+            format!("It proceeds when one of them leaves the queue; {other} may be quicker."),
         ),
         "MaxTRESPerJob" => (
             format!(
@@ -156,7 +156,7 @@ pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             format!(
                 "You already have as many running and waiting jobs as one user may have under {under} ({name})."
             ),
-            "It goes on when one of your jobs leaves the queue.".to_owned(),
+            "It proceeds when one of your jobs leaves the queue.".to_owned(),
         ),
         "MaxJobsPerAccount" => (
             format!(
@@ -170,7 +170,7 @@ pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                 "{} already has as many running and waiting jobs as one account may have under {under} ({name}).",
                 capital(&account)
             ),
-            "It goes on when a job of that account leaves the queue.".to_owned(),
+            "It proceeds when a job of that account leaves the queue.".to_owned(),
         ),
         _ => return None,
     };

@@ -84,10 +84,10 @@ pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                 "It was stopped at its time limit ({}), its budget, or the end of its reservation.",
                 time_limit(job.time_limit_minutes)
             ),
-            "Ask for more time, or let it save its state and go on from there.",
+            "Request more time, or let it save its state and resume from it.",
         ),
         "InactiveLimit" => say(
-            "It was stopped because its salloc or srun gave no sign of life for too long (InactiveLimit).",
+            "It was stopped because its salloc or srun was inactive for too long (InactiveLimit).",
             "Keep the terminal that started it alive, or use sbatch.",
         ),
         "OutOfMemory" => say(

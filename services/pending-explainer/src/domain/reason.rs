@@ -54,7 +54,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let partition = named("partition", &job.partition);
     match reason {
         "None" => say(
-            "The scheduler has not looked at this job yet.",
+            "The scheduler has not evaluated this job yet.",
             "Nothing to do: the reason appears after the next scheduling cycle, usually within a minute.",
         ),
         "Priority" => {
@@ -127,7 +127,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                     "Its {} has not begun, has no room yet, or lacks the nodes it asks for.",
                     own("reservation", &job.reservation)
                 ),
-                "scontrol show reservation tells when it begins. Without --reservation it may start elsewhere.",
+                "scontrol show reservation shows when it begins. Without --reservation it may start elsewhere.",
             ),
             (!job.reservation.is_empty())
                 .then(|| format!("reservation {}", name(&job.reservation))),

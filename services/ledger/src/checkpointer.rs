@@ -225,7 +225,7 @@ impl Checkpointer {
         let ready = self.ready(&mut state).await?;
         if ready.size == 0 {
             return Err(Error::NoKey(
-                "the ledger has no entries yet: there is nothing that the present key could hand over".to_owned(),
+                "the ledger has no entries yet, so the current key cannot sign a hand-over".to_owned(),
             ));
         }
         let new = new_key(&state.origin)?;
@@ -248,7 +248,7 @@ impl Checkpointer {
         let Some(checkpoint) = signed? else {
             self.file.drop_next()?;
             return Err(Error::NoKey(
-                "another replica made a checkpoint at the same moment; try again".to_owned(),
+                "another replica signed a checkpoint at the same time; try again".to_owned(),
             ));
         };
         // If this fails, or the process is killed before it, the next start does it.
@@ -302,14 +302,14 @@ impl Checkpointer {
         let head = self.store.head().await?.seq;
         for (checkpoint, whose) in [
             (&base, "the newest"),
-            (&state.signed, "one signed here"),
-            (&state.published, "one on MESH_CHECKPOINTS"),
+            (&state.signed, "signed by this ledger"),
+            (&state.published, "on MESH_CHECKPOINTS"),
         ] {
             if let Some(checkpoint) = checkpoint
                 && checkpoint.size > head
             {
                 return Err(Error::Inconsistent(format!(
-                    "the ledger has {head} entries, but its checkpoints ({whose}) count {}: entries were taken away, or an old backup was put back; `smesh ledger resume` brings back what the bus still has",
+                    "the ledger has {head} entries, but its checkpoints ({whose}) count {}: entries were removed, or an old backup was restored; `smesh ledger resume` restores the entries that the bus still has",
                     checkpoint.size
                 )));
             }
@@ -321,7 +321,7 @@ impl Checkpointer {
         }
         let key = state.key.clone().ok_or_else(|| {
             Error::NoKey(format!(
-                "the key is not in {}: copy it from the replica that made it, or leave signing to that one",
+                "the key is not in {}: copy it from the replica that created it, or let only that one sign",
                 self.file.path().display()
             ))
         })?;
@@ -431,7 +431,7 @@ impl Checkpointer {
 fn genuine(stored: &StoredCheckpoint, keys: &[PublicKey]) -> Result<Checkpoint, Error> {
     let forged = |why: String| {
         Error::Inconsistent(format!(
-            "the newest checkpoint, of {} entries, is not what was signed: {why}",
+            "the newest checkpoint, of {} entries, differs from the signed one: {why}",
             stored.size
         ))
     };
@@ -448,7 +448,7 @@ fn same(root: Option<Hash>, checkpoint: &Checkpoint) -> Result<(), Error> {
         Ok(())
     } else {
         Err(Error::Inconsistent(format!(
-            "the entries do not give the root of the checkpoint of {} entries: they were changed",
+            "the entries do not match the root of the checkpoint of {} entries: they were changed",
             checkpoint.size
         )))
     }

@@ -175,7 +175,7 @@ impl RetentionConfig {
         match humantime::parse_duration(&self.max_age) {
             Ok(max_age) if max_age >= MIN_CONTENT_RETENTION => Ok(Some(max_age)),
             _ => Err(format!(
-                "ledger.retention.max_age: {:?} is not a time of at least 1day, like 400days; empty keeps everything",
+                "ledger.retention.max_age: {:?} is not a duration of at least 1day, such as 400days; empty disables retention",
                 self.max_age
             )),
         }
@@ -236,7 +236,7 @@ impl CheckpointConfig {
         keys.sort_unstable();
         keys.dedup();
         if keys.len() < self.witnesses.len() {
-            faults.push("ledger.checkpoint.witnesses: a key is named twice".to_owned());
+            faults.push("ledger.checkpoint.witnesses: duplicate key".to_owned());
         }
         if self.required_cosignatures > keys.len() {
             faults.push(format!(
@@ -261,7 +261,7 @@ impl CheckpointConfig {
 fn witness(config: &WitnessConfig) -> Result<Witness, String> {
     let url: url::Url = config.url.parse().map_err(|_| {
         format!(
-            "ledger.checkpoint.witnesses: {:?} is no address such as https://witness.example.org",
+            "ledger.checkpoint.witnesses: {:?} is not an address such as https://witness.example.org",
             config.url
         )
     })?;
@@ -398,7 +398,7 @@ impl Config {
                 Ok(Some(role))
             }
             Ok(_) => Err(format!(
-                "{key}: only PostgreSQL has roles; leave it empty, or set ledger.db.url to postgres://…, too"
+                "{key}: only PostgreSQL has roles; leave it empty, or set ledger.db.url to postgres://…"
             )),
             Err(fault) => Err(format!("{key}: {fault}")),
         }

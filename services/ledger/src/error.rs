@@ -24,13 +24,13 @@ pub enum Error {
     NotThere(PathBuf),
     /// The database took too long to store a batch.
     #[error(
-        "append to ledger: no answer within {0:?}; is the database reachable, and nobody locking its head?"
+        "append to ledger: no answer within {0:?}; check that the database is reachable and nothing locks the head row"
     )]
     TooSlow(Duration),
     /// The ledger was restored to an earlier state. Nothing is appended, because the next entries
     /// existed before, perhaps in another order.
     #[error(
-        "append to ledger: it has {entries} entries, and a checkpoint of {signed} was signed; bring back the rest with `smesh ledger resume`"
+        "append to ledger: it has {entries} entries, but a checkpoint of {signed} was signed; restore the rest with `smesh ledger resume`"
     )]
     SetBack {
         /// Number of entries.
@@ -40,7 +40,7 @@ pub enum Error {
     },
     /// Another process appended to a ledger that is being resumed.
     #[error(
-        "resume ledger: its last entry is {entries}, not {after}: somebody else appends to it; try again"
+        "resume ledger: its last entry is {entries}, not {after}: another process appends to it; try again"
     )]
     Moved {
         /// Actual number of entries.
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("index ledger")]
     Index(#[source] sqlx::Error),
     /// A stored body cannot be decoded: the database was changed from outside.
-    #[error("read ledger entry {seq}: its body is not what was stored; run `smesh verify`")]
+    #[error("read ledger entry {seq}: its body was changed; run `smesh verify`")]
     Corrupt {
         /// Sequence of the entry.
         seq: i64,
@@ -80,7 +80,7 @@ pub enum Error {
     Unsigned(String),
     /// The ledger did not sign a recorded range.
     #[error(
-        "the table of archives says that entries {first_seq} to {last_seq} were archived or erased, which this ledger has not signed: nothing more is taken out; run `smesh verify`"
+        "the table archives lists entries {first_seq} to {last_seq} as archived or erased without a signature of this ledger: retention stops; run `smesh verify`"
     )]
     ForgedArchive {
         /// Sequence of the first entry.
@@ -98,7 +98,7 @@ pub enum Error {
         source: ArchiveFileError,
     },
     /// The database is not a ledger.
-    #[error("open ledger {0}: it has no tables of a ledger; check the address")]
+    #[error("open ledger {0}: it has no ledger tables; check the address")]
     NotALedger(Location),
     /// The tables are those of another version.
     #[error("open ledger {location}: its tables are those of {whose}")]
@@ -112,10 +112,10 @@ pub enum Error {
     #[error("store replay")]
     Replay(#[source] sqlx::Error),
     /// A stored replay cannot be decoded: the database was changed from outside.
-    #[error("read replay {0}: it is not what was stored; delete its row of the table replays")]
+    #[error("read replay {0}: its row is damaged; delete it from the table replays")]
     CorruptReplay(String),
     /// The private key file could not be read or written.
-    #[error("read or write the key that signs checkpoints, {}", path.display())]
+    #[error("read or write signing key {}", path.display())]
     KeyFile {
         /// Path of the file.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The private key file is invalid.
-    #[error("read the key that signs checkpoints, {}: {fault}", path.display())]
+    #[error("read signing key {}: {fault}", path.display())]
     KeyUnfit {
         /// Path of the file.
         path: PathBuf,
@@ -135,13 +135,13 @@ pub enum Error {
     #[error("sign checkpoint: {0}")]
     Witness(String),
     /// No checkpoint is signed, because it would contradict an earlier one.
-    #[error("sign checkpoint: refused, as {0}; run `smesh verify`")]
+    #[error("sign checkpoint: refused, because {0}; run `smesh verify`")]
     Inconsistent(String),
     /// This replica has no key to sign with.
     #[error("sign checkpoint: {0}")]
     NoKey(String),
     /// The head is not a sequence and a hash: the database was changed from outside.
-    #[error("read the ledger's head: it is not what was stored; run `smesh verify`")]
+    #[error("read the ledger's head: it was changed; run `smesh verify`")]
     CorruptHead,
 }
 

@@ -103,6 +103,6 @@ async fn refuse(State(done): State<Arc<AtomicBool>>, request: Request, next: Nex
     if done.load(Ordering::Acquire) {
         return next.run(request).await;
     }
-    let detail = "the ledger is not open yet: /readyz says why and how far it is";
+    let detail = "the ledger is not open yet: see /readyz";
     Problem::unavailable(detail, RETRY_AFTER_SECONDS).into_response()
 }

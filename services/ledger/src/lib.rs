@@ -75,7 +75,7 @@ impl Service for LedgerService {
         })
     }
 
-    const REMEDY: &'static str = "what stands on damaged pages cannot be proven any more: stop the ledger (or `smesh up`) and put a backup of the file back, the bus gives what came within 14 days; `smesh verify` says which entries are concerned";
+    const REMEDY: &'static str = "entries on damaged pages can no longer be verified: stop the ledger (or `smesh up`) and restore the file from a backup; entries of the last 14 days come from the bus; `smesh verify` lists the damaged entries";
 
     async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
         Ok(mesh_db::damage::damage(file).await?)

@@ -79,7 +79,7 @@ pub fn describe() {
     );
     describe_gauge!(
         CHECKPOINTS_REFUSED,
-        "1 while no checkpoint is signed, by reason: inconsistent (it would contradict one that was signed: act), no_key, unwitnessed (too few cosignatures), failed."
+        "1 while no checkpoint is signed, by reason: inconsistent (it would contradict a signed one; act), no_key, unwitnessed (too few cosignatures), failed."
     );
     describe_counter!(
         CONTRADICTED,

@@ -160,7 +160,7 @@ impl Retention {
                 if path.exists() {
                     return Err(unfit(
                         &path,
-                        "it is there already, but this ledger did not note it; move it away",
+                        "it exists already, but this ledger has no record of it; move it away",
                     ));
                 }
                 let checked = match self.write(&archive, &end, &keys, partial, progress).await {
@@ -235,7 +235,7 @@ impl Retention {
                 _ => {
                     return Err(unfit(
                         &noted,
-                        "this archive is noted, but it is not there as it was written; its payloads stay in the database until it is",
+                        "the recorded archive is missing or changed; its payloads stay in the database until it is restored",
                     ));
                 }
             }
@@ -328,11 +328,11 @@ impl Retention {
         match self.key.read()? {
             Some(key) if keys.last() == Some(&key.public()) => Ok(key),
             Some(key) => Err(Error::Unsigned(format!(
-                "it is signed with the key that signs checkpoints now, {newest}, but {file} has {}",
+                "the current signing key is {newest}, but {file} has {}",
                 key.public().label()
             ))),
             None => Err(Error::Unsigned(format!(
-                "it is signed with the key that signs checkpoints, {newest}, which is not in {file}: do it on the host that has it"
+                "the signing key {newest} is not in {file}: run the command on the host that has it"
             ))),
         }
     }
@@ -347,14 +347,14 @@ impl Retention {
 fn signer(end: &StoredCheckpoint, keys: &[PublicKey]) -> Result<(String, Hash), Error> {
     let inconsistent = |why: String| {
         Error::Inconsistent(format!(
-            "the checkpoint of {} entries is not what was signed: {why}",
+            "the checkpoint of {} entries differs from the signed one: {why}",
             end.size
         ))
     };
     let (checkpoint, signed_by) =
         Checkpoint::open(&end.note, keys).map_err(|error| inconsistent(error.to_string()))?;
     if checkpoint.size.cast_signed() != end.size {
-        return Err(inconsistent("it counts others".to_owned()));
+        return Err(inconsistent("it counts other entries".to_owned()));
     }
     let key = signed_by.first().map(|key| key.to_string());
     Ok((key.unwrap_or_default(), checkpoint.root))

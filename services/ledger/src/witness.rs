@@ -39,7 +39,7 @@ pub struct Growth<'a> {
 impl Growth<'_> {
     /// Proves that the ledger of a smaller size is a prefix of this one.
     async fn proof(self, from: u64) -> Result<Vec<Hash>, Error> {
-        let unproven = || Error::Witness(format!("{from} is no size within {}", self.size));
+        let unproven = || Error::Witness(format!("{from} is not a size within {}", self.size));
         let ranges = consistency(from, self.size).map_err(|_| unproven())?;
         let mut read = self.store.tiles(tiles(&ranges)).await?;
         for (node, hash) in self.subtrees {
@@ -139,7 +139,7 @@ impl Witnesses {
         // One retry if the witness knows another size.
         for _ in 0..2 {
             if known > size {
-                return Err(format!("it has signed {known} entries, and this is {size}"));
+                return Err(format!("it has signed {known} entries, more than {size}"));
             }
             let proof = match known {
                 0 => Vec::new(),
@@ -165,14 +165,14 @@ impl Witnesses {
                     known = answer
                         .trim()
                         .parse()
-                        .map_err(|_| "it names no size".to_owned())?;
+                        .map_err(|_| "the response has no size".to_owned())?;
                     self.set_size(name, known);
                 }
                 status => return Err(format!("HTTP {status}: {:.200}", answer.trim())),
             }
         }
         Err(format!(
-            "it goes on saying that it has signed {known} entries"
+            "it still reports {known} signed entries"
         ))
     }
 
@@ -185,7 +185,7 @@ impl Witnesses {
         while let Some(part) = answer.chunk().await.map_err(failed)? {
             text.extend_from_slice(&part);
             if text.len() > MAX_RESPONSE_BYTES {
-                return Err("its answer is too long".to_owned());
+                return Err("its response is too long".to_owned());
             }
         }
         Ok((answer.status(), String::from_utf8_lossy(&text).into_owned()))
@@ -219,7 +219,7 @@ fn signature_lines(witness: &Witness, note: &str, answer: &str) -> Result<String
     let whole = format!("{note}{lines}");
     match cosigned(&whole, std::slice::from_ref(&witness.key)) {
         Ok(by) if !by.is_empty() => Ok(lines),
-        Ok(_) => Err("its answer has no cosignature by its key".to_owned()),
+        Ok(_) => Err("its response has no cosignature by its key".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -169,13 +169,13 @@ pub fn check(
     };
     let export = file::verify_text(&mut lines, options)?;
     if export.first() != first_seq.unsigned_abs() {
-        return Err(ArchiveFileError::Other("it begins with another entry"));
+        return Err(ArchiveFileError::Other("it starts with another entry"));
     }
     if export.verified.count != last_seq.unsigned_abs() {
         return Err(ArchiveFileError::Other("it ends with another entry"));
     }
     if export.verified.archived > 0 {
-        return Err(ArchiveFileError::Other("it has no content of some entries"));
+        return Err(ArchiveFileError::Other("some entries have no content"));
     }
     let hashed = lines.into_inner().into_inner().into_inner();
     Ok(VerifiedArchive {

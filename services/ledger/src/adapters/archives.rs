@@ -222,7 +222,7 @@ impl PayloadEraser {
         match noted.await.map_err(Error::Retain)? {
             true => Ok(()),
             false => Err(Error::Unsigned(
-                "the key that signs was replaced meanwhile; run it again".to_owned(),
+                "the signing key was replaced in the meantime; run the command again".to_owned(),
             )),
         }
     }

@@ -16,7 +16,7 @@ use crate::domain::tile::{TILE_WIDTH, Tile, Tiles, grow};
 use crate::error::Error;
 
 /// Why the key cannot be replaced now.
-const UNAUDITED: &str = "the audit does not have all archives yet that the present key signed, which a running ledger mends within seconds once it reaches NATS; try again";
+const UNAUDITED: &str = "the audit lacks archives that the current key signed; a running ledger adds them within seconds once NATS is available; try again";
 /// Leaves read per query.
 const PAGE_ENTRIES: u64 = 10_000;
 

@@ -41,14 +41,14 @@ impl Fields {
         });
         if let Some(wrong) = wrong {
             return Err(Problem::bad_request(format!(
-                "fields: {:?} is no part of an entry; allowed: {}, and below data with dots such as data.owner.user",
+                "fields: {:?} is not a field of an entry; allowed: {}, and paths below data such as data.owner.user",
                 wrong.join("."),
                 ROOTS.join(", ")
             )));
         }
         if paths.len() > MAX_PATHS {
             return Err(Problem::bad_request(format!(
-                "fields: {} are too many; allowed: {MAX_PATHS}",
+                "fields: too many paths ({}); allowed: {MAX_PATHS}",
                 paths.len()
             )));
         }

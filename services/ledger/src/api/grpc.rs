@@ -92,7 +92,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let asked = asked.unwrap_or_default();
         if asked.until.is_some() || asked.to_seq != 0 {
             return Err(Status::invalid_argument(
-                "until, to_seq: a stream has no end; leave them out, or call ListEvents",
+                "until, to_seq: a stream has no end; omit them, or call ListEvents",
             ));
         }
         let request = ListRequest {

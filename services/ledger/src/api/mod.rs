@@ -155,7 +155,7 @@ pub enum ApiError {
     #[error("{0}")]
     Forbidden(&'static str),
     /// The job does not exist, or belongs to another user.
-    #[error("no events of job {job} on cluster {cluster}{}, or it is not yours", up_to(.at))]
+    #[error("no events of job {job} on cluster {cluster}{}, or you may not see it", up_to(.at))]
     NoJob {
         /// Cluster.
         cluster: String,
@@ -336,7 +336,7 @@ impl EventsApi for Events {
 fn check_identity_filter(caller: &Caller, filter: &Filter) -> Result<(), ApiError> {
     match &filter.user {
         Some(user) if !caller.may_ask_about(user) => Err(ApiError::Forbidden(
-            "user: you see your own events only; leave the filter out or ask an administrator",
+            "user: you may see only your own events; omit the filter or ask an administrator",
         )),
         _ => Ok(()),
     }

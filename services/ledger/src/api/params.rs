@@ -27,14 +27,14 @@ impl Params {
             let value = value.trim().to_owned();
             if value.is_empty() {
                 return Err(Problem::bad_request(format!(
-                    "{name}: it is empty; leave it out or give it a value"
+                    "{name}: empty; omit it or set a value"
                 )));
             }
             if !matches!(name.as_str(), "type" | "category")
                 && pairs.iter().any(|(known, _)| *known == name)
             {
                 return Err(Problem::bad_request(format!(
-                    "{name}: it is given twice; allowed: once"
+                    "{name}: given twice; allowed: once"
                 )));
             }
             pairs.push((name, value));
@@ -69,7 +69,7 @@ impl Params {
         found.map(|(_, meaning)| Some(*meaning)).ok_or_else(|| {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             Problem::bad_request(format!(
-                "{name}: {value:?} is not known; allowed: {}",
+                "{name}: unknown value {value:?}; allowed: {}",
                 words.join(", ")
             ))
         })
@@ -85,7 +85,7 @@ impl Params {
         match self.pairs.first() {
             None => Ok(()),
             Some((name, _)) => Err(Problem::bad_request(format!(
-                "{name}: there is no such parameter here; allowed: {own}"
+                "{name}: unknown parameter; allowed: {own}"
             ))),
         }
     }
@@ -110,7 +110,7 @@ impl Params {
                     for category in list(&value) {
                         if !categories().any(|known| known == category) {
                             return Err(Problem::bad_request(format!(
-                                "category: {category:?} is no category; allowed: {}",
+                                "category: unknown category {category:?}; allowed: {}",
                                 categories().collect::<Vec<_>>().join(", ")
                             )));
                         }
@@ -124,7 +124,7 @@ impl Params {
                 "until" => filter.until = Some(time("until", &value)?),
                 _ => {
                     return Err(Problem::bad_request(format!(
-                        "{name}: there is no such filter; allowed: {FILTERS}, {own}"
+                        "{name}: unknown filter; allowed: {FILTERS}, {own}"
                     )));
                 }
             }
@@ -152,7 +152,7 @@ fn list(value: &str) -> impl Iterator<Item = String> {
 fn whole<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
     value.parse().map_err(|_| {
         Problem::bad_request(format!(
-            "{name}: {value:?} is not such a number; allowed: a whole number from 0"
+            "{name}: {value:?} is not a whole number from 0"
         ))
     })
 }
@@ -212,9 +212,9 @@ mod tests {
         check("limit=many", "limit: \"many\"");
         check("limit=-1", "limit: \"-1\"");
         check("order=up", "order: \"up\" is not known; allowed: asc, desc");
-        check("since=tomorrow", "since: \"tomorrow\" is no time");
+        check("since=tomorrow", "since: \"tomorrow\" is not a time");
         check("array=1_2", "array: \"1_2\"");
-        check("job=1&job=2", "job: it is given twice");
+        check("job=1&job=2", "job: given twice");
         check("user=", "user: it is empty");
     }
 }

@@ -86,7 +86,7 @@ pub(super) enum ProofError {
     #[error("{0}")]
     Conflict(String),
     /// The entries do not match the signed root.
-    #[error("the ledger does not fit its checkpoints; run `smesh verify`")]
+    #[error("the ledger contradicts its checkpoints; run `smesh verify`")]
     Broken,
     #[error(transparent)]
     Store(#[from] Error),
@@ -112,7 +112,7 @@ impl Proofs {
         let newest = self.store.last_checkpoint().await?;
         newest.ok_or_else(|| {
             ProofError::NotFound(
-                "there is no checkpoint yet; one is made a few seconds after the first entry"
+                "there is no checkpoint yet; the first one is signed a few seconds after the first entry"
                     .into(),
             )
         })
@@ -127,7 +127,7 @@ impl Proofs {
         if limit == 0 || limit > MAX_PAGE {
             return Err(invalid(
                 "limit",
-                format!("{limit} is not a number of checkpoints; allowed: 1 to {MAX_PAGE}"),
+                format!("{limit} is out of range; allowed: 1 to {MAX_PAGE}"),
             ));
         }
         Ok(self.store.checkpoints(from, limit).await?)
@@ -185,7 +185,7 @@ impl Proofs {
             CheckpointId::Id(id) => {
                 let seq = self.store.visible_seq_of(id, &caller.visibility()).await?;
                 seq.ok_or_else(|| {
-                    ProofError::NotFound(format!("no entry with id {id}, or it is not yours"))
+                    ProofError::NotFound(format!("no entry with id {id}, or you may not see it"))
                 })?
             }
         };
@@ -219,7 +219,7 @@ impl Proofs {
             invalid(
                 "from",
                 format!(
-                    "{from} is not the size of a ledger within one of {to} entries; allowed: 1 to {to}"
+                    "{from} is not a size of a ledger with {to} entries; allowed: 1 to {to}"
                 ),
             )
         };
@@ -252,7 +252,7 @@ impl Proofs {
             Some(size) => Err(invalid(
                 field,
                 format!(
-                    "{size} is not a size that is signed; allowed: 1 to {newest}, the newest checkpoint"
+                    "no checkpoint covers size {size}; allowed: 1 to {newest}, the newest checkpoint"
                 ),
             )),
         }
@@ -298,7 +298,7 @@ impl Proofs {
     ) -> Result<(KeyInfo, Option<StoredCheckpoint>), ProofError> {
         if !caller.may_write() {
             return Err(ProofError::Forbidden(
-                "a new key is made for administrators only",
+                "only administrators may rotate the key",
             ));
         }
         match self.checkpointer.rotate(&caller.name).await {
@@ -318,7 +318,7 @@ impl Proofs {
     async fn header(&self, caller: &Caller, from: u64) -> Result<(Header, u64), ProofError> {
         if !caller.sees_everything() {
             return Err(ProofError::Forbidden(
-                "an export of the ledger holds everything; it is for administrators and auditors",
+                "an export contains all entries; only administrators and auditors may create it",
             ));
         }
         let newest = self.newest().await?;
@@ -326,7 +326,7 @@ impl Proofs {
         if from == 0 || from > size {
             return Err(invalid(
                 "from",
-                format!("{from} is not an entry that is signed; allowed: 1 to {size}"),
+                format!("no checkpoint covers entry {from}; allowed: 1 to {size}"),
             ));
         }
         let header = self.store.export_header(from, newest.note).await?;

@@ -50,7 +50,7 @@ pub(super) enum ReplayError {
     #[error("{0}")]
     Forbidden(&'static str),
     /// The replay does not exist, or belongs to another user.
-    #[error("no replay {0}, or it is not yours")]
+    #[error("no replay {0}, or you may not see it")]
     NotFound(String),
     /// The request conflicts with the current state.
     #[error("{0}")]
@@ -59,7 +59,7 @@ pub(super) enum ReplayError {
     Store(#[from] Error),
     /// The owner of the endpoint cannot be determined.
     #[error(
-        "NATS, which knows whose webhook endpoint it is, does not answer; ask again in a moment"
+        "NATS does not answer, so the owner of the webhook endpoint is unknown; retry in a moment"
     )]
     Bus(#[source] mesh_bus::Error),
 }
@@ -121,7 +121,7 @@ impl Replays {
             Err(ApiError::Forbidden(reason)) => return Err(ReplayError::Forbidden(reason)),
             Err(_) => {
                 return Err(ReplayError::Forbidden(
-                    "the filter asks for what is not yours",
+                    "the filter selects events that you may not see",
                 ));
             }
         }
@@ -149,7 +149,7 @@ impl Replays {
             .await?;
         if running.len() >= most as usize {
             return Err(ReplayError::Conflict(format!(
-                "{most} replays of yours run already; wait for one, or cancel one: {}",
+                "{most} of your replays are running already; wait for one, or cancel one: {}",
                 running[0].id
             )));
         }
@@ -187,7 +187,7 @@ impl Replays {
             None => Ok(None),
             Some((known, _)) if known.request.requested == *requested => Ok(Some(known)),
             Some((known, _)) => Err(ReplayError::Conflict(format!(
-                "this idempotency key is that of replay {}, which was asked for otherwise; use another key",
+                "the idempotency key was used by replay {} with another request; use another key",
                 known.id
             ))),
         }
@@ -210,7 +210,7 @@ impl Replays {
         if limit == 0 || limit > MAX_PAGE {
             return Err(InvalidFilter::new(
                 "limit",
-                format!("{limit} is not allowed; allowed: 1 to {MAX_PAGE}"),
+                format!("{limit} is out of range; allowed: 1 to {MAX_PAGE}"),
             )
             .into());
         }
@@ -226,7 +226,7 @@ impl Replays {
             Some((_, of)) if of == owner(caller) || caller.may_write() => {}
             Some(_) if caller.sees_everything() => {
                 return Err(ReplayError::Forbidden(
-                    "it is another's: only they and administrators may cancel it",
+                    "only its owner and administrators may cancel it",
                 ));
             }
             _ => return Err(ReplayError::NotFound(id.to_owned())),
@@ -237,7 +237,7 @@ impl Replays {
         let replay = self.get(caller, id).await?;
         if !cancelled && replay.state != ReplayState::Cancelled {
             return Err(ReplayError::Conflict(format!(
-                "it has ended already: {}",
+                "it has already ended: {}",
                 replay.state.as_str()
             )));
         }

@@ -97,7 +97,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let seq = value.to_str().ok().and_then(|text| text.parse().ok());
     seq.map(Some).ok_or_else(|| {
         Problem::bad_request(
-            "Last-Event-ID: it is no sequence; allowed: the id of an event of this stream",
+            "Last-Event-ID: not a sequence; allowed: the id of an event of this stream",
         )
     })
 }
@@ -114,7 +114,7 @@ fn read(query: Option<&str>) -> Result<StreamRequest, Problem> {
     for name in ["until", "to_seq"] {
         if params.take(name).is_some() {
             return Err(Problem::bad_request(format!(
-                "{name}: a stream has no end; leave it out, or ask /v1/events"
+                "{name}: a stream has no end; omit it, or use /v1/events"
             )));
         }
     }

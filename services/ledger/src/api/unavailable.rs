@@ -31,9 +31,9 @@ impl UnavailableReason {
     }
 }
 
-const TIMEOUT_DETAIL: &str = "the answer takes longer than a query may (ledger.db.query_timeout): narrow the time (since, until), the range (from_seq, to_seq) or what it is about";
+const TIMEOUT_DETAIL: &str = "the query exceeded ledger.db.query_timeout: narrow the time (since, until), the range (from_seq, to_seq) or the filter";
 const UNAVAILABLE_DETAIL: &str =
-    "the ledger's database does not answer: /readyz says why; ask again in a moment";
+    "the ledger's database does not answer: see /readyz; retry in a moment";
 
 /// Converts the error for REST.
 pub(super) fn problem(error: &Error) -> Problem {
@@ -67,5 +67,5 @@ pub(super) fn status(error: &Error) -> Status {
 
 /// Logs the cause for the operator.
 pub(super) fn log(error: &(dyn std::error::Error + 'static)) {
-    tracing::warn!(error = mesh_runtime::error_chain(error), "answer request");
+    tracing::warn!(error = mesh_runtime::error_chain(error), "request failed");
 }

@@ -42,7 +42,7 @@ impl Checkpointer {
             Err(error) => return Err(error),
             Ok(_) => {
                 return Err(Error::NotResumed(
-                    "nothing contradicts the ledger, which signs as ever: its origin stays"
+                    "nothing contradicts the ledger, so it keeps its origin"
                         .to_owned(),
                 ));
             }
@@ -51,7 +51,7 @@ impl Checkpointer {
         let used = |key: &StoredKey| key.vkey.starts_with(&format!("{origin}+"));
         if origin == state.origin || stored.iter().any(used) {
             return Err(Error::NotResumed(format!(
-                "{origin} is or was its origin; name another one"
+                "{origin} is or was its origin; choose another one"
             )));
         }
         let new = new_key(origin)?;
@@ -59,7 +59,7 @@ impl Checkpointer {
         self.load_key(&mut state, &stored).await?;
         let Some(former) = state.key.clone() else {
             return Err(Error::NoKey(
-                "the key of the former origin is not here, which signs the hand-over".to_owned(),
+                "the key of the former origin, which signs the hand-over, is not on this host".to_owned(),
             ));
         };
         let former_checkpoint = self.newest_known(&state).await?;
@@ -103,7 +103,7 @@ impl Checkpointer {
         let Some(Some(checkpoint)) = signed else {
             self.file.drop_next()?;
             return Err(Error::NoKey(
-                "another replica made a checkpoint at the same moment; try again".to_owned(),
+                "another replica signed a checkpoint at the same time; try again".to_owned(),
             ));
         };
         self.file.use_next()?;

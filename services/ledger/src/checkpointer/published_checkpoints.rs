@@ -93,13 +93,13 @@ pub(super) fn read_published(
         (Ok(true), Ok((checkpoint, _))) => Ok(Some(checkpoint)),
         (Ok(true), Err(CheckpointError::Note(NoteError::Untrusted(by)))) => {
             Err(Error::Inconsistent(format!(
-                "MESH_CHECKPOINTS has a checkpoint of {} by {}, which is no key of this ledger: put back the database and the key file that belong to it, or go on under another origin (`smesh ledger resume --new-origin`)",
+                "MESH_CHECKPOINTS has a checkpoint of {} by {}, which is not a key of this ledger: restore its database and key file, or continue under another origin (`smesh ledger resume --new-origin`)",
                 origin,
                 by.join(" and "),
             )))
         }
         (Err(error), _) | (_, Err(error)) => ignored(&error),
-        (Ok(false), Ok(_)) => ignored(&CheckpointError::Malformed("it is of another origin")),
+        (Ok(false), Ok(_)) => ignored(&CheckpointError::Malformed("it has another origin")),
     }
 }
 

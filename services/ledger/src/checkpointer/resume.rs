@@ -74,7 +74,7 @@ impl Checkpointer {
         }
         let Some(target) = published.last() else {
             return Err(Error::NotResumed(format!(
-                "nothing is known to have been signed beyond the {from} entries that the ledger has"
+                "no known checkpoint covers more than the {from} entries of the ledger"
             )));
         };
         let (to, note) = (target.checkpoint.size, target.note.clone());
@@ -102,7 +102,7 @@ impl Checkpointer {
         for signed in &signed {
             if !self.store.store_checkpoint(signed).await? {
                 return Err(Error::NotResumed(
-                    "another replica stored a checkpoint meanwhile; try again".to_owned(),
+                    "another replica stored a checkpoint in the meantime; try again".to_owned(),
                 ));
             }
         }
@@ -226,7 +226,7 @@ impl Checkpointer {
         let missing = found.iter().filter(|one| one.is_none()).count();
         if missing > 0 {
             return Err(Error::NotResumed(format!(
-                "{missing} of {count} entries are not on SLURM_EVENTS and MESH_AUDIT any more; what is lost is given up by --new-origin"
+                "{missing} of {count} entries are no longer on SLURM_EVENTS and MESH_AUDIT; --new-origin continues without them"
             )));
         }
         Ok(found.into_iter().flatten().collect())
@@ -265,7 +265,7 @@ impl Checkpointer {
                 let message = message.map_err(Error::Bus)?;
                 let (stored, record) = record(source, message).ok_or_else(|| {
                     Error::NotResumed(format!(
-                        "message {} of {stream} is gone since it was read; {after} entries are back",
+                        "message {} of {stream} was deleted during the resume; {after} entries are restored",
                         one.sequence
                     ))
                 })?;
@@ -308,7 +308,7 @@ fn to_store(
         let key = match (new, known.last()) {
             (Some(new), Some(last)) if !signed_by.contains(&last.vkey) => {
                 return Err(Error::NotResumed(format!(
-                    "the checkpoint by which {} handed over to {new} is not on MESH_CHECKPOINTS",
+                    "the checkpoint of the hand-over from {} to {new} is not on MESH_CHECKPOINTS",
                     last.vkey
                 )));
             }
@@ -403,7 +403,7 @@ fn add(
         .map_err(|error| Error::NotResumed(mesh_runtime::error_chain(&error)))?;
     if checkpoint.origin != origin {
         return Err(Error::NotResumed(format!(
-            "the checkpoint is one of {}, but this ledger is {origin}",
+            "the checkpoint is of {}, but this ledger is {origin}",
             checkpoint.origin
         )));
     }

@@ -203,7 +203,7 @@ impl Selection {
         {
             return Err(InvalidFilter::new(
                 "until",
-                "it is not after `since`; allowed: a later time",
+                "not after `since`; allowed: a later time",
             ));
         }
         if let (Some(from), Some(to)) = (self.from_seq, self.to_seq)
@@ -211,7 +211,7 @@ impl Selection {
         {
             return Err(InvalidFilter::new(
                 "to_seq",
-                "it is below `from_seq`; allowed: the same or a higher sequence",
+                "below `from_seq`; allowed: the same or a higher sequence",
             ));
         }
         Ok(())
@@ -232,7 +232,7 @@ pub fn job_ref(text: &str) -> Result<JobRef, InvalidFilter> {
         Ok(JobRef::ArrayTasks { .. }) | Err(_) => Err(InvalidFilter::new(
             "job",
             format!(
-                "{text:?} is no job; allowed: 123 (with all its array tasks or components), 123_4 (one array task), 123+1 (one component)"
+                "{text:?} is not a job id; allowed: 123 (with all its array tasks or components), 123_4 (one array task), 123+1 (one component)"
             ),
         )),
         Ok(job) => Ok(job),
@@ -245,7 +245,7 @@ fn node_name(text: &str) -> Result<String, InvalidFilter> {
     }
     Err(InvalidFilter::new(
         "node",
-        format!("{text:?} is no node; allowed: the name of one node such as n16"),
+        format!("{text:?} is not a node name; allowed: one node such as n16"),
     ))
 }
 
@@ -253,7 +253,7 @@ fn name_pattern(text: &str) -> Result<NamePattern, InvalidFilter> {
     match text.strip_suffix('*') {
         Some("") => Err(InvalidFilter::new(
             "name",
-            "it stands for every name; allowed: a job name, or how it begins such as train*",
+            "it matches every name; allowed: a job name, or a prefix such as train*",
         )),
         Some(prefix) => Ok(NamePattern::Prefix(prefix.to_owned())),
         None => Ok(NamePattern::Exactly(text.to_owned())),
@@ -269,7 +269,7 @@ fn type_pattern(text: &str) -> Result<TypePattern, InvalidFilter> {
         return Err(InvalidFilter::new(
             "type",
             format!(
-                "{text:?} is no event type; allowed: {}, or one event of them such as job.completed",
+                "{text:?} is not an event type; allowed: {}, or one event of them such as job.completed",
                 allowed.join(", ")
             ),
         ));
@@ -292,7 +292,7 @@ fn type_pattern(text: &str) -> Result<TypePattern, InvalidFilter> {
     };
     Err(InvalidFilter::new(
         "type",
-        format!("{text:?} is no event type; allowed: {category}.*{allowed}"),
+        format!("{text:?} is not an event type; allowed: {category}.*{allowed}"),
     ))
 }
 

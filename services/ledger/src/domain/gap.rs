@@ -74,7 +74,7 @@ impl Gap {
         };
         let who = match self.is_recoverable() {
             true => "ingest to republish what Slurm has recorded",
-            false => "the ledger itself to note that they are lost",
+            false => "the ledger to record the loss",
         };
         format!(
             "{} of the stream {}, stored between {} and {}, are missing since {}; waiting for {who} (capture.gap_closed) of {}",
@@ -100,7 +100,7 @@ impl Gap {
     /// Returns the event `capture.gap_opened` of a cluster.
     pub fn opened(&self, cluster: &str) -> Event {
         let message = format!(
-            "{} of the stream {} were gone before the ledger had them",
+            "{} of the stream {} were deleted before the ledger stored them",
             self.count(),
             self.stream
         );
@@ -124,7 +124,7 @@ impl Gap {
             self.found_at,
             CaptureEvent {
                 message,
-                not_recoverable: "what the mesh itself did: deliveries, reads, keys, retention"
+                not_recoverable: "audit entries: deliveries, reads, keys, retention"
                     .to_owned(),
                 ..self.what()
             },

@@ -45,7 +45,7 @@ pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Us
         && file.name() != origin
     {
         return Use::None(format!(
-            "the key is one of {}, but this ledger is {origin}: set ledger.checkpoint.origin, or take the right file",
+            "the key is of {}, but this ledger is {origin}: set ledger.checkpoint.origin, or use the right key file",
             file.name()
         ));
     }
@@ -59,15 +59,15 @@ pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Us
     match vkey {
         Some(vkey) if vkey == last.vkey => Use::This,
         Some(vkey) if stored.iter().any(|key| key.vkey == vkey) => Use::None(format!(
-            "the key was replaced by {}: copy that one here",
+            "the key was replaced by {}: copy that key file here",
             last.vkey
         )),
         Some(_) => Use::None(format!(
-            "the key is not one of this ledger, which signs with {}",
+            "the key does not belong to this ledger, which signs with {}",
             last.vkey
         )),
         None => Use::None(format!(
-            "the key is missing: this ledger signs with {}, whose file another replica has; copy it to let this one sign, too",
+            "the key is missing: this ledger signs with {}; copy its file from the replica that has it",
             last.vkey
         )),
     }
@@ -158,8 +158,8 @@ mod tests {
         assert_eq!(check(Some(&two), &both), Use::This);
         for (file, part) in [
             (Some(&one), "was replaced by"),
-            (Some(&key("o", 3)), "is not one of this ledger"),
-            (Some(&key("p", 2)), "is one of p, but this ledger is o"),
+            (Some(&key("o", 3)), "does not belong to this ledger"),
+            (Some(&key("p", 2)), "is of p, but this ledger is o"),
             (None, "is missing"),
         ] {
             let Use::None(reason) = check(file, &both) else {

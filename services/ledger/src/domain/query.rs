@@ -46,7 +46,7 @@ impl ListRequest {
         if limit == 0 || limit > max_page_size {
             return Err(InvalidFilter::new(
                 "limit",
-                format!("{limit} is not allowed; allowed: 1 to {max_page_size}"),
+                format!("{limit} is out of range; allowed: 1 to {max_page_size}"),
             ));
         }
         let mut query = Query {
@@ -60,13 +60,13 @@ impl ListRequest {
             let cursor = Cursor::decode(text).ok_or_else(|| {
                 InvalidFilter::new(
                     "cursor",
-                    "not a cursor; allowed: `next_cursor` of the page before, unchanged",
+                    "not a cursor; allowed: the unchanged `next_cursor` of the previous page",
                 )
             })?;
             if cursor.digest != query.digest {
                 return Err(InvalidFilter::new(
                     "cursor",
-                    "it belongs to another question; allowed: the filters and the order of the page before, unchanged",
+                    "cursor of another query; allowed: the filters and order of the previous page",
                 ));
             }
             query.after = Some(cursor.seq);

@@ -93,7 +93,7 @@ pub enum InvalidRecord {
     #[error("decode audit entry: {0} is missing")]
     AuditField(&'static str),
     /// A text field has a zero byte, which PostgreSQL cannot store.
-    #[error("read record: there is a zero byte in its {0}")]
+    #[error("read record: zero byte in its {0}")]
     ZeroByte(&'static str),
 }
 

@@ -119,7 +119,7 @@ impl ReplayState {
         found.ok_or_else(|| {
             InvalidFilter::new(
                 "state",
-                format!("{word:?} is no state; allowed: running, done, failed, cancelled"),
+                format!("{word:?} is not a state; allowed: running, done, failed, cancelled"),
             )
         })
     }
@@ -241,7 +241,7 @@ pub fn check_key(key: &str) -> Result<(), InvalidFilter> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(InvalidFilter::new(
             "idempotency_key",
-            format!("it is no such key; allowed: 1 to {MAX_KEY_BYTES} printable ASCII characters"),
+            format!("invalid key; allowed: 1 to {MAX_KEY_BYTES} printable ASCII characters"),
         ));
     }
     Ok(())
@@ -270,7 +270,7 @@ fn unknown_endpoint(endpoint: &str) -> InvalidFilter {
     InvalidFilter::new(
         "endpoint",
         format!(
-            "there is no webhook endpoint {endpoint:?}, or it is not yours; allowed: one that `smesh webhooks list` (GET /v1/webhooks) shows you"
+            "no webhook endpoint {endpoint:?}, or you may not use it; allowed: one listed by `smesh webhooks list` (GET /v1/webhooks)"
         ),
     )
 }
@@ -293,7 +293,7 @@ impl ReplayRequest {
             return Err(InvalidFilter::new(
                 "rate",
                 format!(
-                    "{rate} is not allowed; allowed: 1 to {} events in a second",
+                    "{rate} is out of range; allowed: 1 to {} events per second",
                     limits.max_rate
                 ),
             )
@@ -307,7 +307,7 @@ impl ReplayRequest {
         if let Some(kind) = self.filter.types.iter().find(audit) {
             return Err(InvalidFilter::new(
                 "type",
-                format!("{kind:?} is not replayed; allowed: types of events, not of the audit"),
+                format!("{kind:?} is not replayed; allowed: event types, not audit kinds"),
             )
             .into());
         }

@@ -62,7 +62,7 @@ impl Group {
                 let words = Self::ALL.map(Self::as_str).join(", ");
                 InvalidFilter::new(
                     "by",
-                    format!("{word:?} is no group, or is given twice; allowed: {words}, several with commas"),
+                    format!("{word:?} is not a group key or is given twice; allowed: {words}, separated by commas"),
                 )
             })?);
         }

@@ -18,7 +18,7 @@ async fn a_damaged_file_is_named_with_what_to_do() {
         env!("CARGO_BIN_EXE_ledger"),
         &config,
         &file,
-        "put a backup of the file back",
+        "restore the file from a backup",
     )
     .await;
 }

@@ -293,7 +293,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
         (json!({"rate": 0}), 400, "rate: 0 is not allowed"),
         (json!({"rate": "fast"}), 400, "no replay"),
         (json!({"colour": "red"}), 400, "colour"),
-        (json!({"filter": {"since": "tomorrow"}}), 400, "is no time"),
+        (json!({"filter": {"since": "tomorrow"}}), 400, "is not a time"),
         (json!({"filter": {"type": ["audit.*"]}}), 400, "audit"),
         (json!({"filter": {"user": "alice"}}), 403, "user: "),
     ] {

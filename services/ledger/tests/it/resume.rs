@@ -272,7 +272,7 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
         async |process: &Process, path: &str, body: Value| process.post(path, &body).await.unwrap();
     let refused = post(&lost.process, "/v1/ledger/resume", json!({})).await;
     let why = refused["detail"].as_str().unwrap_or_default();
-    assert!(why.contains("not on SLURM_EVENTS"), "{refused}");
+    assert!(why.contains("no longer on SLURM_EVENTS"), "{refused}");
     assert_eq!(
         lost.process.head().await,
         Some(lost.before),

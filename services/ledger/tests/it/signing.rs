@@ -161,7 +161,7 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
     outsider
         .execute("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 600")
         .await;
-    refused(&ledger, "do not give the root").await;
+    refused(&ledger, "do not match the root").await;
     // After the correction, signing continues.
     outsider
         .execute(&format!(
@@ -180,15 +180,15 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
         .execute("DELETE FROM checkpoints WHERE size > 600")
         .await;
     ledger.set_back(&database, 605).await;
-    refused(&ledger, "an old backup was put back").await;
+    refused(&ledger, "an old backup was restored").await;
     // Grown again with another history, through a store that knows none of the later checkpoints.
     ledger.store = database.store().await;
     ledger.append(100).await;
-    refused(&ledger, "do not give the root").await;
+    refused(&ledger, "do not match the root").await;
     // The note next to the key was restored together with the database, but the bus still has the
     // checkpoint.
     std::fs::remove_file(ledger.key_file().with_extension("key.last")).unwrap();
-    refused(&ledger, "do not give the root").await;
+    refused(&ledger, "do not match the root").await;
     // Where nothing of it is left, only the database counts, and it is consistent.
     let client = async_nats::connect(ledger.nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
@@ -269,7 +269,7 @@ async fn only_its_own_keys_are_believed_on_the_bus(database: Database) {
     ledger.append(1).await;
     let refused = checkpointer.sign_if_new().await;
     assert!(
-        matches!(&refused, Err(Error::Inconsistent(why)) if why.contains("no key of this ledger")),
+        matches!(&refused, Err(Error::Inconsistent(why)) if why.contains("not a key of this ledger")),
         "{refused:?}"
     );
 }

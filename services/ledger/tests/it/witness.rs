@@ -115,7 +115,7 @@ fn witnesses_of_the_configuration_are_checked() {
     };
     let key = "w+2a90c1ea+BAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
     assert!(config(&[], 1).contains("more than the 0 witnesses"));
-    assert!(config(&[("witness.example", key)], 0).contains("no address"));
+    assert!(config(&[("witness.example", key)], 0).contains("not an address"));
     assert!(config(&[("ftp://witness.example", key)], 0).contains("neither http nor https"));
     assert!(config(&[("https://witness.example", key)], 0).contains("not a key"));
 }

@@ -20,7 +20,7 @@ pub(super) fn time(time: Option<Timestamp>, field: &str) -> Result<Option<DateTi
         None => Ok(None),
         Some(Some(time)) => Ok(Some(time)),
         Some(None) => Err(Status::invalid_argument(format!(
-            "{field}: out of range; allowed: a time a calendar can show"
+            "{field}: out of range; allowed: years 1 to 9999"
         ))),
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn list_request(request: ListEventsRequest) -> Result<ListRequest, St
         Some(asked) if short == EventFilter::default() => asked,
         Some(_) => {
             return Err(Status::invalid_argument(
-                "filter: cluster, types, job, user, since and until are given beside it; allowed: all of them inside it",
+                "filter: cluster, types, job, user, since and until must be set inside it, not beside it",
             ));
         }
     };

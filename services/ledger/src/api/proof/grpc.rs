@@ -64,7 +64,7 @@ impl ProofService for Adapter {
         let requested = match (seq, id.is_empty()) {
             (0, false) => CheckpointId::Id(id),
             (_, true) => CheckpointId::Seq(seq),
-            (_, false) => return Err(status(invalid("id", "give either seq or id, not both"))),
+            (_, false) => return Err(status(invalid("id", "set either seq or id, not both"))),
         };
         let size = (size > 0).then_some(size);
         let proof = self.0.prove_inclusion(&caller, requested, size);

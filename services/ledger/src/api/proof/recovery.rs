@@ -131,7 +131,7 @@ impl Proofs {
     ) -> Result<ResumedJson, ProofError> {
         if !caller.may_write() {
             return Err(ProofError::Forbidden(
-                "a ledger is resumed for administrators only",
+                "only administrators may resume a ledger",
             ));
         }
         let ResumeJson {
@@ -143,7 +143,7 @@ impl Proofs {
             if checkpoint.is_some() {
                 return Err(invalid(
                     "checkpoint",
-                    "not with new_origin: its history is not brought back",
+                    "not allowed with new_origin, which does not restore entries",
                 ));
             }
             let reason = reason.unwrap_or_default();

@@ -197,9 +197,9 @@ pub(in crate::api) async fn inclusion(
         (Some(seq), None) => CheckpointId::Seq(seq),
         (None, Some(id)) => CheckpointId::Id(id),
         (Some(_), Some(_)) => {
-            return Err(problem(invalid("id", "give either seq or id, not both")));
+            return Err(problem(invalid("id", "set either seq or id, not both")));
         }
-        (None, None) => return Err(problem(invalid("seq", "give the entry, by seq or id"))),
+        (None, None) => return Err(problem(invalid("seq", "set seq or id of the entry"))),
     };
     let size = query.number("size").map_err(problem)?;
     let Inclusion {
@@ -243,7 +243,7 @@ pub(in crate::api) async fn consistency(
     let mut query = Query::of(query, &["from", "to"]).map_err(problem)?;
     let from = query.number("from").map_err(problem)?;
     let from =
-        from.ok_or_else(|| problem(invalid("from", "give the size of the smaller ledger")))?;
+        from.ok_or_else(|| problem(invalid("from", "set the size of the smaller ledger")))?;
     let to = query.number("to").map_err(problem)?;
     let Consistency {
         from,
@@ -412,9 +412,9 @@ impl Query {
                     fault: format!(
                         "{name}: {}; allowed: {}",
                         if unknown {
-                            "there is no such parameter"
+                            "unknown parameter"
                         } else {
-                            "it is given twice"
+                            "given twice"
                         },
                         allowed.join(", ")
                     ),
@@ -438,7 +438,7 @@ impl Query {
             Ok(number) => Ok(Some(number)),
             Err(_) => Err(invalid(
                 name,
-                format!("{text:?} is no number; allowed: a whole number from 1"),
+                format!("{text:?} is not a whole number from 1"),
             )),
         }
     }

@@ -80,7 +80,7 @@ async fn unsigned_archives_are_neither_published_nor_continued(database: Databas
         let nats = NatsServer::start().await;
         let mut process = Process::spawn(&nats, &ledger.database.url, &ledger.policy());
         wait_until("it says so", crate::support::DEADLINE, async || {
-            process.log().contains("which this ledger has not signed")
+            process.log().contains("without a signature of this ledger")
         })
         .await;
         tokio::time::sleep(std::time::Duration::from_secs(6)).await;

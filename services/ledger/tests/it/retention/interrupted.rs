@@ -83,7 +83,7 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
     std::fs::rename(&file, &moved).unwrap();
     let error = ledger.archive_all().await.unwrap_err();
     assert!(
-        mesh_runtime::error_chain(&error).contains("is noted, but"),
+        mesh_runtime::error_chain(&error).contains("missing or changed"),
         "{error}"
     );
     assert_eq!(ledger.count("payloads").await, 300);

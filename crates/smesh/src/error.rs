@@ -16,7 +16,7 @@ pub enum Error {
     Config(#[from] ConfigError),
     /// The API is unreachable.
     #[error(
-        "reach slurm-mesh at {address}: {reason}; is `smesh up` running? --socket and --url name another one"
+        "reach slurm-mesh at {address}: {reason}; check that `smesh up` runs, or select another address with --socket or --url"
     )]
     Unreachable {
         /// Path of the socket, or URL.
@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// The API's answer has an unexpected form.
     #[error(
-        "understand the answer of slurm-mesh: {0}; are smesh and the services of the same version?"
+        "decode the answer of slurm-mesh: {0}; check that smesh and the services have the same version"
     )]
     Answer(String),
     /// A file or stream operation failed.
@@ -77,10 +77,9 @@ fn hint(error: &mesh_hook::config::Error) -> &'static str {
         mesh_hook::config::Error::Read { source, .. }
             if source.kind() == io::ErrorKind::NotFound =>
         {
-            "; on the host of `smesh up` start that once, which writes it into its data directory, and name its mesh.toml by --config; \
-             on another host write one (hooks/README.md) and name it by --hook-config"
+            "; on the host of `smesh up`, start it once, which writes the file, and pass its mesh.toml with --config; on other hosts create one (hooks/README.md) and pass it with --hook-config"
         }
-        error if is_denied(error) => "; it is for SlurmUser and root only",
+        error if is_denied(error) => "; only SlurmUser and root may read it",
         _ => "",
     }
 }

@@ -127,7 +127,7 @@ impl KnownLedgers {
         serde_json::from_str(&text).map_err(|error| {
             let path = self.0.display();
             Error::Failed(format!(
-                "{path} is not a file of known ledgers ({error}): put it right, or remove it to trust what is shown next"
+                "{path} is not a file of known ledgers ({error}): repair it, or delete it to trust the next checkpoint"
             ))
         })
     }
@@ -155,7 +155,7 @@ pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, 
     let seen = match (known, latest) {
         (None, None) => Seen::Nothing,
         (Some(known), None) => Seen::Contradiction {
-            reason: "it has no checkpoint any more".to_owned(),
+            reason: "it no longer has a checkpoint".to_owned(),
             known,
             latest: String::new(),
         },
@@ -225,13 +225,13 @@ async fn compare(client: &Client, mut known: KnownLedger, latest: String) -> Res
         })
     };
     let before = Checkpoint::unverified(&known.checkpoint)
-        .map_err(|error| Error::Failed(format!("what is known of the ledger: {error}")))?;
+        .map_err(|error| Error::Failed(format!("stored checkpoint of the ledger: {error}")))?;
     let checkpoint = match open(client, &mut known, &before, &latest).await? {
         Ok(checkpoint) => checkpoint,
         Err(reason) => return contradiction(reason, known, latest),
     };
     if checkpoint.origin != before.origin {
-        let reason = format!("it is {} now, and was {}", checkpoint.origin, before.origin);
+        let reason = format!("it is {} now, it was {}", checkpoint.origin, before.origin);
         return contradiction(reason, known, latest);
     }
     match continues(client, &before, &checkpoint).await? {
@@ -274,7 +274,7 @@ async fn open(
     let opened = Checkpoint::open(latest, &keys);
     Ok(opened
         .map(|(checkpoint, _)| checkpoint)
-        .map_err(|error| format!("{error}, and no known key handed over to another")))
+        .map_err(|error| format!("{error}, and there is no hand-over from a known key")))
 }
 
 /// Trusts a new key if it signed a checkpoint together with a trusted key.
@@ -303,12 +303,12 @@ async fn continues(
 ) -> Result<Result<(), String>, Error> {
     if now.size < before.size {
         return Ok(Err(format!(
-            "its newest checkpoint counts {} entries, one that was seen before counts {}",
+            "its newest checkpoint counts {} entries, an earlier one counts {}",
             now.size, before.size
         )));
     }
     if now.size == before.size {
-        let other = || format!("it shows another root of {} entries than before", now.size);
+        let other = || format!("its root of {} entries differs from the earlier one", now.size);
         return Ok((now.root == before.root).then_some(()).ok_or_else(other));
     }
     let query = vec![
@@ -316,7 +316,7 @@ async fn continues(
         ("to", now.size.to_string()),
     ];
     let unproven = format!(
-        "it does not prove that its {} entries begin with the {} that were seen before",
+        "it does not prove that its {} entries start with the {} of the earlier checkpoint",
         now.size, before.size
     );
     let proof = match client.get("/v1/ledger/proof/consistency", &query).await {
@@ -361,7 +361,7 @@ pub fn refusal(client: &Client, file: &KnownLedgers, reason: &str, known: &Known
     let address = client.address();
     let origin = Checkpoint::unverified(&known.checkpoint).map(|one| one.origin);
     Error::Failed(format!(
-        "the ledger at {address} contradicts what it showed before as {}: {reason}. Entries were changed or taken away, an old backup was restored, or it is another ledger; nothing it answers can be relied on. What was seen is in {}. If its administrators say why, `smesh ledger accept ORIGIN` trusts what it shows now",
+        "the ledger at {address} contradicts an earlier checkpoint of {}: {reason}. Entries were changed or removed, an old backup was restored, or it is another ledger; do not rely on its answers. The checkpoints that were seen are in {}. If its administrators explain it, `smesh ledger accept ORIGIN` trusts the current checkpoint",
         origin.unwrap_or_default(),
         file.path().display(),
     ))

@@ -54,7 +54,7 @@ impl SecretInput {
         }
         if self.is_stdin_read {
             return Err(Error::Usage(format!(
-                "{name}: standard input was read already; give one of them as @FILE"
+                "{name}: standard input was read already; pass one of the values as @FILE"
             )));
         }
         self.is_stdin_read = true;
@@ -73,7 +73,7 @@ fn ask(name: &str) -> Result<String, Error> {
     // Before the prompt, because the answer may be pasted at once.
     let hidden = HiddenInput::begin().map_err(failed)?;
     let mut terminal = std::io::stderr();
-    write!(terminal, "{name} (is not shown): ").map_err(failed)?;
+    write!(terminal, "{name} (not echoed): ").map_err(failed)?;
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     drop(hidden);

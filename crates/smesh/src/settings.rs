@@ -59,7 +59,7 @@ fn trusted(path: &Path) -> Result<(), Error> {
             continue;
         };
         return Err(Error::Usage(format!(
-            "{} {problem}: is {} the configuration? if so, name it with --config",
+            "{} {problem}: to use the configuration {} anyway, pass it with --config",
             path.display(),
             file.display()
         )));
@@ -127,7 +127,7 @@ pub fn cluster(global: &Global) -> Result<String, Error> {
         None => match load(global, CancellationToken::new()) {
             Ok(context) => Ok(context.mesh.cluster),
             Err(error) => Err(Error::Usage(format!(
-                "which cluster? name it with -M ({})",
+                "several clusters: select one with -M ({})",
                 mesh_runtime::error_chain(&error)
             ))),
         },

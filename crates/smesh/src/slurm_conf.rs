@@ -102,7 +102,7 @@ impl SlurmConf {
             .find(|path| path.is_file())
             .ok_or_else(|| {
                 Error::Failed(format!(
-                    "no slurm.conf at {}; name it with --slurm-conf, SLURM_CONF or conf in [slurm], or run this on the host of slurmctld",
+                    "no slurm.conf at {}; set --slurm-conf, SLURM_CONF or conf in [slurm], or run this on the host of slurmctld",
                     PLACES.join(", ")
                 ))
             })

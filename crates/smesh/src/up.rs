@@ -124,7 +124,7 @@ fn slurm_user(context: &Context) -> String {
         Err(error) => {
             tracing::warn!(
                 error = mesh_runtime::error_chain(&error),
-                "who is SlurmUser? hooks are set up for the own user"
+                "SlurmUser unknown, hooks set up for the current user"
             );
             own()
         }

@@ -93,10 +93,10 @@ pub(super) async fn resume(global: &Global, args: &LedgerResume) -> Result<(), E
     let (origin, from, to) = (answer["origin"].as_str(), number("from"), number("to"));
     let origin = show::clean(origin.unwrap_or_default());
     show::line(match (&args.new_origin, to.saturating_sub(from)) {
-        (Some(_), _) => format!("the ledger goes on as {origin}, from its first {from} entries"),
-        (None, 0) => format!("nothing is missing: {origin} has the {to} entries of the checkpoint"),
+        (Some(_), _) => format!("the ledger continues as {origin}, after its first {from} entries"),
+        (None, 0) => format!("nothing is missing: {origin} has all {to} entries of the checkpoint"),
         (None, back) => {
-            format!("{back} entries are back; {origin} has {to}, as the checkpoint says")
+            format!("{back} entries restored; {origin} has {to} entries, as the checkpoint requires")
         }
     })
 }

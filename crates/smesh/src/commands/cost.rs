@@ -91,7 +91,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
         ]);
     }
     if rows.len() == 1 {
-        return "nothing was spent yet; costs need a price book, see [cost-engine] price_book"
+        return "no costs yet; they require a price book, see [cost-engine] price_book"
             .into();
     }
     show::table(&rows)
@@ -179,7 +179,7 @@ fn live(answer: &Value) -> String {
         ]);
     }
     if rows.len() == 1 {
-        return "nothing runs".into();
+        return "no running jobs".into();
     }
     format!(
         "{}\n{} per hour now",

@@ -89,9 +89,9 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
         .count();
     if !global.json {
         let summary = match bad {
-            0 => "nothing must be fixed".to_owned(),
-            1 => "1 thing must be fixed".to_owned(),
-            n => format!("{n} things must be fixed"),
+            0 => "no problems".to_owned(),
+            1 => "1 problem must be fixed".to_owned(),
+            n => format!("{n} problems must be fixed"),
         };
         show::line(show::bold(&summary))?;
     }

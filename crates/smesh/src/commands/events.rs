@@ -18,7 +18,7 @@ pub(super) async fn run(global: &Global, args: cli::Events) -> Result<ExitCode, 
     let query = query(global, &args.filter);
     if args.follow && args.filter.until.is_some() {
         return Err(Error::Usage(
-            "--follow goes on for ever: leave --until out".into(),
+            "--follow never ends: omit --until".into(),
         ));
     }
     // Read before the list, so that no event falls in between. Events in both are shown once.

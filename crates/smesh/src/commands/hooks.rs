@@ -174,7 +174,7 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
         ))?;
     }
     show::line(show::bold(
-        "\n# These three tell everything there is. What follows makes single things faster, or tells logins.",
+        "\n# These three report all events. The following ones make some events faster, or report logins.",
     ))?;
     for hook in plan.hooks.iter().filter(|hook| !hook.recommended) {
         show::line(optional(hook))?;
@@ -183,9 +183,9 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
         show::line(format!("\n# note: {note}"))?;
     }
     show::line(
-        "\n# First `smesh hooks install DIR` on every host named here: Slurm drains a node that does not find its Prolog or Epilog.\n\
-         # Then the lines, and: scontrol reconfigure (JobCompType and the Lua plugins need a restart of slurmctld).\n\
-         # `smesh hooks test` shows whether it works; docs/guide/hooks.md tells the rest.",
+        "\n# First run `smesh hooks install DIR` on every host listed here: Slurm drains a node whose Prolog or Epilog is missing.\n\
+         # Then add the lines and run `scontrol reconfigure` (JobCompType and the Lua plugins require a restart of slurmctld).\n\
+         # `smesh hooks test` checks the result; see docs/guide/hooks.md.",
     )
 }
 
@@ -240,7 +240,7 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
         return show::line(plan.to_json());
     }
     show::line(format!(
-        "wrote {} hooks; now write into {}:\n{}",
+        "wrote {} hooks; now add to {}:\n{}",
         plan.hooks.len(),
         conf.path.display(),
         plan.lines()
@@ -249,7 +249,7 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
         show::line(format!("note: {note}"))?;
     }
     show::line(
-        "`smesh hooks print` shows what else is possible, `smesh hooks test` whether it works",
+        "`smesh hooks print` shows further hooks, `smesh hooks test` checks them",
     )
 }
 

@@ -17,7 +17,7 @@ use crate::slurm_conf::{NodeLine, SlurmConf};
 const PRICE_BOOK: &str = "price-book.toml";
 const IDENTITY_MAP: &str = "identity.toml";
 
-const IDENTITIES: &str = r#"# Who the people behind Unix users are. Read again when it changes; events name them from then on.
+const IDENTITIES: &str = r#"# OIDC identities of Unix users. Reloaded when it changes; later events contain them.
 #
 # [users.alice]
 # issuer = "https://id.example.org"        # OIDC issuer
@@ -26,7 +26,7 @@ const IDENTITIES: &str = r#"# Who the people behind Unix users are. Read again w
 # name = "Alice Doe"
 "#;
 
-const PRICES: &str = r#"# What nodes cost. Change `version` with every change; cost events carry it. Say what jobs must cost, and check it with `smesh price check`.
+const PRICES: &str = r#"# Prices of nodes. Change `version` with every change; cost events contain it. `smesh price check` compares the prices with expected costs of jobs.
 name = "starter"
 version = "1"
 currency = "EUR"
@@ -34,7 +34,7 @@ currency = "EUR"
 # max_share: the largest of the CPU, memory and GPU part of a node is charged. Others: weighted_share, whole_node, billing.
 mode = "max_share"
 
-# One [[node_type]] per kind of node: what jobs may take of it, and its price per hour. Prices are 0, which is no price, until you put in yours.
+# One [[node_type]] per kind of node: its resources for jobs, and its price per hour. 0 means no price: set your prices.
 "#;
 
 pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Error> {
@@ -104,7 +104,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
     match file.and_then(|mut file| file.write_all(text.as_bytes())) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             Err(Error::Failed(format!(
-                "{} is there already; --force replaces it, -o names another file",
+                "{} exists; replace it with --force, or write to another file with -o",
                 path.display()
             )))
         }
@@ -163,30 +163,30 @@ fn mesh_toml(
     let accounting = if accounting {
         ""
     } else {
-        "\n[ingest]\n# This cluster has no slurmdbd: ends that slurmctld has forgotten cannot be proven.\naccounting = false\n"
+        "\n[ingest]\n# This cluster has no slurmdbd: ends that slurmctld has purged cannot be confirmed.\naccounting = false\n"
     };
     format!(
-        r#"# slurm-mesh. Everybody who uses smesh reads this file, so secrets are not in it: each has a key that names a file.
-# docs/reference/configuration.md lists every key with its default. `<service> --print-config` shows what counts.
-# Environment variables win: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__POLL_INTERVAL is [ingest] poll_interval.
+        r#"# slurm-mesh. All users of smesh can read this file. Secrets are in separate files, whose paths are set here.
+# docs/reference/configuration.md lists every key with its default. `<service> --print-config` prints the effective configuration.
+# Environment variables take precedence: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__POLL_INTERVAL is [ingest] poll_interval.
 
 [mesh]
 cluster = {cluster}
 # Databases, credentials and the spool.
 data_dir = {data_dir}
-# Who people are. Relative paths count from this file.
+# OIDC identities of users. Paths are relative to this file.
 identity_map = "{IDENTITY_MAP}"
 
-# NATS: without a url `smesh up` runs a nats-server of its own.
+# NATS: without a url, `smesh up` runs its own nats-server.
 # [mesh.nats]
 # url = "nats://127.0.0.1:4222"
 # user = "..."
 # password_file = "..."
 
 [mesh.api]
-# The Unix socket is <data_dir>/api.sock; callers see what their uid may see. These see everything (so do root and the user of `smesh up`).
+# The Unix socket is <data_dir>/api.sock; callers see what their uid may see. These users see everything, as do root and the user of `smesh up`.
 admins = [{slurm_user}]
-# TCP, for callers who have the token:
+# TCP, for callers with the token:
 # listen = "0.0.0.0:8686"
 # token_file = "api.token"
 
@@ -200,10 +200,10 @@ conf = {slurm_conf}
 [cost-engine]
 {price_book}
 
-# Who gets told. See services/webhook-dispatcher/README.md.
+# Webhook endpoints. See services/webhook-dispatcher/README.md.
 # [[webhook-dispatcher.endpoints]]
 # name = "team-slack"
-# url_file = "team-slack.url"      # a Slack address is a secret: in a file of its own, for the user of `smesh up` only
+# url_file = "team-slack.url"      # the Slack URL is a secret, in a file that only the user of `smesh up` may read
 # format = "slack"
 "#,
         price_book = if prices {

@@ -20,7 +20,7 @@ pub(super) fn run(args: &cli::Inspect) -> Result<ExitCode, Error> {
         .map_err(|error| Error::Failed(format!("{}: {error}", name.display())))?;
     if inspection.records.is_empty() {
         anstream::eprintln!(
-            "{}: {}, a whole answer without a record",
+            "{}: {}, complete but without records",
             name.display(),
             inspection.source
         );

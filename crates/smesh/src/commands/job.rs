@@ -33,7 +33,7 @@ pub(super) async fn run(global: &Global, args: &cli::JobHistory) -> Result<ExitC
         }
     }
     if history["truncated"] == true {
-        show::line(format!("… there is more: smesh events --job {}", args.job))?;
+        show::line(format!("… more events: smesh events --job {}", args.job))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -38,7 +38,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
                     show::line(format!("shown now:\n{}", show::clean(&latest)))?;
                     if let Err(error) = reported {
                         let error = mesh_runtime::error_chain(&error);
-                        show::line(format!("not reported to the ledger itself: {error}"))?;
+                        show::line(format!("not reported to the ledger: {error}"))?;
                     }
                 }
                 return Err(known::refusal(&client, &file, &reason, &known));
@@ -98,17 +98,17 @@ fn write_metrics(
     for (name, help, value) in [
         (
             "smesh_ledger_monitor_contradicted",
-            "1 if the ledger contradicts what it showed before: act.",
+            "1 if the ledger contradicts an earlier checkpoint: act.",
             i64::from(contradicted),
         ),
         (
             "smesh_ledger_monitor_checkpoint_size",
-            "Entries that the newest checkpoint counts that was seen.",
+            "Number of entries of the newest checkpoint seen.",
             size.cast_signed(),
         ),
         (
             "smesh_ledger_monitor_compared_seconds",
-            "When the ledger was compared last, in seconds since 1970.",
+            "Time of the last comparison, in seconds since 1970.",
             Utc::now().timestamp(),
         ),
     ] {
@@ -152,7 +152,7 @@ fn file() -> Result<KnownLedgers, Error> {
     KnownLedgers::of_user().ok_or_else(|| {
         let variable = known::FILE_VARIABLE;
         Error::Failed(format!(
-            "there is no $HOME to keep what was seen: set {variable} to a file"
+            "$HOME is not set: set {variable} to the file for the checkpoints that were seen"
         ))
     })
 }

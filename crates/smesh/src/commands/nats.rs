@@ -45,7 +45,7 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
         secrets.push(secret.path);
     }
     let users = format!(
-        "# Users of slurm-mesh for cluster {cluster}, by `smesh nats config`: run it again after an upgrade; changes are lost.\n\
+        "# Users of slurm-mesh for cluster {cluster}, written by `smesh nats config`: run it again after an upgrade; changes are lost.\n\
          authorization {{\n  users: [\n{users}  ]\n}}\n"
     );
     // Private, because it contains the hooks' password.
@@ -70,10 +70,10 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
 /// The configuration of one server.
 fn server(args: &NatsConfig) -> String {
     let mut text = format!(
-        "# A nats-server for slurm-mesh, by `smesh nats config`; changes are lost.\n\
+        "# Configuration of a nats-server for slurm-mesh, written by `smesh nats config`; changes are lost.\n\
          server_name: \"slurm-mesh\"\nlisten: {}\nmax_payload: 1MB\nwrite_deadline: \"10s\"\n\
-         jetstream {{\n  store_dir: {}\n  # Acknowledged means on disk: the server's default loses acknowledged messages on power loss.\n  \
-         sync_interval: always\n  # What the streams reserve, and room for buckets.\n  max_file_store: {}\n  max_memory_store: 64MB\n}}\n",
+         jetstream {{\n  store_dir: {}\n  # Acknowledged messages are on disk: the server's default loses them on power loss.\n  \
+         sync_interval: always\n  # Reserved size of the streams, plus space for buckets.\n  max_file_store: {}\n  max_memory_store: 64MB\n}}\n",
         quoted(&args.listen),
         quoted(&args.store.to_string_lossy()),
         max_store(None),
@@ -132,7 +132,7 @@ impl Secret {
             HOOK => String::new(),
             _ => KeyPair::from_seed(&text)
                 .map_err(|_| {
-                    unusable("it holds no NKey seed; remove it to have a new one made".to_owned())
+                    unusable("it contains no NKey seed; delete it to create a new one".to_owned())
                 })?
                 .public_key(),
         };
@@ -148,7 +148,7 @@ async fn provision(global: &Global, args: &NatsProvision) -> Result<(), Error> {
     };
     if nats.url.is_empty() {
         return Err(Error::Usage(
-            "mesh.nats.url is not set: `smesh up` runs a nats-server of its own and declares everything there".into(),
+            "mesh.nats.url is not set: `smesh up` runs its own nats-server and declares everything there".into(),
         ));
     }
     let failed = |error: mesh_bus::Error| Error::Failed(mesh_runtime::error_chain(&error));

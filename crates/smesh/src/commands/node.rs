@@ -42,7 +42,7 @@ pub(super) async fn run(global: &Global, args: &cli::Node) -> Result<ExitCode, E
     }
     if history["truncated"] == true {
         show::line(format!(
-            "… there is more: smesh events --node {}",
+            "… more events: smesh events --node {}",
             args.node
         ))?;
     }

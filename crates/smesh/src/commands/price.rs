@@ -63,7 +63,7 @@ pub(super) fn run(global: &Global, args: &cli::Price) -> Result<ExitCode, Error>
         }))?;
     } else {
         show::line(format!(
-            "{} jobs checked by price book {}, {differ} cost something else",
+            "{} jobs checked with price book {}, {differ} have another cost",
             checks.len(),
             book.label()
         ))?;
@@ -81,7 +81,7 @@ fn configured(global: &Global) -> Result<PathBuf, Error> {
     let config: cost_engine::Config = context.section("cost-engine")?;
     if config.price_book.as_os_str().is_empty() {
         return Err(Error::Failed(
-            "mesh.toml names no price book (cost-engine.price_book): say --book FILE".to_owned(),
+            "mesh.toml has no price book (cost-engine.price_book): pass --book FILE".to_owned(),
         ));
     }
     Ok(context.relative(&config.price_book))

@@ -28,7 +28,7 @@ pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Erro
         recovered.damaged.display()
     ))?;
     if recovered.tables.is_empty() {
-        show::line("nothing can be read of it; the service begins with an empty one")?;
+        show::line("nothing in it is readable; the service starts with an empty database")?;
     }
     for table in &recovered.tables {
         let lost = match table.is_damaged {
@@ -38,7 +38,7 @@ pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Erro
         show::line(format!("  {}: {} rows{lost}", table.name, table.rows))?;
     }
     show::line(format!(
-        "start {} or `smesh up`; remove the damaged file once nobody needs it",
+        "start {} or `smesh up`; delete the damaged file when it is no longer needed",
         args.service
     ))?;
     Ok(ExitCode::SUCCESS)

@@ -130,8 +130,8 @@ fn print(global: &Global, replay: &Value) -> Result<(), Error> {
     let mut rows = vec![
         ("replay", text("id")),
         ("state", text("state")),
-        ("asked for by", text("made_by")),
-        ("which events", replay["filter"].to_string()),
+        ("requested by", text("made_by")),
+        ("events", replay["filter"].to_string()),
         ("to", whom),
         (
             "told",

@@ -41,7 +41,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
             );
         }
         return show::line(match to < from {
-            true => "nothing signed is that old".to_owned(),
+            true => "no signed entries are that old".to_owned(),
             false if args.erase => {
                 format!("the content of entries {from} to {to} would be erased")
             }
@@ -91,7 +91,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
         ))?;
     }
     show::line(format!(
-        "{} payloads were taken out of {location}",
+        "{} payloads removed from {location}",
         done.dropped
     ))
 }
@@ -160,7 +160,7 @@ fn before(bound: TimeBound) -> Result<DateTime<Utc>, Error> {
     if time >= now {
         let text = String::from(bound);
         return Err(Error::Usage(format!(
-            "--before {text}: it is not in the past"
+            "--before {text}: not in the past"
         )));
     }
     Ok(time)
@@ -177,6 +177,6 @@ fn failed(error: ledger::Error) -> Error {
 
 /// Shown on a terminal only, as indicatif does by default.
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:40} {pos}/{len} taken out, {msg}")
+    ProgressStyle::with_template("{bar:40} {pos}/{len} removed, {msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -84,7 +84,7 @@ fn table(stats: &Value, by: Option<&str>) -> String {
         rows.push(cells);
     }
     if rows.len() == 1 {
-        return "nothing of that kind happened".into();
+        return "no matching events".into();
     }
     show::table(&rows)
 }

@@ -51,7 +51,7 @@ impl FromStr for Goal {
                 .map(|kind| kind.event())
                 .collect();
             Error::Usage(format!(
-                "EVENT {text:?} is no event of a job; there are end, {}, and cost.finalized",
+                "EVENT {text:?} is not a job event; allowed: end, {}, and cost.finalized",
                 words.join(", ")
             ))
         })

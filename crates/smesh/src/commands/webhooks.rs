@@ -128,7 +128,7 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
             }
             None if rate.is_some() => {
                 return Err(Error::Usage(
-                    "--rate: of which? name ids, or --all, --type, --cause, --since, --until"
+                    "--rate: select dead letters by ids, or with --all, --type, --cause, --since, --until"
                         .into(),
                 ));
             }
@@ -142,7 +142,7 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
             let none = client
                 .send_json(Method::DELETE, &at(&name), None, &[])
                 .await?;
-            output(global, &none, |_| format!("{name} is removed"))?;
+            output(global, &none, |_| format!("{name} deleted"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -156,7 +156,7 @@ async fn recorded(client: &Client, id: &str) -> Result<Value, Error> {
     let query = vec![("from_seq", seq.clone()), ("to_seq", seq)];
     let mut page = client.get("/v1/events", &query).await?;
     match page["entries"][0]["event"].take() {
-        Value::Null => Err(Error::Failed(format!("{id} is no event of yours"))),
+        Value::Null => Err(Error::Failed(format!("no event {id}, or you may not see it"))),
         event => Ok(event),
     }
 }
@@ -173,7 +173,7 @@ fn with_secret(answer: &Value) -> String {
     let webhook = &answer["webhook"];
     match answer["secret"].as_str() {
         Some(secret) => format!(
-            "{}\n  signing secret, shown now and never again: {secret}",
+            "{}\n  signing secret, not shown again: {secret}",
             endpoint(webhook)
         ),
         None => endpoint(webhook),
@@ -188,7 +188,7 @@ fn tested(answer: &Value, dry_run: bool) -> String {
     let name = show::value(&answer["webhook"]);
     if answer["matches"] != true {
         lines.push(format!(
-            "{name} does not get such events: its filter or format leaves them out"
+            "{name} does not receive such events: its filter or format excludes them"
         ));
     }
     if !dry_run {
@@ -204,12 +204,12 @@ fn sent(answer: &Value) -> String {
     );
     if answer["delivered"] == true {
         format!(
-            "{name} took the test event: HTTP {} after {latency} ms",
+            "{name} accepted the test event: HTTP {} after {latency} ms",
             show::value(&answer["status"])
         )
     } else {
         format!(
-            "{name} did not take the test event: {}",
+            "{name} did not accept the test event: {}",
             show::clean(&show::value(&answer["error"]))
         )
     }

@@ -49,7 +49,7 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
         "everything".to_owned()
     } else {
         match (users.is_empty(), accounts.is_empty()) {
-            (true, true) => "nothing: no Unix user is yours here".to_owned(),
+            (true, true) => "nothing: you have no Unix user on this cluster".to_owned(),
             (false, true) => "your own jobs".to_owned(),
             (_, false) => "your own jobs, and those of these accounts".to_owned(),
         }

@@ -26,7 +26,7 @@ pub(super) async fn run(global: &Global, args: &cli::Job) -> Result<ExitCode, Er
     let verb = if waiting {
         "waits"
     } else {
-        "waits no longer; this was the last explanation"
+        "is no longer pending; this was the last explanation"
     };
     show::line(show::bold(&format!(
         "Job {} {verb}",
@@ -45,14 +45,14 @@ pub(super) async fn run(global: &Global, args: &cli::Job) -> Result<ExitCode, Er
     facts.push(match start {
         Some(start) => (
             "Expected start",
-            format!("{} (as Slurm has planned it)", show::clock(Some(start))),
+            format!("{} (planned by Slurm)", show::clock(Some(start))),
         ),
         None => ("No expected start", text("noEstimateBecause")),
     });
     if let Some(ahead) = answer["jobs_ahead"].as_u64() {
         facts.push(("Jobs ahead", ahead.to_string()));
     }
-    facts.push(("Slurm says", text("reason")));
+    facts.push(("Slurm's reason", text("reason")));
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         show::line(format!("  {name}: {value}"))?;
     }

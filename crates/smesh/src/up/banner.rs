@@ -28,7 +28,7 @@ pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
                     .map(|(name, reason)| format!("  {name}: {reason}\n"))
                     .collect();
                 say(&format!(
-                    "slurm-mesh is running but not ready yet; it keeps trying. It waits for\n{}",
+                    "slurm-mesh is running but not ready yet. It waits for\n{}",
                     list.concat()
                 ));
             }
@@ -55,6 +55,6 @@ fn say(text: &str) {
         .and_then(|()| out.flush())
         .is_err()
     {
-        tracing::debug!("nobody reads standard output");
+        tracing::debug!("banner not written: standard output closed");
     }
 }

@@ -43,7 +43,7 @@ impl DataDir {
                 _lock: lock,
             }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Failed(format!(
-                "another `smesh up` already uses {}; stop it, or name another directory with --data-dir",
+                "another `smesh up` already uses {}; stop it, or set another directory with --data-dir",
                 path.display()
             ))),
             Err(source) => Err(Error::io("lock", &file, source.into())),

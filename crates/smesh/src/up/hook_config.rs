@@ -37,7 +37,7 @@ pub fn write(
     // Earlier versions wrote the lines here, where users could fill this disk.
     match std::fs::remove_dir_all(data.path().join("hook-lines")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(error = %error, "former folder of lines not removed");
+            tracing::warn!(error = %error, "old folder of lines not removed");
         }
         _ => {}
     }
@@ -47,7 +47,7 @@ pub fn write(
         // Only the two Lua plugins need it.
         Err(error) => {
             let error = mesh_runtime::error_chain(&error);
-            tracing::info!(error, "no lines are taken from slurm's lua plugins");
+            tracing::info!(error, "lines of Slurm's Lua plugins not read");
             None
         }
     };
@@ -76,7 +76,7 @@ fn owner(slurm_user: &str) -> Result<Option<Owner>, Error> {
     }
     let user = uzers::get_user_by_name(slurm_user).ok_or_else(|| {
         Error::Failed(format!(
-            "SlurmUser {slurm_user} of slurm.conf is no user of this machine"
+            "SlurmUser {slurm_user} of slurm.conf is not a user of this host"
         ))
     })?;
     Ok(Some((
@@ -111,7 +111,7 @@ fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
         Ok(_) => {}
         Err(error) => {
             let error = mesh_runtime::error_chain(&error);
-            tracing::info!(error, "no lines are taken from cli_filter.lua");
+            tracing::info!(error, "lines of cli_filter.lua not read");
         }
     }
     Ok(())
@@ -125,11 +125,11 @@ fn prepare_spool(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | CAREFUL;
     let lock = openat(&spool, ".lock", flags, Mode::RUSR | Mode::WUSR)
         .map_err(failed("open", &lock_path))?;
-    let found = fstat(&lock).map_err(failed("look at", &lock_path))?;
+    let found = fstat(&lock).map_err(failed("inspect", &lock_path))?;
     // A second hard link may be another file of this user.
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
         return Err(Error::Failed(format!(
-            "{} is not the hooks' lock but a link or something else; look who made it, and remove it",
+            "{} is not the lock file of the hooks (a link, or another file); find out who created it, and delete it",
             lock_path.display()
         )));
     }

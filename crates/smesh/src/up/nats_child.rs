@@ -86,7 +86,7 @@ impl NatsChild {
                     tracing::warn!(
                         port,
                         uid,
-                        "somebody else listens on the port of nats-server"
+                        "another process listens on the port of nats-server"
                     );
                 }
                 Err(failure) => return Err(failure.explained(port)),
@@ -200,9 +200,9 @@ pub fn administrator(data_dir: &Path) -> Result<mesh_bus::Config, Error> {
     let port: u16 = port
         .trim()
         .parse()
-        .map_err(|_| Error::Failed(format!("nats.port holds {port:?}")))?;
+        .map_err(|_| Error::Failed(format!("nats.port contains {port:?}")))?;
     let folder = private(data_dir, "");
-    let folder = fs::metadata(&folder).map_err(|source| Error::io("look at", &folder, source))?;
+    let folder = fs::metadata(&folder).map_err(|source| Error::io("inspect", &folder, source))?;
     // The password is not sent to a server of another user.
     let owner = listener::owner((Ipv4Addr::LOCALHOST, port).into());
     if owner.ok().flatten() != Some(folder.uid()) {
@@ -305,7 +305,7 @@ impl Failure {
     fn explained(self, port: u16) -> Error {
         match self {
             Self::Taken(uid) => Error::Failed(format!(
-                "port {port} on 127.0.0.1 is taken by a process of uid {uid}; choose another with --nats-port"
+                "port {port} on 127.0.0.1 is in use by a process of uid {uid}; choose another with --nats-port"
             )),
             Self::Other(error) => error,
         }
@@ -332,7 +332,7 @@ async fn wait_until_it_listens(child: &mut Child, port: u16, files: &Files) -> R
             // The server may still be starting, and the next one needs the store.
             child.kill().await.ok();
             let log = fs::read_to_string(&files.log).unwrap_or_default();
-            let last = log.lines().last().unwrap_or("it said nothing");
+            let last = log.lines().last().unwrap_or("no output");
             return Err(Failure::Other(Error::Failed(format!(
                 "nats-server did not start: {last} (see {})",
                 files.log.display()
@@ -368,12 +368,12 @@ impl Supervised {
                     return Ok(());
                 }
                 status = child.wait() => match status {
-                    Ok(status) => tracing::error!(%status, log = %self.files.log.display(), "nats-server died, starting it again"),
+                    Ok(status) => tracing::error!(%status, log = %self.files.log.display(), "nats-server died, restarting it"),
                     Err(error) => tracing::error!(%error, "wait for nats-server"),
                 },
                 // Without a restart, the server refuses even after its disk has room again.
                 problem = self.stores_nothing() => {
-                    tracing::error!(problem, "nats-server does not store any more, starting it again");
+                    tracing::error!(problem, "nats-server stores nothing, restarting it");
                     end(&mut child, &self.files).await;
                 }
             }
@@ -394,7 +394,7 @@ impl Supervised {
                     }
                     Err(Failure::Other(error)) => tracing::error!(
                         error = mesh_runtime::error_chain(&error),
-                        "start nats-server again"
+                        "restart nats-server"
                     ),
                 }
             };
@@ -416,10 +416,10 @@ impl Supervised {
             let room = has_room(&self.files.store).await;
             match &room {
                 Ok(()) => self.stores.fail(format!(
-                    "nats-server does not store: {problem}; it is started again"
+                    "nats-server stores nothing: {problem}; it is restarted"
                 )),
                 Err(error) => self.stores.fail(format!(
-                    "nats-server does not store: {problem}; make room on the disk of {} ({error}), then it is started again by itself",
+                    "nats-server stores nothing: {problem}; free space on the disk of {} ({error}), then it is restarted automatically",
                     self.files.store.display()
                 )),
             }
@@ -493,7 +493,7 @@ async fn stop_leftover(files: &Files) -> Result<(), Error> {
         match started.elapsed() {
             waited if waited > 2 * STOP_PATIENCE => {
                 return Err(Error::Failed(format!(
-                    "nats-server {pid} of an earlier run does not end; end it yourself"
+                    "nats-server {pid} of an earlier run does not stop; stop it manually"
                 )));
             }
             waited if waited > STOP_PATIENCE => {

@@ -36,7 +36,7 @@ impl NatsConf<'_> {
             .filter_map(|(role, password)| user(role, self.cluster, Login::Password(password)))
             .collect();
         format!(
-            "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use a server of your own.\n\
+            "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use another server.\n\
              server_name: \"slurm-mesh\"\n\
              listen: \"127.0.0.1:{port}\"\n\
              max_payload: 1MB\n\
@@ -44,7 +44,7 @@ impl NatsConf<'_> {
              log_file: {log}\n\
              logfile_size_limit: 16MB\n\
              logfile_max_num: 3\n\
-             jetstream {{\n  store_dir: {store}\n  # Acknowledged means on disk: the server's default loses acknowledged messages on power loss.\n  \
+             jetstream {{\n  store_dir: {store}\n  # Acknowledged messages are on disk: the server's default loses them on power loss.\n  \
              sync_interval: always\n  max_file_store: {max_store}\n  max_memory_store: 64MB\n}}\n\
              accounts {{\n  \"$SYS\" {{ users: [\n    {{ user: {system}, password: {system_password}, permissions: {{\n      \
              publish: {{ allow: [\"$SYS.REQ.SERVER.PING.HEALTHZ\"] }}\n      subscribe: {{ allow: [\"_INBOX_{SYSTEM}.>\"] }} }} }}\n  ] }}\n}}\n\

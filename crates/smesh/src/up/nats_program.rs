@@ -17,7 +17,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// If none is new enough. The text says what to do.
 pub async fn find() -> Result<PathBuf, Error> {
-    const ADVICE: &str = "install it, or name it with NATS_SERVER_BIN (scripts/nats-server fetches it on Debian and prints its path); or set [mesh.nats] url to a server you have";
+    const ADVICE: &str = "install it, or set its path in NATS_SERVER_BIN (scripts/nats-server fetches it on Debian and prints the path); or set [mesh.nats] url to an existing server";
     let named = std::env::var_os("NATS_SERVER_BIN").map(PathBuf::from);
     let candidates: Vec<PathBuf> = match named {
         Some(path) => vec![path],
@@ -34,10 +34,10 @@ pub async fn find() -> Result<PathBuf, Error> {
     let (major, minor) = MIN_VERSION;
     Err(Error::Failed(match old {
         Some((path, (a, b))) => format!(
-            "{} is version {a}.{b}; nats-server {major}.{minor} or newer is needed: {ADVICE}",
+            "{} is version {a}.{b}; nats-server {major}.{minor} or newer is required: {ADVICE}",
             path.display()
         ),
-        None => format!("no nats-server found; {major}.{minor} or newer is needed: {ADVICE}"),
+        None => format!("no nats-server found; {major}.{minor} or newer is required: {ADVICE}"),
     }))
 }
 

@@ -27,7 +27,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
     })?;
     let Some(path) = file.filter(|path| path.exists()) else {
         return Err(Error::Failed(format!(
-            "{service} has no file of SQLite here"
+            "{service} has no SQLite file"
         )));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
@@ -36,7 +36,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
     for socket in [&context.mesh.api.socket, &own] {
         if UnixStream::connect(socket).is_ok() {
             return Err(Error::Failed(format!(
-                "somebody serves {}: stop {service} first",
+                "a process serves {}: stop {service} first",
                 socket.display()
             )));
         }
@@ -62,11 +62,11 @@ pub fn is_recoverable(service: &str) -> Result<(), Error> {
     match service {
         COST_ENGINE | webhook_dispatcher::WebhookDispatcherService::NAME => Ok(()),
         ledger::LedgerService::NAME => Err(Error::Failed(format!(
-            "rows of a ledger that are put together anew prove nothing; {}",
+            "recovered rows of a ledger prove nothing; {}",
             <ledger::LedgerService as Service>::REMEDY
         ))),
         _ => Err(Error::Failed(format!(
-            "{service} keeps nothing in a file: its state is in NATS, and is written again by itself"
+            "{service} has no database file: its state is in NATS, and is restored automatically"
         ))),
     }
 }

@@ -112,9 +112,9 @@ fn fails_alone(
     error: &(dyn std::error::Error + 'static),
 ) {
     let reason = mesh_runtime::error_chain(error);
-    tracing::error!(service, error = reason, "service failed; the others go on");
+    tracing::error!(service, error = reason, "service failed, the others continue");
     running.fail(format!(
-        "{reason}; it does not run until `smesh up` is started again"
+        "{reason}; it does not run until `smesh up` is restarted"
     ));
 }
 
@@ -131,7 +131,7 @@ async fn all(mut work: FuturesUnordered<Work>, context: Context) -> Result<(), B
                 ));
             }
             Ok(()) if !context.shutdown.is_cancelled() => {
-                tracing::warn!(service = name, "ended by itself");
+                tracing::warn!(service = name, "service ended unexpectedly");
             }
             Ok(()) => {}
         }

@@ -85,7 +85,7 @@ fn times_are_read_as_the_help_shows_them() {
     let output = mesh.run(&["events", "--since", "tomorrow"]);
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     assert!(
-        stderr(&output).contains("\"tomorrow\" is no time; allowed: 2026-11-22T10:00:00Z"),
+        stderr(&output).contains("\"tomorrow\" is not a time; allowed: 2026-11-22T10:00:00Z"),
         "{output:?}"
     );
 }

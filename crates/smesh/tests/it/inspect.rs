@@ -62,7 +62,7 @@ fn an_empty_list_is_said_to_be_one() {
         let said = stderr(&output);
         assert!(output.status.success() && stdout(&output).is_empty());
         assert!(
-            said.contains("standard input: ") && said.contains("without a record"),
+            said.contains("standard input: ") && said.contains("without records"),
             "{said}"
         );
     }

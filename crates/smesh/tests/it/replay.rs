@@ -38,10 +38,10 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     let shown = stdout(&mesh.run(&["replay", "show", id, "--wait"]));
     assert!(shown.contains("1 events, up to entry"), "{shown}");
     let ended = mesh.run(&["replay", "cancel", id]);
-    assert!(stderr(&ended).contains("it has ended already: done"));
+    assert!(stderr(&ended).contains("it has already ended: done"));
     let absent = mesh.run(&["replay", "start", "--to-endpoint", "absent"]);
     assert!(
-        stderr(&absent).contains("there is no webhook endpoint \"absent\""),
+        stderr(&absent).contains("no webhook endpoint \"absent\""),
         "{}",
         stderr(&absent)
     );
@@ -84,7 +84,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     assert!(
         other(&["replay", "show", id])
             .1
-            .contains("or it is not yours")
+            .contains("or you may not see it")
     );
     let (own, problem) = other(&["replay", "start", "--wait", "--json"]);
     let own: Value = serde_json::from_str(&own).unwrap_or_else(|_| panic!("{problem}"));

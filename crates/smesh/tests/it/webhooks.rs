@@ -73,7 +73,7 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
             1,
             "allowed: refused, gone",
         ),
-        (&["dead", "pipeline", "--since", "x"], 64, "is no time"),
+        (&["dead", "pipeline", "--since", "x"], 64, "is not a time"),
         (&["redeliver", "pipeline", "x"], 1, "no delivery \"x\""),
         (
             &["redeliver", "pipeline", "--all", "--rate", "0"],
@@ -83,7 +83,7 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
         (
             &["redeliver", "pipeline", "--rate", "5"],
             64,
-            "--rate: of which?",
+            "--rate: select dead letters",
         ),
         (
             &["redeliver", "pipeline", id, "--all"],
@@ -101,7 +101,7 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
         "{listed}"
     );
 
-    assert!(said(&["redeliver", "pipeline"]).contains("nothing was asked"));
+    assert!(said(&["redeliver", "pipeline"]).contains("no redeliveries"));
     receiver.answer_always(CannedResponse::status(204));
     assert!(said(&["redeliver", "pipeline", id]).contains("shows how far it is"));
     mesh.wait_until("it was delivered", || {

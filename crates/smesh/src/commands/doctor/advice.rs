@@ -9,27 +9,27 @@ pub(super) const fn slurm(error: &Error) -> &'static str {
         Error::ConfigMissing { .. } => {
             "set [slurm] conf to this cluster's slurm.conf, or SLURM_CONF"
         }
-        Error::MungeDown { .. } => "start munged; AuthInfo of slurm.conf names its socket",
-        Error::ControllerDown { .. } => "start slurmctld; its log says why it is down",
+        Error::MungeDown { .. } => "start munged; AuthInfo in slurm.conf sets its socket",
+        Error::ControllerDown { .. } => "start slurmctld; see its log",
         Error::AccountingDown { .. } => {
-            "start slurmdbd; with a munge socket of its own also AccountingStoragePass has to name it"
+            "start slurmdbd; if it has a separate munge socket, set it in AccountingStoragePass, too"
         }
         Error::TimedOut { .. } => {
-            "`sdiag` shows what keeps Slurm busy; [slurm] command_timeout is how long it may take"
+            "see `sdiag` for the load of Slurm; [slurm] command_timeout is the time limit"
         }
         Error::TokenFile { .. } => {
-            "make a token (scontrol token username=… lifespan=…) in the file that [slurm] token_file names"
+            "write a token (scontrol token username=… lifespan=…) to the file [slurm] token_file"
         }
         Error::RestDown { .. } => "start slurmrestd, or set [slurm] rest_url",
         Error::Denied { .. } => {
-            "make a new token in [slurm] token_file, for the user [slurm] rest_user names; over a unix socket none is needed"
+            "write a new token to [slurm] token_file, for the user [slurm] rest_user; a Unix socket needs none"
         }
         Error::NotServed { .. } => {
             "start slurmrestd with a plugin of that version (-s, -d), or set source = \"cli\" in [slurm]"
         }
-        Error::NotOverRest { .. } => "set source = \"cli\" in [slurm], where Slurm's commands are",
+        Error::NotOverRest { .. } => "set source = \"cli\" in [slurm], on a host with Slurm's commands",
         _ => {
-            "ask Slurm the same by hand; what `smesh inspect` says of the answer belongs into a bug report"
+            "run the same command by hand, and report a bug with the output of `smesh inspect` for its answer"
         }
     }
 }
@@ -38,8 +38,8 @@ pub(super) const fn slurm(error: &Error) -> &'static str {
 pub(super) fn not_ready(condition: &str) -> &'static str {
     match condition {
         "ledger.checkpoints" => {
-            "nothing is signed until it is mended: `smesh verify` says what was changed; after a backup was put back see `smesh ledger resume --help`"
+            "nothing is signed until it is fixed: `smesh verify` reports what was changed; after a restore from a backup see `smesh ledger resume --help`"
         }
-        _ => "it keeps trying; its log says more",
+        _ => "it keeps retrying; see its log",
     }
 }

@@ -99,7 +99,7 @@ async fn slurm(
                 (
                     Grade::Warning,
                     format!(
-                        "it was tested with {}; look for capture.schema_drift, which names what it prints differently (`smesh events --type capture.schema_drift`)",
+                        "tested versions: {}; `smesh events --type capture.schema_drift` shows unknown values in its output",
                         TESTED.join(", ")
                     ),
                 )
@@ -132,7 +132,7 @@ async fn slurm(
             "slurmctld",
             Grade::Bad,
             ping.lines.join("; "),
-            "start slurmctld; its log says why it is down",
+            "start slurmctld; see its log",
         )),
         Err(error) => {
             let what = match error {
@@ -167,14 +167,14 @@ async fn slurm(
     let cluster = printed.get("ClusterName").cloned().unwrap_or_default();
     if let Some(context) = context.filter(|context| context.mesh.cluster != cluster) {
         let found = format!(
-            "slurm.conf says {cluster:?}, mesh.toml says {:?}",
+            "slurm.conf has {cluster:?}, mesh.toml has {:?}",
             context.mesh.cluster
         );
         findings.push(Finding::new(
             "cluster",
             Grade::Bad,
             found,
-            "make [mesh] cluster the same: it is part of every event's identity",
+            "set [mesh] cluster to the same name: it is part of every event's identity",
         ));
     }
     clock(&printed, asked, findings);
@@ -193,7 +193,7 @@ fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mu
         return findings.push(Finding::new(
             "clocks",
             Grade::Unknown,
-            "slurmctld does not tell its time",
+            "slurmctld did not report its time",
             "",
         ));
     };
@@ -236,7 +236,7 @@ async fn accounting(
             Some(false) => (Grade::Good, ""),
             _ => (
                 Grade::Warning,
-                "set accounting = false in [ingest], or run slurmdbd: ends that slurmctld has forgotten cannot be proven without it",
+                "set accounting = false in [ingest], or run slurmdbd: without it, ends that slurmctld has purged cannot be confirmed",
             ),
         };
         findings.push(Finding::new(
@@ -336,7 +336,7 @@ async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
                 "hooks",
                 Grade::Unknown,
                 mesh_runtime::error_chain(&error),
-                "hooks are looked at where slurm.conf is: run doctor there, or set [slurm] conf",
+                "hooks not checked: run doctor on a host with slurm.conf, or set [slurm] conf",
             ));
         }
     };
@@ -350,12 +350,12 @@ async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
             findings.push(Finding::new(
                 "hooks",
                 Grade::Good,
-                format!("{} is ours, {source} says", hook.name),
+                format!("{} is of slurm-mesh, according to {source}", hook.name),
                 "",
             ));
         } else {
             let found = format!(
-                "{} is not ours, {source} says: events of it come with the next sweep, seconds later",
+                "{} is not of slurm-mesh, according to {source}: its events come with the next poll, seconds later",
                 hook.name
             );
             findings.push(Finding::new(
@@ -385,7 +385,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             return findings.push(Finding::new(
                 "doorbell",
                 Grade::Unknown,
-                format!("{} is for SlurmUser only", path.display()),
+                format!("only SlurmUser may read {}", path.display()),
                 "run doctor as SlurmUser or root",
             ));
         }
@@ -394,7 +394,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
                 "doorbell",
                 Grade::Bad,
                 error.to_string(),
-                "start `smesh up` once: it writes this file; on another host write one (hooks/README.md)",
+                "start `smesh up` once, which writes this file; on other hosts create it (hooks/README.md)",
             ));
         }
     };
@@ -425,7 +425,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             let (grade, fix) = if took > SLOW_RING {
                 (
                     Grade::Warning,
-                    "every job start waits for this; is the disk of nats-server slow?",
+                    "every job start waits for this; check the disk of nats-server",
                 )
             } else {
                 (Grade::Good, "")
@@ -433,7 +433,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             Finding::new(
                 "doorbell",
                 grade,
-                format!("rung and on disk in {millis}"),
+                format!("doorbell stored in {millis}"),
                 fix,
             )
         }
@@ -441,7 +441,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             "doorbell",
             Grade::Bad,
             format!("spooled after {millis}: {error}"),
-            "is nats-server up? `smesh up` starts it",
+            "start nats-server (`smesh up` does)",
         ),
         Ok(Outcome::Lost(error, lost)) => Finding::new(
             "doorbell",
@@ -455,8 +455,8 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         findings.push(Finding::new(
             "spool",
             Grade::Warning,
-            format!("nats refuses {refused} doorbells for what they are"),
-            "`smesh hooks flush` tries them again and says why; remove *.refused if they are of no use",
+            format!("NATS refused {refused} doorbells"),
+            "`smesh hooks flush` retries them and prints the reason; delete *.refused if they are not needed",
         ));
     }
     match spool.len() {
@@ -464,8 +464,8 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         Ok(waiting) => findings.push(Finding::new(
             "spool",
             Grade::Warning,
-            format!("{waiting} doorbells wait"),
-            "they go with the next calls, or now: smesh hooks flush",
+            format!("{waiting} doorbells are spooled"),
+            "the next hook calls deliver them; to deliver them now: smesh hooks flush",
         )),
         Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
     }

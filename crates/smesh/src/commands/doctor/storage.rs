@@ -36,7 +36,7 @@ pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
         Ok(states) => report(states, own, findings),
         Err(error) => findings.push(unknown(
             mesh_runtime::error_chain(&error),
-            "only the administrator of NATS may ask: run doctor with a [mesh.nats] of that role; is nats-server up?",
+            "requires a [mesh.nats] user with the role admin, and a running nats-server",
         )),
     }
 }
@@ -61,13 +61,13 @@ fn report(states: Vec<StorageState>, own: bool, findings: &mut Vec<Finding>) {
         broken += 1;
         let fix = match own {
             _ if problem.contains("full:") => {
-                "its consumers do not keep up, or [mesh.nats] events_max_bytes is too low: publishers wait until it has room"
+                "its consumers are too slow, or [mesh.nats] events_max_bytes is too low: publishers wait until it has room"
             }
             true => {
-                "make room on the disk of mesh.data_dir; `smesh up` then starts nats-server again by itself"
+                "free space on the disk of mesh.data_dir; `smesh up` then restarts nats-server"
             }
             false => {
-                "make room on the disk of nats-server and start that again: after a write error it stores nothing more"
+                "free space on the disk of nats-server and restart it: after a write error it stores nothing"
             }
         };
         let found = format!("{stream} does not store: {problem}");

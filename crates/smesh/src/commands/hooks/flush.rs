@@ -75,14 +75,14 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
             Ok(flushed) => {
                 if failing {
                     anstream::eprintln!(
-                        "doorbells are delivered again; {} that waited",
+                        "NATS accepts doorbells again; {} spooled ones delivered",
                         flushed.delivered
                     );
                 }
                 if flushed.lines != lines
                     && let Some(problem) = &flushed.lines
                 {
-                    anstream::eprintln!("no lines are taken: {problem}");
+                    anstream::eprintln!("lines of Lua plugins not read: {problem}");
                 }
                 lines = flushed.lines;
                 (failing, pause) = (false, interval);
@@ -90,7 +90,7 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
             Err(error) => {
                 if !failing {
                     anstream::eprintln!(
-                        "doorbells wait: {}; trying again until they go",
+                        "doorbells not delivered: {}; retrying",
                         mesh_runtime::error_chain(&error)
                     );
                 }

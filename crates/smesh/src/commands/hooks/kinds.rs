@@ -82,7 +82,7 @@ pub const KINDS: &[Kind] = &[
             "prolog-slurmctld",
             Place::Controllers,
             How::Parameter,
-            "an allocation was made",
+            "an allocation was created",
         )
     },
     Kind {
@@ -110,7 +110,7 @@ pub const KINDS: &[Kind] = &[
         "mesh.lua",
         Place::Controllers,
         How::Lua("JobSubmitPlugins", "job_submit.lua"),
-        "somebody submits, holds, releases or changes a job",
+        "a user submits, holds, releases or changes a job",
     ),
     kind(
         "CliFilter",
@@ -173,14 +173,14 @@ pub const KINDS: &[Kind] = &[
         "prolog",
         Place::Nodes,
         How::Parameter,
-        "a job's first node is about to run it",
+        "a job starts on its first node",
     ),
     kind(
         "Epilog",
         "epilog",
         Place::Nodes,
         How::Parameter,
-        "a job is over on its first node",
+        "a job ended on its first node",
     ),
     kind(
         "HealthCheckProgram",
@@ -189,5 +189,5 @@ pub const KINDS: &[Kind] = &[
         How::SitesOwn,
         "a node is checked",
     ),
-    kind("Pam", "pam", Place::Logins, How::Pam, "somebody logs in"),
+    kind("Pam", "pam", Place::Logins, How::Pam, "a user logs in"),
 ];

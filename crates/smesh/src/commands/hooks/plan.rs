@@ -138,7 +138,7 @@ impl Site<'_> {
         };
         if !set {
             plan.notes.push(format!(
-                "{} is not used here, so there is nothing to add to",
+                "{} is not configured on this cluster, so there is nothing to add to",
                 kind.name
             ));
             return;
@@ -149,7 +149,7 @@ impl Site<'_> {
             let mut hook = self.hook(kind, None);
             hook.installed = now.split(',').find_map(|one| self.site_program(one).1);
             plan.notes.push(format!(
-                "{}={now} names several programs: add {} to them instead of replacing them",
+                "{}={now} has several programs: add {} instead of replacing them",
                 kind.name,
                 hook.script.display()
             ));
@@ -162,7 +162,7 @@ impl Site<'_> {
             .push(format!("{}={}", kind.name, hook.script.display()));
         if matches!(kind.name, "Prolog" | "Epilog") && !self.prolog_at_allocation() {
             plan.notes.push(format!(
-                "{}: without PrologFlags=Alloc it runs with a job's first step on a node",
+                "{}: without PrologFlags=Alloc it runs at a job's first step on a node",
                 kind.name
             ));
         }
@@ -186,7 +186,7 @@ impl Site<'_> {
             // slurm.conf(5), 22.05: JobCompType accepts one plugin.
             _ => {
                 plan.notes.push(format!(
-                    "JobCompType={plugin} stays: Slurm takes one plugin there. Final states then come from EpilogSlurmctld's doorbell and the sweep"
+                    "JobCompType={plugin} is unchanged, as Slurm allows only one plugin. Final states come from EpilogSlurmctld's doorbell and the poll"
                 ));
                 return;
             }
@@ -268,7 +268,7 @@ impl Site<'_> {
         }
         if kind.name == "CliFilter" {
             plan.notes.push(format!(
-                "users' lines need a small tmpfs of their own; on {}, in /etc/fstab: {}",
+                "users' lines need a separate small tmpfs; on {}, in /etc/fstab: {}",
                 kind.place.name(),
                 self.users_mount()
             ));
@@ -317,11 +317,11 @@ impl Site<'_> {
         );
         let (why, last) = match chain {
             Some(site) => (
-                format!("Rings beside {site}, which it becomes."),
+                format!("Sends a doorbell in parallel and runs {site} (exec)."),
                 format!("--chain {site} \"$@\""),
             ),
             None => (
-                "Rings, and ends with status 0.".to_owned(),
+                "Sends a doorbell and exits with status 0.".to_owned(),
                 "-- \"$@\"".to_owned(),
             ),
         };

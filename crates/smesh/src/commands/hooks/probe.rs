@@ -51,11 +51,11 @@ impl Outcome {
             Self::NotInstalled => ("–", String::new()),
             Self::Arrived(after) => (
                 "ok",
-                format!("taken after {:.0} ms", after.as_secs_f64() * 1e3),
+                format!("processed after {:.0} ms", after.as_secs_f64() * 1e3),
             ),
             Self::Rung(why) => (
                 "rung",
-                format!("on the stream; whether it was taken cannot be seen: {why}"),
+                format!("stored on the stream; whether it was processed is unknown: {why}"),
             ),
             Self::Failed(why) => ("FAIL", why.clone()),
         }
@@ -106,8 +106,8 @@ pub(super) async fn run(global: &Global, files: HookFiles) -> Result<ExitCode, E
     if !global.json {
         show::line(show::bold(&match (installed, bad) {
             (0, _) => "no hook is installed; see `smesh hooks print`".to_owned(),
-            (n, 0) => format!("{n} installed, all arrive"),
-            (n, bad) => format!("{n} installed, {bad} do not arrive"),
+            (n, 0) => format!("{n} installed, all probes arrived"),
+            (n, bad) => format!("{n} installed, {bad} probes did not arrive"),
         }))?;
     }
     Ok(if installed > 0 && bad == 0 {
@@ -181,7 +181,7 @@ impl Probe {
         // As the user Slurm runs it as, because this also tests that this user may read the configuration.
         if hook.place == Place::Controllers && rustix::process::geteuid().is_root() {
             let user = uzers::get_user_by_name(&self.slurm_user).ok_or_else(|| {
-                format!("SlurmUser {} is no user of this machine", self.slurm_user)
+                format!("SlurmUser {} is not a user of this host", self.slurm_user)
             })?;
             command.uid(user.uid()).gid(user.primary_group_id());
         }
@@ -196,7 +196,7 @@ impl Probe {
                 .ok()
         });
         let Some(sequence) = sequence else {
-            let problem = said.lines().next().unwrap_or("it says nothing");
+            let problem = said.lines().next().unwrap_or("no output");
             return Err(problem.trim_start_matches("mesh-hook: ").to_owned());
         };
         let config = Config::load(config).map_err(|error| error.to_string())?;
@@ -207,7 +207,7 @@ impl Probe {
     fn line(&self, hook: &Hook) -> Result<(Config, Value), String> {
         let config = Config::load(&self.config).map_err(|error| Error::Hooks(error).to_string())?;
         let Some(folder) = &config.lines else {
-            return Err(format!("{} says no `lines`", self.config.display()));
+            return Err(format!("{} has no `lines`", self.config.display()));
         };
         let (source, kind) = match hook.name {
             "JobSubmit" => (lines::Source::JobSubmit, "submit"),
@@ -217,7 +217,7 @@ impl Probe {
         let path = folder.file(source);
         if !folder.prepare(source).map_err(|error| error.to_string())? {
             return Err(format!(
-                "there is no {}: `smesh hooks print` shows how it is mounted",
+                "{} does not exist: `smesh hooks print` shows how to mount it",
                 path.parent().unwrap_or(&path).display()
             ));
         }
@@ -261,14 +261,14 @@ impl Probe {
             }
         }
         Err(format!(
-            "it is on the stream, but nobody took it in {} s; do ingest and node-watcher run?",
+            "it is on the stream, but was not processed within {} s; check that ingest and node-watcher run",
             ACCEPT_TIMEOUT.as_secs()
         ))
     }
 
     /// A connection that may read the stream. The hook's user may not.
     fn observer(&self, config: &Config, deadline: Instant) -> Result<Connection, String> {
-        let context = self.context.as_ref().ok_or("there is no mesh.toml here")?;
+        let context = self.context.as_ref().ok_or("no mesh.toml on this host")?;
         let mut config = config.clone();
         let own = context.mesh.data_dir.join("private/nats-passwords/admin");
         let nats = &context.mesh.nats;
@@ -300,7 +300,7 @@ fn our_part(installed: &Path) -> Result<Vec<String>, String> {
         .lines()
         .find_map(|line| line.strip_prefix("exec "))
         .filter(|_| text.contains(MARK))
-        .ok_or_else(|| format!("{} is no script of ours", installed.display()))?;
+        .ok_or_else(|| format!("{} is not a script of slurm-mesh", installed.display()))?;
     Ok(shell::split_words(line)
         .into_iter()
         .take_while(|word| word != "--chain" && word != "--")

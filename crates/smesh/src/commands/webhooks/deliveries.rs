@@ -118,7 +118,7 @@ pub(super) fn one(answer: &Value) -> String {
         show::value(&answer["state"])
     )];
     if !answer["next_at"].is_null() {
-        lines.push(format!("  tried next at {}", clock(&answer["next_at"])));
+        lines.push(format!("  next attempt at {}", clock(&answer["next_at"])));
     }
     let heading = ["when", "status", "took", "cause", "error", "answer"];
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
@@ -167,7 +167,7 @@ pub(super) fn jobs(answer: &Value) -> String {
         ]);
     }
     if rows.len() == 1 {
-        return "nothing was asked to be delivered again; name ids, or --all, --type, --cause, --since, --until".into();
+        return "no redeliveries; start one with ids, or --all, --type, --cause, --since, --until".into();
     }
     show::table(&rows)
 }

@@ -50,7 +50,7 @@ pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
     }
     if patch.is_empty() {
         return Err(Error::Usage(
-            "nothing to change; `smesh webhooks edit --help` lists what can be".into(),
+            "nothing to change; `smesh webhooks edit --help` lists the options".into(),
         ));
     }
     Ok(patch.into())

@@ -66,7 +66,7 @@ pub(super) fn text(answer: &Value, name: Option<&str>) -> String {
     }
     if answer["matches"] != true {
         lines.push(format!(
-            "{} does not get such events: its filter or format leaves them out",
+            "{} does not receive such events: its filter or format excludes them",
             name.unwrap_or("an endpoint of this format")
         ));
     }

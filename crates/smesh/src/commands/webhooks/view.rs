@@ -40,13 +40,13 @@ fn trouble(endpoint: &Value) -> String {
     if !held.is_null() {
         let until = clock(&held["until"]);
         return format!(
-            "waits until {until}, as its receiver asked: {}",
+            "on hold until {until}, as requested by its receiver: {}",
             clean(&held["reason"])
         );
     }
     if !circuit["since"].is_null() {
         return format!(
-            "circuit is {} since {}, tried next at {}: {}",
+            "circuit is {} since {}, next attempt at {}: {}",
             show::value(&circuit["state"]),
             clock(&circuit["since"]),
             clock(&circuit["probe_at"]),
@@ -67,7 +67,7 @@ pub(super) fn list(answer: &Value) -> String {
         .flatten()
         .collect();
     if endpoints.is_empty() {
-        return "no endpoints; `smesh webhooks add --help` says how to make one".into();
+        return "no endpoints; create one with `smesh webhooks add`".into();
     }
     let heading = [
         "name",

@@ -106,11 +106,11 @@ impl SlurmCluster {
 impl Drop for SlurmCluster {
     #[allow(
         clippy::print_stderr,
-        reason = "what a reader of the test's output wants"
+        reason = "for the reader of the test's output"
     )]
     fn drop(&mut self) {
         if let Err(error) = printed(&mut self.script("down", &["--wipe"])) {
-            eprintln!("take the cluster down: {error}");
+            eprintln!("stop the cluster: {error}");
         }
     }
 }

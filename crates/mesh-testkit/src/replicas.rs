@@ -129,7 +129,7 @@ impl Replicas {
     /// Waits until the other one leads, and prints how long that took.
     #[allow(
         clippy::print_stdout,
-        reason = "what a reader of the test's output wants"
+        reason = "for the reader of the test's output"
     )]
     async fn taken_over(&self, from: usize, how: &str, since: Instant) {
         self.wait_role(1 - from, "leader").await;

@@ -343,7 +343,7 @@ impl Drop for Cluster {
                 "take the cluster down: {}",
                 String::from_utf8_lossy(&output.stderr)
             ),
-            Err(error) => anstream::eprintln!("take the cluster down: {error}"),
+            Err(error) => anstream::eprintln!("stop the cluster: {error}"),
         }
     }
 }

@@ -36,7 +36,7 @@ impl Published {
     async fn read_logs(&mut self, stage: &Stage) {
         const DISBELIEVED: [&str; 2] = [
             "job end reported by hook contradicts controller record",
-            "job end reported by hook is of a run that no record of Slurm knows",
+            "job end reported by hook is of an unknown run",
         ];
         self.contradicted_hooks.clear();
         for name in ["ingest", "ingest-2"] {

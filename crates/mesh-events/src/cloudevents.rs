@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_values_are_encoded_as_the_binding_says() {
+    fn header_values_are_encoded_as_the_binding_requires() {
         assert_eq!(
             percent_encode("Euro € 😀"),
             "Euro%20%E2%82%AC%20%F0%9F%98%80"

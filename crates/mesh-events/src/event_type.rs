@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_words_are_refused() {
+    fn unknown_names_are_refused() {
         assert_eq!(
             "job.exploded".parse::<EventType>(),
             Err(UnknownEventType("job.exploded".into()))

@@ -67,14 +67,14 @@ impl EventId {
 
     /// Id of a fact that is known from a doorbell alone, without a record of Slurm. A doorbell that arrives twice is one fact. `None` if
     /// the doorbell's id is not a UUID.
-    pub fn rung(doorbell: &str, kind: EventType) -> Option<Self> {
+    pub fn of_doorbell(doorbell: &str, kind: EventType) -> Option<Self> {
         let cause = doorbell_id(doorbell)?;
         let fields = ["slurm-mesh/derived/1", &cause, &kind.to_string(), "0"];
         Some(Self::of(&fields))
     }
 
     /// Recomputes the id of an event from its contents. `None` if they do not suffice.
-    pub fn again(event: &Event) -> Option<Self> {
+    pub fn recomputed(event: &Event) -> Option<Self> {
         let kind = event.kind().ok()?;
         let nothing = IdSource::default();
         let IdSource {
@@ -266,7 +266,7 @@ impl IdSource {
     }
 
     /// Source of the id of a fact known from a doorbell alone.
-    pub fn rung(doorbell: &str) -> Option<Self> {
+    pub fn of_doorbell(doorbell: &str) -> Option<Self> {
         Self::derived(doorbell_id(doorbell)?, 0)
     }
 
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_doorbell_is_one_fact_however_its_id_is_written() {
-        let id = |text: &str| EventId::rung(text, EventType::UserLogin).unwrap();
+        let id = |text: &str| EventId::of_doorbell(text, EventType::UserLogin).unwrap();
         let doorbell = "01961234-5678-7abc-8def-0123456789ab";
         assert_eq!(id(doorbell), id(&doorbell.to_uppercase()));
         assert_eq!(id(doorbell).to_string().parse(), Ok(id(doorbell)));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_what_its_id_was_computed_from() {
+    fn an_event_contains_the_inputs_of_its_id() {
         let run = RunKey::parse("c", "job/7_3/1763760000/1").unwrap();
         let entity = |key: String| {
             Some(Entity {
@@ -437,21 +437,27 @@ mod tests {
             (EventType::CostFinalized, Slot::CostFinalized),
         ] {
             let event = of(kind, IdSource::recorded(kind, slot), run.entity_key());
-            assert_eq!(EventId::again(&event), Some(EventId::recorded(&run, slot)));
+            assert_eq!(
+                EventId::recomputed(&event),
+                Some(EventId::recorded(&run, slot))
+            );
         }
         let kind = EventType::CaptureGapOpened;
         let event = of(kind, IdSource::sampled(4), "capture/x".into());
         let id = EventId::sampled("c", "capture/x", kind, 4);
-        assert_eq!(EventId::again(&event), Some(id));
+        assert_eq!(EventId::recomputed(&event), Some(id));
         let event = of(kind, IdSource::sampled_for("other", 4), "capture/x".into());
         let other = EventId::sampled("c", "other", kind, 4);
-        assert_eq!(EventId::again(&event), Some(other));
+        assert_eq!(EventId::recomputed(&event), Some(other));
         // The number of a derived fact may be 0.
         let kind = EventType::CaptureGapClosed;
         let event = of(kind, IdSource::derived(id, 0), "capture/x".into());
-        assert_eq!(EventId::again(&event), Some(EventId::derived(id, kind, 0)));
+        assert_eq!(
+            EventId::recomputed(&event),
+            Some(EventId::derived(id, kind, 0))
+        );
         // Events of an early version have no source.
         let event = of(EventType::NodeDown, None, "node/n1".into());
-        assert_eq!(EventId::again(&event), None);
+        assert_eq!(EventId::recomputed(&event), None);
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_ones_own_unless_it_says_whose_it_is() {
+    fn a_name_without_owner_is_the_callers() {
         let users = ["alice".to_owned(), "alice2".to_owned()];
         assert_eq!(candidates("ci", &users), ["alice/ci", "alice2/ci", "ci"]);
         assert_eq!(candidates("bob/ci", &users), ["bob/ci"]);

@@ -150,7 +150,7 @@ impl Cli {
         let version = output
             .split_ascii_whitespace()
             .last()
-            .filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+            .filter(|part| part.starts_with(|c: char| c.is_ascii_digit()));
         version
             .map(str::to_owned)
             .ok_or_else(|| malformed("scontrol", "no version number", &output))

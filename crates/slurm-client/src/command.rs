@@ -236,10 +236,10 @@ impl Runner {
     }
 }
 
-async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+async fn read(stream: Option<impl AsyncRead + Unpin>, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        let mut limited = stream.take(most + 1);
+        let mut limited = stream.take(limit + 1);
         limited.read_to_end(&mut bytes).await?;
         // Read to the end, so that the child does not hang on a full pipe until its deadline.
         tokio::io::copy(&mut limited.into_inner(), &mut tokio::io::sink()).await?;

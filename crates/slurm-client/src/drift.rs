@@ -16,7 +16,7 @@ use crate::{AccountingRecord, JobRecord, NodeRecord};
 /// Limit of forms published in one day: a release with more of them requires a new version of the mesh, not more events.
 const MAX_DRIFT_EVENTS_PER_DAY: usize = 50;
 /// Longest keyword of Slurm that is quoted.
-const MAX_WORD_CHARS: usize = 64;
+const MAX_VALUE_CHARS: usize = 64;
 /// Longest example.
 const MAX_EXAMPLE_CHARS: usize = 120;
 const SLURMCTLD: &str = "slurmctld";
@@ -111,27 +111,27 @@ impl Drift {
     /// Unknown forms in a record of a node.
     pub(crate) fn of_node(node: &NodeRecord) -> Vec<Self> {
         let values = "a TRES or a number of a node";
-        Self::of_words(SLURMCTLD, "node_state", "node", &node.state.unknown)
+        Self::of_state_names(SLURMCTLD, "node_state", "node", &node.state.unknown)
             .chain(Self::of_values(SLURMCTLD, values, node.oddities))
             .collect()
     }
 
     fn of_job(source: &'static str, state: &JobState, oddities: u32) -> impl Iterator<Item = Self> {
         let values = "a TRES, a number or an exit code of a job";
-        Self::of_words(source, "job_state", "job", &state.unknown)
+        Self::of_state_names(source, "job_state", "job", &state.unknown)
             .chain(Self::of_values(source, values, oddities))
     }
 
-    fn of_words(
+    fn of_state_names(
         source: &'static str,
         what: &'static str,
         of: &'static str,
-        words: &[String],
+        state_names: &[String],
     ) -> impl Iterator<Item = Self> {
-        words.iter().map(move |word| {
-            let word = slurms_word(word);
+        state_names.iter().map(move |state_name| {
+            let state_name = redacted(state_name);
             let message = format!(
-                "{source} printed the {of} state {word:?}, which this version does not know"
+                "{source} printed the {of} state {state_name:?}, which this version does not know"
             );
             Self::new(what, source, message)
         })
@@ -192,10 +192,11 @@ fn shape(text: &str) -> String {
 }
 
 /// Slurm writes states in capitals; anything else could be part of a user's text.
-fn slurms_word(word: &str) -> String {
+fn redacted(state_name: &str) -> String {
     let is_slurms = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    word.chars()
-        .take(MAX_WORD_CHARS)
+    state_name
+        .chars()
+        .take(MAX_VALUE_CHARS)
         .map(|c| if is_slurms(c) { c } else { '?' })
         .collect()
 }
@@ -206,14 +207,14 @@ mod tests {
 
     use super::*;
 
-    fn state(word: &str) -> Drift {
-        Drift::of_job(SLURMCTLD, &JobState::parse(word), 0)
+    fn state(state_name: &str) -> Drift {
+        Drift::of_job(SLURMCTLD, &JobState::parse(state_name), 0)
             .next()
             .unwrap()
     }
 
     #[test]
-    fn a_form_is_told_once_a_day() {
+    fn an_unknown_format_is_reported_once_a_day() {
         let mut found = BTreeMap::new();
         let (one, other) = (state("BRAND_NEW"), state("OTHER"));
         assert!(one.note(&mut found, 1));
@@ -250,7 +251,7 @@ mod tests {
             ),
             (
                 "value",
-                "slurmctld printed a TRES or a number of a node in a form that this version cannot read",
+                "slurmctld printed a TRES or a number of a node in a format that this version cannot read",
             ),
         ];
         assert_eq!(
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_example_shows_columns_and_nothing_in_them() {
+    fn an_example_contains_columns_but_no_values() {
         assert_eq!(
             shape("7|ml|alice.o'hara|/home/alice|2026-11-25T01:22:07|Ä ß|50%"),
             "0|x|x.x'x|/x/x|0-0-0x0:0:0|x x|0%"
@@ -286,9 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_could_have_written_is_not_repeated() {
-        assert_eq!(slurms_word("BRAND_NEW2"), "BRAND_NEW2");
-        assert_eq!(slurms_word("alice's"), "???????");
-        assert_eq!(slurms_word(&"A".repeat(1_000)).len(), MAX_WORD_CHARS);
+    fn text_that_a_user_may_have_written_is_not_repeated() {
+        assert_eq!(redacted("BRAND_NEW2"), "BRAND_NEW2");
+        assert_eq!(redacted("alice's"), "???????");
+        assert_eq!(redacted(&"A".repeat(1_000)).len(), MAX_VALUE_CHARS);
     }
 }

@@ -129,7 +129,9 @@ pub enum Error {
         question: &'static str,
     },
     /// The response is older than one received before the request: from a proxy's cache, or another controller.
-    #[error("{command}: the answer is of {this}, older than the previous one of {newest}; retrying later")]
+    #[error(
+        "{command}: the answer is of {this}, older than the previous one of {newest}; retrying later"
+    )]
     Stale {
         /// The request.
         command: &'static str,
@@ -206,11 +208,11 @@ impl Error {
     /// Classifies a failed command's stderr.
     pub(crate) fn from_stderr(command: &'static str, status: i32, stderr: &str) -> Self {
         let accounting = matches!(command, "sacct" | "sacctmgr");
-        Self::from_words(command, status, stderr, accounting)
+        Self::from_output(command, status, stderr, accounting)
     }
 
     /// Classifies Slurm's message; `accounting` is true if slurmdbd was queried.
-    pub(crate) fn from_words(
+    pub(crate) fn from_output(
         command: &'static str,
         status: i32,
         stderr: &str,
@@ -218,9 +220,9 @@ impl Error {
     ) -> Self {
         let message = excerpt(stderr.trim());
         let lower = stderr.to_ascii_lowercase();
-        let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
+        let contains_any = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
         // Munge first: a broken munge also ends in "unable to contact".
-        if says(&[
+        if contains_any(&[
             "munge",
             "protocol authentication error",
             "authentication plugin",
@@ -229,7 +231,7 @@ impl Error {
         ]) {
             Self::MungeDown { command, message }
         } else if accounting
-            && says(&[
+            && contains_any(&[
                 "slurmdbd",
                 "database",
                 "persistent connection",
@@ -241,7 +243,7 @@ impl Error {
             ])
         {
             Self::AccountingDown { command, message }
-        } else if says(&[
+        } else if contains_any(&[
             "unable to contact slurm controller",
             "unable to establish control machine address",
             "socket timed out",
@@ -282,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slurms_own_words_are_sorted() {
+    fn slurms_error_texts_are_classified() {
         let kind = |command, text| Error::from_stderr(command, 1, text).kind();
         assert_eq!(
             kind(

@@ -75,8 +75,7 @@ impl std::error::Error for InspectError {}
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let text = String::from_utf8_lossy(bytes);
     let Some(start) = text.find(|c: char| !c.is_whitespace()) else {
-        let problem =
-            "it is empty, which does not prove that there are no jobs";
+        let problem = "it is empty, which does not prove that there are no jobs";
         return Err(InspectError::new(0, "", problem));
     };
     let first = text[start..].lines().next().unwrap_or_default();

@@ -42,9 +42,9 @@ impl JobPages {
     ///
     /// # Errors
     /// If spilled records cannot be read.
-    pub fn next(&mut self, most: usize) -> Result<Vec<JobRecord>, Error> {
+    pub fn next(&mut self, limit: usize) -> Result<Vec<JobRecord>, Error> {
         let mut records = Vec::new();
-        while records.len() < most
+        while records.len() < limit
             && let Some(id) = self.order.next()
         {
             match self.asked.remove(&id) {

@@ -65,7 +65,7 @@ mod tests {
     proptest! {
         /// Whatever the pattern of queries, no second has more than two seconds' worth: the burst and the refill.
         #[test]
-        fn no_second_has_more_than_was_saved_and_what_came_in(
+        fn no_second_admits_more_than_the_saved_and_new_permits(
             rate in 1_u32..50,
             pauses in proptest::collection::vec(0_u64..300, 1..300),
         ) {
@@ -90,7 +90,7 @@ mod tests {
         let now = Instant::now();
         let waits: Vec<u128> = (0..6).map(|_| bucket.take(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 250, 500]);
-        let later = now + Duration::from_secs(10);
-        assert!(bucket.take(later).is_zero());
+        let after_window = now + Duration::from_secs(10);
+        assert!(bucket.take(after_window).is_zero());
     }
 }

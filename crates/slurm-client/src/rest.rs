@@ -137,7 +137,7 @@ impl Rest {
         question: &str,
         argument: &str,
     ) -> Result<Response, Error> {
-        for again in [true, false] {
+        for may_retry in [true, false] {
             let api = self.api().await?;
             let Some(path) = api.path(family, question) else {
                 self.invalidate_api();
@@ -156,7 +156,7 @@ impl Rest {
             match classify(command, family, reply, self.http.has_token())? {
                 // Retried: the server may have another version than before.
                 Response::NoSuchPath => {
-                    if again {
+                    if may_retry {
                         self.invalidate_api();
                     }
                 }

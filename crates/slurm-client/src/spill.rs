@@ -38,12 +38,12 @@ impl Spill {
     /// Appends bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
-        let enough = if self.file.is_some() {
+        let chunk = if self.file.is_some() {
             AT_ONCE
         } else {
             IN_MEMORY
         };
-        if self.rest.len() < enough || self.memory_only {
+        if self.rest.len() < chunk || self.memory_only {
             return;
         }
         if let Err(error) = self.write() {
@@ -95,13 +95,13 @@ impl Spill {
 pub(crate) struct Text(Spill);
 
 impl Text {
-    /// Reads a stream to its end, but stores no more than `most` bytes and a line.
-    pub(crate) async fn of(mut stream: impl AsyncRead + Unpin, most: usize) -> io::Result<Self> {
+    /// Reads a stream to its end, but stores no more than `limit` bytes and a line.
+    pub(crate) async fn of(mut stream: impl AsyncRead + Unpin, limit: usize) -> io::Result<Self> {
         let (mut spill, mut buffer) = (Spill::default(), Vec::new());
         loop {
             buffer.reserve(AT_ONCE / 16);
             let read = stream.read_buf(&mut buffer).await?;
-            if spill.len() > most {
+            if spill.len() > limit {
                 // Read on, so that the child does not hang on a full pipe until its deadline.
                 buffer.clear();
             }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_aside_comes_back_wherever_it_is() {
+    fn refused_doorbells_are_retried_wherever_they_are() {
         let mut spill = Spill::default();
         let bytes: Vec<u8> = (0..9_000_000_u32).map(|n| (n % 251) as u8).collect();
         for some in bytes.chunks(100_000) {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_is_not_kept() {
+    async fn a_flood_of_output_is_not_stored() {
         let flood = tokio::io::repeat(b'x').take(40 << 20);
         let stored = Text::of(flood, 5 << 20).await.unwrap();
         assert!(

@@ -29,14 +29,14 @@ impl HostList {
     }
 
     /// Like [`expand`](Self::expand) with another limit.
-    pub fn expand_up_to(text: &str, most: usize) -> Result<Vec<String>, HostListError> {
+    pub fn expand_up_to(text: &str, max: usize) -> Result<Vec<String>, HostListError> {
         let error = |problem| HostListError {
             text: text.chars().take(128).collect(),
             problem,
         };
         let mut hosts = Vec::new();
         for item in Self::items(text)? {
-            expand_item(item, most, &mut hosts).map_err(error)?;
+            expand_item(item, max, &mut hosts).map_err(error)?;
         }
         Ok(hosts)
     }
@@ -171,13 +171,13 @@ fn split_items(text: &str) -> Option<Vec<&str>> {
     (!inside).then_some(items)
 }
 
-fn expand_item(item: &str, most: usize, hosts: &mut Vec<String>) -> Result<(), &'static str> {
+fn expand_item(item: &str, max: usize, hosts: &mut Vec<String>) -> Result<(), &'static str> {
     let mut names = vec![String::new()];
     let mut rest = item;
     while let Some((before, after)) = rest.split_once('[') {
         let (ranges, after) = after.split_once(']').ok_or("brackets do not match")?;
-        let numbers = expand_ranges(ranges, most)?;
-        if names.len().saturating_mul(numbers.len()) > most {
+        let numbers = expand_ranges(ranges, max)?;
+        if names.len().saturating_mul(numbers.len()) > max {
             return Err("expands to too many hosts");
         }
         names = names
@@ -190,14 +190,14 @@ fn expand_item(item: &str, most: usize, hosts: &mut Vec<String>) -> Result<(), &
             .collect();
         rest = after;
     }
-    if hosts.len() + names.len() > most {
+    if hosts.len() + names.len() > max {
         return Err("expands to too many hosts");
     }
     hosts.extend(names.into_iter().map(|name| name + rest));
     Ok(())
 }
 
-fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, &'static str> {
+fn expand_ranges(ranges: &str, max: usize) -> Result<Vec<String>, &'static str> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {
         let (low_text, high_text) = range.split_once('-').unwrap_or((range, range));
@@ -208,7 +208,7 @@ fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, &'static str>
         let count = usize::try_from(high - low)
             .unwrap_or(usize::MAX)
             .saturating_add(1);
-        if count > MAX_HOSTS || numbers.len().saturating_add(count) > most {
+        if count > MAX_HOSTS || numbers.len().saturating_add(count) > max {
             return Err("expands to too many hosts");
         }
         // The width of the first number counts: `n[08-11]`.

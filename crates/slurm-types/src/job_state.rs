@@ -199,38 +199,38 @@ impl JobState {
 
     /// Like [`parse`](Self::parse), and returns the uid that cancelled the job: sacct prints `CANCELLED by <uid>`.
     pub fn parse_accounting(text: &str) -> (Self, Option<u32>) {
-        let (words, by) = match text.split_once(" by ") {
-            Some((words, uid)) => (words, uid.trim().parse().ok()),
+        let (names, by) = match text.split_once(" by ") {
+            Some((names, uid)) => (names, uid.trim().parse().ok()),
             None => (text, None),
         };
-        (Self::from_words(words.split([',', ' ', '|'])), by)
+        (Self::from_names(names.split([',', ' ', '|'])), by)
     }
 
     /// Reads a list of keywords, as in JSON of data parser v0.0.40 and later (`["RUNNING","CONFIGURING"]`).
-    pub fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut state = Self::default();
-        for word in words {
+        for keyword in names {
             // sacct marks a truncated column with a plus sign.
-            let word = word
+            let keyword = keyword
                 .trim_start()
                 .trim_end_matches(|c: char| c == '+' || c.is_whitespace());
-            if word.is_empty() {
+            if keyword.is_empty() {
                 continue;
             }
             if let Some(base) = JobBaseState::ALL
                 .into_iter()
-                .find(|base| matches(word, base.name(), base.code()))
+                .find(|base| matches(keyword, base.name(), base.code()))
             {
                 state.base = Some(base);
             } else if let Some((flag, ..)) = JobFlag::ALL
                 .into_iter()
-                .find(|(_, name, code)| matches(word, name, code))
+                .find(|(_, name, code)| matches(keyword, name, code))
             {
                 state.flags.insert(flag);
-            } else if word.eq_ignore_ascii_case("UPDATE_DB") {
+            } else if keyword.eq_ignore_ascii_case("UPDATE_DB") {
                 state.flags.insert(JobFlag::GetenvFailed);
             } else {
-                state.unknown.push(word.to_owned());
+                state.unknown.push(keyword.to_owned());
             }
         }
         if state.base.is_none() {
@@ -303,8 +303,8 @@ impl JobState {
     }
 }
 
-fn matches(word: &str, name: &str, code: &str) -> bool {
-    word.eq_ignore_ascii_case(name) || (!code.is_empty() && word.eq_ignore_ascii_case(code))
+fn matches(keyword: &str, name: &str, code: &str) -> bool {
+    keyword.eq_ignore_ascii_case(name) || (!code.is_empty() && keyword.eq_ignore_ascii_case(code))
 }
 
 impl fmt::Display for JobState {
@@ -316,12 +316,12 @@ impl fmt::Display for JobState {
             .filter(|(flag, ..)| self.flags.contains(*flag))
             .map(|(_, name, _)| *name);
         let mut separator = "";
-        for word in base
+        for keyword in base
             .into_iter()
             .chain(flags)
             .chain(self.unknown.iter().map(String::as_str))
         {
-            write!(f, "{separator}{word}")?;
+            write!(f, "{separator}{keyword}")?;
             separator = ",";
         }
         Ok(())
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn sacct_names_who_cancelled() {
+    fn sacct_reports_the_canceller() {
         let (state, by) = JobState::parse_accounting("CANCELLED by 20002");
         assert_eq!(
             (state.base, by),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_words_are_kept() {
+    fn unknown_keywords_are_stored() {
         let state = JobState::parse("RUNNING,BRAND_NEW");
         assert_eq!(state.unknown, ["BRAND_NEW"]);
         assert!(state.is(JobBaseState::Running));

@@ -151,33 +151,33 @@ pub struct NodeState {
 impl NodeState {
     /// Parses scontrol's `IDLE+CLOUD+POWERED_DOWN`, sinfo's keywords and codes (`drng`, `mix`) and their suffix symbols (`idle~`).
     pub fn parse(text: &str) -> Self {
-        Self::from_words(text.split(['+', ',', ' ']))
+        Self::from_names(text.split(['+', ',', ' ']))
     }
 
     /// Reads a list of keywords, as in JSON of data parser v0.0.39 and later.
-    pub fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut state = Self::default();
-        for word in words {
-            state.add(word.trim());
+        for keyword in names {
+            state.add(keyword.trim());
         }
         state
     }
 
     fn add(&mut self, text: &str) {
-        let word = text.trim_end_matches(['$', '^', '@', '#', '%', '~', '!', '*', '-', '?']);
-        for symbol in text[word.len()..].chars() {
+        let keyword = text.trim_end_matches(['$', '^', '@', '#', '%', '~', '!', '*', '-', '?']);
+        for symbol in text[keyword.len()..].chars() {
             self.add_symbol(symbol);
         }
-        if word.is_empty() {
+        if keyword.is_empty() {
             return;
         }
-        let upper = word.to_ascii_uppercase();
+        let upper = keyword.to_ascii_uppercase();
         if let Some((base, _)) = NodeBaseState::ALL.iter().find(|(_, name)| *name == upper) {
             self.base = Some(*base);
         } else if let Some((flag, _)) = NodeFlag::ALL.iter().find(|(_, name)| *name == upper) {
             self.flags.insert(*flag);
-        } else if !self.add_short_word(&upper) {
-            self.unknown.push(word.to_owned());
+        } else if !self.add_short_name(&upper) {
+            self.unknown.push(keyword.to_owned());
         }
     }
 
@@ -199,7 +199,7 @@ impl NodeState {
     }
 
     /// sinfo's keywords for a combination, and the older names of flags.
-    fn add_short_word(&mut self, upper: &str) -> bool {
+    fn add_short_name(&mut self, upper: &str) -> bool {
         let (base, flag) = match upper {
             "ALLOC" => (Some(NodeBaseState::Allocated), None),
             "MIX" => (Some(NodeBaseState::Mixed), None),
@@ -254,12 +254,12 @@ impl fmt::Display for NodeState {
             .filter(|(flag, _)| self.flags.contains(*flag))
             .map(|(_, name)| *name);
         let mut separator = "";
-        for word in base
+        for keyword in base
             .into_iter()
             .chain(flags)
             .chain(self.unknown.iter().map(String::as_str))
         {
-            write!(f, "{separator}{word}")?;
+            write!(f, "{separator}{keyword}")?;
             separator = "+";
         }
         Ok(())
@@ -312,7 +312,7 @@ mod tests {
                 "flag" => assert!(
                     NodeFlag::ALL
                         .iter()
-                        .any(|(flag, word)| *word == name && *flag as u8 == value),
+                        .any(|(flag, keyword)| *keyword == name && *flag as u8 == value),
                     "{name}"
                 ),
                 other => panic!("unknown kind {other}"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn sinfo_words_and_symbols_are_read() {
+    fn sinfo_keywords_and_symbols_are_parsed() {
         assert_eq!(NodeState::parse("idle~").to_string(), "IDLE+POWERED_DOWN");
         assert_eq!(NodeState::parse("down*").to_string(), "DOWN+NOT_RESPONDING");
         assert_eq!(

@@ -117,9 +117,10 @@ impl FromStr for TaskSet {
             .filter(|_| !(truncated && ranges.is_empty()))
         {
             let (span, step) = match range.split_once(':') {
-                Some((span, step)) => {
-                    (span, index(step).ok_or_else(|| error("step is not a number"))?)
-                }
+                Some((span, step)) => (
+                    span,
+                    index(step).ok_or_else(|| error("step is not a number"))?,
+                ),
                 None => (range, 1),
             };
             let (low, high) = match span.split_once('-') {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_text_keeps_only_whole_items() {
+    fn truncated_text_has_only_complete_items() {
         let set: TaskSet = "1,2,30...".parse().unwrap();
         assert!(set.truncated);
         assert_eq!(set.iter().collect::<Vec<_>>(), [1, 2]);

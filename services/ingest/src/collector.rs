@@ -79,7 +79,7 @@ impl TracedObservation {
 #[derive(Debug, Default)]
 pub struct FollowUpLookups {
     /// Jobs to read from the controller again, soon.
-    pub again: BTreeSet<u32>,
+    pub reread: BTreeSet<u32>,
     /// Jobs to look up in accounting.
     pub accounting: BTreeSet<u32>,
     /// Number of published starts.
@@ -97,14 +97,14 @@ pub struct Core {
     /// Newest snapshot of each run that has not ended.
     last: SnapshotCache,
     /// Open lookups of run ends, by Slurm's job id.
-    questions: HashMap<u32, OpenLookup>,
+    lookups: HashMap<u32, OpenLookup>,
     /// Runs that the controller has shown as restarted while an earlier run's end is looked up: submit time by Slurm's job id. Accounting's
     /// rows have no restart count (22.05).
     restarted: HashMap<u32, i64>,
     /// Observations of waiting runs while an earlier run's end is looked up.
     deferred: DeferredObservations,
     /// Open lookups of tasks that left their array, by array. The array's record, which continues, says nothing about them.
-    task_questions: HashMap<RunKey, OpenTaskLookup>,
+    task_lookups: HashMap<RunKey, OpenTaskLookup>,
     /// Ended runs whose usage accounting has not reported yet.
     usage_backlog: UsageBacklog,
     /// Arrays whose submitted tasks accounting has not reported yet.
@@ -182,10 +182,10 @@ impl Collector {
             store,
             dirty: BTreeSet::new(),
             last: SnapshotCache::default(),
-            questions: HashMap::new(),
+            lookups: HashMap::new(),
             restarted: HashMap::new(),
             deferred: DeferredObservations::default(),
-            task_questions: HashMap::new(),
+            task_lookups: HashMap::new(),
             usage_backlog,
             array_submission_backlog,
             newest: None,

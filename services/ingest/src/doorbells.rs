@@ -48,7 +48,7 @@ pub struct JobReadRequest {
     /// Run of that end. Remains set when `end` is taken out.
     pub ended_run: Option<RunKey>,
     /// Whether the doorbell is a redelivery.
-    pub comes_again: bool,
+    pub is_redelivery: bool,
     /// Receives the outcome once everything is published.
     pub done: Option<oneshot::Sender<DoorbellOutcome>>,
     /// Span of the doorbell.
@@ -57,14 +57,14 @@ pub struct JobReadRequest {
 
 impl JobReadRequest {
     /// Creates a request without a doorbell.
-    pub fn look(job_id: u32) -> Self {
+    pub fn for_job(job_id: u32) -> Self {
         Self {
             job_id,
             hook: None,
             array: None,
             end: None,
             ended_run: None,
-            comes_again: false,
+            is_redelivery: false,
             done: None,
             span: Span::none(),
         }
@@ -77,7 +77,7 @@ pub enum DoorbellOutcome {
     /// Its facts are stored, there is nothing to publish, or a poll will publish it.
     Recorded,
     /// To be redelivered: its evidence can be neither confirmed nor refused yet.
-    Later,
+    Postponed,
     /// No record confirms its evidence, with the reason.
     Refused(String),
 }
@@ -85,16 +85,16 @@ pub enum DoorbellOutcome {
 /// Handles doorbells from the bus.
 pub struct Doorbells {
     cluster: String,
-    rings: mpsc::Sender<JobReadRequest>,
+    requests: mpsc::Sender<JobReadRequest>,
     logins: Logins,
 }
 
 impl Doorbells {
-    /// Creates the handler. `rings` receives the read requests; logins are published at once.
-    pub const fn new(cluster: String, rings: mpsc::Sender<JobReadRequest>, logins: Logins) -> Self {
+    /// Creates the handler. `requests` receives the read requests; logins are published at once.
+    pub const fn new(cluster: String, requests: mpsc::Sender<JobReadRequest>, logins: Logins) -> Self {
         Self {
             cluster,
-            rings,
+            requests,
             logins,
         }
     }
@@ -117,7 +117,7 @@ impl Handler for Doorbells {
             return Disposition::Ack;
         }
         if doorbell.hook == login::HOOK_NAME {
-            return self.logins.ring(&doorbell).await;
+            return self.logins.request(&doorbell).await;
         }
         // job_submit.lua reports a submission before the job has an id.
         let submission = doorbell.job_id == 0
@@ -138,31 +138,31 @@ impl Handler for Doorbells {
             }
         };
         let (done, reply) = oneshot::channel();
-        let ring = JobReadRequest {
+        let request = JobReadRequest {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
             array: array_of(&doorbell),
             ended_run: evidence.end.as_ref().map(|end| end.run.clone()),
             end: evidence.end,
-            comes_again: message.delivery > 1,
+            is_redelivery: message.delivery > 1,
             done: Some(done),
             span: Span::current(),
         };
         // During shutdown: the doorbell is redelivered after the restart.
-        let again = Disposition::Nak {
+        let retry = Disposition::Nak {
             after: Duration::from_secs(1),
         };
-        if self.rings.send(ring).await.is_err() {
-            return again;
+        if self.requests.send(request).await.is_err() {
+            return retry;
         }
         match reply.await {
             Ok(DoorbellOutcome::Recorded) => {}
-            Ok(DoorbellOutcome::Later) => {
-                let after = later(message.delivery);
+            Ok(DoorbellOutcome::Postponed) => {
+                let after = retry_delay(message.delivery);
                 return Disposition::Nak { after };
             }
             Ok(DoorbellOutcome::Refused(reason)) => return Disposition::DeadLetter { reason },
-            Err(_) => return again,
+            Err(_) => return retry,
         }
         if let Some(called) = doorbell.called_at.as_ref().and_then(from_timestamp)
             && let Ok(after) = (chrono::Utc::now() - called).to_std()
@@ -174,7 +174,7 @@ impl Handler for Doorbells {
 }
 
 /// Redelivery delay after this number of deliveries.
-fn later(deliveries: u64) -> Duration {
+fn retry_delay(deliveries: u64) -> Duration {
     let doubled = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
     REDELIVERY_DELAY
         .saturating_mul(1 << doubled.min(8))
@@ -182,34 +182,34 @@ fn later(deliveries: u64) -> Duration {
 }
 
 /// Acknowledges doorbells.
-pub fn finish(rings: Vec<JobReadRequest>, outcome: &'static str) {
-    for ring in rings {
-        answer(ring, outcome, DoorbellOutcome::Recorded);
+pub fn finish(requests: Vec<JobReadRequest>, outcome: &'static str) {
+    for request in requests {
+        answer(request, outcome, DoorbellOutcome::Recorded);
     }
 }
 
 /// Answers doorbells that must not wait. Those with the end of a job are redelivered. The others only name a job, which a poll or the
 /// catch-up will read.
-pub fn postpone(rings: Vec<JobReadRequest>, outcome: &'static str) {
-    for ring in rings {
-        let later = if ring.ended_run.is_some() {
-            DoorbellOutcome::Later
+pub fn postpone(requests: Vec<JobReadRequest>, outcome: &'static str) {
+    for request in requests {
+        let retry_delay = if request.ended_run.is_some() {
+            DoorbellOutcome::Postponed
         } else {
             DoorbellOutcome::Recorded
         };
-        answer(ring, outcome, later);
+        answer(request, outcome, retry_delay);
     }
 }
 
 /// Refuses doorbells with an end that no record confirms. Those with nothing but a job id are acknowledged.
-pub fn refuse(rings: Vec<JobReadRequest>, outcome: &'static str, reason: &str) {
-    for ring in rings {
-        let refused = if ring.ended_run.is_some() {
+pub fn refuse(requests: Vec<JobReadRequest>, outcome: &'static str, reason: &str) {
+    for request in requests {
+        let refused = if request.ended_run.is_some() {
             DoorbellOutcome::Refused(reason.to_owned())
         } else {
             DoorbellOutcome::Recorded
         };
-        answer(ring, outcome, refused);
+        answer(request, outcome, refused);
     }
 }
 
@@ -222,9 +222,9 @@ fn array_of(doorbell: &Doorbell) -> Option<u32> {
     values.find_map(|id| id.parse().ok())
 }
 
-fn answer(ring: JobReadRequest, outcome: &'static str, answer: DoorbellOutcome) {
+fn answer(request: JobReadRequest, outcome: &'static str, answer: DoorbellOutcome) {
     metrics::doorbell(outcome);
-    if let Some(done) = ring.done
+    if let Some(done) = request.done
         && done.send(answer).is_err()
     {
         tracing::trace!("doorbell dropped: its handler has stopped");
@@ -246,35 +246,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_postponed_comes_again_only_if_it_brings_an_end() {
-        let (rings, answers): (Vec<JobReadRequest>, Vec<_>) = [true, false]
+    fn postponed_doorbells_are_redelivered_only_with_an_end() {
+        let (requests, answers): (Vec<JobReadRequest>, Vec<_>) = [true, false]
             .into_iter()
             .map(|has_end: bool| {
                 let (done, answer) = oneshot::channel();
-                let ring = JobReadRequest {
+                let request = JobReadRequest {
                     ended_run: has_end.then(some_run),
                     done: Some(done),
-                    ..JobReadRequest::look(7)
+                    ..JobReadRequest::for_job(7)
                 };
-                (ring, answer)
+                (request, answer)
             })
             .unzip();
-        postpone(rings, "limited");
+        postpone(requests, "limited");
         let answers: Vec<DoorbellOutcome> = answers
             .into_iter()
             .map(|answer| answer.blocking_recv().unwrap())
             .collect();
-        assert_eq!(answers, [DoorbellOutcome::Later, DoorbellOutcome::Recorded]);
+        assert_eq!(
+            answers,
+            [DoorbellOutcome::Postponed, DoorbellOutcome::Recorded]
+        );
     }
 
     #[test]
-    fn who_comes_in_vain_comes_less_and_less_often() {
-        let pauses = [0, 1, 2, 3, 4, 5, 100, u64::MAX].map(|n| later(n).as_secs());
+    fn fruitless_lookups_back_off() {
+        let pauses = [0, 1, 2, 3, 4, 5, 100, u64::MAX].map(|n| retry_delay(n).as_secs());
         assert_eq!(pauses, [5, 5, 10, 20, 40, 60, 60, 60]);
     }
 
     #[test]
-    fn a_task_says_which_array_it_is_of() {
+    fn a_task_contains_its_array() {
         let doorbell = |name: &str, value: &str| Doorbell {
             environment: [(name.to_owned(), value.to_owned())].into(),
             ..Doorbell::default()

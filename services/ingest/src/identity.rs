@@ -65,13 +65,13 @@ impl IdentityResolver {
 
     /// Returns the identity of a user.
     pub fn person(&self, user: &str) -> Option<UserIdentity> {
-        let looked_up = || self.getent.as_ref().and_then(|getent| getent.get(user));
+        let from_getent = || self.getent.as_ref().and_then(|getent| getent.get(user));
         let commented = || {
             self.comments
                 .as_ref()
                 .and_then(|comments| comments.get(user))
         };
-        self.file.get(user).or_else(looked_up).or_else(commented)
+        self.file.get(user).or_else(from_getent).or_else(commented)
     }
 
     /// Returns the identity of a user, for callers that must distinguish an unknown user from one not looked up yet.
@@ -79,7 +79,7 @@ impl IdentityResolver {
     /// # Errors
     /// [`NotKnown`] if a source that counts has not answered yet.
     pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
-        self.first_who_knows(user, Getent::ask)
+        self.first_match(user, Getent::ask)
     }
 
     /// Like [`IdentityResolver::ask`], without requesting a lookup.
@@ -87,10 +87,10 @@ impl IdentityResolver {
     /// # Errors
     /// As [`IdentityResolver::ask`].
     pub fn peek(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
-        self.first_who_knows(user, Getent::peek)
+        self.first_match(user, Getent::peek)
     }
 
-    fn first_who_knows(
+    fn first_match(
         &self,
         user: &str,
         look_up: impl Fn(&Getent, &str) -> Result<Option<UserIdentity>, NotKnown>,
@@ -121,7 +121,7 @@ impl IdentityResolver {
     }
 
     /// Whether comments of associations are a source.
-    pub const fn wants_comments(&self) -> bool {
+    pub const fn uses_comments(&self) -> bool {
         self.comments.is_some()
     }
 
@@ -144,7 +144,7 @@ impl IdentityResolver {
     }
 
     /// Refreshes the sources until shutdown.
-    pub async fn keep_up(&self, every: Duration, shutdown: CancellationToken) {
+    pub async fn reload_periodically(&self, every: Duration, shutdown: CancellationToken) {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,

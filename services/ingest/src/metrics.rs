@@ -25,10 +25,7 @@ pub fn describe() {
     );
     describe_histogram!("ingest_poll_seconds", Unit::Seconds, "Duration of a poll.");
     describe_gauge!("ingest_poll_rows", "Rows of the last poll.");
-    describe_counter!(
-        "ingest_changed_rows_total",
-        "Changed rows of polls."
-    );
+    describe_counter!("ingest_changed_rows_total", "Changed rows of polls.");
     describe_gauge!("ingest_runs", "Runs in the run store.");
     describe_gauge!(
         "ingest_unproven_jobs",
@@ -117,8 +114,8 @@ pub fn provisional(jobs: usize) {
 
 /// Counts output of Slurm that is unknown or unreadable: `job_state`, `record`, `value`, `row`, `answer`. `look_dropped` counts dropped
 /// read requests.
-pub fn drift(what: &'static str, times: u64) {
-    counter!("ingest_schema_drift_total", "what" => what).increment(times);
+pub fn drift(kind: &'static str, times: u64) {
+    counter!("ingest_schema_drift_total", "what" => kind).increment(times);
 }
 
 fn count(number: usize) -> f64 {

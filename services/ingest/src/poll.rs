@@ -34,7 +34,7 @@ pub struct Poller {
     /// Availability of slurmctld.
     pub slurmctld: Arc<SlurmSource>,
     /// Queue of accounting lookups.
-    pub questions: LookupQueue,
+    pub lookups: LookupQueue,
     /// Publishes the queue snapshot.
     pub queue: queue::QueuePublisher,
     /// Whether the first poll is done.
@@ -57,7 +57,7 @@ enum PollOutcome {
         answer: Duration,
     },
     /// Slurm did not answer; retry after this time.
-    Again(Duration),
+    Retry(Duration),
 }
 
 /// Shortest pause before a requested poll.
@@ -70,7 +70,7 @@ impl Poller {
     /// On shutdown, or if another ingest has taken over.
     pub async fn first(&mut self) -> Result<(), Error> {
         loop {
-            let PollOutcome::Again(pause) = self.poll().await? else {
+            let PollOutcome::Retry(pause) = self.poll().await? else {
                 self.live = true;
                 return Ok(());
             };
@@ -91,23 +91,23 @@ impl Poller {
         let (mut pause, mut at_least) = (interval, MIN_PAUSE);
         let mut before = Duration::ZERO;
         loop {
-            let wanted = async {
+            let requested = async {
                 sleep(at_least).await;
                 self.nudge.notified().await;
             };
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
-                () = wanted => {}
+                () = requested => {}
             }
             let began = Instant::now();
             (pause, at_least) = match self.poll().await {
-                Ok(PollOutcome::Again(pause)) => (pause.max(interval), pause.max(interval)),
+                Ok(PollOutcome::Retry(pause)) => (pause.max(interval), pause.max(interval)),
                 // The time that publishing took says nothing about Slurm.
                 Ok(PollOutcome::Done { answer }) => {
                     // One slow answer proves no load: squeue waits ten seconds for a controller that fails over to its backup (22.05).
                     let usual = answer.min(std::mem::replace(&mut before, answer));
-                    let polite = politeness(usual, self.hooks.ring_well(), &config)
+                    let polite = poll_delay(usual, self.hooks.ring_well(), &config)
                         .max(self.slurm.min_poll_interval(answer));
                     let pause = interval.saturating_sub(began.elapsed()).max(polite);
                     (pause, polite.max(MIN_PAUSE))
@@ -123,12 +123,12 @@ impl Poller {
         self.collector.check_state().await?;
         // Many of its facts would have to be stored before publication.
         if self.collector.is_stuck().await? {
-            return Ok(PollOutcome::Again(self.collector.config.poll_interval));
+            return Ok(PollOutcome::Retry(self.collector.config.poll_interval));
         }
         let began = Instant::now();
         let listing = match unless_stopped(&self.shutdown, self.slurm.list_queue()).await? {
             Ok(listing) => listing,
-            Err(error) => return self.away(&error).await.map(PollOutcome::Again),
+            Err(error) => return self.unavailable(&error).await.map(PollOutcome::Retry),
         };
         let answer = began.elapsed();
         let number = self.collector.core().await.meta.poll + 1;
@@ -136,8 +136,8 @@ impl Poller {
             // An empty answer with status 0 proves nothing, unless a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
-                Ok(_) => return Ok(PollOutcome::Again(self.collector.config.poll_interval)),
-                Err(error) => return self.away(&error).await.map(PollOutcome::Again),
+                Ok(_) => return Ok(PollOutcome::Retry(self.collector.config.poll_interval)),
+                Err(error) => return self.unavailable(&error).await.map(PollOutcome::Retry),
             }
         }
         self.slurmctld.up(RequestCost::Heavy).await?;
@@ -160,14 +160,14 @@ impl Poller {
         drop(rows);
         let queue = Queue::from(listing);
         if let Some(pause) = self.read(&cause, changed).await? {
-            return Ok(PollOutcome::Again(pause));
+            return Ok(PollOutcome::Retry(pause));
         }
         // Also after an unreadable line: the read by id shows whose it was.
-        if let Some(pause) = self.look_for(&cause, &missing).await? {
-            return Ok(PollOutcome::Again(pause));
+        if let Some(pause) = self.resolve_missing(&cause, &missing).await? {
+            return Ok(PollOutcome::Retry(pause));
         }
         if let Some(pause) = self.settle(&cause, arrays).await? {
-            return Ok(PollOutcome::Again(pause));
+            return Ok(PollOutcome::Retry(pause));
         }
         self.collector.record_poll(number, began.into_std()).await;
         self.collector.republished_message(number).await?;
@@ -197,16 +197,16 @@ impl Poller {
     }
 
     /// Reports slurmctld as unavailable. Returns how long to wait before the next poll.
-    async fn away(&self, error: &slurm_client::Error) -> Result<Duration, Error> {
+    async fn unavailable(&self, error: &slurm_client::Error) -> Result<Duration, Error> {
         self.slurmctld.down(RequestCost::Heavy, error).await
     }
 }
 
 /// Returns the pause after an answer. A slow answer means a busy controller: polls use at most a tenth of its time, and a twentieth while
 /// hooks report nearly everything.
-fn politeness(answer: Duration, hooks_ring: bool, config: &Config) -> Duration {
+fn poll_delay(answer: Duration, hooks_active: bool, config: &Config) -> Duration {
     let longest = config.max_poll_interval.max(config.poll_interval);
-    let answers = if hooks_ring { 19 } else { 9 };
+    let answers = if hooks_active { 19 } else { 9 };
     answer.saturating_mul(answers).min(longest)
 }
 
@@ -215,10 +215,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_answers_and_ringing_hooks_make_sweeps_rare() {
+    fn slow_answers_and_active_hooks_make_polls_rare() {
         let config = Config::default();
-        let seconds = |answer, hooks_ring| {
-            politeness(Duration::from_millis(answer), hooks_ring, &config).as_secs_f64()
+        let seconds = |answer, hooks_active| {
+            poll_delay(Duration::from_millis(answer), hooks_active, &config).as_secs_f64()
         };
         assert!((seconds(100, false) - 0.9).abs() < 1e-9);
         assert!((seconds(2_000, false) - 18.0).abs() < 1e-9);

@@ -59,7 +59,7 @@ impl Service for IngestService {
         let client: slurm_client::Config = context.section("slurm")?;
         let long = client.command_timeout.max(MIN_LONG_TIMEOUT);
         let slurm = Slurm::new(client);
-        let patient = slurm.with_timeout(long);
+        let long_timeout_slurm = slurm.with_timeout(long);
         let identity_file = context
             .mesh
             .identity_map
@@ -83,7 +83,7 @@ impl Service for IngestService {
             conditions,
             config: Arc::new(config),
             slurm,
-            patient,
+            long_timeout_slurm,
             identities,
             bus,
         };
@@ -119,7 +119,7 @@ struct Ingest {
     config: Arc<Config>,
     slurm: Slurm,
     /// Client for long answers.
-    patient: Slurm,
+    long_timeout_slurm: Slurm,
     identities: Arc<IdentityResolver>,
     bus: Bus,
 }
@@ -181,8 +181,8 @@ impl Ingest {
         let slurmctld = SlurmSource::new("slurmctld", collector.clone(), Some(answers));
         let slurmctld = Arc::new(slurmctld.await);
         let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None).await);
-        let (rings, ring_receiver) = mpsc::channel(CHANNEL_CAPACITY);
-        let (questions, question_receiver) = LookupQueue::new();
+        let (requests, ring_receiver) = mpsc::channel(CHANNEL_CAPACITY);
+        let (lookups, question_receiver) = LookupQueue::new();
         let (hooks, nudge) = (Arc::new(HookHealth::default()), Arc::new(Notify::new()));
         let queue =
             queue::QueuePublisher::take_over(&self.bus, &collector.cluster, &shutdown).await?;
@@ -190,7 +190,7 @@ impl Ingest {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld: Arc::clone(&slurmctld),
-            questions: questions.clone(),
+            lookups: lookups.clone(),
             queue,
             live: false,
             asked: 0,
@@ -198,36 +198,36 @@ impl Ingest {
             nudge: Arc::clone(&nudge),
             shutdown: shutdown.clone(),
         };
-        let turns = Arc::new(AccountingRateLimit::default());
+        let rate_limit = Arc::new(AccountingRateLimit::default());
         let settler = UsageReconciler {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
-            turns: Arc::clone(&turns),
+            rate_limit: Arc::clone(&rate_limit),
             shutdown: shutdown.clone(),
         };
         let resolver = AccountingResolver {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
-            turns: Arc::clone(&turns),
-            looks: rings.clone(),
+            rate_limit: Arc::clone(&rate_limit),
+            job_reads: requests.clone(),
             shutdown: shutdown.clone(),
         };
         let reader = JobReader {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld,
-            questions: questions.clone(),
+            lookups: lookups.clone(),
             unknown_jobs: UnknownJobLimiter::new(self.config.unknown_jobs_per_minute),
             hooks,
             nudge,
             shutdown: shutdown.clone(),
         };
         let users = AccessWatcher {
-            slurm: self.patient.clone(),
+            slurm: self.long_timeout_slurm.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
-            turns: Arc::clone(&turns),
+            rate_limit: Arc::clone(&rate_limit),
             bus: self.bus.clone(),
             cluster: collector.cluster.clone(),
             config: Arc::clone(&self.config),
@@ -243,17 +243,17 @@ impl Ingest {
             shutdown.clone(),
         );
         let catch_up = CatchUp {
-            slurm: self.patient.clone(),
+            slurm: self.long_timeout_slurm.clone(),
             collector: collector.clone(),
             slurmdbd,
-            questions,
+            lookups,
             shutdown: shutdown.clone(),
         };
         let arrays = ArrayReconciler {
-            slurm: self.patient.clone(),
+            slurm: self.long_timeout_slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&catch_up.slurmdbd),
-            turns,
+            rate_limit,
             shutdown: shutdown.clone(),
         };
         let gap_filler = GapFiller {
@@ -281,7 +281,7 @@ impl Ingest {
                 .await?)
         });
         let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
-        let doorbells = Doorbells::new(collector.cluster.clone(), rings, logins);
+        let doorbells = Doorbells::new(collector.cluster.clone(), requests, logins);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             Ok(bus
@@ -297,7 +297,7 @@ impl Ingest {
         let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());
         let every = self.config.identity_reload_interval;
         tasks.spawn(async move {
-            identities.keep_up(every, stop).await;
+            identities.reload_periodically(every, stop).await;
             Ok(())
         });
         let mut result = Ok(());

@@ -113,7 +113,7 @@ impl SlurmSource {
             down_seconds = (now - since).num_seconds(),
             "source available again"
         );
-        let what = CaptureEvent {
+        let event = CaptureEvent {
             source: self.name.to_owned(),
             message: format!("{} is available again", self.name),
             from: Some(timestamp(since)),
@@ -121,7 +121,7 @@ impl SlurmSource {
             ..CaptureEvent::default()
         };
         self.collector
-            .capture(EventType::CaptureSourceUp, what)
+            .capture(EventType::CaptureSourceUp, event)
             .await
     }
 
@@ -146,14 +146,14 @@ impl SlurmSource {
         }
         if first {
             tracing::warn!(source = self.name, reason, "source unavailable, retrying");
-            let what = CaptureEvent {
+            let event = CaptureEvent {
                 source: self.name.to_owned(),
                 message: reason,
                 from: Some(timestamp(now)),
                 ..CaptureEvent::default()
             };
             self.collector
-                .capture(EventType::CaptureSourceDown, what)
+                .capture(EventType::CaptureSourceDown, event)
                 .await?;
         }
         Ok(backoff(failures))
@@ -166,9 +166,9 @@ impl SlurmSource {
 /// On shutdown.
 pub async fn unless_stopped<T>(
     shutdown: &CancellationToken,
-    question: impl Future<Output = T>,
+    lookup: impl Future<Output = T>,
 ) -> Result<T, Error> {
-    let answer = shutdown.run_until_cancelled(question).await;
+    let answer = shutdown.run_until_cancelled(lookup).await;
     answer.ok_or(Error::Stopped)
 }
 
@@ -210,10 +210,10 @@ mod tests {
     fn pauses_grow_and_end_at_the_longest() {
         for failures in 0..40 {
             let pause = backoff(failures);
-            let most = Duration::from_millis(500)
+            let max = Duration::from_millis(500)
                 .saturating_mul(1 << failures.min(7))
                 .min(MAX_PAUSE);
-            assert!(pause >= most / 2 && pause <= most, "{failures}: {pause:?}");
+            assert!(pause >= max / 2 && pause <= max, "{failures}: {pause:?}");
         }
     }
 }

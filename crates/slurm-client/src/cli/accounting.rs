@@ -86,7 +86,11 @@ impl Cli {
         arguments.extend(which);
         let output = self.runner.run("sacct", &arguments).await?;
         let (records, unread) = read(&output, &separator).ok_or_else(|| {
-            malformed("sacct", "the answer does not have the requested columns", &output)
+            malformed(
+                "sacct",
+                "the answer does not have the requested columns",
+                &output,
+            )
         })?;
         self.drifts.unread("sacct", &unread);
         // The response is structured as only sacct's can be. A row without an id belongs to no job and must not block the others.

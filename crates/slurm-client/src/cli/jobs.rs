@@ -32,7 +32,7 @@ impl Cli {
         self.jobs_with_retry(ids, 0).await
     }
 
-    async fn jobs_with_retry(&self, ids: &[JobId], again: usize) -> Result<JobLookup, Error> {
+    async fn jobs_with_retry(&self, ids: &[JobId], max_retries: usize) -> Result<JobLookup, Error> {
         let ids: BTreeSet<JobId> = ids.iter().copied().collect();
         let mut answer = JobLookup::default();
         if ids.is_empty() {
@@ -44,11 +44,11 @@ impl Cli {
             return Ok(answer);
         }
         let (texts, output) = self.list(&ids).await?;
-        let (wanted, drifts) = (ids.clone(), self.drifts.clone());
-        let text = in_background(move || listed(&output, &texts, &wanted, &drifts)).await?;
+        let (requested, drifts) = (ids.clone(), self.drifts.clone());
+        let text = in_background(move || listed(&output, &texts, &requested, &drifts)).await?;
         let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text);
-        let later = rest.split_off(rest.len().min(again));
-        for id in later {
+        let retried = rest.split_off(rest.len().min(max_retries));
+        for id in retried {
             match unclear.remove(&id) {
                 Some(problem) => answer.unclear.push((id, problem)),
                 None => answer.unlisted.push(id),
@@ -189,7 +189,11 @@ impl Cli {
 }
 
 fn odd_columns(text: &str) -> Error {
-    malformed("squeue", "the answer does not have the requested columns", text)
+    malformed(
+        "squeue",
+        "the answer does not have the requested columns",
+        text,
+    )
 }
 
 fn io_error(command: &'static str) -> impl Fn(io::Error) -> Error {

@@ -125,16 +125,16 @@ mod tests {
         log.clone().unread("squeue", &rows("bob", 3));
         log.unread("sacct", &rows("bob", 1));
         let taken = log.next().await;
-        let shown: Vec<_> = taken
+        let printed: Vec<_> = taken
             .iter()
             .map(|drift| (drift.source, drift.count, drift.example.as_str()))
             .collect();
-        assert_eq!(shown, [("slurmctld", 5, "x|0"), ("slurmdbd", 1, "x")]);
+        assert_eq!(printed, [("slurmctld", 5, "x|0"), ("slurmdbd", 1, "x")]);
         assert_eq!(log.take(), []);
     }
 
     #[test]
-    fn what_is_not_taken_is_bounded() {
+    fn unread_lines_are_limited() {
         let log = DriftLog::default();
         log.note((0..1_000).map(|n| Drift::new("row", "slurmctld", n.to_string())));
         assert_eq!(log.take().len(), MAX_FORMS);

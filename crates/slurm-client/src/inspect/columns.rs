@@ -27,7 +27,7 @@ pub(super) struct Ambiguous {
 
 /// Splits rows below the names of their columns.
 pub(super) fn cut(header: &str, rows: &[&str]) -> Result<Vec<Vec<String>>, Ambiguous> {
-    let names = words(header);
+    let names = tokens(header);
     let name = |at: usize| header[names[at].0..names[at].1].to_owned();
     if names.len() > 1 && header.split(' ').all(|name| !name.is_empty()) {
         return single_spaces(names.len(), rows).ok_or_else(|| Ambiguous {
@@ -64,7 +64,7 @@ pub(super) fn cut(header: &str, rows: &[&str]) -> Result<Vec<Vec<String>>, Ambig
 
 /// Splits rows below a ruler (`------- ---`), whose dashes show every width.
 pub(super) fn ruled(ruler: &str, line: &str) -> Vec<String> {
-    let columns = words(ruler);
+    let columns = tokens(ruler);
     let last = columns.len().saturating_sub(1);
     let cells = columns.iter().enumerate().map(|(at, (start, end))| {
         let end = if at == last { usize::MAX } else { *end };
@@ -83,12 +83,12 @@ fn single_spaces(columns: usize, rows: &[&str]) -> Option<Vec<Vec<String>>> {
 }
 
 /// Start and end of each word, in bytes, as Slurm counts when it pads.
-fn words(line: &str) -> Vec<(usize, usize)> {
+fn tokens(line: &str) -> Vec<(usize, usize)> {
     let base = line.as_ptr() as usize;
     line.split_whitespace()
-        .map(|word| {
-            let start = word.as_ptr() as usize - base;
-            (start, start + word.len())
+        .map(|token| {
+            let start = token.as_ptr() as usize - base;
+            (start, start + token.len())
         })
         .collect()
 }
@@ -112,7 +112,7 @@ impl Table<'_> {
     /// Start of the column right of `left`.
     fn boundary(&self, left: usize) -> Option<usize> {
         let (end, start) = (self.names[left].1, self.names[left + 1].0);
-        let uncut: Vec<usize> = (end..=start).filter(|at| self.cuts_no_word(*at)).collect();
+        let uncut: Vec<usize> = (end..=start).filter(|at| self.cuts_no_token(*at)).collect();
         let right_aligned = uncut.contains(&end) && self.is_right_aligned(left);
         let same = |from: usize, to: usize| self.rows.iter().all(|row| is_blank(row, from, to));
         if self.fixed {
@@ -132,7 +132,7 @@ impl Table<'_> {
         }
     }
 
-    fn cuts_no_word(&self, at: usize) -> bool {
+    fn cuts_no_token(&self, at: usize) -> bool {
         let cuts = |row: &&str| !is_blank(row, at - 1, at) && !is_blank(row, at, at + 1);
         !self.rows.iter().any(cuts)
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_cut_in_two_ways_is_refused() {
+    fn ambiguous_columns_are_refused() {
         // squeue -o "%i %j %t" with a name of two words: to which column does "b" belong?
         assert!(cut("JOBID NAME ST", &["510003 a b PD"]).is_err());
         // squeue -O: is "aa0A" one value, or a full column and the next?

@@ -88,7 +88,8 @@ fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
     let mut records = Vec::new();
     for (number, line) in lines {
         let row = parse::queue_columns(line).ok_or_else(|| {
-            let problem = "not the columns that a poll requests from squeue, with a job id in the first";
+            let problem =
+                "not the columns that a poll requests from squeue, with a job id in the first";
             InspectError::new(*number, "", problem)
         })?;
         records.push(record("queue", &row));
@@ -101,8 +102,8 @@ fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
 
 /// `Fri Nov 20 20:35:33 2026`
 fn is_date(line: &str) -> bool {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    words.len() == 5 && words[3].split(':').count() == 3
+    let tokens: Vec<&str> = line.split_whitespace().collect();
+    tokens.len() == 5 && tokens[3].split(':').count() == 3
 }
 
 fn is_ruler(line: &str) -> bool {
@@ -186,8 +187,9 @@ fn queue(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
         let read = match upper.as_str() {
             "JOBID" => {
                 let job: JobRef = value.parse().map_err(|_| {
-                    let problem =
-                        format!("{value:?} is not a job id; expected 123, 123_4, 123_[1-5] or 123+1");
+                    let problem = format!(
+                        "{value:?} is not a job id; expected 123, 123_4, 123_[1-5] or 123+1"
+                    );
                     (name.clone(), problem)
                 })?;
                 json!(job.to_string())
@@ -269,9 +271,8 @@ fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> 
     };
     if !states.iter().all(same) {
         let columns: Vec<usize> = states.iter().map(|at| at + 1).collect();
-        let problem = format!(
-            "columns {columns:?} contain different states; the header line is required"
-        );
+        let problem =
+            format!("columns {columns:?} contain different states; the header line is required");
         return Some(Err(InspectError::new(lines[0].0, "", problem)));
     }
     let mut records = Vec::new();

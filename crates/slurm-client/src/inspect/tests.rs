@@ -175,28 +175,25 @@ fn no_value_is_cut_and_no_line_is_lost() {
 
 #[test]
 fn tables_of_other_commands_are_refused() {
-    for (text, says) in [
+    for (text, expected_text) in [
         (
             "          JOBID PARTITION   PRIORITY       SITE        AGE\n         510004 cpu             2000          0          0\n",
-            "squeue has no column \"SITE\"",
+            "unknown column \"SITE\" for squeue",
         ),
         (
             "         STEPID     NAME PARTITION     USER      TIME NODELIST\n   510001.batch    batch       cpu    alice      0:26 n1\n",
-            "sinfo has no column \"STEPID\"",
+            "unknown column \"STEPID\" for sinfo",
         ),
-        ("JOBID|NAME|NAME\n1|a|b\n", "twice"),
+        ("JOBID|NAME|NAME\n1|a|b\n", "duplicate"),
         ("JOBID NAME ST\n510003 a b PD\n", "squeue -o"),
         (
             "1|FAILED|RUNNING\n2|FAILED|RUNNING\n",
-            "columns [2, 3] hold",
+            "columns [2, 3] contain",
         ),
-        (
-            "User|Def Acct|Admin\nalice|physics|None\n",
-            "header line",
-        ),
+        ("User|Def Acct|Admin\nalice|physics|None\n", "header line"),
     ] {
         let error = inspect(text.as_bytes()).unwrap_err().to_string();
-        assert!(error.contains(says), "{text:?}: {error}");
+        assert!(error.contains(expected_text), "{text:?}: {error}");
     }
 }
 
@@ -219,11 +216,11 @@ fn a_job_in_several_lines_is_the_job_in_one() {
 }
 
 #[test]
-fn what_is_no_answer_says_where_and_why() {
-    for (text, line, says) in [
+fn unusable_answers_are_reported_with_place_and_reason() {
+    for (text, line, expected_text) in [
         ("", 0, "empty"),
         ("\n\n", 0, "empty"),
-        ("{\"jobs\":[\n{\"job_id\":1,", 2, "cut"),
+        ("{\"jobs\":[\n{\"job_id\":1,", 2, "truncated"),
         ("{\"jobs\":[{\"job_id\":1}]}", 0, "job_state"),
         (
             "{\"jobs\":[],\"errors\":[{\"error_number\":1,\"error\":\"Kaputt\"}]}",
@@ -236,11 +233,7 @@ fn what_is_no_answer_says_where_and_why() {
             1,
             "controller_down",
         ),
-        (
-            "JobId=1 JobName=x UserId=a(1) UserId=b(2)\n",
-            1,
-            "its name",
-        ),
+        ("JobId=1 JobName=x UserId=a(1) UserId=b(2)\n", 1, "its name"),
         (
             "JobID|State|ExitCode\n1|FAILED|3:0\n2|FAI\n",
             3,
@@ -251,7 +244,7 @@ fn what_is_no_answer_says_where_and_why() {
     ] {
         let error = inspect(text.as_bytes()).unwrap_err();
         assert!(
-            error.line == line && error.to_string().contains(says),
+            error.line == line && error.to_string().contains(expected_text),
             "{text:?}: {error}"
         );
     }

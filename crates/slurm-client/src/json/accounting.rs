@@ -37,7 +37,7 @@ pub(crate) fn accounting(
     uid: impl Fn(&str) -> Option<u32>,
 ) -> Option<AccountingRecord> {
     let mut fields = Fields::new(value);
-    let words = fields.words("state.current");
+    let strings = fields.strings("state.current");
     let user = fields.first(&["user", "association.user"]);
     let mut row = AccountingRecord {
         job_id: Some(id(&mut fields, "job_id")?),
@@ -51,7 +51,7 @@ pub(crate) fn accounting(
         partition: fields.text("partition"),
         qos: fields.text("qos"),
         wckey: fields.text("wckey.wckey"),
-        state: JobState::from_words(words.iter().map(String::as_str)),
+        state: JobState::from_names(strings.iter().map(String::as_str)),
         reason: fields.text("state.reason"),
         submit: fields.time("time.submission"),
         eligible: fields.time("time.eligible"),
@@ -64,8 +64,8 @@ pub(crate) fn accounting(
         req_tres: fields.tres_list("tres.requested"),
         alloc_tres: fields.tres_list("tres.allocated"),
         priority: fields.number("priority"),
-        flags: flags(&fields.words("flags")),
-        constraints: fields.words("constraints").join(","),
+        flags: flags(&fields.strings("flags")),
+        constraints: fields.strings("constraints").join(","),
         work_dir: fields.raw("working_directory"),
         comment: fields.raw("comment.job"),
         admin_comment: fields.raw("comment.administrator"),
@@ -141,8 +141,8 @@ fn array(fields: &mut Fields) -> Option<ArrayPosition> {
 }
 
 /// The flags by the names that sacct prints.
-fn flags(words: &[String]) -> String {
-    let printed = words.iter().filter_map(|word| match word.as_str() {
+fn flags(strings: &[String]) -> String {
+    let printed = strings.iter().filter_map(|string| match string.as_str() {
         "STARTED_ON_SCHEDULE" => Some("SchedMain"),
         "STARTED_ON_BACKFILL" => Some("SchedBackfill"),
         "STARTED_ON_SUBMIT" => Some("SchedSubmit"),

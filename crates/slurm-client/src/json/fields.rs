@@ -110,20 +110,20 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of words, or one word (22.05); a text with commas is a list as well.
-    pub(crate) fn words(&mut self, path: &str) -> Vec<String> {
+    pub(crate) fn strings(&mut self, path: &str) -> Vec<String> {
         match self.get(path) {
             None => Vec::new(),
             Some(Value::String(text)) => crate::parse::list(text),
             Some(Value::Array(items)) => {
-                let words: Vec<String> = items
+                let strings: Vec<String> = items
                     .iter()
                     .filter_map(Value::as_str)
                     .map(str::to_owned)
                     .collect();
-                if words.len() != items.len() {
+                if strings.len() != items.len() {
                     self.oddities = self.oddities.saturating_add(1);
                 }
-                words
+                strings
             }
             Some(_) => self.odd(Vec::new()),
         }
@@ -192,7 +192,10 @@ impl<'a> Fields<'a> {
         let exit = code.number("return_code");
         self.oddities = self.oddities.saturating_add(code.oddities);
         // Status PENDING has neither; Slurm's commands print 0:0 then.
-        let pending = code.words("status").iter().any(|word| word == "PENDING");
+        let pending = code
+            .strings("status")
+            .iter()
+            .any(|string| string == "PENDING");
         (signal.is_some() || exit.is_some() || pending).then(|| ExitCode {
             exit: exit.unwrap_or(0),
             signal: signal.unwrap_or(0),

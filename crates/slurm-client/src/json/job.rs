@@ -47,13 +47,13 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
 }
 
 /// The job's row of a queue listing.
-pub(crate) fn queue_row(job: &JobRecord, words: &mut StringInterner) -> Option<QueueRow> {
+pub(crate) fn queue_row(job: &JobRecord, strings: &mut StringInterner) -> Option<QueueRow> {
     let limit = match job.time_limit {
         Some(TimeLimit::Minutes(minutes)) => minutes_text(minutes),
         Some(TimeLimit::Unlimited) => "UNLIMITED".to_owned(),
         Some(TimeLimit::PartitionDefault) | None => String::new(),
     };
-    parse::row_of_record(job, &limit, words)
+    parse::row_of_record(job, &limit, strings)
 }
 
 /// Minutes as Slurm prints a time limit: `10:00`, `1-00:00:00`.
@@ -94,8 +94,8 @@ fn identity(job: &mut JobRecord, fields: &mut Fields) {
 }
 
 fn state(job: &mut JobRecord, fields: &mut Fields) {
-    let words = fields.words("job_state");
-    job.state = JobState::from_words(words.iter().map(String::as_str));
+    let strings = fields.strings("job_state");
+    job.state = JobState::from_names(strings.iter().map(String::as_str));
     // As scontrol prints it: the description in place of the keyword, with underscores.
     let description = fields.text("state_description");
     job.reason = match description.is_empty() {
@@ -164,8 +164,8 @@ fn resources(job: &mut JobRecord, fields: &mut Fields) {
     }
     job.min_mem_node_mib = fields.positive("memory_per_node");
     job.min_mem_cpu_mib = fields.positive("memory_per_cpu");
-    let shared = fields.words("shared");
-    job.exclusive = shared.iter().any(|word| word == "none")
+    let shared = fields.strings("shared");
+    job.exclusive = shared.iter().any(|string| string == "none")
         || fields.flag("job_resources.nodes.whole")
         || fields.flag("exclusive");
     job.oversubscribe = match shared.first().map(String::as_str) {
@@ -189,7 +189,7 @@ fn node_allocs(job: &JobRecord, fields: &mut Fields) -> Vec<NodeAlloc> {
     let Some(items) = list.and_then(Value::as_array) else {
         return Vec::new();
     };
-    let gres = fields.words("gres_detail");
+    let gres = fields.strings("gres_detail");
     let mut allocs: Vec<NodeAlloc> = Vec::new();
     let mut last = None;
     for (index, item) in items.iter().enumerate() {
@@ -234,9 +234,11 @@ fn node_allocs(job: &JobRecord, fields: &mut Fields) -> Vec<NodeAlloc> {
 fn cores(node: &Value) -> u32 {
     let allocated = |core: &Value| match core {
         Value::String(status) => status.eq_ignore_ascii_case("allocated"),
-        core => core["status"]
-            .as_array()
-            .is_some_and(|words| words.iter().any(|word| word.as_str() == Some("ALLOCATED"))),
+        core => core["status"].as_array().is_some_and(|strings| {
+            strings
+                .iter()
+                .any(|string| string.as_str() == Some("ALLOCATED"))
+        }),
     };
     let children = |value: &Value| -> Vec<Value> {
         match value {

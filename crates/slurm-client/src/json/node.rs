@@ -10,12 +10,12 @@ use crate::record::NodeRecord;
 pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
     let mut fields = Fields::new(value);
     // 22.05: a word in lower case, with the flags beside it. v0.0.36 has no flags: see `rest`.
-    let mut words = fields.words("state");
-    words.extend(fields.words("state_flags"));
+    let mut strings = fields.strings("state");
+    strings.extend(fields.strings("state_flags"));
     let cpus_total = fields.number("cpus")?;
     let mut node = NodeRecord {
         name: fields.text("name"),
-        state: NodeState::from_words(words.iter().map(String::as_str)),
+        state: NodeState::from_names(strings.iter().map(String::as_str)),
         cpus_total,
         cpus_alloc: fields.number("alloc_cpus").unwrap_or(0),
         cpus_effective: fields.number("effective_cpus").unwrap_or(cpus_total),
@@ -25,9 +25,9 @@ pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
             .number("free_mem")
             .or_else(|| fields.number("free_memory")),
         gres: fields.text("gres"),
-        available_features: fields.words("features"),
-        active_features: fields.words("active_features"),
-        partitions: fields.words("partitions"),
+        available_features: fields.strings("features"),
+        active_features: fields.strings("active_features"),
+        partitions: fields.strings("partitions"),
         reason: fields.text("reason"),
         reason_user: fields.text("reason_set_by_user"),
         reason_time: fields.time("reason_changed_at"),

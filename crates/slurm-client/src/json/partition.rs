@@ -12,11 +12,11 @@ use crate::record::PartitionRecord;
 pub(crate) fn partition(value: &Value) -> Option<PartitionRecord> {
     let mut fields = Fields::new(value);
     let name = fields.text("name");
-    let states = [fields.words("state"), fields.words("partition.state")];
+    let states = [fields.strings("state"), fields.strings("partition.state")];
     let partition = PartitionRecord {
         state: states.into_iter().flatten().next().unwrap_or_default(),
         default: fields
-            .words("flags")
+            .strings("flags")
             .iter()
             .any(|flag| flag.eq_ignore_ascii_case("default")),
         nodes: match fields.has("nodes.configured") {

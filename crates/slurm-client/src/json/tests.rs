@@ -50,7 +50,7 @@ const CHANGING: [(&str, &str); 6] = [
 
 type Compared = Vec<(&'static str, String)>;
 
-fn shown(value: &dyn std::fmt::Debug) -> String {
+fn debug_text(value: &dyn std::fmt::Debug) -> String {
     format!("{value:?}")
 }
 
@@ -59,55 +59,70 @@ fn job_fields(job: &JobRecord) -> Compared {
     vec![
         (
             "array",
-            shown(&(job.array_job_id, &job.array_tasks, job.array_throttle)),
+            debug_text(&(job.array_job_id, &job.array_tasks, job.array_throttle)),
         ),
         (
             "het",
-            shown(&(job.het_job_id, job.het_job_offset, &job.het_job_id_set)),
+            debug_text(&(job.het_job_id, job.het_job_offset, &job.het_job_id_set)),
         ),
         ("name", job.name.clone()),
         (
             "owner",
-            shown(&(&job.user, job.uid, &job.group, job.gid, &job.account)),
+            debug_text(&(&job.user, job.uid, &job.group, job.gid, &job.account)),
         ),
         (
             "place",
-            shown(&(&job.partition, &job.qos, &job.wckey, &job.reservation)),
+            debug_text(&(&job.partition, &job.qos, &job.wckey, &job.reservation)),
         ),
-        ("base", shown(&job.state.base.filter(|_| !hides_base(job)))),
+        (
+            "base",
+            debug_text(&job.state.base.filter(|_| !hides_base(job))),
+        ),
         // 26.05 writes `RaisedSignal:9(Killed)` in text.
         ("reason", job.reason.split(':').next().unwrap().to_owned()),
         ("failed_node", job.failed_node.clone()),
-        ("priority", shown(&(job.priority, job.nice))),
-        ("restarts", shown(&(job.restarts, job.requeue, job.batch))),
-        ("submit", shown(&(job.submit, job.eligible, job.accrue))),
-        ("start", shown(&(job.start, job.end))),
-        ("suspend", shown(&(job.suspend_time, job.pre_suspend_secs))),
-        ("preempt", shown(&job.preempt_time)),
+        ("priority", debug_text(&(job.priority, job.nice))),
+        (
+            "restarts",
+            debug_text(&(job.restarts, job.requeue, job.batch)),
+        ),
+        (
+            "submit",
+            debug_text(&(job.submit, job.eligible, job.accrue)),
+        ),
+        ("start", debug_text(&(job.start, job.end))),
+        (
+            "suspend",
+            debug_text(&(job.suspend_time, job.pre_suspend_secs)),
+        ),
+        ("preempt", debug_text(&job.preempt_time)),
         (
             "limits",
-            shown(&(
+            debug_text(&(
                 job.time_limit.and_then(slurm_types::TimeLimit::minutes),
                 job.deadline,
             )),
         ),
-        ("nodes", shown(&(&job.nodes, &job.batch_host))),
+        ("nodes", debug_text(&(&job.nodes, &job.batch_host))),
         ("alloc_tres", job.alloc_tres.to_string()),
-        ("mem", shown(&(job.min_mem_node_mib, job.min_mem_cpu_mib))),
+        (
+            "mem",
+            debug_text(&(job.min_mem_node_mib, job.min_mem_cpu_mib)),
+        ),
         ("dependency", job.dependency.clone()),
         (
             "asked",
-            shown(&(&job.features, &job.licenses, &job.req_nodes, &job.exc_nodes)),
+            debug_text(&(&job.features, &job.licenses, &job.req_nodes, &job.exc_nodes)),
         ),
         (
             "comments",
-            shown(&(&job.comment, &job.admin_comment, &job.system_comment)),
+            debug_text(&(&job.comment, &job.admin_comment, &job.system_comment)),
         ),
         (
             "paths",
-            shown(&(&job.command, &job.work_dir, &job.stdin, &job.stdout)),
+            debug_text(&(&job.command, &job.work_dir, &job.stdin, &job.stdout)),
         ),
-        ("exit", shown(&job.exit_code)),
+        ("exit", debug_text(&job.exit_code)),
     ]
 }
 
@@ -198,29 +213,29 @@ fn row_fields(row: &AccountingRecord, lost: bool) -> Compared {
     let mut fields = vec![
         (
             "array",
-            shown(&row.array.as_ref().map(|array| {
+            debug_text(&row.array.as_ref().map(|array| {
                 let tasks: Vec<u32> = array.tasks.set().unwrap().iter().collect();
                 (array.array_job_id, tasks)
             })),
         ),
-        ("het", shown(&(row.het_job_id, row.het_job_offset))),
+        ("het", debug_text(&(row.het_job_id, row.het_job_offset))),
         ("name", row.name.clone()),
-        ("owner", shown(&(&row.user, &row.account))),
-        ("place", shown(&(&row.partition, &row.qos))),
+        ("owner", debug_text(&(&row.user, &row.account))),
+        ("place", debug_text(&(&row.partition, &row.qos))),
         ("state", row.state.to_string()),
-        ("cancelled_by", shown(&row.cancelled_by)),
-        ("times", shown(&(row.submit, row.eligible))),
-        ("start", shown(&(row.start, row.end))),
-        ("nodes", shown(&(&row.nodes, row.node_count))),
+        ("cancelled_by", debug_text(&row.cancelled_by)),
+        ("times", debug_text(&(row.submit, row.eligible))),
+        ("start", debug_text(&(row.start, row.end))),
+        ("nodes", debug_text(&(&row.nodes, row.node_count))),
         ("req_tres", row.req_tres.to_string()),
         ("alloc_tres", row.alloc_tres.to_string()),
-        ("priority", shown(&row.priority)),
-        ("time_limit", shown(&row.time_limit)),
+        ("priority", debug_text(&row.priority)),
+        ("time_limit", debug_text(&row.time_limit)),
         ("reason", row.reason.clone()),
-        ("ended", shown(&(row.ended(), row.was_allocated()))),
+        ("ended", debug_text(&(row.ended(), row.was_allocated()))),
     ];
     if !lost {
-        fields.push(("exit", shown(&(row.exit_code, row.derived_exit_code))));
+        fields.push(("exit", debug_text(&(row.exit_code, row.derived_exit_code))));
     }
     fields
 }
@@ -288,26 +303,32 @@ fn node_fields(node: &NodeRecord) -> Compared {
     vec![
         ("name", node.name.clone()),
         ("state", node.state.to_string()),
-        ("cpus", shown(&(node.cpus_total, node.cpus_alloc))),
+        ("cpus", debug_text(&(node.cpus_total, node.cpus_alloc))),
         (
             "memory",
-            shown(&(node.real_memory_mib, node.alloc_memory_mib)),
+            debug_text(&(node.real_memory_mib, node.alloc_memory_mib)),
         ),
-        ("gres", shown(&(&node.gres, node.gpus()))),
+        ("gres", debug_text(&(&node.gres, node.gpus()))),
         (
             "features",
-            shown(&(&node.available_features, &node.active_features)),
+            debug_text(&(&node.available_features, &node.active_features)),
         ),
-        ("partitions", shown(&node.partitions)),
+        ("partitions", debug_text(&node.partitions)),
         (
             "reason",
-            shown(&(&node.reason, &node.reason_user, node.reason_time)),
+            debug_text(&(&node.reason, &node.reason_user, node.reason_time)),
         ),
-        ("boot", shown(&(node.boot_time, node.slurmd_start_time))),
-        ("instance", shown(&(&node.instance_id, &node.instance_type))),
-        ("address", shown(&(&node.addr, &node.hostname))),
-        ("tres", shown(&(&node.cfg_tres, &node.alloc_tres))),
-        ("text", shown(&(&node.comment, &node.extra))),
+        (
+            "boot",
+            debug_text(&(node.boot_time, node.slurmd_start_time)),
+        ),
+        (
+            "instance",
+            debug_text(&(&node.instance_id, &node.instance_type)),
+        ),
+        ("address", debug_text(&(&node.addr, &node.hostname))),
+        ("tres", debug_text(&(&node.cfg_tres, &node.alloc_tres))),
+        ("text", debug_text(&(&node.comment, &node.extra))),
     ]
 }
 

@@ -52,21 +52,21 @@ fn cpu_micros(fields: &mut Fields, mode: &str) -> u64 {
 }
 
 fn step(fields: &mut Fields) -> StepUsage {
-    let most = items(fields, "tres.requested.max");
-    let memory = most.iter().find(|item| item.name == "mem");
+    let max = items(fields, "tres.requested.max");
+    let memory = max.iter().find(|item| item.name == "mem");
     let end = fields.time("time.end");
-    let words = fields.words("state");
+    let strings = fields.strings("state");
     StepUsage {
         id: step_id(fields),
         ended: end.is_some(),
         end,
-        state: JobState::from_words(words.iter().map(String::as_str)).base,
+        state: JobState::from_names(strings.iter().map(String::as_str)).base,
         tasks: fields.number("tasks.count"),
         max_rss_bytes: memory.map(|item| item.amount),
         max_rss_node: memory.map(|item| item.node.clone()).unwrap_or_default(),
         max_rss_task: memory.and_then(|item| item.task),
         total: used(items(fields, "tres.requested.total")),
-        most: used(most),
+        max: used(max),
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
             max_rss_bytes: Some(50_085_888),
             max_rss_node: "n1".to_owned(),
             max_rss_task: Some(1),
-            most: amounts(&[
+            max: amounts(&[
                 ("cpu", 1),
                 ("mem", 50_085_888),
                 ("energy", 0),
@@ -197,6 +197,6 @@ mod tests {
             total: amounts(&[("cpu", 2), ("mem", 100_171_776)]),
         };
         assert_eq!(run.steps[1], step);
-        assert!(run.steps[0].ended && run.steps[0].most.is_empty() && !run.steps[2].ended);
+        assert!(run.steps[0].ended && run.steps[0].max.is_empty() && !run.steps[2].ended);
     }
 }

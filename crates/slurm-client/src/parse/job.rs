@@ -236,10 +236,10 @@ fn user_texts(job: &mut JobRecord, tail: &str, texts: Option<&FreeTexts>) {
             " StdErr=" => job.stderr = value,
             " StdIn=" => job.stdin = value,
             " StdOut=" => {
-                let words = tail[at..]
+                let tokens = tail[at..]
                     .split_once(" Power=")
-                    .map_or(&tail[at..], |(_, words)| words);
-                job.tres_per = pairs(words)
+                    .map_or(&tail[at..], |(_, tokens)| tokens);
+                job.tres_per = pairs(tokens)
                     .into_iter()
                     .filter(|(key, _)| {
                         key.starts_with("Tres")

@@ -6,15 +6,15 @@ pub(crate) fn pairs(text: &str) -> Vec<(&str, &str)> {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     // End of the last value in `text`, to extend it.
     let mut value_start = 0;
-    for (at, word) in words(text) {
-        match word.split_once('=').filter(|(key, _)| is_key(key)) {
+    for (at, token) in tokens(text) {
+        match token.split_once('=').filter(|(key, _)| is_key(key)) {
             Some((key, value)) => {
                 value_start = at + key.len() + 1;
                 pairs.push((key, value));
             }
             None => {
                 if let Some((_, value)) = pairs.last_mut() {
-                    *value = &text[value_start..at + word.len()];
+                    *value = &text[value_start..at + token.len()];
                 }
             }
         }
@@ -22,16 +22,16 @@ pub(crate) fn pairs(text: &str) -> Vec<(&str, &str)> {
     pairs
 }
 
-fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let base = text.as_ptr() as usize;
     text.split_ascii_whitespace()
-        .map(move |word| (word.as_ptr() as usize - base, word))
+        .map(move |token| (token.as_ptr() as usize - base, token))
 }
 
 /// Keys look like `JobId`, `CPUs/Task`, `ReqB:S:C:T`, `JOB_GRES`, `MCS_label`.
-fn is_key(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_uppercase())
-        && word
+fn is_key(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_ascii_uppercase())
+        && token
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"/:_-".contains(&byte))
 }

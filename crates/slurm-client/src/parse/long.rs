@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_shows_what_the_whole_shows(
+        fn a_window_reports_the_same_as_the_whole(
             of_users in prop::collection::vec((text(), text(), text()), 1..30),
             known in prop::collection::vec(any::<bool>(), 30),
             size in 1..2_000_usize,

@@ -62,14 +62,14 @@ pub(crate) struct Rows {
     pub(crate) rows: Vec<QueueRow>,
     /// Lines that could not be parsed.
     pub(crate) unread: Unread,
-    words: StringInterner,
+    strings: StringInterner,
 }
 
 impl Rows {
     /// Parses some lines.
     pub(crate) fn read(&mut self, lines: &str) {
         for line in lines.lines().filter(|line| !line.is_empty()) {
-            match row(line, &mut self.words) {
+            match row(line, &mut self.strings) {
                 Some(row) => self.rows.push(row),
                 None => self.unread.note(line),
             }
@@ -87,13 +87,13 @@ impl StringInterner {
         if let Some(known) = self.0.get(text) {
             return Arc::clone(known);
         }
-        let word: Arc<str> = text.into();
-        self.0.insert(Arc::clone(&word));
-        word
+        let string: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&string));
+        string
     }
 }
 
-fn row(line: &str, words: &mut StringInterner) -> Option<QueueRow> {
+fn row(line: &str, strings: &mut StringInterner) -> Option<QueueRow> {
     let columns: Vec<&str> = line.splitn(COLUMNS, '\x1f').collect();
     let [
         id,
@@ -144,10 +144,10 @@ fn row(line: &str, words: &mut StringInterner) -> Option<QueueRow> {
         submit: UnixTime::parse(submit),
         start,
         priority,
-        partition: words.of(&text(partition)),
-        user: words.of(&text(user)),
+        partition: strings.of(&text(partition)),
+        user: strings.of(&text(user)),
         has_nodes: !nodes.is_empty(),
-        reason: words.of(reason),
+        reason: strings.of(reason),
         digest,
     })
 }
@@ -156,7 +156,7 @@ fn row(line: &str, words: &mut StringInterner) -> Option<QueueRow> {
 pub(crate) fn row_of_record(
     job: &JobRecord,
     limit: &str,
-    words: &mut StringInterner,
+    strings: &mut StringInterner,
 ) -> Option<QueueRow> {
     let job_id = job.job_id?;
     let display = match (job.het_job_id, job.het_job_offset, &job.array_tasks) {
@@ -199,10 +199,10 @@ pub(crate) fn row_of_record(
         submit: job.submit,
         start: job.start,
         priority: job.priority,
-        partition: words.of(&job.partition),
-        user: words.of(&job.user),
+        partition: strings.of(&job.partition),
+        user: strings.of(&job.user),
         has_nodes: !job.nodes.is_empty(),
-        reason: words.of(&reason),
+        reason: strings.of(&reason),
         digest,
     })
 }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matters_changes_the_digest() {
+    fn only_relevant_fields_change_the_digest() {
         let digest = |line: &str| queue(line).0[0].digest;
         let before = digest(PENDING);
         assert_eq!(

@@ -94,25 +94,29 @@ pub(crate) fn submitted(
 
 /// The tasks of `--array` in a command line. Words are not quoted there, so only options before any possible free text count.
 fn ordered(line: &str) -> Option<TaskSet> {
-    let mut words = line.split_ascii_whitespace();
-    if !words.next()?.ends_with("sbatch") {
+    let mut arguments = line.split_ascii_whitespace();
+    if !arguments.next()?.ends_with("sbatch") {
         return None;
     }
-    while let Some(word) = words.next() {
-        let value = match word {
-            "-a" | "--array" => words.next(),
+    while let Some(argument) = arguments.next() {
+        let value = match argument {
+            "-a" | "--array" => arguments.next(),
             "--" | "--wrap" => None,
-            _ if word.starts_with("--wrap=") => None,
-            _ if word.starts_with("--array=") => word.strip_prefix("--array="),
-            _ if word.starts_with("--") && (word.contains('=') || FLAGS.contains(&word)) => {
+            _ if argument.starts_with("--wrap=") => None,
+            _ if argument.starts_with("--array=") => argument.strip_prefix("--array="),
+            _ if argument.starts_with("--")
+                && (argument.contains('=') || FLAGS.contains(&argument)) =>
+            {
                 continue;
             }
-            _ if FLAGS.contains(&word) => continue,
-            _ if word.starts_with("-a") => word.strip_prefix("-a"),
+            _ if FLAGS.contains(&argument) => continue,
+            _ if argument.starts_with("-a") => argument.strip_prefix("-a"),
             // `-n4`; in `-n 4` the value is the next word.
-            _ if word.starts_with('-') && !word.starts_with("--") && word.len() > 2 => continue,
-            _ if word.starts_with('-') => {
-                words.next().filter(|value| !value.starts_with('-'))?;
+            _ if argument.starts_with('-') && !argument.starts_with("--") && argument.len() > 2 => {
+                continue;
+            }
+            _ if argument.starts_with('-') => {
+                arguments.next().filter(|value| !value.starts_with('-'))?;
                 continue;
             }
             _ => None,
@@ -127,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_option_of_a_command_counts_where_its_place_leaves_no_doubt() {
+    fn an_option_of_a_command_is_accepted_where_unambiguous() {
         for (line, expected) in [
             ("sbatch --parsable --array=0-3 --wrap true", Some("0-3")),
             ("sbatch -n 4 -N2 -H -a 1,5-7%2 job.sh", Some("1,5-7")),
@@ -163,14 +167,14 @@ mod tests {
         ];
         let text: String = rows.iter().map(|row| separator.join(row) + "\n").collect();
         let (arrays, unread) = submitted(&text, &separator).unwrap();
-        let shown: Vec<_> = arrays
+        let printed: Vec<_> = arrays
             .iter()
             .map(|array| {
                 let ordered = array.ordered.as_ref().unwrap();
                 [&array.jobs, &array.rest, ordered].map(|set| TaskSet::new(set.iter()).to_string())
             })
             .collect();
-        assert_eq!(shown, [["0-1", "3-4", "0-5"], ["1", "", "0-5"]]);
+        assert_eq!(printed, [["0-1", "3-4", "0-5"], ["1", "", "0-5"]]);
         assert_eq!(unread.count, 1);
     }
 }

@@ -56,7 +56,7 @@ fn a_job_cannot_pass_for_another() {
 }
 
 #[test]
-fn what_26_05_prints_behind_the_name_is_no_part_of_it() {
+fn text_that_26_05_prints_after_the_name_is_not_part_of_it() {
     let jobs = job_capture("26.05", "detailed-het-and-array");
     let found: Vec<_> = jobs
         .iter()
@@ -115,7 +115,7 @@ fn a_command_line_cannot_pass_for_a_job() {
 }
 
 #[test]
-fn a_command_line_that_forges_its_own_job_word_by_word_makes_it_unclear() {
+fn a_command_line_that_forges_fields_of_its_job_makes_it_ambiguous() {
     let forged = record_of_26_05(1, "a", "", "true").replace("PENDING", "COMPLETED");
     let output = record_of_26_05(1, "a", "", &format!("sbatch --wrap \n{forged}"));
     let answer = jobs(&output, &HashMap::from([texts(1, "a", "")]));
@@ -143,7 +143,7 @@ fn many_hostile_jobs_cost_no_more_than_their_text() {
 }
 
 #[test]
-fn without_a_known_name_a_forged_record_is_unclear_not_believed() {
+fn without_a_known_name_a_forged_record_is_ambiguous() {
     let output = record(
         1,
         "x UserId=root(0) GroupId=root(0) JobState=COMPLETED SubmitTime=1",
@@ -165,7 +165,7 @@ fn the_same_id_twice_is_unclear() {
 }
 
 #[test]
-fn what_a_job_holds_per_node_is_read() {
+fn allocations_per_node_are_read() {
     let groups = "JOB_GRES=gpu:a100:4   Nodes=n3 CPU_IDs=0-2 Mem=300 GRES=gpu:a100:2(IDX:0-1)   \
                   Nodes=n[4-5] CPU_IDs=0,7 Mem=100 GRES= MinCPUsNode=1";
     let output = record(1, "a", "")

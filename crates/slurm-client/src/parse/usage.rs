@@ -73,7 +73,7 @@ pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRec
             max_rss_bytes: amount(get("MaxRSS")),
             max_rss_node: text(get("MaxRSSNode")),
             max_rss_task: leading(get("MaxRSSTask")),
-            most: used(get("TRESUsageInMax")),
+            max: used(get("TRESUsageInMax")),
             total: used(get("TRESUsageInTot")),
         });
     }
@@ -188,17 +188,17 @@ mod tests {
         assert_eq!((steps[0].id.as_str(), steps[1].id.as_str()), ("batch", "0"));
         assert_eq!(steps[1].max_rss_bytes, Some(71_139_328));
         assert_eq!(
-            (steps[1].most["cpu"], steps[1].total["mem"]),
+            (steps[1].max["cpu"], steps[1].total["mem"]),
             (1, 142_254_080)
         );
         assert!(steps[0].ended && !runs[1].steps[0].ended);
         assert_eq!(steps[0].state, Some(slurm_types::JobBaseState::Cancelled));
         assert!(steps[0].end < runs[0].record.end);
-        assert!(runs[1].steps[0].most.is_empty());
+        assert!(runs[1].steps[0].max.is_empty());
     }
 
     #[test]
-    fn what_is_no_run_is_noticed() {
+    fn invalid_run_keys_are_detected() {
         let separator = Separator::random();
         let text = answer(
             &separator,

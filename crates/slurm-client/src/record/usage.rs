@@ -48,7 +48,8 @@ pub struct StepUsage {
     /// Index of the task with the largest resident set.
     pub max_rss_task: Option<u32>,
     /// Largest usage by one task, per resource. Empty until the step has reported, and without `JobAcctGatherType`.
-    pub most: TresUsage,
+    #[serde(rename = "most")]
+    pub max: TresUsage,
     /// Sum over tasks of each task's maximum, per resource.
     pub total: TresUsage,
 }

@@ -141,11 +141,11 @@ impl UidCache {
         if user.is_empty() {
             return None;
         }
-        let look_up = || uzers::get_user_by_name(user).map(|user| user.uid());
+        let system_uid = || uzers::get_user_by_name(user).map(|user| user.uid());
         let mut known = self.0.borrow_mut();
         *known
             .entry(user.to_owned())
-            .or_insert_with(|| user.parse().ok().or_else(look_up))
+            .or_insert_with(|| user.parse().ok().or_else(system_uid))
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_asked_for_in_what_an_address_may_hold() {
+    fn ids_are_requested_in_addresses_of_limited_length() {
         let ask = |version| {
             by_id(
                 version,

@@ -145,16 +145,16 @@ impl Rest {
 /// `ping: "UP"` (22.05), `pinged: "UP"` (v0.0.40 to v0.0.44), `responding: true` (v0.0.42 and later).
 fn ping(value: &Value) -> (bool, String) {
     let mut fields = Fields::new(value);
-    let words = [fields.text("ping"), fields.text("pinged")];
-    let up = fields.flag("responding") || words.iter().any(|word| word == "UP");
+    let states = [fields.text("ping"), fields.text("pinged")];
+    let up = fields.flag("responding") || states.iter().any(|state| state == "UP");
     let mode = match fields.text("mode") {
         found if !found.is_empty() => found,
         _ if fields.flag("primary") => "primary".to_owned(),
         _ => "backup".to_owned(),
     };
     let host = fields.text("hostname");
-    let word = if up { "UP" } else { "DOWN" };
-    (up, format!("Slurmctld({mode}) at {host} is {word}"))
+    let state = if up { "UP" } else { "DOWN" };
+    (up, format!("Slurmctld({mode}) at {host} is {state}"))
 }
 
 /// A value as `scontrol show config` would print it.

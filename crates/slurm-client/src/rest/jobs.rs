@@ -42,8 +42,8 @@ impl Rest {
                 .ok_or_else(|| nothing(JOBS))?;
             self.check_age(JOBS, before, &envelope)?;
             let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text(records, &self.drifts));
-            let later = rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS));
-            for id in later {
+            let remaining = rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS));
+            for id in remaining {
                 match unclear.remove(&id) {
                     Some(problem) => answer.unclear.push((id, problem)),
                     None => answer.unlisted.push(id),
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn the_list_is_asked_for_when_it_is_cheaper_or_sooner() {
-        let most =
+        let max_jobs =
             |queue, per_second| max_single_lookups(queue, NonZeroU32::new(per_second).unwrap());
-        assert_eq!(most(0, 20), 16);
-        assert_eq!(most(500, 20), 16);
+        assert_eq!(max_jobs(0, 20), 16);
+        assert_eq!(max_jobs(500, 20), 16);
         // 1,250 would be cheaper for Slurm, but take a minute at 20 a second; the list of 10,000 takes six seconds.
-        assert_eq!(most(10_000, 20), 125);
-        assert_eq!(most(10_000, 1_000), 1_250);
+        assert_eq!(max_jobs(10_000, 20), 125);
+        assert_eq!(max_jobs(10_000, 1_000), 1_250);
     }
 }

@@ -53,9 +53,9 @@ impl Rest {
         };
         for since in [since.filter(|_| last.is_some()), None] {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
-            let mut words = StringInterner::default();
+            let mut strings = StringInterner::default();
             // Each record becomes a row at once: the records of a long queue are not held.
-            let read = or_keys(move |job| json::queue_row(&json::job(job).ok()?, &mut words));
+            let read = or_keys(move |job| json::queue_row(&json::job(job).ok()?, &mut strings));
             let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
                 .await?;

@@ -88,7 +88,7 @@ fn sorted(
     with_token: bool,
 ) -> Error {
     let by_number = document.has_error(AUTHENTICATION);
-    match Error::from_words(
+    match Error::from_output(
         command,
         i32::from(status),
         &message,
@@ -109,7 +109,9 @@ fn sorted(
             if family == Family::Controller && message.contains("Unspecified error") =>
         {
             let hint = match with_token {
-                true => "; or slurmctld refused the token, which Slurm 22.05 reports in the same way",
+                true => {
+                    "; or slurmctld refused the token, which Slurm 22.05 reports in the same way"
+                }
                 false => "",
             };
             Error::ControllerDown {

@@ -73,8 +73,8 @@ fn noted(slurm: &Slurm) -> Vec<String> {
             assert!(!text.contains(name), "{text}");
         }
     }
-    let shown = |drift: &Drift| format!("{} {} {}", drift.what, drift.source, drift.example);
-    drifts.iter().map(shown).collect()
+    let summary = |drift: &Drift| format!("{} {} {}", drift.what, drift.source, drift.example);
+    drifts.iter().map(summary).collect()
 }
 
 #[tokio::test]

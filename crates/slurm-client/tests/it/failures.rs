@@ -38,7 +38,7 @@ fn impatient(dir: &Path) -> Slurm {
 }
 
 #[tokio::test]
-async fn missing_commands_say_what_to_install() {
+async fn missing_commands_are_reported_with_the_package() {
     let dir = tempfile::tempdir().unwrap();
     let error = slurm(dir.path()).list_queue().await.unwrap_err();
     assert!(
@@ -133,7 +133,7 @@ async fn answers_that_are_cut_or_foreign_are_errors() {
 }
 
 #[tokio::test]
-async fn an_empty_list_of_nodes_is_doubted() {
+async fn an_empty_list_of_nodes_is_not_trusted() {
     let dir = tempfile::tempdir().unwrap();
     command(dir.path(), "scontrol", "exit 0");
     let error = slurm(dir.path()).nodes().await.unwrap_err();
@@ -175,7 +175,7 @@ async fn accounting_that_fails_with_status_0_is_unknown() {
 }
 
 #[tokio::test]
-async fn an_answer_without_the_job_is_no_proof_that_it_is_gone() {
+async fn an_answer_without_the_job_does_not_prove_its_purge() {
     let id = slurm_types::JobId::new(7).unwrap();
     for script in [
         "exit 0",

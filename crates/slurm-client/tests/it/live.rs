@@ -63,7 +63,7 @@ async fn day(cluster: &Cluster, slurm: &Slurm, before: UnixTime) -> [JobId; 6] {
 async fn a_day_in_a_cluster_is_read_truly() {
     let cluster = Cluster::up(22_100);
     let slurm = cluster.slurm();
-    what_it_is(&slurm, true).await;
+    version_and_cluster(&slurm, true).await;
     let before = slurm.list_queue().await.unwrap().started_at;
     // Runs long enough to be measured.
     let burnt = cluster.submit(
@@ -74,8 +74,8 @@ async fn a_day_in_a_cluster_is_read_truly() {
     let jobs = day(&cluster, &slurm, before).await;
     let ids = [&jobs[..], &[burnt]].concat();
     crate::live_rest::same_by_rest(&cluster, &slurm, &ids).await;
-    accounting_and_munge_away(&cluster, &slurm, jobs[0]).await;
-    controller_away(&cluster, &slurm).await;
+    accounting_and_munge_down(&cluster, &slurm, jobs[0]).await;
+    controller_down(&cluster, &slurm).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn a_day_in_a_cluster_is_read_truly_over_rest() {
     let (rest, commands) = (cluster.rest(cluster.socket()), cluster.slurm());
     // API versions before v0.0.45 do not report the default partition.
     let version = rest.version().await.unwrap();
-    what_it_is(&rest, !version.starts_with("24.11")).await;
+    version_and_cluster(&rest, !version.starts_with("24.11")).await;
     let before = rest.list_queue().await.unwrap().started_at;
     let [failed, hostile, ..] = day(&cluster, &rest, before).await;
 
@@ -118,7 +118,7 @@ async fn a_day_in_a_cluster_is_read_truly_over_rest() {
     .await;
 }
 
-async fn what_it_is(slurm: &Slurm, default_is_found: bool) {
+async fn version_and_cluster(slurm: &Slurm, default_is_found: bool) {
     assert!(slurm.ping().await.unwrap().up);
     let version = slurm.version().await.unwrap();
     assert!(version.split('.').count() >= 3, "{version}");
@@ -391,7 +391,7 @@ async fn drained_node(cluster: &Cluster, slurm: &Slurm) {
 }
 
 /// The error reveals which daemon is unavailable.
-async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobId) {
+async fn accounting_and_munge_down(cluster: &Cluster, slurm: &Slurm, known: JobId) {
     cluster.control("stop", "slurmdbd");
     let error = slurm
         .accounting(&AccountingQuery::Jobs(vec![known]))
@@ -414,7 +414,7 @@ async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobI
 }
 
 /// An unavailable controller is a distinct error, never an empty response.
-async fn controller_away(cluster: &Cluster, slurm: &Slurm) {
+async fn controller_down(cluster: &Cluster, slurm: &Slurm) {
     cluster.control("kill", "slurmctld");
     let mut config = cluster.config();
     config.command_timeout = std::time::Duration::from_secs(3);

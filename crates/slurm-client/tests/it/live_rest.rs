@@ -111,8 +111,8 @@ async fn same_access(cluster: &Cluster, cli: &Slurm, rest: &Slurm) {
         "modify user dave where account=lab set Fairshare=parent".to_owned(),
         "modify user lin set adminlevel=Operator".to_owned(),
     ] {
-        let words = change.split_ascii_whitespace();
-        let command: Vec<&str> = ["sacctmgr", "-i", "-Q"].into_iter().chain(words).collect();
+        let parts = change.split_ascii_whitespace();
+        let command: Vec<&str> = ["sacctmgr", "-i", "-Q"].into_iter().chain(parts).collect();
         cluster.run_as("root", &command);
     }
     eventually("the same access", async || {

@@ -38,7 +38,7 @@ async fn kind(reply: Make) -> String {
 }
 
 #[tokio::test]
-async fn bad_answers_are_told_apart_and_never_mean_that_a_job_is_gone() {
+async fn bad_answers_are_classified_and_never_prove_a_purge() {
     let cases: [(Make, &str); 12] = [
         (|| text(401, "Authentication failure"), "denied"),
         (|| text(403, ""), "denied"),
@@ -86,7 +86,7 @@ async fn bad_answers_are_told_apart_and_never_mean_that_a_job_is_gone() {
 }
 
 #[tokio::test]
-async fn only_slurms_own_number_says_that_a_job_is_unknown() {
+async fn only_slurms_error_number_means_an_unknown_job() {
     for (release, status) in [
         ("22.05/rest/v0.0.38", 500),
         ("22.05/rest/v0.0.36", 500),

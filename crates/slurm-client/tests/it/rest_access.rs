@@ -47,7 +47,7 @@ fn changed(
 }
 
 #[tokio::test]
-async fn everybody_is_read_with_what_they_have() {
+async fn access_of_every_user_is_read() {
     let access = found(whole("associations.json"), whole("users.json"))
         .await
         .unwrap();
@@ -68,7 +68,7 @@ async fn everybody_is_read_with_what_they_have() {
 }
 
 #[tokio::test]
-async fn an_answer_that_may_leave_somebody_out_is_an_error() {
+async fn an_answer_that_may_be_incomplete_is_an_error() {
     let kind = async |answer: Result<AccessRecords, Error>| match answer {
         Ok(_) => "believed",
         Err(error) => error.kind(),
@@ -131,7 +131,7 @@ async fn an_answer_that_may_leave_somebody_out_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_tell_limits_is_not_asked() {
+async fn a_server_that_reports_no_limits_is_not_queried() {
     for paths in [
         r#"{"paths":{"/slurm/v0.0.42/jobs/":{}}}"#,
         r#"{"paths":{"/slurmdb/v0.0.37/associations":{},"/slurmdb/v0.0.37/users":{}}}"#,

@@ -71,7 +71,7 @@ pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answ
         }
         let head = String::from_utf8_lossy(&head).to_lowercase();
         seen.0.lock().unwrap().push(head.clone());
-        let (status, body, kept) = match answer(&head) {
+        let (status, body, keep_alive) = match answer(&head) {
             Reply::Status(status, body) => (status, body, None),
             Reply::Cut(body) | Reply::Hang(body) if body.is_empty() => return,
             Reply::Cut(body) => (200, body, Some(false)),
@@ -81,7 +81,7 @@ pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answ
             "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        let sent = if kept.is_some() {
+        let sent = if keep_alive.is_some() {
             body.len() / 2
         } else {
             body.len()
@@ -90,7 +90,7 @@ pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answ
         if stream.write_all(&message).await.is_err() {
             return;
         }
-        match kept {
+        match keep_alive {
             None => {}
             Some(false) => return,
             Some(true) => std::future::pending().await,

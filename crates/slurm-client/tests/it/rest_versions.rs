@@ -65,7 +65,7 @@ async fn every_release_is_asked_in_its_newest_version() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_version_is_asked_anew_what_it_serves() {
+async fn a_server_of_another_version_is_asked_again_for_its_paths() {
     let dir = tempfile::tempdir().unwrap();
     let upgraded = Arc::new(Mutex::new(false));
     let now = Arc::clone(&upgraded);
@@ -97,7 +97,7 @@ async fn a_server_of_another_version_is_asked_anew_what_it_serves() {
 }
 
 #[tokio::test]
-async fn a_server_without_our_versions_says_what_it_serves() {
+async fn a_server_without_our_versions_is_reported_with_its_versions() {
     let dir = tempfile::tempdir().unwrap();
     let (slurm, ..) = server(dir.path(), |_| {
         text(
@@ -111,7 +111,7 @@ async fn a_server_without_our_versions_says_what_it_serves() {
 }
 
 #[tokio::test]
-async fn states_of_nodes_without_flags_are_not_believed() {
+async fn node_states_without_flags_are_not_trusted() {
     let dir = tempfile::tempdir().unwrap();
     let (slurm, ..) = server(dir.path(), |head| match path(head) {
         "/openapi.json" => text(200, r#"{"paths":{"/slurm/v0.0.36/nodes":{}}}"#),

@@ -104,7 +104,7 @@ fn a_queue_moving_on_stays_in_its_class() {
 }
 
 #[test]
-fn new_details_and_new_words_are_survived() {
+fn unknown_details_and_keywords_are_accepted() {
     assert_eq!(
         Reason::lookup("ReqNodeNotAvail, because of something new").class(),
         ReasonClass::NodeUnavailable

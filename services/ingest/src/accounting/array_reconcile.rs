@@ -30,7 +30,7 @@ pub struct ArrayReconciler {
     /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
     /// Rate limit of accounting requests.
-    pub turns: Arc<AccountingRateLimit>,
+    pub rate_limit: Arc<AccountingRateLimit>,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
@@ -73,7 +73,7 @@ impl ArrayReconciler {
         }
         let ids: Vec<JobId> = ids.into_iter().collect();
         let ask = async {
-            let _turn = self.turns.next().await;
+            let _permit = self.rate_limit.next().await;
             self.slurm.submitted(&ids).await
         };
         match unless_stopped(&self.shutdown, ask).await? {

@@ -23,11 +23,11 @@ pub struct BatchStepEnds<'a> {
     /// Holds the run store.
     pub collector: &'a Collector,
     /// Rate limit of accounting requests; `None` for callers that are not limited.
-    pub turns: Option<&'a AccountingRateLimit>,
+    pub rate_limit: Option<&'a AccountingRateLimit>,
     /// Signals shutdown.
     pub shutdown: &'a CancellationToken,
     /// Also completes ends that were already published, to republish them.
-    pub again: bool,
+    pub republish: bool,
 }
 
 impl BatchStepEnds<'_> {
@@ -46,7 +46,7 @@ impl BatchStepEnds<'_> {
             let core = self.collector.core().await;
             let is_published = |run: &Observation| {
                 let known = core.run_store.get(&run_of(&core.run_store, run));
-                !self.again && known.is_some_and(|known| known.over())
+                !self.republish && known.is_some_and(|known| known.over())
             };
             runs.into_iter().partition(|run| {
                 run.requeued && run.base.is_none() && run.allocated && !is_published(run)
@@ -59,8 +59,8 @@ impl BatchStepEnds<'_> {
         }
         let jobs: Vec<JobRef> = jobs.into_iter().collect();
         let ask = async {
-            let _turn = match self.turns {
-                Some(turns) => Some(turns.next().await),
+            let _permit = match self.rate_limit {
+                Some(rate_limit) => Some(rate_limit.next().await),
                 None => None,
             };
             self.slurm.usage(&jobs).await
@@ -72,10 +72,10 @@ impl BatchStepEnds<'_> {
         };
         let steps = usages(&self.collector.cluster, &records);
         for run in unconfirmed {
-            let shown = steps.iter().map(|settled| &settled.observation);
-            let own = shown
-                .filter(|shown| shown.run == run.run)
-                .find_map(|shown| shown.own_end);
+            let observations = steps.iter().map(|settled| &settled.observation);
+            let own = observations
+                .filter(|observations| observations.run == run.run)
+                .find_map(|observations| observations.own_end);
             let end =
                 own.and_then(|own| reported.iter().find(|end| own.is_confirmed_by(&run, end)));
             match (own, end) {

@@ -48,7 +48,7 @@ pub struct CatchUp {
     /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
     /// Queue of accounting lookups.
-    pub questions: LookupQueue,
+    pub lookups: LookupQueue,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
@@ -129,7 +129,7 @@ impl CatchUp {
                 "jobs that started and ended in this time and that slurmctld has purged",
             )
         };
-        let what = CaptureEvent {
+        let event = CaptureEvent {
             source: "slurmdbd".to_owned(),
             message: message.to_owned(),
             from: DateTime::from_timestamp(backlog.from, 0).map(timestamp),
@@ -140,7 +140,7 @@ impl CatchUp {
         // The next write stores this together with the event.
         self.collector.record_caught_up(&backlog, None).await;
         self.collector
-            .capture(EventType::CaptureCaughtUp, what)
+            .capture(EventType::CaptureCaughtUp, event)
             .await
     }
 
@@ -155,7 +155,7 @@ impl CatchUp {
                 return Ok(None);
             };
             for job_id in provisional(&part.rows) {
-                self.questions.ask(job_id).await;
+                self.lookups.ask(job_id).await;
             }
             let mut rows = resized;
             rows.extend(part.rows);
@@ -214,7 +214,7 @@ impl CatchUp {
         start: i64,
         stride: &mut WindowSize,
     ) -> Result<Option<BacklogPart>, Error> {
-        let (mut failures, mut away) = (0, false);
+        let (mut failures, mut unavailable) = (0, false);
         loop {
             let now = self.collector.clock().await;
             if start > now {
@@ -228,7 +228,7 @@ impl CatchUp {
             };
             let pause = match unless_stopped(&self.shutdown, self.slurm.accounting(&window)).await?
             {
-                Ok(_) if std::mem::take(&mut away) => {
+                Ok(_) if std::mem::take(&mut unavailable) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     *stride = WindowSize::new();
                     SLURMDBD_BACKLOG_WAIT
@@ -253,7 +253,7 @@ impl CatchUp {
                 }
                 Err(error) => {
                     self.slurmdbd.down(RequestCost::Heavy, &error).await?;
-                    away = true;
+                    unavailable = true;
                     failures += 1;
                     backoff(failures)
                 }
@@ -262,25 +262,25 @@ impl CatchUp {
         }
     }
 
-    /// Completes ends with what accounting has lost. Waits a limited time for slurmctld or a doorbell to report it. `again`: also completes
+    /// Completes ends with what accounting has lost. Waits a limited time for slurmctld or a doorbell to report it. `republish`: also completes
     /// ends that were already published.
     pub(crate) async fn with_codes(
         &self,
         ended: Vec<Observation>,
-        again: bool,
+        republish: bool,
     ) -> Result<Vec<Observation>, Error> {
         let codes = ExitCodeReader {
             slurm: &self.slurm,
             collector: &self.collector,
             shutdown: &self.shutdown,
-            again,
+            republish,
         };
         let own_ends = BatchStepEnds {
             slurm: &self.slurm,
             collector: &self.collector,
-            turns: None,
+            rate_limit: None,
             shutdown: &self.shutdown,
-            again,
+            republish,
         };
         let until = Instant::now() + self.collector.config.missing_record_timeout;
         let completed = codes.complete(ended).await?;

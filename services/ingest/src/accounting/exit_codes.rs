@@ -27,7 +27,7 @@ pub struct ExitCodeReader<'a> {
     /// Signals shutdown.
     pub shutdown: &'a CancellationToken,
     /// Also completes ends that were already published, to republish them.
-    pub again: bool,
+    pub republish: bool,
 }
 
 /// Runs from accounting, completed as far as possible.
@@ -51,7 +51,7 @@ impl ExitCodeReader<'_> {
             runs.into_iter().partition(|run| {
                 lacks_code(run)
                     && run.end.is_some_and(|end| end > oldest)
-                    && (self.again
+                    && (self.republish
                         || !core
                             .run_store
                             .get(&run.run)
@@ -79,7 +79,7 @@ impl ExitCodeReader<'_> {
                     run.take_code(&seen);
                     runs.push(run);
                 }
-                ControllerExitCode::Gone => runs.push(run),
+                ControllerExitCode::Purged => runs.push(run),
                 ControllerExitCode::Open => open.push(run),
             }
         }
@@ -90,10 +90,10 @@ impl ExitCodeReader<'_> {
 /// Runs of one job are published in order, so runs after an open one stay open, too.
 pub fn in_order(runs: Vec<Observation>, mut open: Vec<Observation>) -> CompletedRuns {
     let waiting: BTreeSet<u32> = open.iter().map(|run| run.raw_id).collect();
-    let (later, mut runs): (Vec<Observation>, Vec<Observation>) = runs
+    let (with_code, mut runs): (Vec<Observation>, Vec<Observation>) = runs
         .into_iter()
         .partition(|run| waiting.contains(&run.raw_id));
-    open.extend(later);
+    open.extend(with_code);
     for part in [&mut runs, &mut open] {
         part.sort_by_key(|run| (run.raw_id, run.run.submit_time));
     }
@@ -110,7 +110,7 @@ enum ControllerExitCode {
     /// The end, with its exit code.
     Ended(Box<Observation>),
     /// The controller does not have the run any more.
-    Gone,
+    Purged,
     /// The controller may report it later.
     Open,
 }
@@ -126,14 +126,14 @@ fn known(answer: &JobLookup, run: &Observation) -> ControllerExitCode {
             Some(kind) if Some(kind) == run.end_kind() => ControllerExitCode::Ended(Box::new(seen)),
             None if seen.in_flux() => ControllerExitCode::Open,
             // The job is in another attempt by now.
-            _ => ControllerExitCode::Gone,
+            _ => ControllerExitCode::Purged,
         };
     }
     let is = |id: &JobId| id.get() == run.raw_id;
     let unclear = answer.unclear.iter().map(|(id, _)| id);
     match unclear.chain(&answer.unlisted).any(is) {
         true => ControllerExitCode::Open,
-        false => ControllerExitCode::Gone,
+        false => ControllerExitCode::Purged,
     }
 }
 
@@ -191,13 +191,13 @@ mod tests {
         // Another run of the job, another end, no record.
         assert!(matches!(
             of(vec![record("FAILED", 200)]),
-            ControllerExitCode::Gone
+            ControllerExitCode::Purged
         ));
         assert!(matches!(
             of(vec![record("TIMEOUT", 100)]),
-            ControllerExitCode::Gone
+            ControllerExitCode::Purged
         ));
-        assert!(matches!(of(Vec::new()), ControllerExitCode::Gone));
+        assert!(matches!(of(Vec::new()), ControllerExitCode::Purged));
         // 22.05 hides the end while epilogs run.
         assert!(matches!(
             of(vec![record("COMPLETING", 100)]),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_answer_leaves_open_is_open() {
+    fn an_unclear_answer_is_unclear() {
         let id = JobId::new(7).unwrap();
         let unlisted = JobLookup {
             unlisted: vec![id],
@@ -230,7 +230,7 @@ mod tests {
         };
         assert!(matches!(
             known(&missing, &row("FAILED")),
-            ControllerExitCode::Gone
+            ControllerExitCode::Purged
         ));
     }
 }

@@ -91,8 +91,8 @@ impl GapFiller {
             // The gap may end within this second.
             to: seconds(&gap_event.to).unwrap_or(now.timestamp()) + 1,
         };
-        let patience = self.catch_up.collector.config.resolution_timeout;
-        let patience = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX / 2);
+        let max_wait = self.catch_up.collector.config.resolution_timeout;
+        let max_wait = i64::try_from(max_wait.as_secs()).unwrap_or(i64::MAX / 2);
         let gap = event.id.as_str();
         let mut filled = 0;
         let accounting = self.catch_up.collector.config.accounting;
@@ -118,7 +118,7 @@ impl GapFiller {
                 filled += self.republish(&events, gap).await?;
             }
             let missing = collector.ended_but_not_in(&run_store, window).await.len();
-            if missing > 0 && now.timestamp() < window.to + patience {
+            if missing > 0 && now.timestamp() < window.to + max_wait {
                 return Ok(GapFillOutcome::NotYet);
             }
             for some in without_usage(&run_store, window).chunks(MAX_IDS_PER_LOOKUP) {
@@ -163,7 +163,7 @@ fn closed(
             "events of jobs that ended or were not read since ingest started, because accounting is disabled (ingest.accounting); {lost}"
         ),
     };
-    let what = CaptureEvent {
+    let gap_closed = CaptureEvent {
         message: format!(
             "republished what Slurm has recorded: {filled} facts; those that were lost are stored now"
         ),
@@ -191,7 +191,7 @@ fn closed(
             })
         }),
         schema_version: SCHEMA_VERSION,
-        payload: Some(Payload::Capture(what)),
+        payload: Some(Payload::Capture(gap_closed)),
         ..Event::default()
     }
 }

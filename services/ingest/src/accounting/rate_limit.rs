@@ -48,14 +48,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn turns_are_apart_and_a_slow_answer_is_rested_after() {
-        let turns = AccountingRateLimit::default();
+        let rate_limit = AccountingRateLimit::default();
         let began = Instant::now();
-        drop(turns.next().await);
-        let second = turns.next().await;
+        drop(rate_limit.next().await);
+        let second = rate_limit.next().await;
         assert_eq!(began.elapsed(), REQUEST_INTERVAL);
         tokio::time::sleep(Duration::from_secs(7)).await;
         drop(second);
-        drop(turns.next().await);
+        drop(rate_limit.next().await);
         assert_eq!(
             began.elapsed(),
             REQUEST_INTERVAL + Duration::from_secs(7) + MIN_REST

@@ -31,10 +31,10 @@ use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics};
 
 /// Outcome of doorbells that could not be answered while accounting is unavailable.
-const AWAY: &str = "accounting_away";
+const ACCOUNTING_UNAVAILABLE: &str = "accounting_away";
 
 /// Dead-letter reason for an end that only its doorbell reports.
-const NOBODY_KNOWS: &str = "neither slurmctld nor accounting has a record of this run: the doorbell is forged, or of another cluster";
+const UNKNOWN_RUN: &str = "neither slurmctld nor accounting has a record of this run: the doorbell is forged, or of another cluster";
 
 /// Looks up runs in accounting.
 pub struct AccountingResolver {
@@ -45,9 +45,9 @@ pub struct AccountingResolver {
     /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
     /// Rate limit of accounting requests.
-    pub turns: Arc<AccountingRateLimit>,
+    pub rate_limit: Arc<AccountingRateLimit>,
     /// Requests another read of the controller after an answer.
-    pub looks: mpsc::Sender<JobReadRequest>,
+    pub job_reads: mpsc::Sender<JobReadRequest>,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
@@ -57,33 +57,33 @@ impl AccountingResolver {
     ///
     /// # Errors
     /// If another ingest has taken over.
-    pub async fn run(self, mut questions: mpsc::Receiver<LookupRequest>) -> Result<(), Error> {
+    pub async fn run(self, mut lookups: mpsc::Receiver<LookupRequest>) -> Result<(), Error> {
         let mut open: BTreeMap<u32, OpenRequest> = BTreeMap::new();
         let mut not_before = Instant::now();
         loop {
-            let away = not_before > Instant::now();
-            if open.is_empty() || away {
+            let unavailable = not_before > Instant::now();
+            if open.is_empty() || unavailable {
                 tokio::select! {
                     () = self.shutdown.cancelled() => return Ok(()),
-                    () = sleep_until(not_before), if away => {}
-                    question = questions.recv() => match question {
-                        Some(question) if away && !question.look => {
-                            postpone(question.rings, AWAY);
+                    () = sleep_until(not_before), if unavailable => {}
+                    lookup = lookups.recv() => match lookup {
+                        Some(lookup) if unavailable && !lookup.read_job => {
+                            postpone(lookup.requests, ACCOUNTING_UNAVAILABLE);
                         }
-                        Some(question) => note(&mut open, question),
+                        Some(lookup) => note(&mut open, lookup),
                         None => return Ok(()),
                     },
                 }
                 continue;
             }
-            let turn = tokio::select! {
+            let permit = tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
-                turn = self.turns.next() => turn,
+                permit = self.rate_limit.next() => permit,
             };
-            while let Ok(question) = questions.try_recv() {
-                note(&mut open, question);
+            while let Ok(lookup) = lookups.try_recv() {
+                note(&mut open, lookup);
             }
-            not_before = match self.ask(&mut open, turn).await {
+            not_before = match self.ask(&mut open, permit).await {
                 Ok(pause) => Instant::now() + pause,
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
@@ -94,13 +94,13 @@ impl AccountingResolver {
     async fn ask(
         &self,
         open: &mut BTreeMap<u32, OpenRequest>,
-        turn: AccountingPermit<'_>,
+        permit: AccountingPermit<'_>,
     ) -> Result<Duration, Error> {
         let ids: Vec<JobId> = open.keys().filter_map(|id| JobId::new(*id)).collect();
         let rows = if self.collector.config.accounting {
             let query = AccountingQuery::Jobs(ids);
             let answer = unless_stopped(&self.shutdown, self.slurm.accounting(&query)).await?;
-            drop(turn);
+            drop(permit);
             match answer {
                 Ok(rows) => {
                     self.slurmdbd.up(RequestCost::Light).await?;
@@ -109,8 +109,8 @@ impl AccountingResolver {
                 Err(error) => {
                     // Nothing is proven. Waiting doorbells would block all others, so they are postponed. Unproven jobs are resolved by
                     // their deadline, and unknown ones by catching up.
-                    for question in std::mem::take(open).into_values() {
-                        postpone(question.rings, AWAY);
+                    for lookup in std::mem::take(open).into_values() {
+                        postpone(lookup.requests, ACCOUNTING_UNAVAILABLE);
                     }
                     return self.slurmdbd.down(RequestCost::Light, &error).await;
                 }
@@ -135,23 +135,23 @@ impl AccountingResolver {
         self.collector.accounting_answered(&asked, &alive).await;
         let ends: Vec<Observation> = open
             .values()
-            .flat_map(|question| question.evidence.iter().cloned())
+            .flat_map(|lookup| lookup.evidence.iter().cloned())
             .collect();
         let mut readings = Vec::new();
         let mut answered = Vec::new();
-        for (job_id, question) in open.iter_mut() {
-            question.asked += 1;
-            for end in &question.evidence {
+        for (job_id, lookup) in open.iter_mut() {
+            lookup.asked += 1;
+            for end in &lookup.evidence {
                 let same = observations.iter_mut().filter(|row| is_same_run(row, end));
                 same.filter(|row| row.end == end.end)
                     .for_each(|row| row.take_code(end));
             }
             readings.extend(
-                self.judged(*job_id, question, &observations, &stand_ins)
+                self.judged(*job_id, lookup, &observations, &stand_ins)
                     .await,
             );
-            let ask_again = stand_ins.contains(job_id) && question.asked < MAX_ANSWERS;
-            if question.evidence.is_empty() && !ask_again {
+            let retry = stand_ins.contains(job_id) && lookup.asked < MAX_ANSWERS;
+            if lookup.evidence.is_empty() && !retry {
                 answered.push(*job_id);
             }
         }
@@ -161,16 +161,21 @@ impl AccountingResolver {
             .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
         let known = self.complete(known.collect(), &ends, open).await?;
         answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
-        let known = self.wanted(known).await;
+        let known = self.after_capture_start(known).await;
         self.collector.absorb(&Cause::Accounting, known).await?;
         self.collector
             .absorb(&Cause::Hook("JobComp".to_owned()), readings)
             .await?;
         for job_id in answered {
-            if let Some(question) = open.remove(&job_id) {
-                finish(question.rings, "answered");
+            if let Some(lookup) = open.remove(&job_id) {
+                finish(lookup.requests, "answered");
                 // A newer run that waited for this answer can be published now.
-                if question.look && self.looks.try_send(JobReadRequest::look(job_id)).is_err() {
+                if lookup.read_job
+                    && self
+                        .job_reads
+                        .try_send(JobReadRequest::for_job(job_id))
+                        .is_err()
+                {
                     metrics::drift("look_dropped", 1);
                 }
             }
@@ -182,26 +187,26 @@ impl AccountingResolver {
     async fn judged(
         &self,
         job_id: u32,
-        question: &mut OpenRequest,
+        lookup: &mut OpenRequest,
         rows: &[Observation],
         stand_ins: &BTreeSet<u32>,
     ) -> Vec<TracedObservation> {
         let core = self.collector.core().await;
         let mut readings = Vec::new();
-        for end in std::mem::take(&mut question.evidence) {
+        for end in std::mem::take(&mut lookup.evidence) {
             let run = run_of(&core.run_store, &end);
             let known = core.run_store.get(&run);
             let records = Records {
                 rows: self.collector.config.accounting.then_some(rows),
                 has_stand_in: stand_ins.contains(&job_id),
-                was_shown: known.is_some_and(|run| !run.hook_only),
-                is_disputed: question.is_disputed(&end.run),
-                answers: question.asked,
+                was_observed: known.is_some_and(|run| !run.hook_only),
+                is_disputed: lookup.is_disputed(&end.run),
+                answers: lookup.asked,
                 now: Utc::now().timestamp(),
             };
             match judge(&end, records) {
                 EndVerdict::Recorded => {}
-                EndVerdict::Open => question.evidence.push(end),
+                EndVerdict::Open => lookup.evidence.push(end),
                 EndVerdict::Inferred(mut end) => {
                     // The controller has shown the owner.
                     if let Some(owner) = core.owner_of(&run) {
@@ -211,10 +216,10 @@ impl AccountingResolver {
                         run = end.run.entity_key(),
                         "job end reported by hook has no record in Slurm, published as inferred"
                     );
-                    let rings = question.rings.iter();
+                    let requests = lookup.requests.iter();
                     readings.push(TracedObservation {
                         inferred: true,
-                        links: rings.map(|ring| ring.span.clone()).collect(),
+                        links: requests.map(|request| request.span.clone()).collect(),
                         ..TracedObservation::new(*end)
                     });
                 }
@@ -223,7 +228,7 @@ impl AccountingResolver {
                         run = end.run.entity_key(),
                         "job end reported by hook is of an unknown run, sent to dead letters"
                     );
-                    refuse(question.take_rings_of(&end.run), "unknown", NOBODY_KNOWS);
+                    refuse(lookup.take_rings_of(&end.run), "unknown", UNKNOWN_RUN);
                 }
             }
         }
@@ -241,14 +246,14 @@ impl AccountingResolver {
             slurm: &self.slurm,
             collector: &self.collector,
             shutdown: &self.shutdown,
-            again: false,
+            republish: false,
         };
         let own_ends = BatchStepEnds {
             slurm: &self.slurm,
             collector: &self.collector,
-            turns: Some(&self.turns),
+            rate_limit: Some(&self.rate_limit),
             shutdown: &self.shutdown,
-            again: false,
+            republish: false,
         };
         let CompletedRuns {
             runs: mut ends,
@@ -259,7 +264,7 @@ impl AccountingResolver {
         let now = Instant::now();
         // The next run of the job waits for an end that a requeue has overwritten. It is published without that end after
         // `missing_record_timeout`.
-        let patience = |run: &Observation| match run.own_end {
+        let max_wait = |run: &Observation| match run.own_end {
             Some(_) => self.collector.config.missing_record_timeout / 2,
             None => self.collector.config.missing_record_timeout,
         };
@@ -271,20 +276,20 @@ impl AccountingResolver {
         let (wait, give_up): (Vec<Observation>, Vec<Observation>) =
             waiting.into_iter().partition(|run| {
                 let since = since.get(&run.raw_id);
-                since.is_some_and(|since| now - *since < patience(run))
+                since.is_some_and(|since| now - *since < max_wait(run))
             });
         ends.extend(give_up.into_iter().map(Observation::with_own_end));
         ends.sort_by_key(|run| (run.raw_id, run.run.submit_time));
         let wait: BTreeSet<u32> = wait.iter().map(|run| run.raw_id).collect();
-        for (job_id, question) in open {
+        for (job_id, lookup) in open {
             let waits = wait.contains(job_id);
-            question.incomplete = since.get(job_id).copied().filter(|_| waits);
+            lookup.incomplete = since.get(job_id).copied().filter(|_| waits);
         }
         Ok(ends)
     }
 
     /// Drops runs that ended before capture began.
-    async fn wanted(&self, runs: Vec<Observation>) -> Vec<TracedObservation> {
+    async fn after_capture_start(&self, runs: Vec<Observation>) -> Vec<TracedObservation> {
         let core = self.collector.core().await;
         let since = core.meta.capture_since;
         runs.into_iter()

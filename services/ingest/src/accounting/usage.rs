@@ -28,7 +28,7 @@ pub struct UsageReconciler {
     /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
     /// Rate limit of accounting requests.
-    pub turns: Arc<AccountingRateLimit>,
+    pub rate_limit: Arc<AccountingRateLimit>,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
 }
@@ -63,7 +63,7 @@ impl UsageReconciler {
         }
         let jobs: Vec<_> = due.iter().map(|due| due.job.clone()).collect();
         let ask = async {
-            let _turn = self.turns.next().await;
+            let _permit = self.rate_limit.next().await;
             self.slurm.usage(&jobs).await
         };
         // Only the request is cancelled: what the run store has must be published.

@@ -96,7 +96,7 @@ impl Fenced {
         }
     }
 
-    /// Writes a value as JSON and retries for at most `patience`. Returns whether it is stored.
+    /// Writes a value as JSON and retries for at most `max_wait`. Returns whether it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
@@ -104,7 +104,7 @@ impl Fenced {
         &mut self,
         key: String,
         value: &impl Serialize,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<bool, Error> {
         let value: Bytes = match serde_json::to_vec(value) {
             Ok(value) => value.into(),
@@ -123,7 +123,7 @@ impl Fenced {
                 }
                 Err(PutError::Bus(error)) => self.health.fails(self.name, &error),
             }
-            if began.elapsed() >= patience {
+            if began.elapsed() >= max_wait {
                 return Ok(false);
             }
             pause(&self.shutdown, &mut delay).await?;

@@ -149,7 +149,7 @@ impl Store {
         raw_id % SHARDS
     }
 
-    /// Writes shards from the run store, with the events to be published, and retries for at most `patience`. Returns whether all of it is
+    /// Writes shards from the run store, with the events to be published, and retries for at most `max_wait`. Returns whether all of it is
     /// stored.
     ///
     /// # Errors
@@ -159,13 +159,13 @@ impl Store {
         run_store: &RunStore,
         shards: &BTreeSet<u32>,
         outbox: &[(u32, Event)],
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<bool, Error> {
         let shards: Vec<u32> = shards.iter().copied().collect();
         for some in shards.chunks(MAX_CONCURRENT_SHARDS) {
             for (number, shard) in values(run_store, some, outbox) {
                 let key = format!("{}.{number}", self.prefix);
-                if !self.bucket.put(key, &shard, patience).await? {
+                if !self.bucket.put(key, &shard, max_wait).await? {
                     return Ok(false);
                 }
             }
@@ -186,7 +186,7 @@ impl Store {
         self.bucket.is_failing()
     }
 
-    /// Writes the cluster entry, with the events to be published, and retries for at most `patience`. Returns whether it is stored.
+    /// Writes the cluster entry, with the events to be published, and retries for at most `max_wait`. Returns whether it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote it.
@@ -194,7 +194,7 @@ impl Store {
         &mut self,
         meta: &Meta,
         outbox: &[Event],
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<bool, Error> {
         let key = self.meta_key();
         let meta = Meta {
@@ -202,7 +202,7 @@ impl Store {
             outbox: outbox.iter().map(pack).collect(),
             ..meta.clone()
         };
-        self.bucket.put(key, &meta, patience).await
+        self.bucket.put(key, &meta, max_wait).await
     }
 
     fn meta_key(&self) -> String {

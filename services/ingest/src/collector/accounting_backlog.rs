@@ -18,21 +18,26 @@ const MAX_CLOCK_AHEAD_SECS: i64 = 86_400;
 /// Compares the wall clock with a monotonic one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    looked: Instant,
-    showed: i64,
+    read_at: Instant,
+    wall_clock: i64,
 }
 
 impl Clock {
-    pub(super) const fn new(looked: Instant, showed: i64) -> Self {
-        Self { looked, showed }
+    pub(super) const fn new(read_at: Instant, wall_clock: i64) -> Self {
+        Self {
+            read_at,
+            wall_clock,
+        }
     }
 
     /// Returns the seconds by which the clock was set since the last call.
-    fn step(&mut self, now: Instant, shows: i64) -> i64 {
-        let passed = now.saturating_duration_since(self.looked);
+    fn step(&mut self, now: Instant, wall_now: i64) -> i64 {
+        let passed = now.saturating_duration_since(self.read_at);
         let passed = i64::try_from(passed.as_secs()).unwrap_or(i64::MAX);
-        let step = shows.saturating_sub(self.showed).saturating_sub(passed);
-        *self = Self::new(now, shows);
+        let step = wall_now
+            .saturating_sub(self.wall_clock)
+            .saturating_sub(passed);
+        *self = Self::new(now, wall_now);
         if step.abs() > MIN_CLOCK_STEP_SECS {
             step
         } else {
@@ -121,10 +126,10 @@ impl Collector {
     /// Returns the wall clock time in Unix seconds, and records whether the clock was set.
     pub async fn clock(&self) -> i64 {
         let mut core = self.core.lock().await;
-        self.look_at_clock(&mut core)
+        self.check_clock(&mut core)
     }
 
-    fn look_at_clock(&self, core: &mut Core) -> i64 {
+    fn check_clock(&self, core: &mut Core) -> i64 {
         let now = chrono::Utc::now().timestamp();
         let seconds = core.clock.step(Instant::now(), now);
         if step(&mut core.meta, seconds, now) {
@@ -145,7 +150,7 @@ impl Collector {
         let mut core = self.core.lock().await;
         // Uses the current clock, which may have been set while the poll was published.
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
-        let now = self.look_at_clock(&mut core);
+        let now = self.check_clock(&mut core);
         let began = now.saturating_sub(took);
         if let Some(from) = after_poll(&core.meta, &self.config, began) {
             tracing::info!(
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_owes_the_absence_and_what_was_owed_before() {
+    fn a_restart_adds_the_absence_to_the_backlog() {
         let config = Config::default();
         let backlog_start = |mut meta: Meta| at_start(&mut meta, &config, 20_000, None);
         assert_eq!(backlog_start(meta(10_000, None)), Some(9_400));
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_while_the_clock_was_ahead_does_not_keep_a_restart_from_asking() {
+    fn state_stored_with_a_clock_ahead_does_not_prevent_lookups() {
         let config = Config::default();
         let backlog_start = |stored: &Meta, newest| {
             let mut meta = stored.clone();
@@ -224,33 +229,33 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_comes_back_takes_what_is_owed_along() {
+    fn pending_work_follows_a_clock_that_is_set_back() {
         let (at, mut stored) = (Instant::now(), meta(10_000, None));
         let mut clock = Clock::new(at, 10_000);
-        let mut looks = |meta: &mut Meta, passed: u64, now: i64| {
+        let mut check = |meta: &mut Meta, passed: u64, now: i64| {
             let seconds = clock.step(at + Duration::from_secs(passed), now);
             (step(meta, seconds, now), seconds)
         };
-        assert_eq!(looks(&mut stored, 5, 10_006), (false, 0));
-        assert_eq!(looks(&mut stored, 10, 13_611), (false, 3_600));
+        assert_eq!(check(&mut stored, 5, 10_006), (false, 0));
+        assert_eq!(check(&mut stored, 10, 13_611), (false, 3_600));
         assert_eq!(stored.ahead_from, Some(10_000));
         (stored.watermark, stored.backlog_from) = (13_611, Some(13_000));
         stored.capture_since = 13_000;
-        assert_eq!(looks(&mut stored, 15, 10_016), (true, -3_600));
+        assert_eq!(check(&mut stored, 15, 10_016), (true, -3_600));
         let expected = Meta {
             capture_since: 10_016,
             ..meta(10_011, Some(9_400))
         };
         assert_eq!(stored, expected);
         // A clock that was corrected and stays correct.
-        looks(&mut stored, 20, 13_621);
+        check(&mut stored, 20, 13_621);
         assert_eq!(stored.ahead_from, Some(10_011));
-        looks(&mut stored, 20 + 90_000, 103_621);
+        check(&mut stored, 20 + 90_000, 103_621);
         assert_eq!(stored.ahead_from, None);
     }
 
     #[test]
-    fn a_first_start_owes_the_history_that_is_asked_for() {
+    fn a_first_start_reads_the_configured_history() {
         let first = Meta::default;
         let history = Config {
             history_since: "1970-01-01T00:01:40Z".into(),
@@ -265,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_far_apart_owe_the_time_between() {
+    fn polls_far_apart_make_the_time_between_pending() {
         let config = Config::default();
         assert_eq!(after_poll(&meta(10_000, None), &config, 10_120), None);
         assert_eq!(
@@ -276,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_ingest_stored_owes_nothing_more() {
+    fn state_of_an_older_ingest_has_no_pending_work() {
         let stored = r#"{"version":1,"capture_since":5,"watermark":9,"sweep":3,"baseline_done":true,"counts":{}}"#;
         let meta: Meta = serde_json::from_str(stored).unwrap();
         assert_eq!((meta.watermark, meta.backlog_from), (9, None));

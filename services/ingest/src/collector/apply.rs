@@ -78,7 +78,7 @@ impl Collector {
                 self.publish(&mut core, full.events, full.before).await?;
             }
         }
-        metrics::unproven(core.questions.len() + core.task_questions.len());
+        metrics::unproven(core.lookups.len() + core.task_lookups.len());
         self.publish(&mut core, batch.events, batch.before).await?;
         Ok(follow_ups)
     }
@@ -119,7 +119,7 @@ impl Collector {
                     observation.owner = owner;
                 }
             } else if observation.completing {
-                snapshot::keep_allocation(&mut observation, &last);
+                snapshot::copy_allocation(&mut observation, &last);
             }
         }
         if let Some(tracked) = core.run_store.get(&run)
@@ -139,9 +139,9 @@ impl Collector {
         if poll.is_some() {
             core.note_id(&observation);
         }
-        let open = core.questions.get(&observation.raw_id);
-        let accounting = self.accounting_says(open);
-        let look = ObservationContext {
+        let open = core.lookups.get(&observation.raw_id);
+        let accounting = self.accounting_result(open);
+        let context = ObservationContext {
             now: now.timestamp(),
             poll,
             // Jobs submitted since then are published in full, even by the very first poll.
@@ -156,10 +156,10 @@ impl Collector {
             restarted: core.restarted.get(&observation.raw_id)
                 == Some(&observation.run.submit_time),
         };
-        let decision = observe(&core.run_store, &observation, &look);
+        let decision = observe(&core.run_store, &observation, &context);
         if decision.follow_ups.contains(&LookupTarget::Accounting) {
             follow_ups.accounting.insert(observation.raw_id);
-            core.questions
+            core.lookups
                 .entry(observation.raw_id)
                 .or_insert_with(OpenLookup::now);
             core.store_question(observation.raw_id);
@@ -187,16 +187,16 @@ impl Collector {
                 core.deferred.push(&run, deferred);
             }
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
-            core.questions.remove(&observation.raw_id);
+            core.lookups.remove(&observation.raw_id);
         }
-        if decision.follow_ups.contains(&LookupTarget::Again) {
-            follow_ups.again.insert(observation.raw_id);
+        if decision.follow_ups.contains(&LookupTarget::Reread) {
+            follow_ups.reread.insert(observation.raw_id);
         }
         let frame = self.frame(now, cause);
         let before = batch.events.len();
-        for run in &decision.again {
+        for run in &decision.repeated {
             // In one write with the run.
-            if let Some(gap) = self.runs_again(core, run, &observation) {
+            if let Some(gap) = self.record_restart(core, run, &observation) {
                 batch.events.push(OutboxEvent::capture(run.clone(), gap));
             }
         }
@@ -248,15 +248,15 @@ impl Collector {
                 tracked.digest = digest;
             }
             tracked.ask_submitted &= self.config.accounting;
-            if !tracked.is_array && !core.questions.contains_key(&tracked.raw_id) {
-                tracked.question = None;
+            if !tracked.is_array && !core.lookups.contains_key(&tracked.raw_id) {
+                tracked.lookup = None;
             }
             if tracked.over() {
-                core.questions.remove(&tracked.raw_id);
+                core.lookups.remove(&tracked.raw_id);
             }
             if tracked.closed() {
                 core.last.remove(&changed);
-                core.task_questions.remove(&changed);
+                core.task_lookups.remove(&changed);
             } else if changed == run
                 && !tracked.hook_only
                 && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &observation))

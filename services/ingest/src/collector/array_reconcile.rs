@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use chrono::Utc;
 use mesh_events::RunKey;
 
-use super::gaps::{not_shown, whose};
+use super::gaps::{gap_event, owner_suffix};
 use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::{OutboxEvent, PreviousRunStates};
 use super::unseen_ids::MAX_CLOCK_SKEW_SECS;
@@ -36,14 +36,14 @@ impl Collector {
         &self,
         cause: &Cause,
         array: &RunKey,
-        record_gone: bool,
+        record_absent: bool,
     ) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
-        let waiting = core.task_questions.get(array);
-        let question = EndLookup::Tasks { record_gone };
-        let settlement = self.settled(question, waiting.map(|waiting| &waiting.open));
-        let accounting = self.accounting_says(waiting.map(|waiting| &waiting.open));
+        let waiting = core.task_lookups.get(array);
+        let lookup = EndLookup::Tasks { record_absent };
+        let settlement = self.settled(lookup, waiting.map(|waiting| &waiting.open));
+        let accounting = self.accounting_result(waiting.map(|waiting| &waiting.open));
         let given_up = waiting
             .filter(|_| !matches!(settlement, Resolution::Open { .. }))
             .map(|waiting| waiting.tasks.clone());
@@ -51,14 +51,14 @@ impl Collector {
         let settled = resolve_departed_tasks(
             &core.run_store,
             array,
-            record_gone,
+            record_absent,
             given_up.as_ref(),
             now.timestamp(),
         );
         let before = (array.clone(), core.run_store.get(array).cloned());
         let (mut next, fact) = match settled {
             None => {
-                core.task_questions.remove(array);
+                core.task_lookups.remove(array);
                 return Ok(false);
             }
             Some(DepartedTasks::Settled(next)) => (*next, None),
@@ -66,9 +66,9 @@ impl Collector {
                 // The tasks waited for have turned up, so the wait for the others begins now.
                 let of_others = given_up.is_some();
                 let tasks = next.left_tasks().unwrap_or_default();
-                if of_others || !core.task_questions.contains_key(array) {
+                if of_others || !core.task_lookups.contains_key(array) {
                     let open = OpenLookup::now();
-                    core.task_questions
+                    core.task_lookups
                         .insert(array.clone(), OpenTaskLookup { open, tasks });
                 }
                 core.dirty.insert(Store::shard_of(&next));
@@ -78,8 +78,8 @@ impl Collector {
             }
             Some(DepartedTasks::Cancelled(next, fact)) => (*next, Some(*fact)),
         };
-        core.task_questions.remove(array);
-        next.question = None;
+        core.task_lookups.remove(array);
+        next.lookup = None;
         core.dirty.insert(Store::shard_of(&next));
         core.run_store.put(array.clone(), next);
         let Some(fact) = fact else { return Ok(false) };
@@ -99,12 +99,12 @@ impl Collector {
                 let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
                 let message = format!(
                     "slurmctld no longer has {tasks}{}, and {accounting}",
-                    whose(&owner)
+                    owner_suffix(&owner)
                 );
                 let not_recoverable = format!("whether and when {tasks} were cancelled");
-                let what = not_shown(message, not_recoverable);
+                let gap = gap_event(message, not_recoverable);
                 let before = PreviousRunStates::from([before]);
-                Ok(!self.gap(&mut core, array, what, before).await?)
+                Ok(!self.gap(&mut core, array, gap, before).await?)
             }
         }
     }
@@ -128,7 +128,7 @@ impl Collector {
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
         // Runs seen while the clock was ahead count as seen at this poll.
         let newest = published_until.saturating_add(MAX_CLOCK_SKEW_SECS);
-        for raw_id in core.run_store.bring_back(newest, published_until) {
+        for raw_id in core.run_store.clamp_last_seen(newest, published_until) {
             core.dirty.insert(Store::shard_of_record(raw_id));
         }
         let live_arrays: BTreeSet<u32> = core
@@ -144,7 +144,7 @@ impl Collector {
                 let ended = match &tracked.end {
                     Some(end) => {
                         (end.at < oldest || end.at > newest)
-                            && !(self.config.accounting && tracked.owes_accounting())
+                            && !(self.config.accounting && tracked.accounting_pending())
                     }
                     // An array has no end of its own once its last task has become a job.
                     None => {

@@ -55,8 +55,8 @@ impl ArraySubmissionBacklog {
 }
 
 impl Collector {
-    /// Returns at most `most` arrays that are due now.
-    pub async fn arrays_due(&self, most: usize) -> Vec<RunKey> {
+    /// Returns at most `limit` arrays that are due now.
+    pub async fn arrays_due(&self, limit: usize) -> Vec<RunKey> {
         let core = self.core.lock().await;
         let now = Instant::now();
         let due = core
@@ -64,7 +64,7 @@ impl Collector {
             .0
             .iter()
             .filter(|(_, asked)| asked.due <= now);
-        due.map(|(run, _)| run.clone()).take(most).collect()
+        due.map(|(run, _)| run.clone()).take(limit).collect()
     }
 
     /// Applies accounting's answer for arrays that were due. Arrays that it lacks are looked up again, within `resolution_timeout`.

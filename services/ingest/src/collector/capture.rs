@@ -20,12 +20,12 @@ impl Collector {
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
-    pub async fn capture(&self, kind: EventType, what: CaptureEvent) -> Result<(), Error> {
+    pub async fn capture(&self, kind: EventType, capture_event: CaptureEvent) -> Result<(), Error> {
         let mut delay = FIRST_PAUSE;
         loop {
             let mut core = self.core.lock().await;
             if self
-                .capture_locked(&mut core, kind, what.clone(), None)
+                .capture_locked(&mut core, kind, capture_event.clone(), None)
                 .await?
             {
                 return Ok(());
@@ -41,14 +41,14 @@ impl Collector {
         &self,
         core: &mut Core,
         kind: EventType,
-        what: CaptureEvent,
+        capture_event: CaptureEvent,
         shard: Option<u32>,
     ) -> Result<bool, Error> {
         core.must_not_be_ahead()?;
         core.ahead = true;
         let before = core.meta.clone();
-        note_absence(&mut core.meta, kind, &what);
-        let event = self.counted(core, kind, what);
+        note_absence(&mut core.meta, kind, &capture_event);
+        let event = self.counted(core, kind, capture_event);
         let Core {
             store,
             meta,
@@ -85,12 +85,17 @@ impl Collector {
     }
 
     /// Builds an event about capture with the next number of its type and source.
-    pub(super) fn counted(&self, core: &mut Core, kind: EventType, what: CaptureEvent) -> Event {
-        let key = format!("capture/{}", what.source);
+    pub(super) fn counted(
+        &self,
+        core: &mut Core,
+        kind: EventType,
+        capture_event: CaptureEvent,
+    ) -> Event {
+        let key = format!("capture/{}", capture_event.source);
         let count = core
             .meta
             .counts
-            .entry(counted_as(&kind.to_string(), &what))
+            .entry(counted_as(&kind.to_string(), &capture_event))
             .or_default();
         *count += 1;
         let n = *count;
@@ -110,7 +115,7 @@ impl Collector {
             }),
             run_seq: n,
             schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::Capture(what)),
+            payload: Some(Payload::Capture(capture_event)),
             ..Event::default()
         }
     }
@@ -122,13 +127,14 @@ pub(super) fn span(event: &Event) -> Span {
 }
 
 /// Records when a source became unavailable, in the same write as the event: the next leader publishes its return.
-fn note_absence(meta: &mut Meta, kind: EventType, what: &CaptureEvent) {
-    match (kind, &what.from) {
+fn note_absence(meta: &mut Meta, kind: EventType, capture_event: &CaptureEvent) {
+    match (kind, &capture_event.from) {
         (EventType::CaptureSourceDown, Some(from)) => {
-            meta.down_since.insert(what.source.clone(), from.seconds);
+            meta.down_since
+                .insert(capture_event.source.clone(), from.seconds);
         }
         (EventType::CaptureSourceUp, _) => {
-            meta.down_since.remove(&what.source);
+            meta.down_since.remove(&capture_event.source);
         }
         _ => {}
     }
@@ -137,18 +143,18 @@ fn note_absence(meta: &mut Meta, kind: EventType, what: &CaptureEvent) {
 /// Updates the counts from outbox events that were stored with their run only: no other event may get their ids.
 pub(super) fn count_outbox(meta: &mut Meta, outbox: &[Event]) {
     for event in outbox {
-        if let Some(Payload::Capture(what)) = &event.payload {
+        if let Some(Payload::Capture(capture_event)) = &event.payload {
             let count = meta
                 .counts
-                .entry(counted_as(&event.r#type, what))
+                .entry(counted_as(&event.r#type, capture_event))
                 .or_default();
             *count = event.run_seq.max(*count);
         }
     }
 }
 
-fn counted_as(kind: &str, what: &CaptureEvent) -> String {
-    format!("{kind} {}", what.source)
+fn counted_as(kind: &str, capture_event: &CaptureEvent) -> String {
+    format!("{kind} {}", capture_event.source)
 }
 
 #[cfg(test)]
@@ -157,14 +163,14 @@ mod tests {
 
     #[test]
     fn an_event_on_its_way_is_counted_once() {
-        let what = CaptureEvent {
+        let capture_event = CaptureEvent {
             source: "slurmctld".to_owned(),
             ..CaptureEvent::default()
         };
         let event = Event {
             r#type: EventType::CaptureGapClosed.to_string(),
             run_seq: 3,
-            payload: Some(Payload::Capture(what)),
+            payload: Some(Payload::Capture(capture_event)),
             ..Event::default()
         };
         let key = "capture.gap_closed slurmctld";
@@ -177,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absence_is_remembered_until_its_end_is_told() {
+    fn an_absence_is_stored_until_its_end_is_published() {
         let mut meta = Meta::default();
         let of = |source: &str| CaptureEvent {
             source: source.to_owned(),

@@ -38,10 +38,10 @@ impl DeferredObservations {
             self.remove_older_than(deferred.at - MAX_AGE);
         }
         let earlier = self.runs.get(run).map_or(&[][..], Vec::as_slice);
-        let shows_same = |other: &DeferredObservation| {
+        let same_content = |other: &DeferredObservation| {
             is_same(&other.reading.observation, &deferred.reading.observation)
         };
-        let confirmed = earlier.len() >= 2 && earlier.iter().rev().take(2).all(shows_same);
+        let confirmed = earlier.len() >= 2 && earlier.iter().rev().take(2).all(same_content);
         if confirmed || earlier.len() >= MAX_PER_RUN || self.total() >= MAX_TOTAL {
             return;
         }

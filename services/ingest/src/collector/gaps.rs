@@ -21,12 +21,12 @@ impl Collector {
     pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
-        let open = core.questions.entry(raw_id).or_insert_with(OpenLookup::now);
+        let open = core.lookups.entry(raw_id).or_insert_with(OpenLookup::now);
         if let Resolution::Open { ask } = self.settled(EndLookup::End, Some(open)) {
             core.store_question(raw_id);
             return Ok(ask);
         }
-        let accounting = self.accounting_says(Some(open));
+        let accounting = self.accounting_result(Some(open));
         let now = Utc::now().timestamp();
         for run in core.run_store.by_raw_id(raw_id) {
             let owner = core.owner_then(&run).unwrap_or_default();
@@ -43,18 +43,19 @@ impl Collector {
                 at: now,
                 inferred: true,
             });
-            tracked.question = None;
-            let whose = whose(&owner);
+            tracked.lookup = None;
+            let owner_suffix = owner_suffix(&owner);
             let run_key = run.entity_key();
-            let message = format!("slurmctld no longer has {run_key}{whose}, and {accounting}");
-            let what = not_shown(message, how_it_ended(&run));
-            if !self.gap(&mut core, &run, what, before).await? {
+            let message =
+                format!("slurmctld no longer has {run_key}{owner_suffix}, and {accounting}");
+            let gap = gap_event(message, how_it_ended(&run));
+            if !self.gap(&mut core, &run, gap, before).await? {
                 return Ok(true);
             }
             note_lost(&run);
             core.last.remove(&run);
         }
-        core.questions.remove(&raw_id);
+        core.lookups.remove(&raw_id);
         Ok(false)
     }
 
@@ -63,12 +64,12 @@ impl Collector {
         &self,
         core: &mut Core,
         run: &RunKey,
-        what: CaptureEvent,
+        gap: CaptureEvent,
         before: PreviousRunStates,
     ) -> Result<bool, Error> {
         let shard = core.run_store.get(run).map(Store::shard_of);
         let emitted = self
-            .capture_locked(core, EventType::CaptureGapClosed, what, shard)
+            .capture_locked(core, EventType::CaptureGapClosed, gap, shard)
             .await?;
         if !emitted {
             let runs: BTreeSet<RunKey> = before.keys().cloned().collect();
@@ -79,7 +80,7 @@ impl Collector {
 }
 
 /// Describes a fact that Slurm's records should have shown.
-pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEvent {
+pub(super) fn gap_event(message: String, not_recoverable: String) -> CaptureEvent {
     CaptureEvent {
         source: "slurmctld".to_owned(),
         message,
@@ -92,11 +93,11 @@ pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEven
 /// Describes a run that has ended without any record of its end.
 pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
     note_lost(run);
-    not_shown(message, how_it_ended(run))
+    gap_event(message, how_it_ended(run))
 }
 
 /// ` of alice`, if the user is known.
-pub(super) fn whose(owner: &Owner) -> String {
+pub(super) fn owner_suffix(owner: &Owner) -> String {
     if owner.user.is_empty() {
         String::new()
     } else {

@@ -26,7 +26,7 @@ pub struct LostState {
 
 impl Collector {
     /// Records a run that had ended and runs again. Returns the event that opens the gap, for the first such run.
-    pub(super) fn runs_again(
+    pub(super) fn record_restart(
         &self,
         core: &mut Core,
         run: &RunKey,
@@ -53,7 +53,7 @@ impl Collector {
             run = run.entity_key(),
             "ended run is running again: slurmctld restarted with an older state"
         );
-        let what = CaptureEvent {
+        let event = CaptureEvent {
             source: "slurmctld".to_owned(),
             message: format!(
                 "slurmctld restarted with an older state: {} had ended and is running again",
@@ -63,7 +63,7 @@ impl Collector {
             not_recoverable: NOT_RECOVERABLE.to_owned(),
             ..CaptureEvent::default()
         };
-        Some(self.counted(core, EventType::CaptureGapOpened, what))
+        Some(self.counted(core, EventType::CaptureGapOpened, event))
     }
 
     /// Closes the gap once a poll has found no further run that slurmctld has started again.
@@ -75,7 +75,7 @@ impl Collector {
         let Some(lost) = core.meta.lost_state.take_if(|lost| lost.poll < poll) else {
             return Ok(());
         };
-        let what = CaptureEvent {
+        let event = CaptureEvent {
             source: "slurmctld".to_owned(),
             message: format!(
                 "published runs that had ended and that slurmctld started again after a restart with an older state: {}",
@@ -87,7 +87,7 @@ impl Collector {
             not_recoverable: NOT_RECOVERABLE.to_owned(),
         };
         let closed = EventType::CaptureGapClosed;
-        if !self.capture_locked(&mut core, closed, what, None).await? {
+        if !self.capture_locked(&mut core, closed, event, None).await? {
             core.meta.lost_state = Some(lost);
         }
         Ok(())

@@ -77,19 +77,19 @@ pub(super) struct OpenTaskLookup {
 
 impl Collector {
     /// Resolves a lookup from its age and answers. Without a lookup, it is still to be made.
-    pub(super) fn settled(&self, question: EndLookup, open: Option<&OpenLookup>) -> Resolution {
+    pub(super) fn settled(&self, lookup: EndLookup, open: Option<&OpenLookup>) -> Resolution {
         let limits = LookupLimits {
-            patience: self.config.missing_record_timeout,
+            max_wait: self.config.missing_record_timeout,
             within: self.config.resolution_timeout,
             accounting: self.config.accounting,
         };
         open.map_or(Resolution::Open { ask: true }, |open| {
-            settle(question, open.waited(), open.answers, limits)
+            settle(lookup, open.waited(), open.answers, limits)
         })
     }
 
     /// Describes accounting's answers for the message of a gap.
-    pub(super) fn accounting_says(&self, open: Option<&OpenLookup>) -> &'static str {
+    pub(super) fn accounting_result(&self, open: Option<&OpenLookup>) -> &'static str {
         let answers = open.map(|open| open.answers).unwrap_or_default();
         if !self.config.accounting {
             "accounting is disabled (ingest.accounting)"
@@ -105,18 +105,18 @@ impl Collector {
     /// Records an answer of accounting about these jobs. `alive` are the runs that have not ended according to it.
     pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
-        for (array, question) in &mut core.task_questions {
+        for (array, lookup) in &mut core.task_lookups {
             if ids.contains(&array.job_id) {
-                question.open.answered(alive.contains(array));
+                lookup.open.answered(alive.contains(array));
             }
         }
         let Core {
             run_store,
-            questions,
+            lookups,
             ..
         } = &mut *core;
         for id in ids {
-            if let Some(open) = questions.get_mut(id) {
+            if let Some(open) = lookups.get_mut(id) {
                 open.answered(run_store.by_raw_id(*id).iter().any(|known| {
                     alive.iter().any(|run| {
                         (run.job_id, run.task_id, run.submit_time)
@@ -132,26 +132,26 @@ impl Core {
     /// Restores the lookups that were open when the last process ended.
     pub(super) fn ask_on(&mut self) {
         for (run, tracked) in self.run_store.iter() {
-            let Some(stored) = &tracked.question else {
+            let Some(stored) = &tracked.lookup else {
                 continue;
             };
             let open = OpenLookup::of(stored);
             if tracked.is_array {
                 let tasks = stored.tasks.parse().unwrap_or_default();
-                self.task_questions
+                self.task_lookups
                     .insert(run.clone(), OpenTaskLookup { open, tasks });
                 if let Some(job) = unpack(&stored.job) {
                     self.last.insert(&run, &job, &stored.owner);
                 }
             } else if !tracked.over() {
-                self.questions.insert(tracked.raw_id, open);
+                self.lookups.insert(tracked.raw_id, open);
             }
         }
     }
 
     /// Stores the lookup of a job's end with its runs.
     pub(super) fn store_question(&mut self, raw_id: u32) {
-        let Some(stored) = self.questions.get(&raw_id).map(OpenLookup::stored) else {
+        let Some(stored) = self.lookups.get(&raw_id).map(OpenLookup::stored) else {
             return;
         };
         for run in self.run_store.by_raw_id(raw_id) {
@@ -159,12 +159,12 @@ impl Core {
             let Some(tracked) = self.run_store.get_mut(&run) else {
                 continue;
             };
-            if tracked.over() || tracked.is_array || !is_news(tracked.question.as_deref(), &stored)
+            if tracked.over() || tracked.is_array || !is_news(tracked.lookup.as_deref(), &stored)
             {
                 continue;
             }
-            let known = tracked.question.take().map(|known| known.owner);
-            tracked.question = Some(Box::new(StoredLookup {
+            let known = tracked.lookup.take().map(|known| known.owner);
+            tracked.lookup = Some(Box::new(StoredLookup {
                 owner: owner.or(known).unwrap_or_default(),
                 ..stored.clone()
             }));
@@ -174,20 +174,20 @@ impl Core {
 
     /// Stores the lookup of missing tasks with their array, and the array's last snapshot.
     pub(super) fn store_task_question(&mut self, array: &RunKey) {
-        let Some(question) = self.task_questions.get(array) else {
+        let Some(lookup) = self.task_lookups.get(array) else {
             return;
         };
         let stored = StoredLookup {
-            tasks: question.tasks.to_string(),
-            ..question.open.stored()
+            tasks: lookup.tasks.to_string(),
+            ..lookup.open.stored()
         };
         let last = self.last.get(array);
         let Some(tracked) = self.run_store.get_mut(array) else {
             return;
         };
-        if is_news(tracked.question.as_deref(), &stored) {
+        if is_news(tracked.lookup.as_deref(), &stored) {
             let (job, owner) = last.unwrap_or_default();
-            tracked.question = Some(Box::new(StoredLookup {
+            tracked.lookup = Some(Box::new(StoredLookup {
                 job: pack(&job),
                 owner,
                 ..stored
@@ -198,7 +198,7 @@ impl Core {
 
     /// Returns the owner of a run, from its snapshot or from a stored lookup.
     pub(super) fn owner_then(&self, run: &RunKey) -> Option<Owner> {
-        let stored = || Some(self.run_store.get(run)?.question.as_ref()?.owner.clone());
+        let stored = || Some(self.run_store.get(run)?.lookup.as_ref()?.owner.clone());
         self.owner_of(run).or_else(stored)
     }
 }

@@ -177,7 +177,7 @@ impl Core {
 ///
 /// Not so for sampled facts, and for cancelled tasks, whose id contains a time of ingest. Slurm keeps only the last suspend, resume and
 /// resize, which may be another one after a crash.
-pub(super) const fn is_found_again(id: FactId) -> bool {
+pub(super) const fn is_rediscoverable(id: FactId) -> bool {
     match id {
         FactId::Sampled(_) => false,
         FactId::Correction(..) => true,
@@ -213,7 +213,7 @@ impl OutboxEvent {
         tracing::debug!(parent: &span, run = fact.run.entity_key(), "fact");
         Self {
             run: fact.run.clone(),
-            stored_first: !is_found_again(fact.id),
+            stored_first: !is_rediscoverable(fact.id),
             event,
             span,
         }

@@ -6,7 +6,7 @@ use mesh_events::{Event, EventType, RunKey, Slot};
 use slurm_types::JobRef;
 
 use super::Collector;
-use super::outbox::is_found_again;
+use super::outbox::is_rediscoverable;
 use super::usage_backlog::job_of;
 use crate::domain::{
     self, Fact, FactId, Observation, ObservationContext, RunState, RunStore, RunUsage, observe,
@@ -25,12 +25,12 @@ pub struct Window {
 
 impl Window {
     fn has(self, fact: &Fact) -> bool {
-        let again = match fact.id {
+        let rediscoverable = match fact.id {
             FactId::Recorded(Slot::Resized(_)) => true,
-            FactId::Recorded(_) => is_found_again(fact.id),
+            FactId::Recorded(_) => is_rediscoverable(fact.id),
             FactId::Sampled(_) | FactId::Correction(..) => false,
         };
-        again && fact.at.is_some_and(|at| self.has_time(at))
+        rediscoverable && fact.at.is_some_and(|at| self.has_time(at))
     }
 
     fn has_time(self, at: i64) -> bool {
@@ -48,7 +48,7 @@ impl Collector {
         window: Window,
     ) -> Vec<Event> {
         let now = Utc::now();
-        let look = ObservationContext {
+        let context = ObservationContext {
             now: now.timestamp(),
             // The runs are accounting's, so it need not be asked again.
             given_up: true,
@@ -56,7 +56,7 @@ impl Collector {
         };
         let mut events = Vec::new();
         for observation in runs {
-            let decision = observe(run_store, observation, &look);
+            let decision = observe(run_store, observation, &context);
             for (run, tracked) in decision.changes {
                 run_store.put(run, tracked);
             }
@@ -135,7 +135,7 @@ impl Collector {
         observations
             .filter(|observation| {
                 let tracked = core.run_store.get(&run_of(&core.run_store, observation));
-                tracked.is_none_or(|tracked| !tracked.owes_usage)
+                tracked.is_none_or(|tracked| !tracked.usage_pending)
             })
             .collect()
     }
@@ -152,11 +152,11 @@ impl Collector {
 
 /// Returns jobs whose runs ended within the window and lack their usage.
 pub fn without_usage(run_store: &RunStore, window: Window) -> Vec<JobRef> {
-    let owes = |tracked: &RunState| {
+    let is_pending = |tracked: &RunState| {
         let end = tracked.end.as_ref();
-        tracked.owes_usage && end.is_some_and(|end| window.has_time(end.at))
+        tracked.usage_pending && end.is_some_and(|end| window.has_time(end.at))
     };
-    let runs = run_store.iter().filter(|(_, tracked)| owes(tracked));
+    let runs = run_store.iter().filter(|(_, tracked)| is_pending(tracked));
     runs.filter_map(|(run, tracked)| job_of(&run, tracked))
         .collect()
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_recorded_within_the_time_is_told_again() {
+    fn only_facts_recorded_within_the_time_are_republished() {
         let window = Window { from: 100, to: 200 };
         let fact = |id, at| Fact {
             run: RunKey {
@@ -213,7 +213,7 @@ mod tests {
             continues: None,
             array_tasks: String::new(),
         };
-        for (id, at, again) in [
+        for (id, at, rediscoverable) in [
             (FactId::Recorded(Slot::Started), Some(100), true),
             (FactId::Recorded(Slot::End), Some(200), true),
             (FactId::Recorded(Slot::Resized(150)), Some(150), true),
@@ -227,7 +227,7 @@ mod tests {
             ),
             (FactId::Sampled(1), Some(150), false),
         ] {
-            assert_eq!(window.has(&fact(id, at)), again, "{id:?} {at:?}");
+            assert_eq!(window.has(&fact(id, at)), rediscoverable, "{id:?} {at:?}");
         }
     }
 }

@@ -102,7 +102,7 @@ impl Collector {
     }
 
     /// Records that a range was looked up.
-    pub async fn looked_up(&self, range: Unseen) {
+    pub async fn remove_unseen(&self, range: Unseen) {
         let mut core = self.core.lock().await;
         core.meta.unseen.retain(|other| *other != range);
     }

@@ -10,7 +10,7 @@ use mesh_events::RunKey;
 use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
-use super::gaps::not_shown;
+use super::gaps::gap_event;
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
@@ -69,7 +69,7 @@ impl UsageBacklog {
     /// Schedules or removes a run according to its stored state.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState, now: i64, config: &Config) {
         let run = LocalRunKey::from(run);
-        if !tracked.owes_accounting() {
+        if !tracked.accounting_pending() {
             if let Some(entry) = self.runs.remove(&run) {
                 self.by_due.remove(&(entry.due, run));
             }
@@ -130,10 +130,10 @@ impl Collector {
         self.core.lock().await.usage_backlog.runs.len()
     }
 
-    /// Returns at most `most` runs that are due now.
-    pub async fn usage_due(&self, most: usize) -> Vec<DueUsageLookup> {
+    /// Returns at most `limit` runs that are due now.
+    pub async fn usage_due(&self, limit: usize) -> Vec<DueUsageLookup> {
         let core = self.core.lock().await;
-        let due = core.usage_backlog.due(Instant::now()).take(most);
+        let due = core.usage_backlog.due(Instant::now()).take(limit);
         due.filter_map(|run| {
             let (run, tracked) = core.run_store.entry(run)?;
             let job = job_of(&run, tracked)?;
@@ -202,8 +202,8 @@ impl Collector {
                 continue;
             };
             core.dirty.insert(Store::shard_of(tracked));
-            tracked.owes_canceller = false;
-            if tracked.owes_usage {
+            tracked.canceller_pending = false;
+            if tracked.usage_pending {
                 lost.push(run.clone());
             } else {
                 let tracked = tracked.clone();
@@ -219,7 +219,7 @@ impl Collector {
         for run in runs {
             if let Some(tracked) = core.run_store.get_mut(run) {
                 before.insert(run.clone(), Some(tracked.clone()));
-                tracked.owes_usage = false;
+                tracked.usage_pending = false;
                 core.dirty.insert(Store::shard_of(tracked));
             }
         }
@@ -234,8 +234,8 @@ impl Collector {
         let named = named.join(", ");
         let message = format!("accounting has no ended record of {named}");
         let not_recoverable = format!("resource usage of {named}");
-        let what = not_shown(message, not_recoverable);
-        let emitted = self.gap(core, first, what, before).await?;
+        let gap = gap_event(message, not_recoverable);
+        let emitted = self.gap(core, first, gap, before).await?;
         for run in runs {
             if !emitted {
                 core.usage_backlog
@@ -299,7 +299,7 @@ mod tests {
 
     fn ended(at: i64) -> RunState {
         RunState {
-            owes_usage: true,
+            usage_pending: true,
             end: Some(End {
                 event: Some(EventType::JobCompleted),
                 at,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_owed_is_due_a_while_after_the_end_and_then_less_and_less_often() {
+    async fn usage_is_due_after_the_end_and_then_with_backoff() {
         let config = Config::default();
         let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);
@@ -332,7 +332,7 @@ mod tests {
             Some(Duration::from_secs(6))
         );
         let emitted = RunState {
-            owes_usage: false,
+            usage_pending: false,
             ..ended(1_000)
         };
         usage_backlog.note(&run(1), &emitted, 1_000, &config);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_restart_goes_on_with_the_wait() {
+    async fn a_restart_continues_the_wait() {
         let config = Config::default();
         let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);

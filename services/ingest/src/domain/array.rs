@@ -20,8 +20,8 @@ pub(super) fn store_departed_tasks(next: &mut RunState, observation: &Observatio
         return;
     };
     if let Some(before) = next.remaining_tasks() {
-        let gone = before.difference(tasks);
-        record_departed(next, gone);
+        let departing = before.difference(tasks);
+        record_departed(next, departing);
     }
     tasks_reappeared(next, tasks);
     next.rare.remaining = Some(TaskSet::new(tasks.iter()).to_string());
@@ -37,9 +37,9 @@ pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
 }
 
 /// Records that these tasks are no longer in the array's record.
-fn record_departed(next: &mut RunState, gone: TaskSet) {
+fn record_departed(next: &mut RunState, departing: TaskSet) {
     let left = next.left_tasks().unwrap_or_default();
-    let all = TaskSet::new(left.iter().chain(gone.iter()));
+    let all = TaskSet::new(left.iter().chain(departing.iter()));
     next.rare.left = (!all.is_empty()).then(|| all.to_string());
 }
 
@@ -98,19 +98,19 @@ pub enum DepartedTasks {
     Cancelled(Box<RunState>, Box<Fact>),
 }
 
-/// Resolves the tasks that left an array's record. `record_gone`: the array has no record of its own any more. `given_up`: the tasks whose
+/// Resolves the tasks that left an array's record. `record_absent`: the array has no record of its own any more. `given_up`: the tasks whose
 /// wait is over.
 pub fn resolve_departed_tasks(
     run_store: &RunStore,
     array: &RunKey,
-    record_gone: bool,
+    record_absent: bool,
     given_up: Option<&TaskSet>,
     now: i64,
 ) -> Option<DepartedTasks> {
     let before = run_store.get(array).filter(|tracked| tracked.is_array)?;
     let mut next = before.clone();
     // Tasks that remained at the array's end were published with it.
-    if record_gone
+    if record_absent
         && !next.over()
         && let Some(rest) = next.remaining_tasks()
     {
@@ -125,7 +125,7 @@ pub fn resolve_departed_tasks(
     }
     next.rare.left = Some(missing.to_string());
     // The record was gone, has come back and was not read yet: it may still have the tasks.
-    let is_unread = !record_gone && !next.over() && next.rare.remaining.is_none();
+    let is_unread = !record_absent && !next.over() && next.rare.remaining.is_none();
     let given_up = given_up.filter(|_| !is_unread);
     let waiting = given_up.map_or_else(|| missing.clone(), |tasks| missing.difference(tasks));
     let cancelled = missing.difference(&waiting);

@@ -48,7 +48,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     let Some((run, tracked)) = attempts.pop() else {
         return Attempt::First;
     };
-    if is_over_and_again(tracked, observation) {
+    if is_repeated_run(tracked, observation) {
         return Attempt::After(run, tracked);
     }
     let (Some(started), Some(before), Some(restarts)) =
@@ -85,13 +85,13 @@ pub(super) fn resolve_attempt(
     run_store: &RunStore,
     observation: &Observation,
     decision: &mut Decision,
-    look: &ObservationContext,
+    context: &ObservationContext,
 ) -> RunKey {
     let attempt = attempt_of(run_store, observation);
     if let Attempt::After(_, tracked) = &attempt
-        && is_over_and_again(tracked, observation)
+        && is_repeated_run(tracked, observation)
     {
-        decision.again.push(attempt.run(observation));
+        decision.repeated.push(attempt.run(observation));
     }
     if let Attempt::After(run, tracked) = &attempt
         && !tracked.over()
@@ -100,7 +100,7 @@ pub(super) fn resolve_attempt(
         let mut closed = RunState::clone(tracked);
         closed.end = Some(End {
             event: Some(EventType::JobRequeued),
-            at: look.now,
+            at: context.now,
             inferred: true,
         });
         Emitter {
@@ -117,7 +117,7 @@ pub(super) fn resolve_attempt(
 
 /// Whether slurmctld runs a run again that has ended according to a record. Its start is then later than that end, which no outdated answer
 /// has, and its restart count has not grown. The start of a waiting job, or of one whose nodes are cleaned up, is only planned.
-fn is_over_and_again(tracked: &RunState, observation: &Observation) -> bool {
+fn is_repeated_run(tracked: &RunState, observation: &Observation) -> bool {
     let end = tracked
         .end
         .as_ref()

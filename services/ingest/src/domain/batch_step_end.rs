@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn jobcomp_tells_the_end_as_far_as_row_and_step_bear_it_out() {
+    fn jobcomp_reports_the_end_unless_row_and_step_contradict_it() {
         let row = row("REQUEUED", 130);
         let observation = Observation::from_accounting("c", &row).unwrap();
         let own = BatchStepEnd::of(&row, &batch(JobBaseState::Failed, 120)).unwrap();
@@ -184,7 +184,7 @@ mod tests {
         };
         assert!(own.is_confirmed_by(&observation, &end));
         type Change = fn(&mut Observation);
-        let lies: [Change; 6] = [
+        let changes: [Change; 6] = [
             |end| end.base = Some(JobBaseState::Completed),
             |end| end.exit_code = "0:0".parse().ok(),
             |end| end.end = Some(115),
@@ -192,9 +192,9 @@ mod tests {
             |end| end.start = Some(111),
             |end| end.owner.uid = Some(8),
         ];
-        for (number, lie) in lies.into_iter().enumerate() {
+        for (number, change) in changes.into_iter().enumerate() {
             let mut end = end.clone();
-            lie(&mut end);
+            change(&mut end);
             assert!(!own.is_confirmed_by(&observation, &end), "lie {number}");
         }
     }

@@ -163,8 +163,8 @@ pub fn without_names(mut end: Observation) -> Observation {
 
 /// Whether two reports contradict each other about the end of one run.
 pub fn contradict(one: &Observation, other: &Observation) -> bool {
-    let what = |end: &Observation| (end.end_kind(), end.end, end.exit_code);
-    one.run == other.run && what(one) != what(other)
+    let summary = |end: &Observation| (end.end_kind(), end.end, end.exit_code);
+    one.run == other.run && summary(one) != summary(other)
 }
 
 /// Whether the times are possible. Compares only Slurm's times with each other, because the local clock may be wrong.
@@ -412,14 +412,14 @@ mod tests {
 
     /// A run that only a hook reports says nothing about other runs.
     #[test]
-    fn a_run_that_only_a_hook_tells_of_is_continued_by_none() {
+    fn a_run_known_only_from_a_hook_is_continued_by_none() {
         let mut run_store = RunStore::default();
-        let Step::See(ends, look) = step("jobcomp: FAILED n1 end=20", 1) else {
+        let Step::See(ends, context) = step("jobcomp: FAILED n1 end=20", 1) else {
             panic!("a reading");
         };
         let inferred = super::super::ObservationContext {
             inferred: true,
-            ..look
+            ..context
         };
         let previous = apply(&mut run_store, Step::See(ends, inferred));
         assert!(previous.len() == 3 && previous.iter().all(|fact| fact.inferred));

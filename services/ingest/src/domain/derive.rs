@@ -127,10 +127,10 @@ pub(super) fn derive(
     previous: Option<&RunState>,
     observation: &Observation,
     origin: Origin,
-    look: &ObservationContext,
+    context: &ObservationContext,
     inferred: bool,
 ) -> (RunState, Vec<Fact>) {
-    let first_sight = previous.is_none();
+    let is_first_observation = previous.is_none();
     let mut next = previous
         .cloned()
         .unwrap_or_else(|| RunState::new(observation));
@@ -141,7 +141,7 @@ pub(super) fn derive(
         Record::Controller | Record::JobComp => None,
     };
     count_restarts(&mut next, observation);
-    next.last_seen = next.last_seen.max(seen.unwrap_or(look.now));
+    next.last_seen = next.last_seen.max(seen.unwrap_or(context.now));
     if next.over() {
         correct(run, &mut next, observation, inferred, &mut facts);
         // Accounting has the time of every resize, the controller only of the last one.
@@ -154,16 +154,16 @@ pub(super) fn derive(
         resizes(&mut emitter, observation);
         usage(run, &mut next, observation, &mut facts);
         canceller(run, &mut next, observation, &mut facts);
-        if !next.owes_accounting() {
+        if !next.accounting_pending() {
             next.rare.waited_for_accounting = 0;
         }
         return (next, facts);
     }
-    if first_sight {
+    if is_first_observation {
         next.hook_only = inferred && observation.record == Record::JobComp;
         next.waits = !origin.covered_by_array;
-        next.ask_submitted = next.is_array && !look.first_start && !inferred;
-        if look.first_start {
+        next.ask_submitted = next.is_array && !context.first_start && !inferred;
+        if context.first_start {
             baseline(run, &mut next, observation, &mut facts);
             record_observation(&mut next, observation);
             return (next, facts);
@@ -187,11 +187,11 @@ pub(super) fn derive(
                 .continues = origin.continues;
         }
     }
-    pending_reason::emit(&mut emitter, observation, look, first_sight);
+    pending_reason::emit(&mut emitter, observation, context, is_first_observation);
     start(&mut emitter, observation);
     suspensions(&mut emitter, observation);
     resizes(&mut emitter, observation);
-    end(&mut emitter, observation, look);
+    end(&mut emitter, observation, context);
     record_observation(&mut next, observation);
     usage(run, &mut next, observation, &mut facts);
     (next, facts)
@@ -241,26 +241,26 @@ fn baseline(run: &RunKey, next: &mut RunState, observation: &Observation, facts:
     emitter.recorded(EventType::JobBaseline, Slot::Baseline, None);
 }
 
-fn end(emitter: &mut Emitter<'_>, observation: &Observation, look: &ObservationContext) {
+fn end(emitter: &mut Emitter<'_>, observation: &Observation, context: &ObservationContext) {
     let Some(kind) = observation.end_kind() else {
         return;
     };
     let inferred = emitter.inferred;
     emitter.next.end = Some(End {
         event: Some(kind),
-        at: observation.end.unwrap_or(look.now),
+        at: observation.end.unwrap_or(context.now),
         inferred: inferred || observation.end_is_inferred,
     });
     // Accounting may have nodes but no start for a run that ended in the second of its start (seen on 22.05).
     let ran = observation.record == Record::Accounting && observation.allocated;
-    emitter.next.owes_usage = emitter.next.started.is_some() || ran;
+    emitter.next.usage_pending = emitter.next.started.is_some() || ran;
     let code = observation
         .job
         .exit_code
         .map(|code| (code.code, code.signal));
-    emitter.next.exit_code = code.filter(|_| emitter.next.owes_usage && !inferred);
+    emitter.next.exit_code = code.filter(|_| emitter.next.usage_pending && !inferred);
     emitter.next.ended_by_hook = observation.ended_by_hook && !inferred;
-    emitter.next.owes_canceller = kind == EventType::JobCancelled
+    emitter.next.canceller_pending = kind == EventType::JobCancelled
         && observation.cancelled_by.is_none()
         && observation.record != Record::Accounting;
     let tasks = (observation.entity == EntityKind::Array)
@@ -336,7 +336,7 @@ fn correct(
             inferred: false,
         };
         start(&mut emitter, observation);
-        emitter.next.owes_usage = emitter.next.started.is_some();
+        emitter.next.usage_pending = emitter.next.started.is_some();
         emitter.recorded(kind, Slot::End, observation.end);
     } else if event != Some(kind) {
         next.rare.corrections += 1;
@@ -358,10 +358,10 @@ fn correct(
 /// Publishes who cancelled a run, once, when accounting reports it. Without an actor, accounting's row has none either.
 fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     let is_answer = observation.record == Record::Accounting && observation.end_kind().is_some();
-    if !next.owes_canceller || !is_answer {
+    if !next.canceller_pending || !is_answer {
         return;
     }
-    next.owes_canceller = false;
+    next.canceller_pending = false;
     // A correction of the end already has the actor.
     let is_published = facts
         .iter()
@@ -387,10 +387,10 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
 
 /// Publishes the usage of an ended run, once, when accounting has it.
 fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
-    if !next.owes_usage || observation.job.usage.is_none() {
+    if !next.usage_pending || observation.job.usage.is_none() {
         return;
     }
-    (next.owes_usage, next.exit_code) = (false, None);
+    (next.usage_pending, next.exit_code) = (false, None);
     let mut emitter = Emitter {
         run,
         next,
@@ -402,7 +402,7 @@ fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &m
 
 /// Stores what the next observation is compared with.
 fn record_observation(next: &mut RunState, observation: &Observation) {
-    next.state = observation.state_word();
+    next.state = observation.state_name();
     // While an old run is cleaned up, its record already counts the next restart (22.05).
     if observation.restarts.is_some() && !observation.completing && observation.base.is_some() {
         next.restarts = observation.restarts;

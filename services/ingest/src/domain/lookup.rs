@@ -20,7 +20,7 @@ pub enum EndLookup {
     /// What became of tasks that left their array's record.
     Tasks {
         /// Whether the array has no record of its own any more.
-        record_gone: bool,
+        record_absent: bool,
     },
 }
 
@@ -28,7 +28,7 @@ pub enum EndLookup {
 #[derive(Clone, Copy, Debug)]
 pub struct LookupLimits {
     /// `missing_record_timeout`: the minimum wait before absence proves anything.
-    pub patience: Duration,
+    pub max_wait: Duration,
     /// `resolution_timeout`: the maximum wait.
     pub within: Duration,
     /// Whether accounting is enabled.
@@ -60,7 +60,7 @@ pub enum Resolution {
 
 /// Resolves a lookup from its age and accounting's answers.
 pub fn settle(
-    question: EndLookup,
+    lookup: EndLookup,
     waited: Duration,
     answers: LookupAnswers,
     limits: LookupLimits,
@@ -69,22 +69,25 @@ pub fn settle(
     // state.
     let contradicted = answers.alive
         && matches!(
-            question,
-            EndLookup::End | EndLookup::Tasks { record_gone: true }
+            lookup,
+            EndLookup::End
+                | EndLookup::Tasks {
+                    record_absent: true
+                }
         );
     let unanswered = limits.accounting && answers.count == 0;
     if waited >= limits.within {
         // The run has ended, and without a record it is unknown how.
-        return if contradicted || unanswered || question == EndLookup::End {
+        return if contradicted || unanswered || lookup == EndLookup::End {
             Resolution::Unknowable
         } else {
             Resolution::Absent
         };
     }
     let asked = !limits.accounting || answers.count >= ANSWERS_TO_PROVE_ABSENCE;
-    match question {
+    match lookup {
         EndLookup::End => Resolution::Open { ask: true },
-        _ if asked && !contradicted && waited >= limits.patience => Resolution::Absent,
+        _ if asked && !contradicted && waited >= limits.max_wait => Resolution::Absent,
         // An answer that has the run as alive may be outdated by now.
         _ => Resolution::Open {
             ask: !asked || contradicted,
@@ -119,16 +122,16 @@ mod tests {
     use super::*;
 
     const LIMITS: LookupLimits = LookupLimits {
-        patience: Duration::from_secs(30),
+        max_wait: Duration::from_secs(30),
         within: Duration::from_secs(600),
         accounting: true,
     };
 
-    fn questions() -> impl Strategy<Value = EndLookup> {
+    fn lookups() -> impl Strategy<Value = EndLookup> {
         prop_oneof![
             Just(EndLookup::End),
             Just(EndLookup::EarlierEnd),
-            any::<bool>().prop_map(|record_gone| EndLookup::Tasks { record_gone }),
+            any::<bool>().prop_map(|record_absent| EndLookup::Tasks { record_absent }),
         ]
     }
 
@@ -146,7 +149,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_question_ends_in_time_whatever_is_answered(
-            question in questions(),
+            lookup in lookups(),
             steps in steps(),
             accounting in any::<bool>(),
         ) {
@@ -157,7 +160,7 @@ mod tests {
             let quiet = std::iter::repeat_n((60, None, false), 20);
             for (seconds, answer, kill) in steps.into_iter().chain(quiet) {
                 waited += seconds;
-                match settle(question, Duration::from_secs(waited), answers, limits) {
+                match settle(lookup, Duration::from_secs(waited), answers, limits) {
                     Resolution::Open { ask } => {
                         prop_assert!(waited < 600);
                         if let Some(alive) = answer.filter(|_| ask && accounting) {
@@ -182,15 +185,15 @@ mod tests {
             if settled == Some(Resolution::Absent) {
                 prop_assert!(waited >= 30);
                 prop_assert!(!accounting || answers.count > 0);
-                prop_assert!(question != EndLookup::End);
+                prop_assert!(lookup != EndLookup::End);
             }
         }
 
         #[test]
         fn an_answer_that_contradicts_the_controller_is_asked_for_again(count in 0..100u32, waited in 0..599u64) {
-            let question = EndLookup::Tasks { record_gone: true };
+            let lookup = EndLookup::Tasks { record_absent: true };
             let answers = LookupAnswers { count, alive: true };
-            let settled = settle(question, Duration::from_secs(waited), answers, LIMITS);
+            let settled = settle(lookup, Duration::from_secs(waited), answers, LIMITS);
             prop_assert_eq!(settled, Resolution::Open { ask: true });
         }
     }

@@ -7,7 +7,7 @@ use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
 
 use super::batch_step_end::BatchStepEnd;
-use super::run_state::StateWord;
+use super::run_state::StateName;
 use super::snapshot;
 
 /// Kind of entity to which a run belongs.
@@ -240,9 +240,9 @@ impl Observation {
     }
 
     /// Slurm's keyword for the state.
-    pub fn state_word(&self) -> StateWord {
+    pub fn state_name(&self) -> StateName {
         let base = self.base.filter(|_| !self.in_flux());
-        base.map_or(StateWord::COMPLETING, StateWord::from)
+        base.map_or(StateName::COMPLETING, StateName::from)
     }
 
     /// Takes the exit code of the same end from another source, unless this one has it.

@@ -30,7 +30,7 @@ pub struct ObservationContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LookupTarget {
     /// The controller, again and soon: the state is about to change.
-    Again,
+    Reread,
     /// Accounting, for every run of the job.
     Accounting,
 }
@@ -47,19 +47,19 @@ pub struct Decision {
     /// Runs whose end will never be known.
     pub lost: Vec<RunKey>,
     /// Repeated executions of runs that had ended, by a slurmctld that has lost their end.
-    pub again: Vec<RunKey>,
+    pub repeated: Vec<RunKey>,
 }
 
 /// Decides what follows from an observation.
 pub fn observe(
     run_store: &RunStore,
     observation: &Observation,
-    look: &ObservationContext,
+    context: &ObservationContext,
 ) -> Decision {
     let requeued_task = requeued_last_task(run_store, observation);
     let observation = requeued_task.as_ref().unwrap_or(observation);
     let mut decision = Decision::default();
-    let run = resolve_attempt(run_store, observation, &mut decision, look);
+    let run = resolve_attempt(run_store, observation, &mut decision, context);
     let known = run_store.get(&run);
     let mut origin = Origin::default();
     if known.is_none() {
@@ -68,7 +68,7 @@ pub fn observe(
         {
             return decision;
         }
-        match continued_run(run_store, &run, observation, look, &mut decision) {
+        match continued_run(run_store, &run, observation, context, &mut decision) {
             Some(continues) => origin.continues = continues,
             None => {
                 decision.follow_ups.push(LookupTarget::Accounting);
@@ -76,15 +76,21 @@ pub fn observe(
             }
         }
         if observation.entity == EntityKind::Task {
-            origin.covered_by_array =
-                array_of(run_store, &run, observation, look, &origin, &mut decision);
+            origin.covered_by_array = array_of(
+                run_store,
+                &run,
+                observation,
+                context,
+                &origin,
+                &mut decision,
+            );
         }
     }
-    let (next, facts) = derive(&run, known, observation, origin, look, look.inferred);
+    let (next, facts) = derive(&run, known, observation, origin, context, context.inferred);
     if observation.in_flux() {
-        decision.follow_ups.push(LookupTarget::Again);
+        decision.follow_ups.push(LookupTarget::Reread);
         // Accounting has the end of a run while its epilogs run, and also after its job has returned to the queue.
-        if look.poll.is_some() || observation.base.is_some() {
+        if context.poll.is_some() || observation.base.is_some() {
             decision.follow_ups.push(LookupTarget::Accounting);
         }
     }
@@ -145,7 +151,7 @@ fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> b
 }
 
 /// Name of an end in the run that continues it.
-fn end_word(end: &End) -> String {
+fn end_name(end: &End) -> String {
     end.event
         .map_or_else(String::new, |kind| kind.event().to_owned())
 }
@@ -155,20 +161,20 @@ fn continued_run(
     run_store: &RunStore,
     run: &RunKey,
     observation: &Observation,
-    look: &ObservationContext,
+    context: &ObservationContext,
     decision: &mut Decision,
 ) -> Option<Option<Continuation>> {
     let is_earlier = |(other, tracked): &(RunKey, &RunState)| other < run && !tracked.hook_only;
     let earlier = run_store.runs_of(run).rev().find(is_earlier);
     let Some((earlier, tracked)) = earlier else {
         let missed = observation.restarts.is_some_and(|restarts| restarts > 0)
-            && !look.first_start
-            && !look.given_up;
+            && !context.first_start
+            && !context.given_up;
         // Earlier runs were never seen; accounting lists them.
         return (!missed || observation.record != Record::Controller).then_some(None);
     };
     if run.attempt > 0 {
-        let end = tracked.end.as_ref().map(end_word);
+        let end = tracked.end.as_ref().map(end_name);
         return Some(Some(Continuation {
             run: earlier.clone(),
             cause: end.unwrap_or_else(|| EventType::JobRequeued.event().to_owned()),
@@ -178,7 +184,7 @@ fn continued_run(
         // No restart is counted for a component of a heterogeneous job that got nodes and had to return them (22.05 and 24.11).
         Some(restarts) => restarts > 0 || tracked.end_kind() == Some(EventType::JobRequeued),
         // Accounting of 22.05 does not count restarts. After any other end, a job runs again only if a user requeued it.
-        None if look.restarted => true,
+        None if context.restarted => true,
         // Only these ends return a job to the queue by themselves.
         None => matches!(
             tracked.end_kind(),
@@ -188,10 +194,10 @@ fn continued_run(
     if let Some(end) = &tracked.end {
         return Some((restarted && end.event.is_some()).then(|| Continuation {
             run: earlier.clone(),
-            cause: end_word(end),
+            cause: end_name(end),
         }));
     }
-    if !look.given_up {
+    if !context.given_up {
         return None;
     }
     // Slurm gave the job a new submit time, so the earlier run is over. How it ended could not be determined in time.
@@ -202,7 +208,7 @@ fn continued_run(
         at: run.submit_time,
         inferred: true,
     });
-    closed.owes_usage = restarted && closed.started.is_some();
+    closed.usage_pending = restarted && closed.started.is_some();
     if restarted {
         let mut emitter = Emitter {
             run: &earlier,
@@ -227,7 +233,7 @@ fn array_of(
     run_store: &RunStore,
     run: &RunKey,
     observation: &Observation,
-    look: &ObservationContext,
+    context: &ObservationContext,
     origin: &Origin,
     decision: &mut Decision,
 ) -> bool {
@@ -247,7 +253,7 @@ fn array_of(
     };
     // An inferred observation says nothing about the array.
     if first_run
-        && !look.inferred
+        && !context.inferred
         && known.is_none_or(|(array, _)| array.submit_time != run.submit_time)
     {
         let mut array = RunState {
@@ -256,11 +262,11 @@ fn array_of(
             submitted: true,
             waits: true,
             state: JobBaseState::Pending.into(),
-            ask_submitted: !look.first_start,
-            last_seen: look.now,
+            ask_submitted: !context.first_start,
+            last_seen: context.now,
             ..RunState::default()
         };
-        if !look.first_start {
+        if !context.first_start {
             let mut emitter = Emitter {
                 run: &own,
                 next: &mut array,

@@ -25,8 +25,8 @@ const PENDING: usize = 2;
 pub(super) fn emit(
     emitter: &mut Emitter<'_>,
     observation: &Observation,
-    look: &ObservationContext,
-    first_sight: bool,
+    context: &ObservationContext,
+    is_first_observation: bool,
 ) {
     if !observation.waiting() {
         if emitter.next.held && observation.started() {
@@ -39,11 +39,11 @@ pub(super) fn emit(
     if !emitter.next.waits {
         return;
     }
-    if first_sight && observation.held {
+    if is_first_observation && observation.held {
         hold(emitter, true);
         return;
     }
-    let Some(poll) = look.poll else { return };
+    let Some(poll) = context.poll else { return };
     let Some(change) = change(emitter.next, observation, poll) else {
         emitter.next.candidate = None;
         return;
@@ -63,7 +63,7 @@ pub(super) fn emit(
         return;
     }
     // Remains a candidate, and is published with the value it has when the interval is over.
-    if change.held.is_none() && emitter.next.is_quiet(look.now) {
+    if change.held.is_none() && emitter.next.is_quiet(context.now) {
         return;
     }
     emitter.next.candidate = None;
@@ -83,7 +83,7 @@ pub(super) fn emit(
         }
         None => {
             emitter.next.class = change.class;
-            spend(emitter.next, look.now);
+            spend(emitter.next, context.now);
             sampled(emitter, EventType::JobPending, PENDING);
         }
     }

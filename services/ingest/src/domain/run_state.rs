@@ -1,7 +1,7 @@
 //! Stored state of a run: what was published, and what a second poll must confirm before it is published.
 
 mod rare;
-mod words;
+mod state_names;
 
 use mesh_events::EventType;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use slurm_types::{ReasonClass, TaskSet};
 pub use self::rare::Rare;
 #[cfg(test)]
 pub use self::rare::RareState;
-pub use self::words::StateWord;
+pub use self::state_names::StateName;
 use super::lookup::StoredLookup;
 use super::observation::{EntityKind, Observation};
 use super::pending_reason;
@@ -19,7 +19,7 @@ use super::pending_reason;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// Event type; `None` if the end is unknown and was resolved as a gap.
-    #[serde(with = "words::end")]
+    #[serde(with = "state_names::end")]
     pub event: Option<EventType>,
     /// Unix seconds.
     pub at: i64,
@@ -79,16 +79,16 @@ pub struct RunState {
     pub hook_only: bool,
     /// Whether it ran and has ended, and accounting has not reported its usage yet.
     #[serde(rename = "u", default, skip_serializing_if = "is_false")]
-    pub owes_usage: bool,
+    pub usage_pending: bool,
     /// Whether its cancellation was published without an actor. Accounting has the actor, the controller does not.
     #[serde(rename = "ca", default, skip_serializing_if = "is_false")]
-    pub owes_canceller: bool,
+    pub canceller_pending: bool,
     /// Exit code and signal of the end, until the usage is published: accounting of 22.05 has no exit codes over REST.
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<(u32, u32)>,
     /// Last base state, as Slurm's keyword.
     #[serde(rename = "st")]
-    pub state: StateWord,
+    pub state: StateName,
     /// Number of requeues before this run, as in its events.
     #[serde(rename = "rc", default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<u32>,
@@ -115,7 +115,7 @@ pub struct RunState {
     pub ask_submitted: bool,
     /// Open lookup, if no record shows the run any more.
     #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
-    pub question: Option<Box<StoredLookup>>,
+    pub lookup: Option<Box<StoredLookup>>,
     /// Digest of the poll's row whose record was last read in full.
     #[serde(rename = "d", default)]
     pub digest: u64,
@@ -145,12 +145,12 @@ impl RunState {
 
     /// Whether everything about it is published, including its usage and, for an array, the tasks that left it before its end.
     pub fn closed(&self) -> bool {
-        self.over() && !self.owes_accounting() && self.rare.left.is_none() && !self.ask_submitted
+        self.over() && !self.accounting_pending() && self.rare.left.is_none() && !self.ask_submitted
     }
 
     /// Whether accounting must still be asked about its end.
-    pub const fn owes_accounting(&self) -> bool {
-        self.owes_usage || self.owes_canceller
+    pub const fn accounting_pending(&self) -> bool {
+        self.usage_pending || self.canceller_pending
     }
 
     /// Returns the event type of its end.
@@ -163,7 +163,7 @@ impl RunState {
         let awaited = |candidate: &Candidate| candidate.held.is_some() || !self.is_quiet(now);
         let is_awaited = self.candidate.as_deref().is_some_and(awaited);
         self.rare.left.is_some()
-            || !self.over() && (is_awaited || self.state == StateWord::COMPLETING)
+            || !self.over() && (is_awaited || self.state == StateName::COMPLETING)
     }
 
     /// Whether the class has changed so often lately that further changes are delayed.
@@ -220,10 +220,10 @@ mod tests {
     ];
 
     #[test]
-    fn what_an_earlier_build_stored_is_read_and_written_as_it_was() {
-        let question = serde_json::to_string(&StoredLookup::default()).unwrap();
+    fn state_of_an_earlier_build_is_read_and_written_unchanged() {
+        let lookup = serde_json::to_string(&StoredLookup::default()).unwrap();
         for stored in STORED {
-            let stored = stored.replace("QUESTION", &question);
+            let stored = stored.replace("QUESTION", &lookup);
             let state: RunState = serde_json::from_str(&stored).unwrap();
             let stored: Value = serde_json::from_str(&stored).unwrap();
             assert_eq!(serde_json::to_value(&state).unwrap(), stored);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_ends_and_states_are_stored_as_text() {
+    fn names_of_ends_and_states_are_stored_as_text() {
         let ends = EventType::ALL.iter().filter(|kind| kind.is_end());
         for event in ends.copied().map(Some).chain([None]) {
             let end = End {
@@ -246,10 +246,10 @@ mod tests {
         let unknown = r#"{"event":"abducted","at":1}"#;
         assert_eq!(serde_json::from_str::<End>(unknown).unwrap().event, None);
         for base in slurm_types::JobBaseState::ALL {
-            let stored = serde_json::to_value(StateWord::from(base)).unwrap();
+            let stored = serde_json::to_value(StateName::from(base)).unwrap();
             assert_eq!(stored, base.name());
             assert_eq!(
-                serde_json::from_value::<StateWord>(stored).unwrap(),
+                serde_json::from_value::<StateName>(stored).unwrap(),
                 base.into()
             );
         }

@@ -120,9 +120,9 @@ impl RunStore {
         }
     }
 
-    /// Sets the time of the last sighting to `to` for runs whose sighting is later than `newest`, due to a clock that was ahead. Returns
+    /// Sets `last_seen` to `to` for runs whose `last_seen` is later than `newest`, due to a clock that was ahead. Returns
     /// Slurm's ids of their jobs.
-    pub fn bring_back(&mut self, newest: i64, to: i64) -> Vec<u32> {
+    pub fn clamp_last_seen(&mut self, newest: i64, to: i64) -> Vec<u32> {
         let ahead = self
             .runs
             .values_mut()
@@ -155,13 +155,13 @@ impl RunStore {
         (key.of_cluster(&self.cluster), tracked)
     }
 
-    /// Returns the runs whose job id of Slurm is accepted by `wanted`.
+    /// Returns the runs whose job id of Slurm is accepted by `matches_id`.
     pub fn of_records(
         &self,
-        wanted: impl Fn(u32) -> bool,
+        matches_id: impl Fn(u32) -> bool,
     ) -> impl Iterator<Item = (RunKey, &RunState)> {
         let runs = self.runs.iter();
-        runs.filter(move |(_, tracked)| wanted(tracked.raw_id))
+        runs.filter(move |(_, tracked)| matches_id(tracked.raw_id))
             .map(|(key, tracked)| self.named(key, tracked))
     }
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_by_a_clock_that_was_ahead_is_not_kept_for_longer() {
+    fn observations_with_a_clock_ahead_are_not_stored_longer() {
         let mut run_store = RunStore::default();
         for (raw_id, last_seen) in [(1, 1_000), (2, 1_100), (3, 90_000)] {
             let run = RunKey {
@@ -283,9 +283,9 @@ mod tests {
             };
             run_store.put(run, state);
         }
-        assert_eq!(run_store.bring_back(1_300, 1_000), [3]);
+        assert_eq!(run_store.clamp_last_seen(1_300, 1_000), [3]);
         let seen: Vec<i64> = run_store.iter().map(|(_, state)| state.last_seen).collect();
         assert_eq!(seen, [1_000, 1_100, 1_000]);
-        assert!(run_store.bring_back(1_300, 1_000).is_empty());
+        assert!(run_store.clamp_last_seen(1_300, 1_000).is_empty());
     }
 }

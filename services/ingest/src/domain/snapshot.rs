@@ -12,7 +12,7 @@ use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, UnixTime};
 
 pub(super) use self::before::complete;
-pub use self::before::{fill, keep_allocation};
+pub use self::before::{copy_allocation, fill};
 
 /// Builds a snapshot from slurmctld's record.
 pub(super) fn from_controller(
@@ -41,7 +41,7 @@ pub(super) fn from_controller(
         partition: record.partition.clone(),
         qos: record.qos.clone(),
         reservation: record.reservation.clone(),
-        state: state_word(&record.state),
+        state: state_name(&record.state),
         state_flags: state_flags(&record.state),
         reason: reason.reason().to_owned(),
         reason_description: if described {
@@ -127,7 +127,7 @@ pub(super) fn from_accounting(
         partition: row.partition.clone(),
         qos: row.qos.clone(),
         reservation: row.reservation.clone(),
-        state: state_word(&row.state),
+        state: state_name(&row.state),
         state_flags: state_flags(&row.state),
         reason: row.reason.clone(),
         priority: row.priority.unwrap_or_default(),
@@ -252,7 +252,7 @@ pub(super) fn exit_code(code: slurm_types::ExitCode) -> ExitCode {
     }
 }
 
-fn state_word(state: &JobState) -> String {
+fn state_name(state: &JobState) -> String {
     state
         .base
         .map_or_else(String::new, |base| base.name().to_owned())

@@ -27,7 +27,7 @@ pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<RunUsage> {
         let last = parts.last();
         observation.own_end = last.and_then(|last| BatchStepEnd::of(&last.record, &last.steps));
         // A step that has not reported yet has no resources. A step too short to be sampled has at least the sum `energy=0` (22.05).
-        let reported = |step: &&StepUsage| !(step.most.is_empty() && step.total.is_empty());
+        let reported = |step: &&StepUsage| !(step.max.is_empty() && step.total.is_empty());
         let complete = !steps.is_empty() && steps.iter().all(|step| step.ended && reported(step));
         if observation.end_kind().is_some() {
             observation.job.usage = Some(Usage {
@@ -125,7 +125,7 @@ fn memory(step: &StepUsage) -> u64 {
 fn tres(steps: &[&StepUsage]) -> Vec<TresUsage> {
     let mut used: BTreeMap<&str, TresUsage> = BTreeMap::new();
     for step in steps {
-        for (name, amount) in &step.most {
+        for (name, amount) in &step.max {
             let entry = used.entry(name).or_default();
             entry.max = entry.max.max(*amount);
         }
@@ -167,7 +167,7 @@ mod tests {
             max_rss_bytes: Some(rss),
             max_rss_node: "n1".to_owned(),
             max_rss_task: Some(tasks - 1),
-            most: used(rss),
+            max: used(rss),
             total: used(rss * u64::from(tasks)),
         }
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_the_largest_step_and_efficiency_is_of_what_was_allocated() {
+    fn the_peak_is_the_largest_step_and_efficiency_relates_to_the_allocation() {
         let steps = vec![step("batch", 10 << 20, 1), step("0", 60 << 20, 2)];
         let record = part("COMPLETED", 100, 120, "cpu=2,mem=480M,node=1", steps);
         let usage = complete(&[record]);
@@ -268,9 +268,9 @@ mod tests {
     }
 
     #[test]
-    fn a_step_too_short_to_be_looked_at_has_reported() {
+    fn a_step_too_short_to_be_sampled_has_reported() {
         let short = StepUsage {
-            most: TresUsage::new(),
+            max: TresUsage::new(),
             total: TresUsage::from([("energy".to_owned(), 0)]),
             ..step("batch", 0, 1)
         };
@@ -280,14 +280,14 @@ mod tests {
 
     #[test]
     fn nothing_overflows() {
-        let most = part(
+        let max = part(
             "FAILED",
             100,
             i64::MAX,
             "cpu=9999999999",
             vec![step("0", u64::MAX >> 1, 1)],
         );
-        let usage = usages("c", &[most])[0]
+        let usage = usages("c", &[max])[0]
             .observation
             .job
             .usage

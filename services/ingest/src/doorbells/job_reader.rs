@@ -35,7 +35,7 @@ pub struct JobReader {
     /// Availability of slurmctld.
     pub slurmctld: Arc<SlurmSource>,
     /// Queue of accounting lookups.
-    pub questions: LookupQueue,
+    pub lookups: LookupQueue,
     /// Limits requests for jobs that no poll has shown.
     pub unknown_jobs: UnknownJobLimiter,
     /// Whether hooks ring.
@@ -51,7 +51,7 @@ impl JobReader {
     ///
     /// # Errors
     /// If another ingest has taken over.
-    pub async fn run(mut self, mut rings: mpsc::Receiver<JobReadRequest>) -> Result<(), Error> {
+    pub async fn run(mut self, mut requests: mpsc::Receiver<JobReadRequest>) -> Result<(), Error> {
         let mut waiting: HashMap<u32, PendingRead> = HashMap::new();
         let mut not_before = Instant::now();
         let mut ends_have_waited = false;
@@ -63,22 +63,22 @@ impl JobReader {
                 .map(|due| due.max(not_before));
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
-                ring = rings.recv() => match ring {
-                    Some(ring) => { note(&mut waiting, ring); continue }
+                request = requests.recv() => match request {
+                    Some(request) => { note(&mut waiting, request); continue }
                     None => return Ok(()),
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
             // Doorbells that have arrived meanwhile join this request.
-            while let Ok(ring) = rings.try_recv() {
-                note(&mut waiting, ring);
+            while let Ok(request) = requests.try_recv() {
+                note(&mut waiting, request);
             }
             let ids = next(&waiting, Instant::now(), &mut ends_have_waited);
             let ids = self.admit(ids, &mut waiting).await;
             if ids.is_empty() {
                 continue;
             }
-            let pause = match self.look(&ids, &mut waiting).await {
+            let pause = match self.read(&ids, &mut waiting).await {
                 Ok(pause) => pause,
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
@@ -97,7 +97,7 @@ impl JobReader {
             if id == NEW_JOBS {
                 self.nudge.notify_one();
                 if let Some(job) = waiting.remove(&id) {
-                    finish(job.rings, "left_to_sweep");
+                    finish(job.requests, "left_to_sweep");
                 }
                 continue;
             }
@@ -106,7 +106,7 @@ impl JobReader {
             };
             if is_settled(job, &core.run_store) {
                 if let Some(job) = waiting.remove(&id) {
-                    finish(job.rings, "answered");
+                    finish(job.requests, "answered");
                 }
                 continue;
             }
@@ -116,7 +116,7 @@ impl JobReader {
                 .is_unknown
                 .get_or_insert_with(|| !core.run_store.knows(id));
             if is_unknown && !is_admitted {
-                let mut arrays = job.rings.iter().filter_map(|ring| ring.array);
+                let mut arrays = job.requests.iter().filter_map(|request| request.array);
                 job.admitted_by = arrays
                     .find(|array| core.run_store.knows(*array))
                     .filter(|array| self.unknown_jobs.array_admits(*array, now));
@@ -126,7 +126,7 @@ impl JobReader {
                 admitted.push(id);
             } else if let Some(job) = waiting.remove(&id) {
                 refused = true;
-                postpone(job.rings, "limited");
+                postpone(job.requests, "limited");
             }
         }
         if refused {
@@ -136,7 +136,7 @@ impl JobReader {
     }
 
     /// Reads some jobs with one request. Returns how long to wait before the next one.
-    async fn look(
+    async fn read(
         &mut self,
         ids: &[u32],
         waiting: &mut HashMap<u32, PendingRead>,
@@ -149,13 +149,13 @@ impl JobReader {
         };
         let began = Instant::now();
         let crowd = ids.iter().filter(is_unlisted).count() > MAX_UNLISTED_LOOKUPS;
-        let question = async {
+        let lookup = async {
             match crowd {
                 true => self.slurm.jobs_from_list(&jobs).await,
                 false => self.slurm.jobs(&jobs).await,
             }
         };
-        let answer = match unless_stopped(&self.shutdown, question).await? {
+        let answer = match unless_stopped(&self.shutdown, lookup).await? {
             Ok(answer) => {
                 self.slurmctld.up(RequestCost::Light).await?;
                 answer
@@ -175,10 +175,10 @@ impl JobReader {
         };
         let unclear = answer.unclear.iter().map(|(unclear, _)| unclear);
         let unclear: BTreeSet<u32> = unclear.chain(&unlisted).map(|id| id.get()).collect();
-        let mut again = BTreeSet::new();
+        let mut reread = BTreeSet::new();
         let mut readings: Vec<TracedObservation> = Vec::new();
         let mut hook = None;
-        let mut rang = 0;
+        let mut doorbells = 0;
         let mut unknown = Vec::new();
         let collector = self.collector.clone();
         let core = collector.core().await;
@@ -186,7 +186,7 @@ impl JobReader {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
             };
-            hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
+            hook = hook.or_else(|| job.requests.iter().find_map(|request| request.hook.clone()));
             let found = self.observations_of(*id, &answer);
             if !unclear.contains(id)
                 && let Some(array) = job.admitted_by.take()
@@ -195,16 +195,16 @@ impl JobReader {
                     .iter()
                     .any(|observation| observation.run.job_id == array);
                 // Slurm may have purged a task that has ended.
-                let may_be_gone = found.is_empty() && self.unknown_jobs.admit(Instant::now());
-                self.judge(array, is_its_own || may_be_gone);
+                let may_be_purged = found.is_empty() && self.unknown_jobs.admit(Instant::now());
+                self.judge(array, is_its_own || may_be_purged);
             }
             if found.is_empty() {
                 if unclear.contains(id) {
-                    again.insert(*id);
+                    reread.insert(*id);
                 }
                 continue;
             }
-            rang += usize::from(job.rings.iter().any(|ring| ring.hook.is_some()));
+            doorbells += usize::from(job.requests.iter().any(|request| request.hook.is_some()));
             let merged = merge(job, found, &core);
             for _ in 0..merged.contradicted {
                 metrics::doorbell("contradicted");
@@ -219,38 +219,38 @@ impl JobReader {
             }
         }
         drop(core);
-        self.hooks.rang(rang);
+        self.hooks.doorbells(doorbells);
         let cause = hook.map_or(Cause::Lookup, Cause::Hook);
         let follow_ups = self.collector.absorb(&cause, readings).await?;
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
-        again.extend(follow_ups.again);
+        reread.extend(follow_ups.reread);
         for id in &follow_ups.accounting {
-            self.questions.ask(*id).await;
+            self.lookups.ask(*id).await;
         }
         for id in missing {
             // Slurm has purged it. Accounting has the job, or the evidence is all there is.
             if let Some(job) = waiting.remove(&id.get()) {
                 // Unless no hook rang: then an answer of accounting has led to this read.
-                if job.rings.iter().all(|ring| ring.hook.is_none()) {
+                if job.requests.iter().all(|request| request.hook.is_none()) {
                     continue;
                 }
-                unknown.push((id.get(), job.rings));
+                unknown.push((id.get(), job.requests));
             }
         }
-        for (id, rings) in unknown {
-            self.ask_accounting(id, rings).await;
+        for (id, requests) in unknown {
+            self.ask_accounting(id, requests).await;
         }
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
             };
-            if again.contains(id) && job.looks < MAX_READS {
-                job.due = Instant::now() + Duration::from_millis(50 << job.looks);
-                job.looks += 1;
+            if reread.contains(id) && job.reads < MAX_READS {
+                job.due = Instant::now() + Duration::from_millis(50 << job.reads);
+                job.reads += 1;
             } else if let Some(job) = waiting.remove(id) {
                 finish(
-                    job.rings,
-                    if again.contains(id) {
+                    job.requests,
+                    if reread.contains(id) {
                         "left_to_sweep"
                     } else {
                         "answered"
@@ -262,27 +262,27 @@ impl JobReader {
     }
 
     /// Looks up runs in accounting that the controller does not show. Runs that no record has shown so far are limited per minute.
-    async fn ask_accounting(&mut self, job_id: u32, rings: Vec<JobReadRequest>) {
+    async fn ask_accounting(&mut self, job_id: u32, requests: Vec<JobReadRequest>) {
         let is_unheard_of: Vec<bool> = {
             let core = self.collector.core().await;
-            let shown = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
+            let observed = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
             // Doorbells of jobs that no poll has shown were already limited before the read.
             let is_limited =
-                |ring: &JobReadRequest| ring.ended_run.as_ref().is_some_and(|run| !shown(run));
+                |request: &JobReadRequest| request.ended_run.as_ref().is_some_and(|run| !observed(run));
             let known = core.run_store.knows(job_id);
-            rings.iter().map(|ring| known && is_limited(ring)).collect()
+            requests.iter().map(|request| known && is_limited(request)).collect()
         };
         let now = Instant::now();
         let (mut admitted, mut limited) = (Vec::new(), Vec::new());
-        for (ring, is_unheard_of) in rings.into_iter().zip(is_unheard_of) {
+        for (request, is_unheard_of) in requests.into_iter().zip(is_unheard_of) {
             match is_unheard_of && !self.unknown_jobs.admit(now) {
-                true => limited.push(ring),
-                false => admitted.push(ring),
+                true => limited.push(request),
+                false => admitted.push(request),
             }
         }
         postpone(limited, "limited");
         if !admitted.is_empty() {
-            self.questions.ask_for(job_id, admitted);
+            self.lookups.ask_for(job_id, admitted);
         }
     }
 
@@ -293,7 +293,7 @@ impl JobReader {
         }
         if self
             .unknown_jobs
-            .looked_at(array, is_its_own, Instant::now())
+            .record_admission(array, is_its_own, Instant::now())
         {
             tracing::warn!(
                 job.id = array,

@@ -11,9 +11,9 @@ use crate::domain::{Confirmation, Observation, RunState, RunStore, confirm, cont
 
 /// A job to be read, with its doorbells.
 pub(super) struct PendingRead {
-    pub(super) rings: Vec<JobReadRequest>,
+    pub(super) requests: Vec<JobReadRequest>,
     pub(super) due: Instant,
-    pub(super) looks: u32,
+    pub(super) reads: u32,
     /// Whether the run store does not have the job; `None` until that is checked.
     pub(super) is_unknown: Option<bool>,
     /// The array whose task it claims to be, until the claim is checked.
@@ -28,7 +28,7 @@ const MAX_ENDS_PER_READ: usize = 500;
 impl PendingRead {
     /// Whether any hook reports something other than an end.
     fn is_urgent(&self) -> bool {
-        let hooks = self.rings.iter().filter_map(|ring| ring.hook.as_deref());
+        let hooks = self.requests.iter().filter_map(|request| request.hook.as_deref());
         hooks.into_iter().any(|hook| !END_HOOKS.contains(&hook))
     }
 }
@@ -53,8 +53,8 @@ pub(super) fn next(
     let (starts, ends): (Vec<_>, Vec<_>) = due.partition(|(_, job)| job.is_urgent());
     let alone = !starts.is_empty() && !ends.is_empty() && !*ends_have_waited;
     *ends_have_waited = alone;
-    let most = if alone { 0 } else { MAX_ENDS_PER_READ };
-    let ends = ends.into_iter().take(most);
+    let limit = if alone { 0 } else { MAX_ENDS_PER_READ };
+    let ends = ends.into_iter().take(limit);
     let all = starts.into_iter().chain(ends).map(|(id, _)| *id);
     all.take(MAX_JOBS_PER_READ).collect()
 }
@@ -63,21 +63,21 @@ pub(super) fn next(
 pub(super) fn is_settled(job: &PendingRead, run_store: &RunStore) -> bool {
     let is_published = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
     let settled =
-        |ring: &JobReadRequest| ring.comes_again && ring.end.as_deref().is_some_and(is_published);
-    !job.rings.is_empty() && job.rings.iter().all(settled)
+        |request: &JobReadRequest| request.is_redelivery && request.end.as_deref().is_some_and(is_published);
+    !job.requests.is_empty() && job.requests.iter().all(settled)
 }
 
-pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, ring: JobReadRequest) {
-    let job = waiting.entry(ring.job_id).or_insert_with(|| PendingRead {
-        rings: Vec::new(),
+pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, request: JobReadRequest) {
+    let job = waiting.entry(request.job_id).or_insert_with(|| PendingRead {
+        requests: Vec::new(),
         due: Instant::now(),
-        looks: 0,
+        reads: 0,
         is_unknown: None,
         admitted_by: None,
     });
     job.due = Instant::now();
-    job.looks = 0;
-    job.rings.push(ring);
+    job.reads = 0;
+    job.requests.push(request);
 }
 
 /// The controller's records, merged with jobcomp's evidence.
@@ -96,21 +96,21 @@ pub(super) struct MergedRecords {
 pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
     let mut merged = MergedRecords::default();
     let mut observations = found;
-    let ends = job.rings.iter().filter_map(|ring| ring.end.as_deref());
+    let ends = job.requests.iter().filter_map(|request| request.end.as_deref());
     let ends: Vec<&Observation> = ends.collect();
     let disputed: BTreeSet<RunKey> = ends
         .iter()
         .filter(|end| ends.iter().any(|other| contradict(end, other)))
         .map(|end| end.run.clone())
         .collect();
-    for mut ring in std::mem::take(&mut job.rings) {
-        let Some(end) = ring.end.take() else {
-            job.rings.push(ring);
+    for mut request in std::mem::take(&mut job.requests) {
+        let Some(end) = request.end.take() else {
+            job.requests.push(request);
             continue;
         };
         let owner = |run: &RunKey| core.owner_of(run);
         match confirm(&core.run_store, &observations, owner, &end) {
-            Confirmation::Confirmed(_) if disputed.contains(&end.run) => ring.end = Some(end),
+            Confirmation::Confirmed(_) if disputed.contains(&end.run) => request.end = Some(end),
             Confirmation::Confirmed(observation) => {
                 let is_completed = |seen: &Observation| seen.run == end.run && seen.in_flux();
                 observations.retain(|seen| !is_completed(seen));
@@ -118,18 +118,18 @@ pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core)
                 observations.insert(0, *observation);
             }
             Confirmation::Known => {}
-            Confirmation::Open => ring.end = Some(end),
+            Confirmation::Open => request.end = Some(end),
             Confirmation::UnknownRun => {
-                ring.end = Some(end);
-                merged.unknown.push(ring);
+                request.end = Some(end);
+                merged.unknown.push(request);
                 continue;
             }
             Confirmation::Contradicted => merged.contradicted += 1,
         }
-        job.rings.push(ring);
+        job.requests.push(request);
     }
     observations.sort_by_key(|observation| observation.run.submit_time);
-    let links = || job.rings.iter().map(|ring| ring.span.clone()).collect();
+    let links = || job.requests.iter().map(|request| request.span.clone()).collect();
     let readings = observations
         .into_iter()
         .map(|observation| TracedObservation {
@@ -144,7 +144,7 @@ pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core)
 mod tests {
     use super::*;
 
-    fn rung(
+    fn add_doorbells(
         jobs: impl IntoIterator<Item = u32>,
         hook: &str,
         waiting: &mut HashMap<u32, PendingRead>,
@@ -155,30 +155,30 @@ mod tests {
                 waiting,
                 JobReadRequest {
                     hook,
-                    ..JobReadRequest::look(job_id)
+                    ..JobReadRequest::for_job(job_id)
                 },
             );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn starts_are_asked_for_before_the_ends_that_rang_first_and_these_have_their_turn() {
+    async fn starts_are_read_before_earlier_ends_which_are_not_starved() {
         let mut waiting = HashMap::new();
-        rung(1..=2_000, "JobComp", &mut waiting);
-        rung([3_001, 3_002], "PrologSlurmctld", &mut waiting);
+        add_doorbells(1..=2_000, "JobComp", &mut waiting);
+        add_doorbells([3_001, 3_002], "PrologSlurmctld", &mut waiting);
         // A job that ended at once rings for both.
-        rung([7], "Prolog", &mut waiting);
+        add_doorbells([7], "Prolog", &mut waiting);
         let (now, mut waited) = (Instant::now(), false);
         let mut first = next(&waiting, now, &mut waited);
         first.sort_unstable();
         assert_eq!(first, [7, 3_001, 3_002]);
         // Starts that arrive meanwhile come first in the next request, but get no request of their own.
         waiting.retain(|id, _| !first.contains(id));
-        rung([3_003], "PrologSlurmctld", &mut waiting);
+        add_doorbells([3_003], "PrologSlurmctld", &mut waiting);
         let second = next(&waiting, now, &mut waited);
         assert_eq!((second[0], second.len()), (3_003, 1 + MAX_ENDS_PER_READ));
         waiting.retain(|id, _| !second.contains(id));
-        rung([3_004], "PrologSlurmctld", &mut waiting);
+        add_doorbells([3_004], "PrologSlurmctld", &mut waiting);
         assert_eq!(next(&waiting, now, &mut waited), [3_004]);
         waiting.remove(&3_004);
         while !waiting.is_empty() {
@@ -189,10 +189,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_due_is_not_asked_for() {
+    async fn entries_that_are_not_due_are_not_looked_up() {
         let mut waiting = HashMap::new();
-        rung([1], "JobComp", &mut waiting);
-        rung([2], "PrologSlurmctld", &mut waiting);
+        add_doorbells([1], "JobComp", &mut waiting);
+        add_doorbells([2], "PrologSlurmctld", &mut waiting);
         let now = Instant::now();
         for job in waiting.values_mut() {
             job.due += std::time::Duration::from_secs(1);

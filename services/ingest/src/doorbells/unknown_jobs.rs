@@ -63,7 +63,7 @@ impl UnknownJobLimiter {
     }
 
     /// Records whether an admitted task was one of the array. Returns whether the array is distrusted from now on.
-    pub fn looked_at(&mut self, array: u32, was_true: bool, now: Instant) -> bool {
+    pub fn record_admission(&mut self, array: u32, was_true: bool, now: Instant) -> bool {
         let Some(admission) = self.admissions.get_mut(&array) else {
             return false;
         };
@@ -73,13 +73,13 @@ impl UnknownJobLimiter {
             admission.distrusted_since = Some(now);
         }
         // Removes entries without effect.
-        let says = |admission: &ArrayAdmission| {
+        let has_effect = |admission: &ArrayAdmission| {
             let distrusted_since = admission
                 .distrusted_since
                 .map(|at| now.saturating_duration_since(at));
             admission.open > 0 || distrusted_since.is_some_and(|since| since < DISTRUST_DURATION)
         };
-        self.admissions.retain(|_, admission| says(admission));
+        self.admissions.retain(|_, admission| has_effect(admission));
         newly_distrusted
     }
 
@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_minute_lets_in_what_was_saved_and_what_came_in(
+        fn a_minute_admits_the_saved_and_the_new_permits(
             per_minute in 1_u32..500,
             pauses in proptest::collection::vec(0_u64..2_000, 1..1_000),
         ) {
@@ -140,24 +140,24 @@ mod tests {
         let now = Instant::now();
         for _ in 0..10_000 {
             assert!(unknown_jobs.array_admits(7, now));
-            assert!(!unknown_jobs.looked_at(7, true, now));
+            assert!(!unknown_jobs.record_admission(7, true, now));
         }
-        let on_its_word = (0..10_000)
+        let unproven = (0..10_000)
             .filter(|_| unknown_jobs.array_admits(7, now))
             .count();
-        assert_eq!(on_its_word, MAX_UNPROVEN_TASKS as usize);
+        assert_eq!(unproven, MAX_UNPROVEN_TASKS as usize);
         assert!(unknown_jobs.array_admits(8, now));
-        let newly_distrusted = (0..10).filter(|_| unknown_jobs.looked_at(7, false, now));
+        let newly_distrusted = (0..10).filter(|_| unknown_jobs.record_admission(7, false, now));
         assert_eq!(newly_distrusted.count(), 1);
         assert!(!unknown_jobs.array_admits(7, now) && unknown_jobs.array_admits(8, now));
-        let later = now + DISTRUST_DURATION;
+        let after = now + DISTRUST_DURATION;
         for _ in 10..MAX_UNPROVEN_TASKS {
-            unknown_jobs.looked_at(7, true, later);
+            unknown_jobs.record_admission(7, true, after);
         }
-        assert!(unknown_jobs.array_admits(7, later));
-        unknown_jobs.looked_at(7, true, later);
+        assert!(unknown_jobs.array_admits(7, after));
+        unknown_jobs.record_admission(7, true, after);
         for _ in 0..2 {
-            unknown_jobs.looked_at(8, true, later);
+            unknown_jobs.record_admission(8, true, after);
         }
         assert!(unknown_jobs.admissions.is_empty());
     }
@@ -168,8 +168,8 @@ mod tests {
         let now = Instant::now();
         let flood = (0..10_000).filter(|_| unknown_jobs.admit(now)).count();
         assert_eq!(flood, 60);
-        let later = now + Duration::from_millis(2_500);
-        let admitted: Vec<bool> = (0..3).map(|_| unknown_jobs.admit(later)).collect();
+        let after = now + Duration::from_millis(2_500);
+        let admitted: Vec<bool> = (0..3).map(|_| unknown_jobs.admit(after)).collect();
         assert_eq!(admitted, [true, true, false]);
         assert!(unknown_jobs.admit(now + Duration::from_millis(3_100)));
     }

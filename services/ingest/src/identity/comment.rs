@@ -16,7 +16,7 @@ const PROVENANCE: &str = "association-comment";
 pub struct Comments {
     issuer: String,
     key: String,
-    people: Mutex<Option<BTreeMap<String, UserIdentity>>>,
+    by_user: Mutex<Option<BTreeMap<String, UserIdentity>>>,
 }
 
 impl Comments {
@@ -25,7 +25,7 @@ impl Comments {
         (!config.comment_issuer.is_empty()).then(|| Self {
             issuer: config.comment_issuer.clone(),
             key: config.comment_key.clone(),
-            people: Mutex::default(),
+            by_user: Mutex::default(),
         })
     }
 
@@ -48,7 +48,7 @@ impl Comments {
             name: String::new(),
             provenance: PROVENANCE.to_owned(),
         };
-        let people = found
+        let by_user = found
             .into_iter()
             .filter_map(|(user, subject)| {
                 if subject.is_none() {
@@ -60,7 +60,7 @@ impl Comments {
                 Some((user, person(subject?)))
             })
             .collect();
-        *self.lock() = Some(people);
+        *self.lock() = Some(by_user);
     }
 
     /// Returns the identity of a user.
@@ -73,9 +73,9 @@ impl Comments {
     /// # Errors
     /// [`NotKnown`] if accounting has not answered yet.
     pub fn ask(&self, user: &str) -> Result<Option<UserIdentity>, NotKnown> {
-        let people = self.lock();
-        let people = people.as_ref().ok_or(NotKnown)?;
-        Ok(people.get(user).cloned())
+        let by_user = self.lock();
+        let by_user = by_user.as_ref().ok_or(NotKnown)?;
+        Ok(by_user.get(user).cloned())
     }
 
     /// Returns all users with such a comment.
@@ -90,13 +90,13 @@ impl Comments {
     fn subject<'a>(&self, comment: &'a str) -> Option<&'a str> {
         comment
             .split([',', ';', ' '])
-            .filter_map(|word| word.trim().split_once('='))
+            .filter_map(|item| item.trim().split_once('='))
             .find(|(key, value)| *key == self.key && !value.is_empty())
             .map(|(_, value)| value)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<String, UserIdentity>>> {
-        self.people.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_found_among_other_words() {
+    fn the_key_is_found_among_other_text() {
         let config = Config {
             comment_issuer: "https://id".to_owned(),
             ..Config::default()

@@ -172,8 +172,8 @@ impl Getent {
             let entry = state.entry(user).or_insert_with(Entry::new);
             entry.tried = Some(Instant::now());
             // getent reports "no such user" also while SSSD or LDAP is unavailable, so that must not unlink a known user.
-            let gone = found == Some(None) && entry.answer.as_ref().is_some_and(Option::is_some);
-            if found.is_some() && !gone {
+            let removed = found == Some(None) && entry.answer.as_ref().is_some_and(Option::is_some);
+            if found.is_some() && !removed {
                 entry.answer = found;
             }
         }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subject_is_where_the_setting_says() {
+    fn the_subject_is_in_the_configured_place() {
         let entry = "alice:x:20001:20001:Alice Doe,Room 7,,, al-1:/home/alice:/bin/bash";
         let subject = |field: &str| Field::parse(field).unwrap().subject(entry, "alice");
         assert_eq!(subject("name"), Some("alice"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_asked_for_is_looked_up_later() {
+    async fn requested_users_are_looked_up_later() {
         let getent = getent("uid");
         assert_eq!(getent.get("root"), None);
         assert_eq!(getent.get("nobody-of-that-name"), None);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whom_nobody_asks_for_is_forgotten() {
+    async fn unused_users_are_removed_from_the_cache() {
         let mut getent = getent("uid");
         for user in ["root", "daemon"] {
             assert_eq!(getent.ask(user), Err(NotKnown));
@@ -306,8 +306,8 @@ mod tests {
         assert!(getent.peek("daemon").unwrap().is_some());
         assert!(getent.get("root").is_some());
         assert!(asked(&getent, "daemon") == daemon && asked(&getent, "root") > root);
-        let later = Instant::now() + CACHE_TTL;
-        getent.lock().get_mut("root").unwrap().asked = later;
+        let expired = Instant::now() + CACHE_TTL;
+        getent.lock().get_mut("root").unwrap().asked = expired;
         getent.ttl = Duration::ZERO;
         getent.refresh().await;
         assert_eq!(getent.users(), ["root"]);

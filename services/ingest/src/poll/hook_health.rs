@@ -29,7 +29,7 @@ pub struct HookHealth(Mutex<HookCounts>);
 #[derive(Debug, Default)]
 struct HookCounts {
     /// Jobs that hooks rang for and that Slurm knew.
-    rang: u32,
+    doorbells: u32,
     /// Starts that only a poll found.
     found: u32,
     state: HookStatus,
@@ -37,7 +37,7 @@ struct HookCounts {
 
 impl HookHealth {
     /// Records that hooks rang for `jobs` jobs that Slurm knows.
-    pub fn rang(&self, jobs: usize) {
+    pub fn doorbells(&self, jobs: usize) {
         self.note(jobs, 0);
     }
 
@@ -48,19 +48,19 @@ impl HookHealth {
 
     /// Whether hooks report nearly everything, so that polls are only a safety net.
     pub fn ring_well(&self) -> bool {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.state == HookStatus::Healthy
+        let health = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        health.state == HookStatus::Healthy
     }
 
-    fn note(&self, rang: usize, found: usize) {
-        if rang + found == 0 {
+    fn note(&self, doorbells: usize, found: usize) {
+        if doorbells + found == 0 {
             return;
         }
         let (before, after) = {
-            let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = heard.state;
-            heard.note(rang, found);
-            (before, heard.state)
+            let mut health = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = health.state;
+            health.note(doorbells, found);
+            (before, health.state)
         };
         if before == after {
             return;
@@ -77,23 +77,23 @@ impl HookHealth {
 }
 
 impl HookCounts {
-    fn note(&mut self, rang: usize, found: usize) {
+    fn note(&mut self, doorbells: usize, found: usize) {
         // One array must not outweigh everything before it.
         let count = |number| {
             u32::try_from(number)
                 .unwrap_or(u32::MAX)
                 .min(4 * MIN_STARTS)
         };
-        self.rang = self.rang.saturating_add(count(rang));
+        self.doorbells = self.doorbells.saturating_add(count(doorbells));
         self.found = self.found.saturating_add(count(found));
-        while self.rang.saturating_add(self.found) > 8 * MIN_STARTS {
-            self.rang /= 2;
+        while self.doorbells.saturating_add(self.found) > 8 * MIN_STARTS {
+            self.doorbells /= 2;
             self.found /= 2;
         }
-        self.state = match (self.rang, self.found) {
-            (rang, found) if rang.saturating_add(found) < MIN_STARTS => self.state,
+        self.state = match (self.doorbells, self.found) {
+            (doorbells, found) if doorbells.saturating_add(found) < MIN_STARTS => self.state,
             (0, _) => HookStatus::Silent,
-            (rang, found) if rang >= found.saturating_mul(3) => HookStatus::Healthy,
+            (doorbells, found) if doorbells >= found.saturating_mul(3) => HookStatus::Healthy,
             _ => HookStatus::Partial,
         };
     }
@@ -104,11 +104,11 @@ mod tests {
     use super::*;
 
     fn after(steps: &[(usize, usize)]) -> HookStatus {
-        let mut heard = HookCounts::default();
-        for (rang, found) in steps {
-            heard.note(*rang, *found);
+        let mut health = HookCounts::default();
+        for (doorbells, found) in steps {
+            health.note(*doorbells, *found);
         }
-        heard.state
+        health.state
     }
 
     #[test]

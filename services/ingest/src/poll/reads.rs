@@ -31,7 +31,7 @@ impl Poller {
         let ids = std::mem::take(&mut changed.order);
         let mut answer = match unless_stopped(&self.shutdown, self.slurm.job_pages(ids)).await? {
             Ok(answer) => answer,
-            Err(error) => return self.away(&error).await.map(Some),
+            Err(error) => return self.unavailable(&error).await.map(Some),
         };
         for (id, problem) in answer.unclear() {
             tracing::debug!(
@@ -44,7 +44,7 @@ impl Poller {
             let records = match answer.next(MAX_RECORDS_PER_BATCH) {
                 Ok(records) if records.is_empty() => return Ok(None),
                 Ok(records) => records,
-                Err(error) => return self.away(&error).await.map(Some),
+                Err(error) => return self.unavailable(&error).await.map(Some),
             };
             let readings = records
                 .iter()
@@ -55,7 +55,7 @@ impl Poller {
                 self.hooks.found_by_poll(follow_ups.starts);
             }
             for id in follow_ups.accounting {
-                self.questions.ask(id).await;
+                self.lookups.ask(id).await;
             }
         }
     }
@@ -70,7 +70,7 @@ impl Poller {
     }
 
     /// Determines what became of jobs that the answer lacks. Returns how long to wait if Slurm did not answer.
-    pub(super) async fn look_for(
+    pub(super) async fn resolve_missing(
         &self,
         cause: &Cause,
         missing: &[JobId],
@@ -80,25 +80,25 @@ impl Poller {
         }
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(missing)).await? {
             Ok(answer) => answer,
-            Err(error) => return self.away(&error).await.map(Some),
+            Err(error) => return self.unavailable(&error).await.map(Some),
         };
         let found = answer
             .found
             .iter()
             .filter_map(|record| Observation::from_controller(&self.collector.cluster, record));
-        let wanted: BTreeSet<u32> = missing.iter().map(|id| id.get()).collect();
+        let missing_ids: BTreeSet<u32> = missing.iter().map(|id| id.get()).collect();
         let readings = found
-            .filter(|observation| wanted.contains(&observation.raw_id))
+            .filter(|observation| missing_ids.contains(&observation.raw_id))
             .map(TracedObservation::new)
             .collect();
         self.collector.absorb(cause, readings).await?;
         // Accounting's record of an end suffices; without one, they are read by id in turn.
         for id in answer.unlisted {
-            self.questions.ask(id.get()).await;
+            self.lookups.ask(id.get()).await;
         }
         for id in answer.missing {
             if self.collector.missing(id.get()).await? {
-                self.questions.ask(id.get()).await;
+                self.lookups.ask(id.get()).await;
             }
         }
         Ok(None)
@@ -120,26 +120,29 @@ impl Poller {
             .collect();
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
             Ok(answer) => answer,
-            Err(error) => return self.away(&error).await.map(Some),
+            Err(error) => return self.unavailable(&error).await.map(Some),
         };
         for OpenArray { run, record } in arrays {
-            let gone = match record {
+            let is_absent = match record {
                 ArrayRecord::There => Some(false),
-                ArrayRecord::Gone => Some(true),
-                ArrayRecord::Absent => self.gone(&run, &answer),
+                ArrayRecord::Purged => Some(true),
+                ArrayRecord::Absent => self.is_absent(&run, &answer),
             };
             // Unclear cases are retried at the next poll.
-            if let Some(gone) = gone
-                && self.collector.reconcile_array(cause, &run, gone).await?
+            if let Some(is_absent) = is_absent
+                && self
+                    .collector
+                    .reconcile_array(cause, &run, is_absent)
+                    .await?
             {
-                self.questions.ask(run.job_id).await;
+                self.lookups.ask(run.job_id).await;
             }
         }
         Ok(None)
     }
 
     /// Whether an array has no record of its own any more; `None` if the answer does not show it.
-    fn gone(&self, array: &RunKey, answer: &JobLookup) -> Option<bool> {
+    fn is_absent(&self, array: &RunKey, answer: &JobLookup) -> Option<bool> {
         let of_array = |record: &&JobRecord| {
             let ids = [record.job_id, record.array_job_id];
             ids.contains(&JobId::new(array.job_id))

@@ -117,11 +117,11 @@ pub(super) fn missing(
     let ids: BTreeSet<JobId> = alive
         .filter_map(|(_, tracked)| JobId::new(tracked.raw_id))
         .collect();
-    turn(&ids, asked)
+    next_missing(&ids, asked)
 }
 
 /// Continues after the last id, and then from the smallest one, so that unanswered ids do not block the others.
-fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
+fn next_missing(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
     let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= asked);
     after
         .into_iter()
@@ -142,7 +142,7 @@ pub(super) enum ArrayRecord {
     /// The record exists.
     There,
     /// The last task has it: Slurm gives that task the array's id.
-    Gone,
+    Purged,
     /// No row has the array's id, which proves nothing.
     Absent,
 }
@@ -162,21 +162,21 @@ pub(super) fn arrays(run_store: &RunStore, listing: &QueueListing) -> Vec<OpenAr
     if open.is_empty() {
         return Vec::new();
     }
-    let mut shown: HashMap<(u32, i64), ArrayRecord> = HashMap::new();
+    let mut records: HashMap<(u32, i64), ArrayRecord> = HashMap::new();
     for row in &listing.rows {
         let (true, Some(submit)) = (row.array_job_id == Some(row.job_id), row.submit) else {
             continue;
         };
         let record = if row.has_nodes {
-            ArrayRecord::Gone
+            ArrayRecord::Purged
         } else {
             ArrayRecord::There
         };
-        shown.insert((row.job_id.get(), submit.as_secs()), record);
+        records.insert((row.job_id.get(), submit.as_secs()), record);
     }
     let record = |run: &RunKey| {
-        let shown = shown.get(&(run.job_id, run.submit_time));
-        shown.copied().unwrap_or(ArrayRecord::Absent)
+        let records = records.get(&(run.job_id, run.submit_time));
+        records.copied().unwrap_or(ArrayRecord::Absent)
     };
     let left = |run: &RunKey| {
         run_store
@@ -264,15 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn every_missing_job_gets_its_turn() {
+    fn every_missing_job_is_looked_up_in_rotation() {
         let ids: BTreeSet<JobId> = (1..=2_500).filter_map(JobId::new).collect();
         let mut asked = 0;
         let mut seen = BTreeSet::new();
         for _ in 0..3 {
-            let turn = turn(&ids, asked);
-            assert_eq!(turn.len(), MAX_MISSING_PER_POLL);
-            asked = turn.last().map_or(0, |id| id.get());
-            seen.extend(turn);
+            let next_missing = next_missing(&ids, asked);
+            assert_eq!(next_missing.len(), MAX_MISSING_PER_POLL);
+            asked = next_missing.last().map_or(0, |id| id.get());
+            seen.extend(next_missing);
         }
         assert_eq!(seen, ids);
     }

@@ -85,8 +85,8 @@ pub struct Association {
 pub type AccessByEntity = BTreeMap<Entity, Access>;
 
 /// Groups Slurm's records by user and account. Entries without access are left out: slurmdbd also lists the users of its other clusters.
-pub fn everybody(records: &AccessRecords) -> AccessByEntity {
-    let mut everybody = AccessByEntity::new();
+pub fn access_by_entity(records: &AccessRecords) -> AccessByEntity {
+    let mut access_by_entity = AccessByEntity::new();
     for record in &records.associations {
         let entity = if record.user.is_empty() {
             Entity::Account(record.account.clone())
@@ -97,7 +97,7 @@ pub fn everybody(records: &AccessRecords) -> AccessByEntity {
         if !record.parent.is_empty() {
             settings.insert("Parent".to_owned(), record.parent.clone());
         }
-        let access = everybody.entry(entity).or_default();
+        let access = access_by_entity.entry(entity).or_default();
         access.associations.push(Association {
             id: record.id,
             account: record.account.clone(),
@@ -107,7 +107,7 @@ pub fn everybody(records: &AccessRecords) -> AccessByEntity {
         });
     }
     for record in &records.users {
-        let access = everybody
+        let access = access_by_entity
             .entry(Entity::User(record.user.clone()))
             .or_default();
         // `None` is no level: a user with it alone has no access.
@@ -121,13 +121,13 @@ pub fn everybody(records: &AccessRecords) -> AccessByEntity {
         }
         access.coordinates.clone_from(&record.coordinates);
     }
-    everybody.retain(|_, access| *access != Access::default());
-    for access in everybody.values_mut() {
+    access_by_entity.retain(|_, access| *access != Access::default());
+    for access in access_by_entity.values_mut() {
         access
             .associations
             .sort_by(|a, b| (&a.account, &a.partition).cmp(&(&b.account, &b.partition)));
     }
-    everybody
+    access_by_entity
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_nothing_is_nobody() {
+    fn a_user_without_access_is_absent() {
         let user = |name: &str, level: &str| UserRecord {
             user: name.to_owned(),
             admin_level: level.to_owned(),
@@ -155,7 +155,10 @@ mod tests {
                 user("root", "Administrator"),
             ],
         };
-        let users: Vec<String> = everybody(&records).keys().map(Entity::to_string).collect();
+        let users: Vec<String> = access_by_entity(&records)
+            .keys()
+            .map(Entity::to_string)
+            .collect();
         assert_eq!(users, ["user/alice", "user/root"]);
     }
 }

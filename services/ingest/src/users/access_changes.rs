@@ -8,7 +8,7 @@ use slurm_client::Transaction;
 
 use super::access::{AccessByEntity, Entity};
 use super::access_store::AccessStore;
-use super::actor::who_did;
+use super::actor::find_transaction;
 use super::diff::{Change, Kind, diff};
 
 /// A change, and the log entry that explains it.
@@ -27,7 +27,7 @@ impl<'a> AccessDiff<'a> {
         access_store: &AccessStore,
         now: AccessByEntity,
         log: &'a [Transaction],
-        later: &'a [Transaction],
+        newer: &'a [Transaction],
     ) -> Self {
         let changes = if access_store.meta.access_known {
             diff(&access_store.published(), &now)
@@ -35,7 +35,7 @@ impl<'a> AccessDiff<'a> {
             Vec::new()
         };
         let explained = |change: Change| {
-            let by = who_did(&change, log).or_else(|| who_did(&change, later));
+            let by = find_transaction(&change, log).or_else(|| find_transaction(&change, newer));
             (change, by)
         };
         Self {

@@ -37,10 +37,10 @@ impl AccessEventContext<'_> {
             Kind::Changed => EventType::UserAccessChanged,
             Kind::Revoked => EventType::UserAccessRevoked,
         };
-        let gone = change.kind == Kind::Revoked && change.attribute == "Account";
+        let removed = change.kind == Kind::Revoked && change.attribute == "Account";
         let association = change.association.as_ref();
-        let left = association.filter(|_| !gone);
-        let what = UserEvent {
+        let left = association.filter(|_| !removed);
+        let user_event = UserEvent {
             user: change.entity.user().to_owned(),
             account: change.account.clone(),
             attribute: change.attribute.clone(),
@@ -61,7 +61,7 @@ impl AccessEventContext<'_> {
             source_detail: self.asked.to_owned(),
             owner: self.owner(change.entity.user(), &change.account),
             actor: by.map(|entry| self.actor(&entry.actor, change.entity.user())),
-            ..self.sampled(&change.entity, kind, n, what)
+            ..self.sampled(&change.entity, kind, n, user_event)
         }
     }
 
@@ -73,13 +73,13 @@ impl AccessEventContext<'_> {
         after: Option<&UserIdentity>,
         n: u64,
     ) -> Event {
-        let words =
+        let values =
             |person: Option<&UserIdentity>| person.map_or_else(String::new, ToString::to_string);
-        let what = UserEvent {
+        let user_event = UserEvent {
             user: user.to_owned(),
             attribute: "Identity".to_owned(),
-            before: words(before),
-            after: words(after),
+            before: values(before),
+            after: values(after),
             ..UserEvent::default()
         };
         let owner = Owner {
@@ -90,15 +90,15 @@ impl AccessEventContext<'_> {
         let entity = Entity::User(user.to_owned());
         Event {
             source: Source::Derived.into(),
-            source_detail: after
-                .or(before)
-                .map_or_else(String::new, |who| who.provenance.clone()),
+            source_detail: after.or(before).map_or_else(String::new, |known_identity| {
+                known_identity.provenance.clone()
+            }),
             owner: Some(owner),
-            ..self.sampled(&entity, EventType::UserIdentityLinked, n, what)
+            ..self.sampled(&entity, EventType::UserIdentityLinked, n, user_event)
         }
     }
 
-    fn sampled(&self, entity: &Entity, kind: EventType, n: u64, what: UserEvent) -> Event {
+    fn sampled(&self, entity: &Entity, kind: EventType, n: u64, user_event: UserEvent) -> Event {
         let key = entity.to_string();
         Event {
             id: EventId::sampled(self.cluster, &key, kind, n).to_string(),
@@ -114,7 +114,7 @@ impl AccessEventContext<'_> {
             }),
             run_seq: n,
             schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::User(what)),
+            payload: Some(Payload::User(user_event)),
             ..Event::default()
         }
     }

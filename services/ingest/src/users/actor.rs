@@ -18,7 +18,7 @@ use slurm_client::Transaction;
 use super::diff::{Change, Kind};
 
 /// Returns the latest log entry that made this change, among entries without an event.
-pub fn who_did<'a>(change: &Change, log: &'a [Transaction]) -> Option<&'a Transaction> {
+pub fn find_transaction<'a>(change: &Change, log: &'a [Transaction]) -> Option<&'a Transaction> {
     log.iter()
         .filter(|entry| explains(change, entry))
         .max_by_key(|entry| (entry.time, entry.id))
@@ -104,16 +104,16 @@ fn column(attribute: &str) -> Option<&'static str> {
 
 /// Whether the text contains a name: in quotes, or alone between the log's separators.
 fn names(text: &str, name: &str) -> bool {
-    text.contains(&format!("'{name}'")) || text.split(['|', ',']).any(|word| word.trim() == name)
+    text.contains(&format!("'{name}'")) || text.split(['|', ',']).any(|item| item.trim() == name)
 }
 
 /// Whether the text contains a whole piece of SQL: `id_assoc=1` is not in `id_assoc=14`, nor `qos=` in `delta_qos=`.
 fn has(text: &str, piece: &str) -> bool {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let ends_open = piece.ends_with('=');
     text.match_indices(piece).any(|(at, _)| {
         let (before, after) = (&text[..at], &text[at + piece.len()..]);
-        !before.ends_with(is_word) && (ends_open || !after.starts_with(is_word))
+        !before.ends_with(is_name_char) && (ends_open || !after.starts_with(is_name_char))
     })
 }
 
@@ -207,7 +207,7 @@ mod tests {
             (Kind::Revoked, "erin", "ml", "Account", 22, Some(42)),
             (Kind::Revoked, "carol", "ml", "Account", 23, None),
         ] {
-            let found = who_did(&change(kind, user, account, attribute, id), &log);
+            let found = find_transaction(&change(kind, user, account, attribute, id), &log);
             assert_eq!(
                 found.map(|entry| entry.id),
                 expected,
@@ -215,7 +215,7 @@ mod tests {
             );
         }
         let until_40: Vec<Transaction> = log.into_iter().filter(|entry| entry.id <= 40).collect();
-        let found = |change: &Change| who_did(change, &until_40).map(|entry| entry.id);
+        let found = |change: &Change| find_transaction(change, &until_40).map(|entry| entry.id);
         assert_eq!(
             found(&change(Kind::Revoked, "dave", "ml", "Account", 14)),
             Some(40)

@@ -17,7 +17,9 @@ use crate::Error;
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
 
 /// Returns coordinators with their accounts, without Slurm administrators, who have more rights everywhere.
-pub fn who_act(known: &BTreeMap<Entity, StoredAccess>) -> BTreeMap<String, BTreeSet<String>> {
+pub fn coordinators_by_user(
+    known: &BTreeMap<Entity, StoredAccess>,
+) -> BTreeMap<String, BTreeSet<String>> {
     let coordinators = known.iter().filter_map(|(entity, known)| {
         let Entity::User(user) = entity else {
             return None;
@@ -94,7 +96,7 @@ impl Coordinators {
     async fn write(&mut self, known: &BTreeMap<Entity, StoredAccess>) -> Result<(), PutError> {
         self.state.check().await?;
         let prefix = subject::token(&self.cluster);
-        let mut gone: BTreeSet<String> = self.written.keys().cloned().collect();
+        let mut stale: BTreeSet<String> = self.written.keys().cloned().collect();
         for (entity, known) in known {
             let Entity::User(user) = entity else { continue };
             let accounts = &known.access.coordinates;
@@ -102,7 +104,7 @@ impl Coordinators {
                 continue;
             }
             let key = format!("{prefix}.user.{}", subject::token(user));
-            gone.remove(&key);
+            stale.remove(&key);
             if self.written.get(&key).and_then(Option::as_ref) == Some(accounts) {
                 continue;
             }
@@ -117,7 +119,7 @@ impl Coordinators {
             }
             self.written.insert(key, Some(accounts.clone()));
         }
-        for key in gone {
+        for key in stale {
             self.state.delete(&key).await?;
             self.written.remove(&key);
         }

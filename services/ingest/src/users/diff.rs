@@ -130,10 +130,10 @@ fn of_one(
     }
 }
 
-fn find<'a>(associations: &'a [Association], wanted: &Association) -> Option<&'a Association> {
+fn find<'a>(associations: &'a [Association], key: &Association) -> Option<&'a Association> {
     associations
         .iter()
-        .find(|one| one.account == wanted.account && one.partition == wanted.partition)
+        .find(|one| one.account == key.account && one.partition == key.partition)
 }
 
 /// Returns the settings that differ: name, before, after.

@@ -62,7 +62,7 @@ impl Logins {
     }
 
     /// Handles a doorbell of the PAM hook.
-    pub async fn ring(&self, doorbell: &Doorbell) -> Disposition {
+    pub async fn request(&self, doorbell: &Doorbell) -> Disposition {
         let event = match self.event(doorbell) {
             Ok(event) => event,
             Err(problem) => {
@@ -85,7 +85,7 @@ impl Logins {
                 metrics::doorbell("limited");
                 return Disposition::Ack;
             }
-            LoginVerdict::Later => {
+            LoginVerdict::Postponed => {
                 metrics::doorbell("delayed");
                 return Disposition::Nak { after: MINUTE };
             }
@@ -115,7 +115,8 @@ impl Logins {
     }
 
     fn event(&self, doorbell: &Doorbell) -> Result<Event, &'static str> {
-        let id = EventId::rung(&doorbell.id, EventType::UserLogin).ok_or("its id is not a UUID")?;
+        let id = EventId::of_doorbell(&doorbell.id, EventType::UserLogin)
+            .ok_or("its id is not a UUID")?;
         let login = doorbell.login.as_ref().ok_or("it has no login")?;
         if doorbell.cluster != self.cluster {
             return Err("it is from another cluster");
@@ -145,7 +146,7 @@ impl Logins {
         let identity = self.identities.get(&login.user);
         Ok(Event {
             id: id.to_string(),
-            id_source: IdSource::rung(&doorbell.id),
+            id_source: IdSource::of_doorbell(&doorbell.id),
             cluster: self.cluster.clone(),
             r#type: EventType::UserLogin.to_string(),
             occurred_at: Some(timestamp(called)),
@@ -193,7 +194,7 @@ enum LoginVerdict {
     /// Its user logs in too often.
     Drop,
     /// Too many users log in; retry later.
-    Later,
+    Postponed,
 }
 
 /// Number of logins published in this minute, by user and minute of the login.
@@ -222,7 +223,7 @@ impl LoginLimiter {
         }
         let key = (user.to_owned(), minute);
         if self.used.len() >= MAX_LOGINS_PER_MINUTE && !self.used.contains_key(&key) {
-            return LoginVerdict::Later;
+            return LoginVerdict::Postponed;
         }
         let used = self.used.entry(key).or_default();
         *used = used.saturating_add(1);
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_users_flood_is_nobody_elses() {
+    fn one_users_flood_limits_no_other_user() {
         let (mut budget, now) = (LoginLimiter::new(2), Instant::now());
         let taken: Vec<LoginVerdict> = (0..3).map(|_| budget.take("alice", 7, now)).collect();
         assert_eq!(
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_of_logins_that_arrive_at_once_are_all_told() {
+    fn an_hour_of_logins_that_arrive_at_once_is_published() {
         let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
         assert!((0..60).all(|minute| budget.take("svc", minute, now) == LoginVerdict::Publish));
     }
@@ -264,6 +265,6 @@ mod tests {
         let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
         let emitted = (0..MAX_LOGINS_PER_MINUTE)
             .all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Publish);
-        assert!(emitted && budget.take("one more", 7, now) == LoginVerdict::Later);
+        assert!(emitted && budget.take("one more", 7, now) == LoginVerdict::Postponed);
     }
 }

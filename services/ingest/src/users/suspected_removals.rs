@@ -34,7 +34,7 @@ impl SuspectedRemovals {
         }
         if before.is_empty() && !self.0.is_empty() {
             tracing::warn!(
-                who = self.0.len(),
+                entities = self.0.len(),
                 "suspected removal of access, waiting for confirmation"
             );
         }
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
     use crate::users::access::Association;
-    use crate::users::actor::who_did;
+    use crate::users::actor::find_transaction;
     use crate::users::diff::{Kind, diff};
 
     fn of(accounts: &[(&str, u32)]) -> Access {
@@ -91,7 +91,7 @@ mod tests {
         log: &'a [Transaction],
     ) -> AccessDiff<'a> {
         let explained = |change| {
-            let by = who_did(&change, log);
+            let by = find_transaction(&change, log);
             (change, by)
         };
         AccessDiff {
@@ -100,15 +100,15 @@ mod tests {
         }
     }
 
-    fn words(access_diff: &AccessDiff<'_>) -> Vec<(String, Kind)> {
-        let word = |(change, _): &(crate::users::diff::Change, _)| {
+    fn summaries(access_diff: &AccessDiff<'_>) -> Vec<(String, Kind)> {
+        let summary = |(change, _): &(crate::users::diff::Change, _)| {
             (change.entity.to_string(), change.kind)
         };
-        access_diff.changes.iter().map(word).collect()
+        access_diff.changes.iter().map(summary).collect()
     }
 
     #[test]
-    fn only_who_is_doubted_waits() {
+    fn only_suspected_removals_wait() {
         let published = AccessByEntity::from([
             (user("alice"), of(&[("ml", 1), ("tiny", 2)])),
             (user("bob"), of(&[("ml", 3)])),
@@ -128,18 +128,18 @@ mod tests {
             suspected_removals.withhold(&published, &mut seen),
             BTreeSet::from([70])
         );
-        assert_eq!(words(&seen), [("user/bob".to_owned(), Kind::Granted)]);
+        assert_eq!(summaries(&seen), [("user/bob".to_owned(), Kind::Granted)]);
         assert_eq!(seen.now[&user("alice")], published[&user("alice")]);
         published = seen.now;
-        for look in 2..=CONFIRMATIONS {
-            assert!(!suspected_removals.is_empty(), "{look}");
+        for poll in 2..=CONFIRMATIONS {
+            assert!(!suspected_removals.is_empty(), "{poll}");
             let mut seen = access_diff(&published, &now, &log);
             let needed = suspected_removals.withhold(&published, &mut seen);
-            assert_eq!(needed.is_empty(), look == CONFIRMATIONS);
-            assert_eq!(seen.changes.is_empty(), look < CONFIRMATIONS);
-            if look == CONFIRMATIONS {
+            assert_eq!(needed.is_empty(), poll == CONFIRMATIONS);
+            assert_eq!(seen.changes.is_empty(), poll < CONFIRMATIONS);
+            if poll == CONFIRMATIONS {
                 let both = vec![("user/alice".to_owned(), Kind::Revoked); 2];
-                assert_eq!(words(&seen), both);
+                assert_eq!(summaries(&seen), both);
                 assert_eq!(seen.now, now);
             }
         }
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_back_was_never_away() {
+    fn a_user_who_reappears_lost_nothing() {
         let published = AccessByEntity::from([(user("alice"), of(&[("ml", 1)]))]);
         let mut suspected_removals = SuspectedRemovals::default();
         for _ in 0..2 {
             for _ in 1..CONFIRMATIONS {
                 let mut seen = access_diff(&published, &AccessByEntity::new(), &[]);
                 suspected_removals.withhold(&published, &mut seen);
-                assert_eq!((words(&seen).len(), &seen.now), (0, &published));
+                assert_eq!((summaries(&seen).len(), &seen.now), (0, &published));
             }
             let mut seen = access_diff(&published, &published, &[]);
             suspected_removals.withhold(&published, &mut seen);

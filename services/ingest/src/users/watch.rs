@@ -18,7 +18,7 @@ use slurm_types::UnixTime;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::access::{AccessByEntity, everybody};
+use super::access::{AccessByEntity, access_by_entity};
 use super::access_changes::AccessDiff;
 use super::access_store::AccessStore;
 use super::coordinators::{self, Coordinators};
@@ -45,7 +45,7 @@ pub struct AccessWatcher {
     /// Availability of slurmdbd.
     pub slurmdbd: Arc<SlurmSource>,
     /// Rate limit of accounting requests.
-    pub turns: Arc<AccountingRateLimit>,
+    pub rate_limit: Arc<AccountingRateLimit>,
     /// Bus for the events.
     pub bus: Bus,
     /// Cluster name.
@@ -110,11 +110,11 @@ impl AccessWatcher {
         loop {
             state.access_store.check().await?;
             if self.config.accounting && due <= Instant::now() {
-                due = Instant::now() + self.look(&mut state).await?;
+                due = Instant::now() + self.poll(&mut state).await?;
             }
             if state.access_store.meta.access_known {
                 coordinators.publish(&state.access_store.known).await?;
-                let acting = coordinators::who_act(&state.access_store.known);
+                let acting = coordinators::coordinators_by_user(&state.access_store.known);
                 self.identities.actors().set_coordinators(acting);
             }
             self.link(&mut state.access_store).await?;
@@ -130,7 +130,7 @@ impl AccessWatcher {
     }
 
     /// Polls once. Returns how long to wait before the next poll.
-    async fn look(&self, state: &mut WatchState) -> Result<Duration, Error> {
+    async fn poll(&self, state: &mut WatchState) -> Result<Duration, Error> {
         let settings = &self.config.users;
         let log = match self.log(state).await? {
             Ok(log) => log,
@@ -148,7 +148,7 @@ impl AccessWatcher {
         }
         let has_log = log.is_some();
         let first = match self.read(state).await? {
-            Ok(everybody) => everybody,
+            Ok(access_by_entity) => access_by_entity,
             Err(pause) => return Ok(pause),
         };
         let published = state.access_store.published();
@@ -160,19 +160,19 @@ impl AccessWatcher {
                 Ok(_) => return Ok(RETRY_DELAY),
                 Err(pause) => return Ok(pause),
             }
-            let later = match self.log(state).await? {
+            let newer = match self.log(state).await? {
                 Ok(log) => log,
                 Err(pause) => return Ok(pause),
             };
             let log_published = &state.access_store.meta.log_published;
-            let [log, later] = [&log, &later].map(|log| {
+            let [log, newer] = [&log, &newer].map(|log| {
                 let entries = log
                     .iter()
                     .flatten()
                     .filter(|entry| !log_published.contains_key(&entry.id));
                 entries.cloned().collect::<Vec<_>>()
             });
-            let mut diff = AccessDiff::of(&state.access_store, first, &log, &later);
+            let mut diff = AccessDiff::of(&state.access_store, first, &log, &newer);
             still_needed = state.suspected_removals.withhold(&published, &mut diff);
             self.changed(&mut state.access_store, diff).await?;
         } else {
@@ -197,7 +197,7 @@ impl AccessWatcher {
         if !self.slurm.has_transaction_log() {
             return Ok(Ok(None));
         }
-        let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
+        let _permit = unless_stopped(&self.shutdown, self.rate_limit.next()).await?;
         let newest = match state.access_store.meta.log_time {
             0 => Utc::now().timestamp(),
             // The clock may have been set back.
@@ -219,8 +219,8 @@ impl AccessWatcher {
     }
 
     async fn read(&self, state: &mut WatchState) -> Result<OrPause<AccessByEntity>, Error> {
-        let comments = self.identities.wants_comments();
-        let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
+        let comments = self.identities.uses_comments();
+        let _permit = unless_stopped(&self.shutdown, self.rate_limit.next()).await?;
         let asked = Instant::now();
         let records = self.slurm.access(&self.cluster, comments);
         match unless_stopped(&self.shutdown, records).await? {
@@ -229,7 +229,7 @@ impl AccessWatcher {
                 state.problem = None;
                 state.took = asked.elapsed();
                 self.identities.take_comments(&records.associations);
-                Ok(Ok(everybody(&records)))
+                Ok(Ok(access_by_entity(&records)))
             }
             Err(error) => {
                 let pause = self.failed(state, &error).await?;

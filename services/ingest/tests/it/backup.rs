@@ -19,7 +19,7 @@ async fn answers(cluster: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
+async fn a_standby_that_takes_over_publishes_the_same_facts() {
     let knobs = [("BACKUP", "1"), ("NODES", "2"), ("GPU_NODES", "0")];
     let cluster = &Cluster::up(23_400, &knobs).await;
     let mesh = Mesh::start().await;

@@ -24,7 +24,7 @@ async fn canceller(mesh: &Mesh, job: u32) -> (ActorKind, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cancelled_is_told_of_every_kind() {
+async fn the_canceller_is_published_for_every_kind() {
     // Coordinators and administrators belong to the whole cluster.
     let (cluster, _guard) = cluster::exclusive().await;
     // Bob only coordinates alice's account; carol coordinates it and is an operator.
@@ -78,7 +78,7 @@ async fn who_cancelled_is_told_of_every_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_accounting_nobody_is_named() {
+async fn without_accounting_no_actor_is_published() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = "accounting = false\npoll_interval = \"500ms\"";

@@ -48,9 +48,9 @@ async fn ahead(mesh: &Mesh) -> Option<i64> {
     Some(mesh.last_poll().await? - chrono::Utc::now().timestamp())
 }
 
-async fn wait_ahead(mesh: &Mesh, what: &str, wanted: impl Fn(i64) -> bool) {
-    wait_for(what, DEADLINE, async || {
-        ahead(mesh).await.filter(|seconds| wanted(*seconds))
+async fn wait_ahead(mesh: &Mesh, description: &str, accept: impl Fn(i64) -> bool) {
+    wait_for(description, DEADLINE, async || {
+        ahead(mesh).await.filter(|seconds| accept(*seconds))
     })
     .await;
 }
@@ -101,10 +101,10 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
         let caught_up = events[before..]
             .iter()
             .find(|event| event.r#type == "capture.caught_up")?;
-        let Some(Payload::Capture(what)) = &caught_up.payload else {
+        let Some(Payload::Capture(description)) = &caught_up.payload else {
             panic!("{caught_up:?}");
         };
-        let from = what.from.as_ref()?.seconds;
+        let from = description.from.as_ref()?.seconds;
         assert!(from <= chrono::Utc::now().timestamp(), "{caught_up:?}");
         Some(())
     })
@@ -113,7 +113,7 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     let now = chrono::Utc::now().timestamp();
     let refused = mesh.events();
     let refused = refused.iter().find(|event| {
-        matches!(&event.payload, Some(Payload::Capture(what)) if what.source == "slurmdbd")
+        matches!(&event.payload, Some(Payload::Capture(description)) if description.source == "slurmdbd")
             && event.r#type == "capture.source_down"
             && event
                 .occurred_at

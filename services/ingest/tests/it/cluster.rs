@@ -87,11 +87,11 @@ impl Cluster {
     /// Waits until squeue shows a job (or one of its tasks) in a state.
     pub async fn wait_state(&self, job: u32, state: &str) {
         let id = job.to_string();
-        let what = format!("job {job} is {state}");
-        wait_for(&what, Duration::from_secs(180), async || {
+        let description = format!("job {job} is {state}");
+        wait_for(&description, Duration::from_secs(180), async || {
             let ask = ["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id];
             match self.attempt("root", &ask).await {
-                Ok(shown) => shown.lines().any(|line| line == state).then_some(()),
+                Ok(printed) => printed.lines().any(|line| line == state).then_some(()),
                 // A slurmctld that purges jobs quickly may have purged it meanwhile: then it has ended.
                 Err(error) if error.contains("Invalid job id") => Some(()),
                 Err(error) => panic!("{error}"),

@@ -11,7 +11,7 @@ use crate::cluster;
 use crate::mesh::{DEADLINE, Mesh};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_of_strangers_leave_room_for_slurms_commands() {
+async fn foreign_connections_leave_room_for_slurms_commands() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -24,7 +24,7 @@ async fn keys(context: &jetstream::Context, bucket: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ingest_remembers_is_put_back_although_nothing_happens() {
+async fn state_of_ingest_is_restored_while_nothing_happens() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let context = jetstream::new(async_nats::connect(mesh.nats.url()).await.unwrap());
@@ -74,7 +74,7 @@ async fn what_ingest_remembers_is_put_back_although_nothing_happens() {
         consumers.map(|one| format!("consumer {} of {}", one.durable(NAME), one.stream));
     let repaired: Vec<String> = buckets
         .iter()
-        .map(|bucket| format!("bucket {bucket}: it was"))
+        .map(|bucket| format!("bucket {bucket} was"))
         .chain(consumers)
         .collect();
     wait_for("it is said", DEADLINE, async || {

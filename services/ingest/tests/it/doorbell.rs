@@ -89,7 +89,7 @@ async fn a_submission_without_an_id_makes_ingest_poll_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_that_the_controller_contradicts_is_not_believed() {
+async fn evidence_contradicted_by_the_controller_is_ignored() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
@@ -126,7 +126,7 @@ pub const TIMED_OUT: [(&str, &str); 8] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_only_its_hook_can_know_is_told_as_inferred() {
+async fn a_job_known_only_from_its_hook_is_published_as_inferred() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = format!("{SLOW}\naccounting = false");

@@ -13,18 +13,18 @@ fn drifts(mesh: &Mesh) -> Vec<CaptureEvent> {
     let mut events = mesh.events();
     events.retain(|event| event.r#type == "capture.schema_drift");
     let payloads = events.into_iter().filter_map(|event| match event.payload {
-        Some(Payload::Capture(what)) => Some(what),
+        Some(Payload::Capture(capture_event)) => Some(capture_event),
         _ => None,
     });
     payloads.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_no_version_had_is_told_once_a_day() {
+async fn an_unknown_state_is_reported_once_a_day() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    stand_in.lie(
+    stand_in.override_output(
         "scontrol",
         "\"$real\" \"$@\" | sed 's/JobState=PENDING/JobState=BRAND_NEW/'; exit 0",
     );
@@ -68,7 +68,7 @@ async fn a_state_that_no_version_had_is_told_once_a_day() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_catching_up_reads_and_nobody_knows_is_told() {
+async fn runs_found_only_by_catch_up_are_published() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -80,7 +80,7 @@ async fn what_catching_up_reads_and_nobody_knows_is_told() {
     ingest.stop().await;
     let job = cluster.sbatch(&[], "true").await;
     cluster.wait_state(job, "COMPLETED").await;
-    stand_in.lie(
+    stand_in.override_output(
         "sacct",
         "\"$real\" \"$@\" | sed 's/billing=/billing=many/g'; exit 0",
     );
@@ -100,27 +100,27 @@ async fn what_catching_up_reads_and_nobody_knows_is_told() {
     assert_eq!(published[0].source, "slurmdbd");
     assert_eq!(
         published[0].message,
-        "slurmdbd printed a TRES, a number or an exit code of a job in a form that this version cannot read"
+        "slurmdbd printed a TRES, a number or an exit code of a job in a format that this version cannot read"
     );
 }
 
 /// An unreadable line in every poll, an unreadable row in every list of accounting, and an unreadable association.
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
+async fn unreadable_rows_are_reported_wherever_they_are() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    stand_in.lie(
+    stand_in.override_output(
         "squeue",
         "case \"$*\" in *' -j '*) ;; *'%A<'*) ;; *) echo 'secret 7' ;; esac",
     );
-    stand_in.lie(
+    stand_in.override_output(
         "sacct",
         "case \"$*\" in *' -S '*) ;; *) exec \"$real\" \"$@\" ;; esac\n\
          for a in \"$@\"; do case \"$a\" in --delimiter=*) d=${a#*=} ;; --format=*) f=${a#*=} ;; esac; done\n\
          printf %s \"$f\" | awk -v RS=, -v ORS= -v d=\"$d\" '{ print (NR > 1 ? d : \"\") \"secret\" } END { print \"\\n\" }'",
     );
-    stand_in.lie(
+    stand_in.override_output(
         "sacctmgr",
         "case \"$*\" in *'show assoc'*) echo 'secret|bob'; exit 0 ;; esac",
     );
@@ -134,10 +134,10 @@ async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
         .await
         .ready()
         .await;
-    let published = |what: &'static str| {
+    let published = |capture_event: &'static str| {
         move |event: &mesh_events::Event| match &event.payload {
             Some(Payload::Capture(drift)) => {
-                event.r#type == "capture.schema_drift" && drift.message.contains(what)
+                event.r#type == "capture.schema_drift" && drift.message.contains(capture_event)
             }
             _ => false,
         }
@@ -148,7 +148,10 @@ async fn rows_that_cannot_be_read_are_told_wherever_they_are() {
     cluster.run("root", &["scancel", &held.to_string()]).await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
-    let mut published: Vec<String> = drifts(&mesh).into_iter().map(|what| what.message).collect();
+    let mut published: Vec<String> = drifts(&mesh)
+        .into_iter()
+        .map(|capture_event| capture_event.message)
+        .collect();
     published.sort();
     assert_eq!(published.len(), 3, "{published:?}");
     assert!(

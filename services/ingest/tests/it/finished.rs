@@ -78,7 +78,7 @@ async fn ring_end(mesh: &Mesh, published: &Requeued, state: &str, code: &str) {
 const FIRST_RUN: &str = "submitted started failed | submitted";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() {
+async fn an_end_reported_by_a_doorbell_is_published_although_accounting_lost_it() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
@@ -164,7 +164,7 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
+async fn a_run_requeued_while_running_is_published_as_requeued() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"";
@@ -201,7 +201,7 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
     cluster.run("root", &["scontrol", "requeuehold", &id]).await;
     cluster.wait_state(job, "PENDING").await;
     let stand_in = StandIn::new(cluster);
-    stand_in.lie("sacct", "exit 1");
+    stand_in.override_output("sacct", "exit 1");
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
     // The second of two polls that began since then finds what the first one has read.

@@ -28,12 +28,12 @@ pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
         "job",
         &id,
     ];
-    let shown = cluster.run("root", &ask).await;
+    let printed = cluster.run("root", &ask).await;
     let prefix = format!("{name}=");
-    let mut words = shown.split_ascii_whitespace();
-    let found = words.find_map(|word| word.strip_prefix(&prefix));
+    let mut printed_fields = printed.split_ascii_whitespace();
+    let found = printed_fields.find_map(|field_text| field_text.strip_prefix(&prefix));
     found
-        .unwrap_or_else(|| panic!("{name} in {shown}"))
+        .unwrap_or_else(|| panic!("{name} in {printed}"))
         .to_owned()
 }
 
@@ -105,7 +105,7 @@ async fn the_end_of_an_earlier_run_that_no_record_knows_is_no_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_accounting_an_unknown_earlier_run_is_inferred_names_nobody_and_is_limited() {
+async fn without_accounting_an_unknown_earlier_run_is_inferred_without_user_and_limited() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = format!("{SLOW}\naccounting = false\nunknown_jobs_per_minute = 3");
@@ -149,7 +149,7 @@ async fn without_accounting_an_unknown_earlier_run_is_inferred_names_nobody_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_its_owner() {
+async fn an_observed_requeued_run_ends_at_once_as_jobcomp_reports_with_its_owner() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -165,13 +165,13 @@ async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_it
     let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
     let start = field(cluster, job, "StartTime").await;
     // Accounting fails: only the observed run and the next one are known.
-    stand_in.lie("sacct", "exit 1");
+    stand_in.override_output("sacct", "exit 1");
     cluster
         .run("root", &["scontrol", "requeue", &job.to_string()])
         .await;
     wait_for("it is in its next run", DEADLINE, async || {
-        let again: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
-        (again > submit).then_some(())
+        let new_submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+        (new_submit > submit).then_some(())
     })
     .await;
     let next: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
@@ -201,7 +201,7 @@ async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_earlier_run_that_only_accounting_knows_is_told_as_accounting_has_it() {
+async fn an_earlier_run_known_only_to_accounting_is_published_as_recorded_there() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
@@ -230,7 +230,7 @@ async fn an_earlier_run_that_only_accounting_knows_is_told_as_accounting_has_it(
 
 /// slurmctld of 22.05 hides how a run ended while its epilogs run, but not the time or the exit code.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if_that_was_a_lie() {
+async fn an_end_hidden_by_the_record_is_published_from_jobcomp_and_corrected_if_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let epilog = folder.path().join("epilog");
     script(&epilog, "sleep 10");
@@ -251,7 +251,7 @@ async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if
         .ready()
         .await;
     // Accounting, which has an end while the epilogs run, fails until everything is published.
-    stand_in.lie("sacct", "exit 1");
+    stand_in.override_output("sacct", "exit 1");
     let (failed, lied) = (
         cluster.sbatch(&[], "sleep 3; exit 3").await,
         cluster.sbatch(&[], "sleep 3").await,

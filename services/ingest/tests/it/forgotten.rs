@@ -26,7 +26,7 @@ async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
 }
 
 /// Waits until slurmctld has purged all jobs.
-async fn all_forgotten(cluster: &Cluster) {
+async fn wait_all_purged(cluster: &Cluster) {
     wait_for(
         "slurmctld has forgotten the jobs",
         Duration::from_secs(180),
@@ -42,7 +42,7 @@ async fn all_forgotten(cluster: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
+async fn jobs_purged_by_slurmctld_are_published_from_accounting() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -64,7 +64,7 @@ async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
             &["scancel", &running.to_string(), &requeued.to_string()],
         )
         .await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     mesh.wait_history(unseen, "submitted started failed").await;
     mesh.wait_history(running, "submitted started cancelled")
@@ -84,7 +84,7 @@ async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts() {
+async fn an_absence_is_pending_until_accounting_answers_across_restarts() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -102,7 +102,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     let unseen = cluster.sbatch(&[], "exit 7").await;
     cluster.wait_state(unseen, "FAILED").await;
     cluster.run("alice", &["scancel", &known.to_string()]).await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     for restart in 0..2 {
         let ingest = mesh.ingest(cluster, &settings).await.ready().await;
         mesh.wait_event("slurmdbd is down", |event| {
@@ -125,7 +125,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
             .await;
         // The previous process has published the outage.
         let from = |event: &Event| match &event.payload {
-            Some(Payload::Capture(what)) => what.from.map(|from| from.seconds),
+            Some(Payload::Capture(capture_event)) => capture_event.from.map(|from| from.seconds),
             _ => None,
         };
         let down = mesh.events();
@@ -149,7 +149,7 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
+async fn an_end_without_record_is_published_as_a_gap_once() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -161,12 +161,14 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
     mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     let run = mesh.of_job(job)[0].entity_key().to_owned();
     let gaps = || {
         let events = mesh.events();
         let gaps = events.into_iter().filter_map(|event| match event.payload {
-            Some(Payload::Capture(what)) if event.r#type == "capture.gap_closed" => Some(what),
+            Some(Payload::Capture(capture_event)) if event.r#type == "capture.gap_closed" => {
+                Some(capture_event)
+            }
             _ => None,
         });
         gaps.collect::<Vec<_>>()
@@ -193,7 +195,7 @@ async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
+async fn jobs_of_a_nats_outage_are_published_although_slurmctld_purged_them() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mut mesh = Mesh::start().await;
@@ -208,7 +210,7 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
     cluster.wait_state(blocking, "COMPLETED").await;
     let unseen = cluster.sbatch(&[], "exit 3").await;
     cluster.wait_state(unseen, "FAILED").await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     mesh.nats.restart().await;
     mesh.wait_history(unseen, "submitted started failed").await;
     mesh.wait_history(blocking, "submitted started completed")
@@ -218,7 +220,7 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
+async fn jobs_that_never_became_eligible_are_looked_up_by_missing_ids() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -242,7 +244,7 @@ async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
     // An id without a job.
     let tested = ["sbatch", "--test-only", "--mem=10", "--wrap=true"];
     cluster.run("alice", &tested).await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let after = cluster.sbatch(&[], "sleep 1").await;
     mesh.wait_history(after, "submitted started completed")
@@ -279,29 +281,29 @@ async fn a_job_id_that_is_used_again_is_another_job() {
         } else {
             mesh.wait_history(job, "submitted started completed").await;
             // Slurm does not reuse the id of a job before purging it.
-            all_forgotten(&cluster).await;
+            wait_all_purged(&cluster).await;
         }
         jobs.push(job);
     }
-    let again = *jobs.last().unwrap();
+    let newest = *jobs.last().unwrap();
     // Slurm counts up to MaxJobId and restarts at FirstJobId.
     let (_, counted) = jobs.split_last().unwrap();
     assert!(counted.len() > 1 && counted.is_sorted(), "{jobs:?}");
-    assert_eq!(again, counted[0], "{jobs:?}");
+    assert_eq!(newest, counted[0], "{jobs:?}");
     let second = mesh
-        .of_job(again)
+        .of_job(newest)
         .into_iter()
         .rfind(|event| event.r#type == "job.submitted");
     // It continues no earlier run.
     assert_eq!(payload(&second.unwrap()).continues, None);
-    mesh.wait_event("what both used", |_| mesh.updates_of(again).len() == 2)
+    mesh.wait_event("what both used", |_| mesh.updates_of(newest).len() == 2)
         .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_come_out_right() {
+async fn two_hundred_jobs_cancelled_and_purged_between_two_polls_are_published() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -316,9 +318,9 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
         mesh.wait_history(*job, "submitted held").await;
     }
     // No poll succeeds meanwhile.
-    stand_in.lie("squeue", "exit 1");
+    stand_in.override_output("squeue", "exit 1");
     cluster.run("alice", &["scancel", "--user=alice"]).await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     stand_in.truth("squeue");
     let before = stand_in.count("squeue");
     for job in &jobs {
@@ -366,7 +368,7 @@ async fn published_with_owner(mesh: &Mesh, array: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_cancelled_alone_is_told_though_its_array_is_gone_before_it_is_proven() {
+async fn a_cancelled_task_is_published_although_its_array_was_purged_first() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -381,7 +383,7 @@ async fn a_task_cancelled_alone_is_told_though_its_array_is_gone_before_it_is_pr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
+async fn a_cancelled_task_is_published_with_its_owner_by_the_next_ingest() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -393,7 +395,7 @@ async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
     cluster.run("alice", &["scancel", &array.to_string()]).await;
     mesh.wait_history(array, "submitted cancelled").await;
     ingest.crash().await;
-    all_forgotten(cluster).await;
+    wait_all_purged(cluster).await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     published_with_owner(&mesh, array).await;
     ingest.stop().await;
@@ -401,7 +403,7 @@ async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
 
 /// A task of an array is cancelled alone before any ingest has seen the array, and no hook rings.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
+async fn a_task_cancelled_before_its_array_was_seen_is_published() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
@@ -413,32 +415,34 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
     ingest.stop().await;
     let options = ["--array=0-3", "--begin=now+1hour"];
     // The older one is found by its id, which no poll has shown.
-    let (gone, waits) = (
+    let (purged, waits) = (
         cluster.sbatch(&options, "true").await,
         cluster.sbatch(&options, "true").await,
     );
-    for array in [waits, gone] {
+    for array in [waits, purged] {
         let task = format!("{array}_2");
         cluster.run("alice", &["scancel", &task]).await;
     }
     // The controller shows the rest of one array, and nothing of the other.
-    cluster.run("alice", &["scancel", &gone.to_string()]).await;
+    cluster
+        .run("alice", &["scancel", &purged.to_string()])
+        .await;
     wait_for(
         "slurmctld has forgotten it",
         Duration::from_secs(180),
         async || {
             let ask = ["squeue", "-h", "-t", "all", "-o", "%F"];
-            let shown = cluster.run("root", &ask).await;
-            let id = gone.to_string();
-            (!shown.lines().any(|line| line == id)).then_some(())
+            let output = cluster.run("root", &ask).await;
+            let id = purged.to_string();
+            (!output.lines().any(|line| line == id)).then_some(())
         },
     )
     .await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     tasks_are_cancelled(&mesh, waits, "2").await;
-    tasks_are_cancelled(&mesh, gone, "2").await;
+    tasks_are_cancelled(&mesh, purged, "2").await;
     cluster.run("alice", &["scancel", &waits.to_string()]).await;
-    for array in [waits, gone] {
+    for array in [waits, purged] {
         tasks_are_cancelled(&mesh, array, "0-1,3").await;
         published_with_owner(&mesh, array).await;
     }
@@ -446,8 +450,8 @@ async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
 }
 
 async fn tasks_are_cancelled(mesh: &Mesh, array: u32, tasks: &str) {
-    let what = format!("tasks {tasks} of {array} are cancelled");
-    mesh.wait_event(&what, |event| {
+    let capture_event = format!("tasks {tasks} of {array} are cancelled");
+    mesh.wait_event(&capture_event, |event| {
         event.r#type == "job.cancelled"
             && event.job().is_some()
             && payload(event).array_tasks == tasks

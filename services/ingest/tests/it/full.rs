@@ -26,7 +26,7 @@ async fn limit(mesh: &Mesh, bytes: Option<i64>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
+async fn a_full_bucket_prevents_no_start_and_no_end() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -47,9 +47,9 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     .await;
     ring(&mesh, "JobSubmit", held, &[]).await;
     // So must the outage of slurmdbd.
-    let away =
+    let is_source_down =
         "echo 'sacctmgr: error: Problem talking to the database: Connection refused' >&2; exit 1";
-    stand_in.lie("sacctmgr", away);
+    stand_in.override_output("sacctmgr", is_source_down);
     stand_in.wait_calls("sacctmgr", 1).await;
     // A start and an end reported by hooks need not be: Slurm's records have them.
     let runs = cluster.sbatch(&[], "sleep 300").await;
@@ -61,13 +61,13 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     ring(&mesh, "EpilogSlurmctld", runs, &[]).await;
     mesh.wait_history(runs, "submitted started cancelled").await;
     assert_eq!(mesh.history(held), "");
-    let away = |event: &Event| event.r#type == "capture.source_down";
-    assert!(!mesh.events().iter().any(away));
+    let is_source_down = |event: &Event| event.r#type == "capture.source_down";
+    assert!(!mesh.events().iter().any(is_source_down));
     assert!(ingest.context.health.problems().contains_key(STATE));
 
     limit(&mesh, None).await;
     mesh.wait_history(held, "submitted held").await;
-    mesh.wait_event("slurmdbd is away", away).await;
+    mesh.wait_event("slurmdbd is away", is_source_down).await;
     stand_in.truth("sacctmgr");
     let ingest = ingest.ready().await;
     mesh.assert_no_duplicates();

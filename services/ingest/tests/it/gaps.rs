@@ -59,14 +59,14 @@ pub async fn filled(mesh: &Mesh, n: u64, from: chrono::DateTime<Utc>) -> Capture
         .await;
     let expected = EventId::derived(opened.id.parse().unwrap(), EventType::CaptureGapClosed, 0);
     assert_eq!(closed.id, expected.to_string());
-    let Some(Payload::Capture(what)) = &closed.payload else {
+    let Some(Payload::Capture(gap_closed)) = &closed.payload else {
         panic!("an event of capture")
     };
-    what.clone()
+    gap_closed.clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
+async fn events_lost_from_the_stream_are_republished_with_the_same_ids() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let begin = Utc::now() - Duration::seconds(1);
@@ -112,22 +112,29 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
 
     lose_everything(&mesh).await;
     let before = mesh.events().len();
-    let what = filled(&mesh, 1, begin).await;
-    assert!(what.recovered >= lost.len() as u64, "{what:?}");
-    assert!(what.not_recoverable.contains("does not record"), "{what:?}");
-    let mut again = mesh.events().split_off(before);
-    again.retain(|event| {
+    let gap_closed = filled(&mesh, 1, begin).await;
+    assert!(gap_closed.recovered >= lost.len() as u64, "{gap_closed:?}");
+    assert!(
+        gap_closed.not_recoverable.contains("does not record"),
+        "{gap_closed:?}"
+    );
+    let mut republished = mesh.events().split_off(before);
+    republished.retain(|event| {
         event.job().is_some_and(|job| {
             let array = job.array.as_ref().map_or(0, |array| array.job_id);
             jobs.contains(&job.job_id) || jobs.contains(&array)
         })
     });
-    assert!(again.iter().all(|event| event.late || !is_recorded(event)));
-    assert_eq!(recorded(again), lost, "the same facts, no others");
+    assert!(
+        republished
+            .iter()
+            .all(|event| event.late || !is_recorded(event))
+    );
+    assert_eq!(recorded(republished), lost, "the same facts, no others");
 
     // A time without facts has nothing to republish.
-    let what = filled(&mesh, 2, Utc::now() + Duration::hours(2)).await;
-    assert_eq!(what.recovered, 0);
+    let gap_closed = filled(&mesh, 2, Utc::now() + Duration::hours(2)).await;
+    assert_eq!(gap_closed.recovered, 0);
     for job in [waits, runs] {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
     }

@@ -23,13 +23,13 @@ fn environment(file: &Path) -> BTreeMap<String, String> {
 
 /// Rings for every call of the hook as soon as it is made, in the order of the calls.
 async fn ring_on(mesh: &Mesh, folder: &Path) {
-    let mut rung = std::collections::BTreeSet::new();
+    let mut delivered = std::collections::BTreeSet::new();
     loop {
         let files = std::fs::read_dir(folder).unwrap();
         let mut files: Vec<PathBuf> = files
             .map(|file| file.unwrap().path())
             .filter(|path| path.extension().is_some_and(|kind| kind == "call"))
-            .filter(|path| !rung.contains(path))
+            .filter(|path| !delivered.contains(path))
             .collect();
         files.sort_by_key(|path| std::fs::metadata(path).unwrap().modified().unwrap());
         for path in files {
@@ -40,14 +40,14 @@ async fn ring_on(mesh: &Mesh, folder: &Path) {
                 .map(|(name, value)| (name.as_str(), value.as_str()))
                 .collect();
             ring(mesh, "JobComp", job, &pairs).await;
-            rung.insert(path);
+            delivered.insert(path);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_genuine_jobcomp_tells_is_never_called_not_believed() {
+async fn genuine_jobcomp_doorbells_are_never_refused() {
     let calls = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(calls.path(), Permissions::from_mode(0o777)).unwrap();
     let hook = calls.path().join("hook");

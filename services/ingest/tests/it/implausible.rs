@@ -22,7 +22,7 @@ const FORGETFUL: &str = "a controller that has lost its memory";
 
 /// Lies that misled other tools: an error printed with status 0 was taken for an empty queue (OSC/ood_core#149), and a controller that
 /// timed out for the end of every job (broadinstitute/cromwell#5400).
-const LIES: [(&str, &[(&str, &str)]); 8] = [
+const OVERRIDES: [(&str, &[(&str, &str)]); 8] = [
     ("an empty queue with status 0", &[("squeue", "exit 0")]),
     (
         "an error told with status 0",
@@ -64,15 +64,18 @@ const LIES: [(&str, &[(&str, &str)]); 8] = [
 
 fn capture(event: &mesh_events::Event) -> Option<&CaptureEvent> {
     match &event.payload {
-        Some(Payload::Capture(what)) => Some(what),
+        Some(Payload::Capture(capture_event)) => Some(capture_event),
         _ => None,
     }
 }
 
 /// Returns the text of a gap.
 fn gap(event: &mesh_events::Event) -> Option<String> {
-    let what = capture(event).filter(|_| event.r#type == "capture.gap_closed")?;
-    Some(format!("{} {}", what.message, what.not_recoverable))
+    let capture_event = capture(event).filter(|_| event.r#type == "capture.gap_closed")?;
+    Some(format!(
+        "{} {}",
+        capture_event.message, capture_event.not_recoverable
+    ))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,9 +98,9 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
     for (job, history) in histories {
         mesh.wait_history(job, history).await;
     }
-    for (name, lies) in LIES {
-        for (command, script) in lies {
-            stand_in.lie(command, script);
+    for (name, overrides) in OVERRIDES {
+        for (command, script) in overrides {
+            stand_in.override_output(command, script);
         }
         stand_in.wait_calls("squeue", 2).await;
         if name == FORGETFUL {
@@ -107,7 +110,7 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
         for (job, history) in histories {
             assert_eq!(mesh.history(job), history, "{name}");
         }
-        for (command, _) in lies {
+        for (command, _) in overrides {
             stand_in.truth(command);
         }
         stand_in.wait_calls("squeue", 2).await;
@@ -140,10 +143,11 @@ async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
     let stand_in = StandIn::new(cluster);
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
     let ingest = ingest.ready().await;
-    stand_in.lie("squeue", "exec sleep 1000");
+    stand_in.override_output("squeue", "exec sleep 1000");
     let of_slurmctld = |kind: &'static str| {
         move |event: &mesh_events::Event| {
-            event.r#type == kind && capture(event).is_some_and(|what| what.source == "slurmctld")
+            event.r#type == kind
+                && capture(event).is_some_and(|capture_event| capture_event.source == "slurmctld")
         }
     };
     let is_down = of_slurmctld("capture.source_down");
@@ -170,8 +174,8 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     let squeue = |then: &str| format!("case \"$*\" in *' -j '*) ;; *) {question}; {then} ;; esac");
     let scontrol = |then: &str| format!("case \"$*\" in *'show job'*) {question}; {then} ;; esac");
     let keep = "\"$real\" \"$@\" >\"$here/new.$$\" && mv \"$here/new.$$\" \"$question\" && cat \"$question\"; exit";
-    stand_in.lie("squeue", &squeue(keep));
-    stand_in.lie("scontrol", &scontrol(keep));
+    stand_in.override_output("squeue", &squeue(keep));
+    stand_in.override_output("scontrol", &scontrol(keep));
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
     let ingest = ingest.ready().await;
     let ended = cluster.sbatch(&[], "sleep 300").await;
@@ -190,8 +194,8 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     mesh.wait_history(newer, "submitted held").await;
     // Answers like a controller that was restarted with an older state.
     let old = "[ ! -e \"$question\" ] || { cat \"$question\"; exit 0; }; echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
-    stand_in.lie("squeue", &squeue(old));
-    stand_in.lie("scontrol", &scontrol(old));
+    stand_in.override_output("squeue", &squeue(old));
+    stand_in.override_output("scontrol", &scontrol(old));
     stand_in.wait_calls("squeue", 6).await;
     stand_in.truth("squeue");
     stand_in.truth("scontrol");

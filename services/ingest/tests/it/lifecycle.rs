@@ -55,7 +55,7 @@ async fn a_job_that_succeeds_is_submitted_started_completed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exit_code_fails_the_job_and_is_told() {
+async fn an_exit_code_fails_the_job_and_is_published() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -115,7 +115,7 @@ async fn an_array_is_submitted_once_and_each_task_starts_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn single_pending_tasks_that_are_cancelled_are_told_while_the_array_waits() {
+async fn single_cancelled_pending_tasks_are_published_while_the_array_waits() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = format!("{FAST}\nmissing_record_timeout = \"3s\"");
@@ -181,7 +181,7 @@ async fn a_requeued_job_has_two_runs_and_the_second_names_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn holds_and_releases_are_told_once_two_sweeps_agree() {
+async fn holds_and_releases_are_published_once_two_polls_agree() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;

@@ -17,15 +17,17 @@ fn run(program: &str, arguments: &[&Path]) {
 
 fn gap<'a>(event: &'a Event, kind: &str) -> Option<&'a CaptureEvent> {
     match &event.payload {
-        Some(Payload::Capture(what)) if event.r#type == kind && what.source == "slurmctld" => {
-            Some(what)
+        Some(Payload::Capture(capture_event))
+            if event.r#type == kind && capture_event.source == "slurmctld" =>
+        {
+            Some(capture_event)
         }
         _ => None,
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_gap_events() {
+async fn runs_repeated_by_a_slurmctld_with_old_state_are_published_between_gap_events() {
     let knobs = [("NODES", "1"), ("GPU_NODES", "0")];
     let cluster = Cluster::up(24_000, &knobs).await;
     let mesh = Mesh::start().await;
@@ -49,8 +51,8 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     mesh.wait_history(job, "submitted started failed").await;
     cluster.run("alice", &["scancel", &lost.to_string()]).await;
     mesh.wait_history(lost, "submitted cancelled").await;
-    let forgotten = cluster.sbatch(&[], "exit 5").await;
-    mesh.wait_history(forgotten, "submitted started failed")
+    let reused_id = cluster.sbatch(&[], "exit 5").await;
+    mesh.wait_history(reused_id, "submitted started failed")
         .await;
     mesh.wait_event("what the first run used", |_| {
         mesh.updates_of(job).len() == 1
@@ -67,8 +69,8 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     let continues = payload(&second).continues.clone().unwrap();
     assert_eq!(continues.cause, "failed");
     // The id of a job that slurmctld has lost now belongs to another job.
-    assert_eq!(cluster.sbatch(&[], "exit 5").await, forgotten);
-    mesh.wait_history(forgotten, twice).await;
+    assert_eq!(cluster.sbatch(&[], "exit 5").await, reused_id);
+    mesh.wait_history(reused_id, twice).await;
     let closed = mesh
         .wait_event("the gap is closed", |event| {
             gap(event, "capture.gap_closed").is_some()
@@ -81,9 +83,12 @@ async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_ga
     let events = mesh.events();
     let position = |is: &dyn Fn(&Event) -> bool| events.iter().position(is).unwrap();
     let opened = position(&|event| gap(event, "capture.gap_opened").is_some());
-    let again = position(&|event| event.id == second.id);
+    let second_at = position(&|event| event.id == second.id);
     let ended = position(&|event| gap(event, "capture.gap_closed").is_some());
-    assert!(opened < again && again < ended, "{opened} {again} {ended}");
+    assert!(
+        opened < second_at && second_at < ended,
+        "{opened} {second_at} {ended}"
+    );
     // Cancelled for the second time before it could start.
     cluster.run("alice", &["scancel", &lost.to_string()]).await;
     mesh.wait_history(lost, "submitted cancelled | submitted cancelled")

@@ -208,8 +208,8 @@ impl Mesh {
     pub fn history_in(&self, cluster: &str, id: u32) -> String {
         let mut runs: Vec<(String, Vec<(u64, String)>)> = Vec::new();
         for event in self.of_job_in(cluster, id) {
-            let word = event.r#type.trim_start_matches("job.").to_owned();
-            if word == "pending" {
+            let event_name = event.r#type.trim_start_matches("job.").to_owned();
+            if event_name == "pending" {
                 continue;
             }
             let key = event.entity_key().to_owned();
@@ -220,20 +220,20 @@ impl Mesh {
                     runs.push((key, Vec::new()));
                     runs.len() - 1
                 });
-            runs[position].1.push((event.run_seq, word));
+            runs[position].1.push((event.run_seq, event_name));
         }
         // By key: the array before its tasks, an earlier run before a later one.
         runs.sort_by_key(|(key, _)| natural(cluster, key));
-        let words = |events: &mut Vec<(u64, String)>| {
+        let names = |events: &mut Vec<(u64, String)>| {
             events.sort();
             events
                 .iter()
-                .map(|(_, word)| word.as_str())
+                .map(|(_, event_name)| event_name.as_str())
                 .collect::<Vec<_>>()
                 .join(" ")
         };
         runs.iter_mut()
-            .map(|(_, events)| words(events))
+            .map(|(_, events)| names(events))
             .collect::<Vec<_>>()
             .join(" | ")
     }
@@ -291,9 +291,9 @@ impl Mesh {
     }
 
     /// Waits for an event.
-    pub async fn wait_event(&self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
-        wait_for(what, DEADLINE, async || {
-            self.events().into_iter().find(|event| wanted(event))
+    pub async fn wait_event(&self, description: &str, accept: impl Fn(&Event) -> bool) -> Event {
+        wait_for(description, DEADLINE, async || {
+            self.events().into_iter().find(|event| accept(event))
         })
         .await
     }
@@ -321,8 +321,8 @@ impl Drop for Mesh {
 impl Running {
     /// Waits until ingest is ready.
     pub async fn ready(self) -> Self {
-        let what = "ingest is ready";
-        wait_for(what, DEADLINE, async || {
+        let description = "ingest is ready";
+        wait_for(description, DEADLINE, async || {
             self.context.health.problems().is_empty().then_some(())
         })
         .await;

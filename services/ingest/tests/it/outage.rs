@@ -8,7 +8,7 @@ use crate::mesh::{DEADLINE, Mesh};
 const FAST: &str = "poll_interval = \"500ms\"";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
+async fn an_unavailable_slurmctld_is_reported_and_proves_nothing() {
     let (cluster, _guard) = cluster::exclusive().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -38,7 +38,7 @@ async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nats_away_while_a_job_starts_and_ends_loses_nothing() {
+async fn nats_unavailable_while_a_job_starts_and_ends_loses_nothing() {
     let (cluster, _guard) = cluster::shared().await;
     let mut mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;

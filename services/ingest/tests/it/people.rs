@@ -58,7 +58,7 @@ fn login(id: &str, user: &str) -> Doorbell {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
+async fn a_login_is_published_once_and_a_flood_is_limited() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = "[ingest.users]\nlogins_per_minute = 5";
@@ -86,7 +86,7 @@ async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
         mesh.events().into_iter().filter(is_login).collect()
     };
     let of = |user: &str| -> Vec<Event> {
-        let by = |event: &Event| of_user(event).is_some_and(|what| what.user == user);
+        let by = |event: &Event| of_user(event).is_some_and(|user_event| user_event.user == user);
         logins().into_iter().filter(by).collect()
     };
     wait_for("bob's login", DEADLINE, async || {

@@ -61,7 +61,7 @@ async fn f16_a_hundred_hooks_at_once_cause_a_handful_of_commands() {
     let jobs: Vec<u32> = ids.iter().map(|id| id.parse().unwrap()).collect();
     assert_eq!(jobs.len(), 100);
     // Slurm answers slowly, so that all of them have rung when the second read begins, even on a slow machine.
-    stand_in.lie("squeue", "sleep 1");
+    stand_in.override_output("squeue", "sleep 1");
     for (occasion, history) in [
         ("submitted", "submitted held"),
         ("over", "submitted held cancelled"),
@@ -134,7 +134,7 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
+async fn unavailable_accounting_delays_no_doorbell() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -142,7 +142,7 @@ async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
     let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
     let mut jobs = Vec::new();
-    for (occasion, lie) in [
+    for (occasion, override_output) in [
         // It does not have these ends yet.
         ("late", "exit 0"),
         (
@@ -150,7 +150,7 @@ async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
             "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
         ),
     ] {
-        stand_in.lie("sacct", lie);
+        stand_in.override_output("sacct", override_output);
         // More ends than may be handled or wait at the same time, and only accounting could confirm them.
         let ends = (50_000_000..50_002_000).map(|job| Doorbell {
             hook: "JobComp".to_owned(),
@@ -176,7 +176,7 @@ async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_nobody_knows_is_asked_for_once() {
+async fn an_unknown_job_is_looked_up_once() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -189,24 +189,24 @@ async fn a_job_that_nobody_knows_is_asked_for_once() {
     };
     // Each needs a separate accounting request. An id that is retried for ever would be in all following ones.
     let jobs = 51_000_000..51_000_006;
-    let mut rung_first = 0;
+    let mut first_range = 0;
     for job in jobs.clone() {
         // Rings repeatedly: such a doorbell does not wait while accounting is unavailable, as it may be on a busy machine.
-        let mut looks = 0;
+        let mut requests = 0;
         while asked(job) == 0 {
-            assert!(looks < 1_200, "accounting is asked for {job}");
-            if looks % 100 == 0 {
-                ring_all(&mesh, &format!("unknown-{looks}"), [job]).await;
-                rung_first += usize::from(job == jobs.start);
+            assert!(requests < 1_200, "accounting is asked for {job}");
+            if requests % 100 == 0 {
+                ring_all(&mesh, &format!("unknown-{requests}"), [job]).await;
+                first_range += usize::from(job == jobs.start);
             }
-            looks += 1;
+            requests += 1;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
     // A doorbell may be delivered twice.
     let first = asked(jobs.start);
     assert!(
-        first <= 2 * rung_first,
+        first <= 2 * first_range,
         "asked {first} times: {:#?}",
         stand_in.calls()
     );

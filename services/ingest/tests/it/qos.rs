@@ -5,7 +5,7 @@ use crate::mesh::{Mesh, payload};
 use crate::users::{FAST, baseline, history, sacctmgr, wait_history};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn qos_default_qos_and_membership_are_told_one_by_one() {
+async fn qos_default_qos_and_membership_are_published_one_by_one() {
     let (cluster, _guard) = cluster::shared().await;
     for command in [
         "add account qlab parent=acme",

@@ -38,7 +38,7 @@ impl Held {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_happens_to_the_leader_everything_is_told_once() {
+async fn whatever_happens_to_the_leader_each_event_is_published_once() {
     let (cluster, _guard) = cluster::shared().await;
     let mut mesh = Mesh::start().await;
     let mut replicas = mesh.replicas(cluster, "poll_interval = \"500ms\"");

@@ -63,7 +63,7 @@ fn code_of(event: &Event) -> Option<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
+async fn slurmrestd_and_the_commands_give_the_same_facts() {
     let (cluster, _guard) = cluster::shared().await;
     let (commands, rest) = (Mesh::start().await, Mesh::start().await);
     let over_rest = rest.ingest_over_rest(cluster, FAST).await.ready().await;
@@ -91,12 +91,12 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
     both(running, "submitted started cancelled").await;
     let task = "started completed";
     both(array, &format!("submitted | {task} | {task} | {task}")).await;
-    let again = "submitted started requeued | submitted started";
-    both(requeued, again).await;
+    let rerun = "submitted started requeued | submitted started";
+    both(requeued, rerun).await;
     cluster
         .run("alice", &["scancel", &requeued.to_string()])
         .await;
-    both(requeued, &format!("{again} cancelled")).await;
+    both(requeued, &format!("{rerun} cancelled")).await;
 
     let jobs = [measured, failed, waiting, running, array, requeued];
     // Two runs of the requeued job, three tasks, and one of each other job except the one that never started.
@@ -138,7 +138,7 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
 
 /// Accounting of 22.05 has no exit codes over REST: that of the end is stored until the usage is published.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_run_used_has_its_exit_code_after_a_restart() {
+async fn usage_has_the_exit_code_after_a_restart() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let slow = FAST.replace("usage_delay = \"1s\"", "usage_delay = \"1h\"");
@@ -194,12 +194,12 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     lose_everything(&mesh).await;
     let before = mesh.events().len();
     filled(&mesh, 1, begin).await;
-    let again = mesh.events().split_off(before);
+    let rerun = mesh.events().split_off(before);
     for (job, code) in [(seen, 3), (unseen, 4)] {
         let is_end = |event: &&Event| {
             event.r#type == "job.failed" && event.job().is_some_and(|of| of.job_id == job)
         };
-        let end = again.iter().find(is_end).unwrap();
+        let end = rerun.iter().find(is_end).unwrap();
         assert_eq!(code_of(end), Some(code));
     }
     ingest.stop().await;

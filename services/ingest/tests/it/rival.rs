@@ -6,14 +6,14 @@
 //! | F1, F2 a hook rings, accounting has no row yet | [`f1_f2_accounting_that_is_behind_delays_nothing`] |
 //! | F3 a doorbell names a job that does not exist | `polite::f3_…`, `doorbell::the_end_of_a_job_that_no_record_knows_is_parked` |
 //! | F4 the daemon is down | [`f4_doorbells_wait_for_an_ingest_that_is_down`]; the hook's side: `hooks/mesh-hook/tests` |
-//! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
-//! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
+//! | F5 NATS is down | `outage::nats_unavailable_while_a_job_starts_and_ends_loses_nothing` |
+//! | F6 NATS is down, the daemon restarts | [`f6_nats_unavailable_while_ingest_is_killed_loses_nothing`] |
 //! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/reference/job-events.md` |
 //! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests/it/retry.rs`: `a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice` |
-//! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
+//! | F9 accounting is late | `forgotten::an_absence_is_pending_until_accounting_answers_across_restarts` |
 //! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`]; one whole Slurm hangs, or two have the same job ids: `two` |
-//! | F12 sacct hangs | [`f12_accounting_that_hangs_holds_up_nobody_else`] |
-//! | F13 killed and restarted | `start::a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice` |
+//! | F12 sacct hangs | [`f12_hanging_accounting_blocks_nothing_else`] |
+//! | F13 killed and restarted | `start::a_crash_amid_many_jobs_loses_and_duplicates_nothing` |
 //! | F14 the backend is down at the start | [`f14_ingest_starts_before_nats`] |
 //! | F15 other versions of Slurm | `docs/internals/compat.md` |
 //! | F16 a hundred hooks at once | `polite::f16_…` |
@@ -86,7 +86,7 @@ async fn f4_doorbells_wait_for_an_ingest_that_is_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f6_nats_away_while_ingest_is_killed_loses_nothing() {
+async fn f6_nats_unavailable_while_ingest_is_killed_loses_nothing() {
     let (cluster, _guard) = cluster::shared().await;
     let mut mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -113,7 +113,7 @@ async fn f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other() {
     let mesh = Mesh::start().await;
     // The same Slurm under another name: a second cluster on the same NATS.
     let stand_in = StandIn::new(cluster);
-    stand_in.lie(
+    stand_in.override_output(
         "sacct",
         "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
     );
@@ -162,11 +162,11 @@ async fn f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f12_accounting_that_hangs_holds_up_nobody_else() {
+async fn f12_hanging_accounting_blocks_nothing_else() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    stand_in.lie("sacct", "exec sleep 1000");
+    stand_in.override_output("sacct", "exec sleep 1000");
     let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
     let ingest = ingest.ready().await;
     // Only accounting can know this one, so it is asked repeatedly.
@@ -192,7 +192,7 @@ async fn f12_stopping_does_not_wait_for_accounting_that_hangs() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    stand_in.lie("sacctmgr", "exec sleep 1000");
+    stand_in.override_output("sacctmgr", "exec sleep 1000");
     let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
     let ingest = ingest.ready().await;
     if stand_in.count("sacctmgr") == 0 {

@@ -52,11 +52,11 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
     let settings = format!(
         "poll_interval = \"500ms\"\nmissing_record_timeout = \"2s\"\nhistory_since = \"{history}\"\ncatch_up_overlap = \"30h\"\nended_run_retention = \"60h\"\nusage_delay = \"1h\""
     );
-    stand_in.lie(
+    stand_in.override_output(
         "squeue",
         "case \"$*\" in *' -j '*) ;; *'%A<'*) ;; *) echo 'no row of a queue' ;; esac",
     );
-    stand_in.lie("sacct", &answer(&[]));
+    stand_in.override_output("sacct", &answer(&[]));
     // A poll with nothing but unreadable lines would be no answer at all.
     let held = cluster.sbatch(&["--hold"], "true").await;
     let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
@@ -90,7 +90,7 @@ async fn a_row_that_is_none_late_twice_or_behind_concerns_no_other_job() {
         "{}|ExitCode=0:125|DerivedExitCode=0:125",
         of_bob(OUT_OF_MEMORY, "OUT_OF_MEMORY", a_day_ago)
     );
-    stand_in.lie(
+    stand_in.override_output(
         "sacct",
         &answer(&[
             behind("RUNNING"),

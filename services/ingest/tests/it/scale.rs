@@ -12,7 +12,7 @@ const JOBS: usize = 1_000;
 const LAST_TASK: u32 = 19_999;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_told_once() {
+async fn a_thousand_jobs_and_a_large_array_cancelled_at_once_are_published_once_each() {
     let conf = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(conf.path(), "MaxArraySize=20001\nMaxJobCount=50000\n").unwrap();
     let knobs = [
@@ -52,8 +52,8 @@ async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_tol
 
 /// Waits until each of these jobs has exactly one event of the type.
 async fn published(mesh: &Mesh, jobs: &[u32], kind: &str) {
-    let what = format!("{kind} of each job");
-    wait_for(&what, Duration::from_secs(300), async || {
+    let description = format!("{kind} of each job");
+    wait_for(&description, Duration::from_secs(300), async || {
         let mut counts: HashMap<u32, u32> = HashMap::new();
         for event in mesh.events() {
             if event.r#type == kind {

@@ -48,7 +48,7 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
         })
         .await;
         // Accounting reports each end as a requeue (seen on 24.11). The controller shows the run's own end while its epilogs run.
-        let is_end = |word: &str| word == own || word == "requeued";
+        let is_end = |event_name: &str| event_name == own || event_name == "requeued";
         let history = mesh.history(job);
         let runs: Vec<&str> = history.split(" | ").collect();
         for run in &runs[..2] {

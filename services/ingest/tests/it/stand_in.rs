@@ -40,20 +40,20 @@ impl StandIn {
     }
 
     /// Makes the command run this shell script first, which may exit. `$real` is the real command, `$here` a folder.
-    pub fn lie(&self, command: &str, script: &str) {
+    pub fn override_output(&self, command: &str, script: &str) {
         assert!(COMMANDS.contains(&command));
         // Atomically, because a command may be reading it.
         let new = self.folder.path().join("lie");
         fs::write(&new, script).unwrap();
-        fs::rename(new, self.lie_path(command)).unwrap();
+        fs::rename(new, self.override_path(command)).unwrap();
     }
 
     /// Restores the real answers of the command.
     pub fn truth(&self, command: &str) {
-        fs::remove_file(self.lie_path(command)).unwrap();
+        fs::remove_file(self.override_path(command)).unwrap();
     }
 
-    fn lie_path(&self, command: &str) -> PathBuf {
+    fn override_path(&self, command: &str) -> PathBuf {
         self.folder.path().join("lies").join(command)
     }
 
@@ -83,10 +83,10 @@ impl StandIn {
 
     /// Waits until a command has been called `more` times.
     pub async fn wait_calls(&self, command: &str, more: usize) {
-        let enough = self.count(command) + more;
-        let what = format!("{command} is called {more} times more");
-        wait_for(&what, Duration::from_secs(180), async || {
-            (self.count(command) >= enough).then_some(())
+        let target = self.count(command) + more;
+        let description = format!("{command} is called {more} times more");
+        wait_for(&description, Duration::from_secs(180), async || {
+            (self.count(command) >= target).then_some(())
         })
         .await;
     }

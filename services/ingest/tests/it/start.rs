@@ -8,7 +8,7 @@ use crate::mesh::{Mesh, Running};
 const FAST: &str = "poll_interval = \"500ms\"";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
+async fn existing_jobs_at_the_first_start_are_baseline_only() {
     let (cluster, _guard) = cluster::shared().await;
     let running = cluster.sbatch(&[], "sleep 300").await;
     let waiting = cluster.sbatch(&["--begin=now+1hour"], "true").await;
@@ -38,7 +38,7 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_during_an_absence_is_told_afterwards_and_nothing_twice() {
+async fn facts_of_an_absence_are_published_afterwards_and_not_twice() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -62,7 +62,7 @@ async fn what_happens_during_an_absence_is_told_afterwards_and_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice() {
+async fn a_crash_amid_many_jobs_loses_and_duplicates_nothing() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let mut ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -89,7 +89,7 @@ async fn a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twic
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_ingest_stands_by_until_the_first_stops() {
+async fn a_second_ingest_is_on_standby_until_the_first_stops() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let first = mesh.ingest(cluster, FAST).await.ready().await;

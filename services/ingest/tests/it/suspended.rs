@@ -10,7 +10,7 @@ use crate::mesh::Mesh;
 const SLOW: &str = "poll_interval = \"1h\"\nusage_delay = \"1s\"";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
+async fn of_two_unobserved_suspensions_only_the_last_resume_is_published() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;

@@ -44,7 +44,7 @@ impl Play {
     /// A node fails: one job returns to the queue, one must not.
     async fn node_failure(&self) -> Vec<u32> {
         let on_n4 = ["-pgpu", "-wn4"];
-        let again = self
+        let rerun = self
             .cluster
             .sbatch(&[&on_n4[..], &["--requeue"]].concat(), "sleep 300")
             .await;
@@ -52,24 +52,24 @@ impl Play {
             .cluster
             .sbatch(&[&on_n4[..], &["--no-requeue"]].concat(), "sleep 300")
             .await;
-        self.history(again, "submitted started").await;
+        self.history(rerun, "submitted started").await;
         self.history(once, "submitted started").await;
         let down = ["update", "NodeName=n4", "State=DOWN", "Reason=test"];
         self.scontrol(&down).await;
         self.history(once, "submitted started node_fail").await;
-        self.history(again, "submitted started node_fail | submitted")
+        self.history(rerun, "submitted started node_fail | submitted")
             .await;
         let resume = ["update", "NodeName=n4", "State=RESUME"];
         self.scontrol(&resume).await;
-        self.history(again, "submitted started node_fail | submitted started")
+        self.history(rerun, "submitted started node_fail | submitted started")
             .await;
-        self.cancel(again).await;
+        self.cancel(rerun).await;
         self.history(
-            again,
+            rerun,
             "submitted started node_fail | submitted started cancelled",
         )
         .await;
-        vec![again, once]
+        vec![rerun, once]
     }
 
     /// A job of a higher partition takes the node: one job is requeued, one is cancelled.
@@ -273,11 +273,11 @@ impl Play {
                 panic!("{line:?}");
             };
             let submit: i64 = submit.parse().unwrap();
-            let word = state.split(' ').next().unwrap().to_lowercase();
+            let name = state.split(' ').next().unwrap().to_lowercase();
             let started = nodes.contains('n') && nodes != "None assigned";
             // The rest of a resized run counts as submitted at the resize.
             let first = resized.remove(job).unwrap_or(submit);
-            if word == "resizing" {
+            if name == "resizing" {
                 resized.insert(job, first);
                 continue;
             }
@@ -286,8 +286,8 @@ impl Play {
                 continue;
             }
             // A component that returned its nodes.
-            let word = if word == "pending" { "requeued" } else { &word };
-            runs.insert((job.replace('+', "-"), first, started, word.to_owned()));
+            let name = if name == "pending" { "requeued" } else { &name };
+            runs.insert((job.replace('+', "-"), first, started, name.to_owned()));
         }
         runs
     }
@@ -306,8 +306,8 @@ impl Play {
                     event.r#type == "job.started" && event.entity_key() == end.entity_key()
                 });
                 let id = &end.job().unwrap().display_id;
-                let word = end.r#type.trim_start_matches("job.").to_owned();
-                runs.insert((id.replace('+', "-"), run.submit_time, started, word));
+                let name = end.r#type.trim_start_matches("job.").to_owned();
+                runs.insert((id.replace('+', "-"), run.submit_time, started, name));
             }
         }
         runs
@@ -315,7 +315,7 @@ impl Play {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_transition_is_told_as_accounting_has_it() {
+async fn every_transition_is_published_as_in_accounting() {
     let conf = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(conf.path(), CONF).unwrap();
     let knobs = [("EXTRA_CONF", conf.path().to_str().unwrap())];

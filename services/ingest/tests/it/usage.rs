@@ -29,7 +29,7 @@ async fn wait_updates(mesh: &Mesh, job: u32, runs: usize) -> Vec<Event> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_ended_tells_what_it_used_once() {
+async fn an_ended_run_reports_its_usage_once() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -107,7 +107,7 @@ async fn a_run_that_ended_tells_what_it_used_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_run_and_every_task_tells_what_it_used() {
+async fn every_run_and_every_task_reports_its_usage() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -137,7 +137,7 @@ async fn every_run_and_every_task_tells_what_it_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
+async fn the_backlog_survives_a_crash_and_unavailable_accounting() {
     let (cluster, _guard) = cluster::exclusive().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -166,7 +166,7 @@ async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_does_not_begin_the_wait_for_what_a_run_used_anew() {
+async fn a_restart_does_not_reset_the_wait_for_usage() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -174,7 +174,7 @@ async fn a_restart_does_not_begin_the_wait_for_what_a_run_used_anew() {
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
     // Accounting answers, and has no such run.
-    stand_in.lie("sacct", "exit 0");
+    stand_in.override_output("sacct", "exit 0");
     let job = cluster.sbatch(&[], "true").await;
     mesh.wait_history(job, "submitted started completed").await;
     tokio::time::sleep(Duration::from_secs(40)).await;

@@ -28,19 +28,19 @@ pub fn history(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
     let mut events: Vec<Event> = mesh.events();
     events.retain(|event| of_user(event).is_some());
     events.sort_by_key(|event| (event.entity_key().to_owned(), event.run_seq));
-    let words = |event: &Event| {
-        let what = of_user(event).unwrap();
+    let summary = |event: &Event| {
+        let payload = of_user(event).unwrap();
         let by = event.actor.as_ref().map_or("?", |actor| &actor.user);
         let kind = event.r#type.trim_start_matches("user.");
         format!(
             "{} {kind} {} {}>{} by {by}",
             event.entity_key(),
-            what.attribute,
-            what.before,
-            what.after
+            payload.attribute,
+            payload.before,
+            payload.after
         )
     };
-    let lines = events.iter().map(words);
+    let lines = events.iter().map(summary);
     lines
         .filter(|line| {
             beginnings
@@ -91,7 +91,7 @@ pub async fn sacctmgr(cluster: &Cluster, user: &str, arguments: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn access_is_told_once_with_who_gave_it() {
+async fn access_is_published_once_with_its_actor() {
     let (cluster, _guard) = cluster::shared().await;
     sacctmgr(cluster, "root", "add account old parent=acme").await;
     sacctmgr(cluster, "root", "add user olga account=old").await;
@@ -133,17 +133,20 @@ async fn access_is_told_once_with_who_gave_it() {
     wait_history(&mesh, &keys, &expected).await;
     let event = mesh
         .wait_event("the limit", |event| {
-            of_user(event).is_some_and(|what| what.attribute == "MaxJobs")
+            of_user(event).is_some_and(|payload| payload.attribute == "MaxJobs")
         })
         .await;
     let actor = event.actor.as_ref().unwrap();
     assert_eq!(actor.kind(), ActorKind::Admin);
     assert_eq!(actor.identity.as_ref().unwrap().subject, "al-1");
-    let what = of_user(&event).unwrap();
-    assert_eq!((what.user.as_str(), what.account.as_str()), ("lin", "lab"));
-    assert_eq!(what.settings["MaxJobs"], "3");
-    assert!(what.qos.contains(&"normal".to_owned()));
-    assert!(what.transaction > 0 && what.association > 0);
+    let payload = of_user(&event).unwrap();
+    assert_eq!(
+        (payload.user.as_str(), payload.account.as_str()),
+        ("lin", "lab")
+    );
+    assert_eq!(payload.settings["MaxJobs"], "3");
+    assert!(payload.qos.contains(&"normal".to_owned()));
+    assert!(payload.transaction > 0 && payload.association > 0);
     // Slurm's time of it, not that of ingest.
     let [occurred, observed] = [&event.occurred_at, &event.observed_at]
         .map(|at| from_timestamp(at.as_ref().unwrap()).unwrap());
@@ -199,7 +202,7 @@ async fn access_is_told_once_with_who_gave_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_slurmdbd_nobody_loses_anything() {
+async fn without_slurmdbd_no_access_is_revoked() {
     let (cluster, _guard) = cluster::exclusive().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, EAGER).await.ready().await;
@@ -252,7 +255,7 @@ async fn without_slurmdbd_nobody_loses_anything() {
 
 /// Real commands, except for a sacctmgr that leaves out some rows.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
+async fn an_answer_without_a_user_revokes_nothing() {
     let (cluster, _guard) = cluster::shared().await;
     let stand_in = StandIn::new(cluster);
     let mesh = Mesh::start().await;
@@ -267,7 +270,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
             "case \"$*\" in *\"show {command}\"*) \"$real\" \"$@\" | head -n {lines}; exit 0;; esac\n"
         )
     };
-    let lies = [
+    let overrides = [
         "case \"$*\" in *\"show assoc\"*) exit 0;; esac\n".to_owned(),
         cut("assoc", 3) + &cut("user", 2),
         // Nothing contradicts this lie, so it must end: it would be accepted finally.
@@ -277,7 +280,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
         ),
     ];
     std::fs::write(stand_in.bin_dir().join("left"), "").unwrap();
-    for lie in &lies {
+    for override_output in &overrides {
         let asked = || {
             let calls = stand_in.calls();
             calls
@@ -285,10 +288,10 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
                 .filter(|call| call.contains("show assoc"))
                 .count()
         };
-        stand_in.lie("sacctmgr", lie);
-        let enough = asked() + 4;
+        stand_in.override_output("sacctmgr", override_output);
+        let target = asked() + 4;
         wait_for("it was asked several times", DEADLINE, async || {
-            (asked() >= enough).then_some(())
+            (asked() >= target).then_some(())
         })
         .await;
     }
@@ -296,7 +299,7 @@ async fn an_answer_that_leaves_somebody_out_takes_nothing_away() {
     std::fs::write(stand_in.bin_dir().join("left"), "").unwrap();
     let without_carol = "case \"$*\" in *\"show assoc\"*) printf x >>\"$here/left\"; esac\n\
         [ $(cat \"$here/left\" | wc -c) -gt 12 ] || { case \"$*\" in *\"show assoc\"*|*\"show user\"*) \"$real\" \"$@\" | grep -v carol; exit 0;; esac; }\n";
-    stand_in.lie("sacctmgr", without_carol);
+    stand_in.override_output("sacctmgr", without_carol);
     sacctmgr(
         cluster,
         "root",

@@ -16,18 +16,18 @@ fn facts(mesh: &Mesh) -> BTreeMap<String, UserEvent> {
     let is_ours = |event: &Event| KEYS.iter().any(|key| key.trim_end() == event.entity_key());
     let events = mesh.events().into_iter().filter(is_ours);
     let facts = events.map(|event| {
-        let what = UserEvent {
+        let payload = UserEvent {
             association: 0,
             transaction: 0,
             ..of_user(&event).unwrap().clone()
         };
-        (event.id, what)
+        (event.id, payload)
     });
     facts.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
+async fn slurmrestd_and_sacctmgr_report_the_same_access() {
     let (cluster, _guard) = cluster::shared().await;
     let (commands, rest) = (Mesh::start().await, Mesh::start().await);
     let over_rest = rest.ingest_over_rest(cluster, FAST).await.ready().await;
@@ -105,12 +105,12 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
                 format!("{line} by {by}")
             })
             .collect();
-        let by_nobody: Vec<String> = published
+        let without_actor: Vec<String> = published
             .iter()
             .map(|line| format!("{line} by ?"))
             .collect();
         wait_history(&commands, &KEYS, &by_root).await;
-        wait_history(&rest, &KEYS, &by_nobody).await;
+        wait_history(&rest, &KEYS, &without_actor).await;
     }
     assert_eq!(facts(&commands), facts(&rest));
     for (mesh, asked) in [(&commands, "sacctmgr"), (&rest, "slurmrestd")] {

@@ -101,7 +101,7 @@ fn records_of_three_versions_look_the_same() {
 }
 
 #[test]
-fn what_events_are_made_of_is_there_in_every_version() {
+fn fields_of_events_exist_in_every_version() {
     for version in VERSIONS {
         let failed = &job_capture(version, "failed-exit3")[0];
         assert!(failed.state.is(JobBaseState::Failed), "{version}");

@@ -25,7 +25,7 @@ impl CatchUp {
     /// Looks up every id of the range that is still unknown.
     pub(super) async fn look_up(&self, range: Unseen) -> Result<(), Error> {
         let ids: Vec<u32> = self.collector.unknown_of(range).await;
-        let (mut found, mut open) = self.look_up_once(&ids).await?;
+        let (mut found, mut open) = self.look_up_batch(&ids).await?;
         for _ in 1..MAX_LOOKUPS_PER_ID {
             if open.is_empty() {
                 break;
@@ -34,7 +34,7 @@ impl CatchUp {
             let mut unknown = self.collector.unknown_of(range).await;
             unknown.retain(|id| open.contains(id));
             let more;
-            (more, open) = self.look_up_once(&unknown).await?;
+            (more, open) = self.look_up_batch(&unknown).await?;
             found += more;
         }
         if !ids.is_empty() {
@@ -45,18 +45,18 @@ impl CatchUp {
             );
             metrics::unseen(ids.len());
         }
-        self.collector.looked_up(range).await;
+        self.collector.remove_unseen(range).await;
         self.collector.flush().await
     }
 
     /// Looks up ids once. Returns the number of ends found, and the ids that have not ended according to accounting.
-    async fn look_up_once(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
+    async fn look_up_batch(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
         let (mut found, mut open) = (0, BTreeSet::new());
         let capture_since = self.collector.core().await.meta.capture_since;
         for some in ids.chunks(MAX_IDS_PER_LOOKUP) {
             let rows = self.rows_of(some).await?;
             for job_id in provisional(&rows) {
-                self.questions.ask(job_id).await;
+                self.lookups.ask(job_id).await;
             }
             let (ended, alive): (Vec<_>, Vec<_>) = fold(&self.collector.cluster, &rows)
                 .into_iter()
@@ -91,10 +91,10 @@ impl CatchUp {
     where
         PendingArrayLookup: Future<Output = Result<T, slurm_client::Error>>,
     {
-        let (mut failures, mut away) = (0, false);
+        let (mut failures, mut unavailable) = (0, false);
         loop {
             match unless_stopped(&self.shutdown, ask()).await? {
-                Ok(_) if std::mem::take(&mut away) => {
+                Ok(_) if std::mem::take(&mut unavailable) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     self.pause(SLURMDBD_BACKLOG_WAIT).await?;
                 }
@@ -104,7 +104,7 @@ impl CatchUp {
                 }
                 Err(error) => {
                     self.slurmdbd.down(RequestCost::Heavy, &error).await?;
-                    (away, failures) = (true, failures + 1);
+                    (unavailable, failures) = (true, failures + 1);
                     self.pause(backoff(failures)).await?;
                 }
             }

@@ -13,14 +13,14 @@ const MAX_ENDED_RUNS: usize = 5_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WindowSize {
     secs: i64,
-    most: i64,
+    max_secs: i64,
 }
 
 impl WindowSize {
     pub(super) const fn new() -> Self {
         Self {
             secs: INITIAL_WINDOW_SECS,
-            most: MAX_WINDOW_SECS,
+            max_secs: MAX_WINDOW_SECS,
         }
     }
 
@@ -33,7 +33,7 @@ impl WindowSize {
         if ended > MAX_ENDED_RUNS {
             self.secs = (self.secs / 2).max(MIN_WINDOW_SECS);
         } else if ended < MAX_ENDED_RUNS / 4 {
-            self.secs = (self.secs * 2).min(self.most);
+            self.secs = (self.secs * 2).min(self.max_secs);
         }
     }
 
@@ -41,7 +41,7 @@ impl WindowSize {
     pub(super) fn shorten(&mut self) -> bool {
         let shorter = (self.secs / 4).max(MIN_WINDOW_SECS);
         let worth_it = shorter < self.secs;
-        (self.secs, self.most) = (shorter, shorter);
+        (self.secs, self.max_secs) = (shorter, shorter);
         worth_it
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_long_once_is_not_asked_again() {
+    fn a_query_that_timed_out_is_not_repeated() {
         let mut stride = WindowSize::new();
         stride.answered(0);
         stride.answered(0);

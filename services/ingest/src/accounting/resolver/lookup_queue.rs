@@ -26,10 +26,10 @@ pub struct LookupRequest {
     /// Ends that jobcomp reported of the job.
     pub(super) evidence: Vec<Observation>,
     /// Doorbells that wait for the answer.
-    pub(super) rings: Vec<JobReadRequest>,
+    pub(super) requests: Vec<JobReadRequest>,
     /// Whether to read the controller's record again after the answer. Set for lookups that this record caused, but not for doorbells of
     /// jobs that the controller does not have: those would repeat the same lookup for ever.
-    pub(super) look: bool,
+    pub(super) read_job: bool,
     /// Permit counted against [`MAX_WAITING_DOORBELLS`].
     place: Option<OwnedSemaphorePermit>,
 }
@@ -51,37 +51,37 @@ impl LookupQueue {
 
     /// Looks up a job whose run the controller's record leaves open.
     pub async fn ask(&self, job_id: u32) {
-        let question = LookupRequest {
+        let lookup = LookupRequest {
             job_id,
             evidence: Vec::new(),
-            rings: Vec::new(),
-            look: true,
+            requests: Vec::new(),
+            read_job: true,
             place: None,
         };
-        if self.sender.send(question).await.is_err() {
+        if self.sender.send(lookup).await.is_err() {
             tracing::debug!("accounting lookup deferred: shutting down");
         }
     }
 
     /// Looks up a job that the controller does not have. Its doorbells wait for the answer if there is room, without blocking the caller: a
     /// lookup takes seconds, and other doorbells queue behind it.
-    pub fn ask_for(&self, job_id: u32, mut rings: Vec<JobReadRequest>) {
-        let evidence = rings.iter_mut().filter_map(|ring| ring.end.take());
+    pub fn ask_for(&self, job_id: u32, mut requests: Vec<JobReadRequest>) {
+        let evidence = requests.iter_mut().filter_map(|request| request.end.take());
         let evidence = evidence.map(|end| *end).collect();
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         if place.is_none() {
-            postpone(std::mem::take(&mut rings), BUSY_DELAY);
+            postpone(std::mem::take(&mut requests), BUSY_DELAY);
         }
-        let question = LookupRequest {
+        let lookup = LookupRequest {
             job_id,
             evidence,
-            rings,
-            look: false,
+            requests,
+            read_job: false,
             place,
         };
-        if let Err(error) = self.sender.try_send(question) {
+        if let Err(error) = self.sender.try_send(lookup) {
             // The redelivered doorbell brings the same evidence.
-            postpone(error.into_inner().rings, BUSY_DELAY);
+            postpone(error.into_inner().requests, BUSY_DELAY);
         }
     }
 }
@@ -92,9 +92,9 @@ pub(super) struct OpenRequest {
     pub(super) evidence: Vec<Observation>,
     /// Runs whose doorbells reported different ends.
     disputed: BTreeSet<RunKey>,
-    pub(super) rings: Vec<JobReadRequest>,
+    pub(super) requests: Vec<JobReadRequest>,
     pub(super) asked: u32,
-    pub(super) look: bool,
+    pub(super) read_job: bool,
     /// When an incomplete end was first found.
     pub(super) incomplete: Option<Instant>,
     places: Vec<OwnedSemaphorePermit>,
@@ -103,12 +103,12 @@ pub(super) struct OpenRequest {
 impl OpenRequest {
     /// Removes and returns the doorbells that wait for the end of a run.
     pub(super) fn take_rings_of(&mut self, run: &RunKey) -> Vec<JobReadRequest> {
-        let rings = std::mem::take(&mut self.rings);
-        let (taken, left) = rings
+        let requests = std::mem::take(&mut self.requests);
+        let (taken, left) = requests
             .into_iter()
-            .partition(|ring| ring.ended_run.as_ref() == Some(run));
-        self.rings = left;
-        if self.rings.is_empty() {
+            .partition(|request| request.ended_run.as_ref() == Some(run));
+        self.requests = left;
+        if self.requests.is_empty() {
             self.places.clear();
         }
         taken
@@ -120,10 +120,10 @@ impl OpenRequest {
 }
 
 /// Merges a lookup into the open ones.
-pub(super) fn note(open: &mut BTreeMap<u32, OpenRequest>, question: LookupRequest) {
-    let entry = open.entry(question.job_id).or_default();
-    entry.look |= question.look;
-    for end in question.evidence {
+pub(super) fn note(open: &mut BTreeMap<u32, OpenRequest>, lookup: LookupRequest) {
+    let entry = open.entry(lookup.job_id).or_default();
+    entry.read_job |= lookup.read_job;
+    for end in lookup.evidence {
         // A redelivered doorbell brings the same evidence.
         match entry.evidence.iter().find(|known| known.run == end.run) {
             Some(known) if contradict(known, &end) => {
@@ -133,8 +133,8 @@ pub(super) fn note(open: &mut BTreeMap<u32, OpenRequest>, question: LookupReques
             None => entry.evidence.push(end),
         }
     }
-    entry.rings.extend(question.rings);
-    entry.places.extend(question.place);
+    entry.requests.extend(lookup.requests);
+    entry.places.extend(lookup.place);
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
 
     fn end_of(job_id: u32) -> (Vec<JobReadRequest>, oneshot::Receiver<DoorbellOutcome>) {
         let (done, answer) = oneshot::channel();
-        let ring = JobReadRequest {
+        let request = JobReadRequest {
             hook: Some("JobComp".to_owned()),
             ended_run: Some(RunKey {
                 cluster: "c".to_owned(),
@@ -156,48 +156,48 @@ mod tests {
                 attempt: 0,
             }),
             done: Some(done),
-            ..JobReadRequest::look(job_id)
+            ..JobReadRequest::for_job(job_id)
         };
-        (vec![ring], answer)
+        (vec![request], answer)
     }
 
     #[test]
-    fn who_finds_no_place_is_sent_away_before_accounting_is_asked() {
-        let (questions, mut receiver) = LookupQueue::new();
+    fn lookups_over_the_limit_are_postponed_before_accounting_is_queried() {
+        let (lookups, mut receiver) = LookupQueue::new();
         let mut answers = Vec::new();
         for job_id in 1..=2_000 {
-            let (rings, answer) = end_of(job_id);
-            questions.ask_for(job_id, rings);
+            let (requests, answer) = end_of(job_id);
+            lookups.ask_for(job_id, requests);
             answers.push(answer);
         }
-        let mut sent_away = answers.iter_mut().map(|answer| answer.try_recv());
+        let mut rejected = answers.iter_mut().map(|answer| answer.try_recv());
         assert!(
-            sent_away
+            rejected
                 .by_ref()
                 .take(MAX_WAITING_DOORBELLS)
                 .all(|answer| answer.is_err())
         );
-        assert!(sent_away.all(|answer| answer == Ok(DoorbellOutcome::Later)));
+        assert!(rejected.all(|answer| answer == Ok(DoorbellOutcome::Postponed)));
         // Their evidence is retained, and an answer makes room.
         let mut open = BTreeMap::new();
-        while let Ok(question) = receiver.try_recv() {
-            note(&mut open, question);
+        while let Ok(lookup) = receiver.try_recv() {
+            note(&mut open, lookup);
         }
         assert_eq!(open.len(), 2_000);
         drop(open.remove(&1));
-        let (rings, mut answer) = end_of(2_001);
-        questions.ask_for(2_001, rings);
+        let (requests, mut answer) = end_of(2_001);
+        lookups.ask_for(2_001, requests);
         assert!(answer.try_recv().is_err());
     }
 
     #[test]
-    fn who_finds_the_questions_full_is_sent_away_too() {
-        let (questions, _receiver) = LookupQueue::new();
+    fn lookups_are_postponed_while_the_queue_is_full() {
+        let (lookups, _receiver) = LookupQueue::new();
         for job_id in 0..u32::try_from(CHANNEL_CAPACITY).unwrap() {
-            questions.ask_for(job_id, Vec::new());
+            lookups.ask_for(job_id, Vec::new());
         }
-        let (rings, mut answer) = end_of(7);
-        questions.ask_for(7, rings);
-        assert_eq!(answer.try_recv(), Ok(DoorbellOutcome::Later));
+        let (requests, mut answer) = end_of(7);
+        lookups.ask_for(7, requests);
+        assert_eq!(answer.try_recv(), Ok(DoorbellOutcome::Postponed));
     }
 }

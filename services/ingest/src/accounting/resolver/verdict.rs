@@ -28,7 +28,7 @@ pub(super) struct Records<'a> {
     /// Whether accounting has a stand-in row of the job.
     pub(super) has_stand_in: bool,
     /// Whether a record has shown the run.
-    pub(super) was_shown: bool,
+    pub(super) was_observed: bool,
     /// Whether doorbells report different ends of it.
     pub(super) is_disputed: bool,
     /// Number of answers from accounting so far.
@@ -64,7 +64,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
         {
             EndVerdict::Refused
         }
-        None if records.was_shown => EndVerdict::Inferred(Box::new(end)),
+        None if records.was_observed => EndVerdict::Inferred(Box::new(end)),
         None if records.has_stand_in || records.rows.is_none() => {
             EndVerdict::Inferred(Box::new(without_names(end)))
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_record_knows_is_refused_and_names_nobody() {
+    fn runs_without_record_are_refused_without_a_user() {
         let (ended, alive) = (
             [row("COMPLETED", 100, Some(130))],
             [row("RUNNING", 100, None)],
@@ -142,13 +142,13 @@ mod tests {
         let records = |rows, answers| Records {
             rows,
             has_stand_in: false,
-            was_shown: false,
+            was_observed: false,
             is_disputed: false,
             answers,
             now: 1_000,
         };
-        let shown = |records| Records {
-            was_shown: true,
+        let observed = |records| Records {
+            was_observed: true,
             ..records
         };
         assert_eq!(check(records(Some(&ended), 1)), "recorded");
@@ -156,11 +156,11 @@ mod tests {
         assert_eq!(check(records(Some(&alive), 4)), "inferred alice");
         assert_eq!(check(records(Some(&another), 3)), "open");
         assert_eq!(check(records(Some(&another), 4)), "refused");
-        assert_eq!(check(shown(records(Some(&another), 4))), "inferred bob");
+        assert_eq!(check(observed(records(Some(&another), 4))), "inferred bob");
         assert_eq!(check(records(None, 1)), "inferred ");
         let disputed = Records {
             is_disputed: true,
-            ..shown(records(Some(&alive), 4))
+            ..observed(records(Some(&alive), 4))
         };
         assert_eq!(check(disputed), "refused");
         let has_stand_in = Records {

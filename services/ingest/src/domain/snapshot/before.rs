@@ -24,7 +24,7 @@ pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_a
 /// finally none. While the state hides a possible requeue (`in_flux`), the start may be that of the next run (seen on 22.05).
 ///
 /// Other nodes that are known to be those of its end take precedence: the run was resized since the last snapshot.
-pub fn keep_allocation(observation: &mut Observation, last: &Job) {
+pub fn copy_allocation(observation: &mut Observation, last: &Job) {
     let in_flux = observation.in_flux();
     let job = &mut observation.job;
     let was_resized = observation.nodes_at_end && job.nodes != last.nodes;
@@ -131,21 +131,21 @@ mod tests {
     }
 
     #[test]
-    fn a_run_whose_epilogs_run_keeps_its_allocation() {
+    fn a_completing_run_retains_its_allocation() {
         let mut job = seen("n2", 30);
         job.node_count = 1;
         let mut observation = completing(job, false);
-        keep_allocation(&mut observation, &seen("n[1-2]", 10));
+        copy_allocation(&mut observation, &seen("n[1-2]", 10));
         assert_eq!(observation.job, seen("n[1-2]", 10));
     }
 
     #[test]
-    fn nodes_of_the_end_count_after_a_resize_that_nobody_saw() {
+    fn nodes_of_the_end_are_charged_after_an_unobserved_resize() {
         for (at_end, known) in [("n1", ""), ("n[1-2]", "batch host")] {
             let mut last = seen("n[1-2]", 10);
             last.batch_host = "batch host".to_owned();
             let mut observation = completing(seen(at_end, 30), true);
-            keep_allocation(&mut observation, &last);
+            copy_allocation(&mut observation, &last);
             let job = &observation.job;
             assert_eq!(
                 (job.nodes.as_str(), job.batch_host.as_str()),
@@ -156,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_seen_running_keeps_what_the_record_has() {
+    fn runs_never_seen_running_have_the_record_values() {
         let mut observation = completing(seen("n1", 30), false);
-        keep_allocation(&mut observation, &Job::default());
+        copy_allocation(&mut observation, &Job::default());
         assert_eq!(observation.job, seen("n1", 30));
     }
 }

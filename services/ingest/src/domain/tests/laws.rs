@@ -218,7 +218,7 @@ fn published_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<Even
 
 proptest! {
     #[test]
-    fn a_crash_after_any_reading_tells_the_same_facts(
+    fn a_crash_after_any_observation_gives_the_same_facts(
         history in histories(),
         order in Just((0..24_usize).collect::<Vec<_>>()).prop_shuffle(),
         stored in prop::collection::vec(any::<bool>(), 1..16),
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn any_part_of_the_looks_tells_the_same_facts(history in histories(), seen in prop::collection::vec(any::<bool>(), 32)) {
+    fn any_subset_of_the_observations_gives_the_same_facts(history in histories(), seen in prop::collection::vec(any::<bool>(), 32)) {
         let all = history.controller();
         let mut readings: Vec<String> = all.iter().zip(seen).filter(|(_, seen)| *seen).map(|(text, _)| text.clone()).collect();
         // Finally accounting is read, and the controller once more.
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn hooks_on_and_hooks_off_tell_the_same_facts(history in histories(), hooks in any::<bool>(), last in any::<bool>()) {
+    fn hooks_on_and_hooks_off_give_the_same_facts(history in histories(), hooks in any::<bool>(), last in any::<bool>()) {
         let mut readings = history.controller();
         let mut runs = history.jobcomp().into_iter();
         if hooks {
@@ -266,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn stale_and_repeated_looks_in_any_order_tell_the_same_facts(
+    fn stale_and_repeated_observations_in_any_order_give_the_same_facts(
         history in histories(),
         order in Just((0..24_usize).collect::<Vec<_>>()).prop_shuffle(),
     ) {

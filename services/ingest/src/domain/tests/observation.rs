@@ -17,23 +17,23 @@ pub enum Step {
     See(Vec<Observation>, ObservationContext),
     /// Resolves the tasks that left the array.
     Settle {
-        gone: bool,
+        removed: bool,
         given_up: Option<TaskSet>,
     },
 }
 
 #[derive(Default)]
-struct Words<'a>(Vec<&'a str>);
+struct Tokens<'a>(Vec<&'a str>);
 
-impl<'a> Words<'a> {
-    fn has(&self, word: &str) -> bool {
-        self.0.contains(&word)
+impl<'a> Tokens<'a> {
+    fn has(&self, token: &str) -> bool {
+        self.0.contains(&token)
     }
 
     fn value(&self, key: &str) -> Option<&'a str> {
         self.0
             .iter()
-            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+            .find_map(|token| token.strip_prefix(key)?.strip_prefix('='))
     }
 
     fn number(&self, key: &str) -> Option<i64> {
@@ -47,7 +47,7 @@ impl<'a> Words<'a> {
     fn nodes(&self) -> String {
         self.0
             .iter()
-            .find(|word| word.starts_with('n') && word[1..].parse::<u32>().is_ok())
+            .find(|token| token.starts_with('n') && token[1..].parse::<u32>().is_ok())
             .map_or_else(String::new, ToString::to_string)
     }
 }
@@ -60,15 +60,15 @@ pub fn step(text: &str, poll: u64) -> Step {
         Some((source, body)) => (source.trim(), body),
         None => ("controller", text),
     };
-    let all = Words(body.split_ascii_whitespace().collect());
+    let all = Tokens(body.split_ascii_whitespace().collect());
     if all.has("settle") {
         return Step::Settle {
-            gone: all.has("gone"),
+            removed: all.has("gone"),
             given_up: all.value("given-up").map(|tasks| tasks.parse().unwrap()),
         };
     }
     let seconds = i64::try_from(poll).unwrap() + all.number("later").unwrap_or(0);
-    let look = ObservationContext {
+    let context = ObservationContext {
         now: EPOCH + 100_000 + seconds,
         poll: (source == "controller").then_some(poll),
         first_start: all.has("first"),
@@ -84,16 +84,16 @@ pub fn step(text: &str, poll: u64) -> Step {
         }
         other => panic!("unknown source {other}"),
     };
-    Step::See(observations, look)
+    Step::See(observations, context)
 }
 
 /// Accounting's answer, with the steps of every row if one row has them.
 fn accounted(body: &str) -> Vec<Observation> {
-    let rows: Vec<Words<'_>> = body
+    let rows: Vec<Tokens<'_>> = body
         .split('&')
-        .map(|row| Words(row.split_ascii_whitespace().collect()))
+        .map(|row| Tokens(row.split_ascii_whitespace().collect()))
         .collect();
-    let batch = |row: &Words<'_>| {
+    let batch = |row: &Tokens<'_>| {
         let (state, end) = row.value("batch")?.split_once('@')?;
         Some(StepUsage {
             id: "batch".to_owned(),
@@ -107,7 +107,7 @@ fn accounted(body: &str) -> Vec<Observation> {
         let rows: Vec<AccountingRecord> = rows.iter().map(accounting).collect();
         return fold("c", &rows);
     }
-    let record = |row: &Words<'_>| UsageRecord {
+    let record = |row: &Tokens<'_>| UsageRecord {
         record: accounting(row),
         steps: vec![batch(row).unwrap_or_default()],
         ..UsageRecord::default()
@@ -129,94 +129,94 @@ fn accounted(body: &str) -> Vec<Observation> {
     .collect()
 }
 
-fn time(words: &Words<'_>, key: &str) -> Option<UnixTime> {
-    words
+fn time(tokens: &Tokens<'_>, key: &str) -> Option<UnixTime> {
+    tokens
         .number(key)
         .map(|secs| UnixTime::from_secs(EPOCH + secs))
 }
 
-fn start(words: &Words<'_>) -> Option<UnixTime> {
-    let has_one = !words.nodes().is_empty() && !words.has("no-start");
+fn start(tokens: &Tokens<'_>) -> Option<UnixTime> {
+    let has_one = !tokens.nodes().is_empty() && !tokens.has("no-start");
     let default = has_one.then(|| UnixTime::from_secs(EPOCH + 10));
-    time(words, "start").or(default)
+    time(tokens, "start").or(default)
 }
 
-fn submit(words: &Words<'_>) -> Option<UnixTime> {
+fn submit(tokens: &Tokens<'_>) -> Option<UnixTime> {
     Some(UnixTime::from_secs(
-        EPOCH + words.number("submit").unwrap_or(0),
+        EPOCH + tokens.number("submit").unwrap_or(0),
     ))
 }
 
-fn id(words: &Words<'_>) -> Option<JobId> {
-    JobId::new(u32::try_from(words.number("id").unwrap_or(9)).unwrap())
+fn id(tokens: &Tokens<'_>) -> Option<JobId> {
+    JobId::new(u32::try_from(tokens.number("id").unwrap_or(9)).unwrap())
 }
 
-fn tasks(words: &Words<'_>) -> Option<ArrayTasks> {
-    words
+fn tasks(tokens: &Tokens<'_>) -> Option<ArrayTasks> {
+    tokens
         .value("task")
-        .or(words.value("tasks"))
+        .or(tokens.value("tasks"))
         .and_then(ArrayTasks::parse)
 }
 
-fn controller(words: &Words<'_>) -> JobRecord {
-    let tasks = tasks(words);
+fn controller(tokens: &Tokens<'_>) -> JobRecord {
+    let tasks = tasks(tokens);
     JobRecord {
-        job_id: id(words),
+        job_id: id(tokens),
         array_job_id: tasks.is_some().then(|| JobId::new(9).unwrap()),
         array_tasks: tasks,
-        state: JobState::parse(words.0[0]),
-        reason: words.value("reason").unwrap_or("None").to_owned(),
-        priority: Some(u32::from(!words.has("held"))),
-        restarts: u32::try_from(words.number("restarts").unwrap_or(0)).unwrap(),
-        submit: submit(words),
-        start: start(words),
-        end: time(words, "end"),
-        suspend_time: time(words, "suspend"),
-        resize_time: time(words, "resize"),
-        pre_suspend_secs: words.number("ran").map(|ran| u64::try_from(ran).unwrap()),
-        nodes: words.nodes(),
+        state: JobState::parse(tokens.0[0]),
+        reason: tokens.value("reason").unwrap_or("None").to_owned(),
+        priority: Some(u32::from(!tokens.has("held"))),
+        restarts: u32::try_from(tokens.number("restarts").unwrap_or(0)).unwrap(),
+        submit: submit(tokens),
+        start: start(tokens),
+        end: time(tokens, "end"),
+        suspend_time: time(tokens, "suspend"),
+        resize_time: time(tokens, "resize"),
+        pre_suspend_secs: tokens.number("ran").map(|ran| u64::try_from(ran).unwrap()),
+        nodes: tokens.nodes(),
         ..JobRecord::default()
     }
 }
 
-fn accounting(words: &Words<'_>) -> AccountingRecord {
+fn accounting(tokens: &Tokens<'_>) -> AccountingRecord {
     AccountingRecord {
-        job_id: id(words),
-        array: tasks(words).map(|tasks| ArrayPosition {
+        job_id: id(tokens),
+        array: tasks(tokens).map(|tasks| ArrayPosition {
             array_job_id: JobId::new(9).unwrap(),
             tasks,
         }),
-        state: JobState::parse(words.0[0]),
-        submit: submit(words),
-        start: start(words),
-        end: time(words, "end"),
-        nodes: words.nodes(),
-        provisional: words.has("provisional"),
+        state: JobState::parse(tokens.0[0]),
+        submit: submit(tokens),
+        start: start(tokens),
+        end: time(tokens, "end"),
+        nodes: tokens.nodes(),
+        provisional: tokens.has("provisional"),
         ..AccountingRecord::default()
     }
 }
 
-fn doorbell(words: &Words<'_>) -> Doorbell {
+fn doorbell(tokens: &Tokens<'_>) -> Doorbell {
     let text =
         |time: Option<UnixTime>| time.map_or_else(|| "0".to_owned(), |time| time.to_string());
-    let task = words
+    let task = tokens
         .value("task")
         .map_or_else(|| "4294967294".to_owned(), str::to_owned);
-    let array = if words.value("task").is_some() {
+    let array = if tokens.value("task").is_some() {
         "9"
     } else {
         "0"
     };
-    let id = id(words).unwrap();
+    let id = id(tokens).unwrap();
     let environment = [
         ("JOBID", id.to_string()),
-        ("JOBSTATE", words.0[0].to_owned()),
+        ("JOBSTATE", tokens.0[0].to_owned()),
         ("ARRAYJOBID", array.to_owned()),
         ("ARRAYTASKID", task),
-        ("SUBMIT", text(submit(words))),
-        ("START", text(start(words))),
-        ("END", text(time(words, "end"))),
-        ("NODES", words.nodes()),
+        ("SUBMIT", text(submit(tokens))),
+        ("START", text(start(tokens))),
+        ("END", text(time(tokens, "end"))),
+        ("NODES", tokens.nodes()),
     ];
     Doorbell {
         hook: "JobComp".to_owned(),
@@ -231,7 +231,7 @@ fn doorbell(words: &Words<'_>) -> Doorbell {
 }
 
 /// A fact in the table's notation.
-pub fn word(fact: &Fact) -> String {
+pub fn fact_name(fact: &Fact) -> String {
     let RunKey {
         task_id,
         submit_time,
@@ -260,16 +260,16 @@ pub fn word(fact: &Fact) -> String {
 pub fn apply(run_store: &mut RunStore, step: Step) -> Vec<Fact> {
     let mut facts = Vec::new();
     match step {
-        Step::See(observations, look) => {
+        Step::See(observations, context) => {
             for observation in observations {
-                let decision = super::super::observe(run_store, &observation, &look);
+                let decision = super::super::observe(run_store, &observation, &context);
                 for (run, tracked) in decision.changes {
                     run_store.put(run, tracked);
                 }
                 facts.extend(decision.facts);
             }
         }
-        Step::Settle { gone, given_up } => {
+        Step::Settle { removed, given_up } => {
             let array = run_store
                 .iter()
                 .find(|(_, tracked)| tracked.is_array)
@@ -279,7 +279,7 @@ pub fn apply(run_store: &mut RunStore, step: Step) -> Vec<Fact> {
             match super::super::resolve_departed_tasks(
                 run_store,
                 &array,
-                gone,
+                removed,
                 given_up.as_ref(),
                 EPOCH + 999,
             ) {

@@ -40,7 +40,7 @@ fn previous(
 
 proptest! {
     #[test]
-    fn a_run_whose_class_flaps_is_told_of_a_few_times_and_then_rarely(
+    fn a_run_whose_class_flaps_is_published_a_few_times_then_rarely(
         lengths in prop::collection::vec((0..REASONS.len(), 1_usize..6), 1..100),
         last in 0..REASONS.len(),
     ) {
@@ -71,13 +71,13 @@ fn fifty_thousand_flapping_jobs_are_bounded() {
     let at_once = usize::try_from(MAX_BURST).unwrap();
     assert!(times[at_once - 1] <= 6 * EVERY, "{times:?}");
     // One event per job in ten minutes, so five thousand a minute for all of them.
-    let later = &times[at_once..];
-    let apart = later.windows(2).map(|pair| pair[1] - pair[0]);
+    let spread = &times[at_once..];
+    let apart = spread.windows(2).map(|pair| pair[1] - pair[0]);
     assert!(
         apart.min() > Some(MIN_INTERVAL_SECS - 6 * EVERY),
         "{times:?}"
     );
-    assert!((22..=24).contains(&later.len()), "{times:?}");
+    assert!((22..=24).contains(&spread.len()), "{times:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Runs every row of the normative table, so that page and code cannot drift apart.
 
-use super::observation::{Step, apply, step, word};
+use super::observation::{Step, apply, fact_name, step};
 use crate::domain::{RunStore, run_of};
 
 const PAGE: &str = include_str!("../../../../../docs/reference/job-events.md");
@@ -34,18 +34,18 @@ fn rows() -> Vec<[String; 3]> {
 
 fn events(readings: &str) -> String {
     let mut run_store = RunStore::default();
-    let mut words = Vec::new();
+    let mut names = Vec::new();
     for (poll, text) in readings.split(';').enumerate() {
         let facts = apply(
             &mut run_store,
             step(text.trim(), u64::try_from(poll).unwrap()),
         );
-        words.extend(facts.iter().map(word));
+        names.extend(facts.iter().map(fact_name));
     }
-    if words.is_empty() {
+    if names.is_empty() {
         "-".to_owned()
     } else {
-        words.join(", ")
+        names.join(", ")
     }
 }
 
@@ -58,10 +58,10 @@ fn every_row_of_the_table_holds() {
     );
     let wrong: Vec<String> = rows
         .iter()
-        .filter_map(|[what, readings, expected]| {
+        .filter_map(|[title, readings, expected]| {
             let found = events(readings);
             (found != *expected).then(|| {
-                format!("{what}\n  readings {readings}\n  expected {expected}\n  found    {found}")
+                format!("{title}\n  readings {readings}\n  expected {expected}\n  found    {found}")
             })
         })
         .collect();
@@ -70,7 +70,7 @@ fn every_row_of_the_table_holds() {
 
 #[test]
 fn events_of_a_run_are_counted_upwards_from_one() {
-    for [what, readings, _] in rows() {
+    for [title, readings, _] in rows() {
         let mut run_store = RunStore::default();
         let mut last = std::collections::HashMap::new();
         for (poll, text) in readings.split(';').enumerate() {
@@ -79,7 +79,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
                 step(text.trim(), u64::try_from(poll).unwrap()),
             ) {
                 let before = last.insert(fact.run.clone(), fact.seq).unwrap_or(0);
-                assert_eq!(fact.seq, before + 1, "{what}: {:?}", fact.kind);
+                assert_eq!(fact.seq, before + 1, "{title}: {:?}", fact.kind);
             }
         }
     }
@@ -87,7 +87,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
 
 /// The snapshot of one attempt must not fill the record of another, which would get wrong exit codes.
 #[test]
-fn accounting_tells_of_the_attempt_that_began_then() {
+fn accounting_reports_the_attempt_that_started_then() {
     let mut run_store = RunStore::default();
     for (poll, text) in [
         "sacct: NODE_FAIL n1 start=10 end=20",

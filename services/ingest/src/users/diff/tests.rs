@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use slurm_client::{AccessRecords, AssociationRecord, UserRecord};
 
 use super::*;
-use crate::users::access::everybody;
+use crate::users::access::access_by_entity;
 
 /// Parses `account NAME …`, `user NAME ACCOUNT[:PARTITION] …` and `login NAME …`, separated by `;`. Further words are `qos=a,b`,
 /// `LIMIT=value`.
@@ -15,15 +15,15 @@ fn reading(text: &str) -> AccessByEntity {
         .map(str::trim)
         .filter(|line| !line.is_empty())
     {
-        let mut words = line.split(' ');
-        let (what, name) = (words.next().unwrap(), words.next().unwrap());
-        if what == "login" {
+        let mut tokens = line.split(' ');
+        let (entity_kind, name) = (tokens.next().unwrap(), tokens.next().unwrap());
+        if entity_kind == "login" {
             let mut user = UserRecord {
                 user: name.to_owned(),
                 admin_level: "None".to_owned(),
                 ..UserRecord::default()
             };
-            for (key, value) in words.map(|word| word.split_once('=').unwrap()) {
+            for (key, value) in tokens.map(|token| token.split_once('=').unwrap()) {
                 match key {
                     "level" => user.admin_level = value.to_owned(),
                     "default" => user.default_account = value.to_owned(),
@@ -38,8 +38,8 @@ fn reading(text: &str) -> AccessByEntity {
             account: name.to_owned(),
             ..AssociationRecord::default()
         };
-        if what == "user" {
-            let (account, partition) = match words.next().unwrap().split_once(':') {
+        if entity_kind == "user" {
+            let (account, partition) = match tokens.next().unwrap().split_once(':') {
                 Some((account, partition)) => (account, partition),
                 None => (line.split(' ').nth(2).unwrap(), ""),
             };
@@ -47,7 +47,7 @@ fn reading(text: &str) -> AccessByEntity {
             record.account = account.to_owned();
             record.partition = partition.to_owned();
         }
-        for (key, value) in words.map(|word| word.split_once('=').unwrap()) {
+        for (key, value) in tokens.map(|token| token.split_once('=').unwrap()) {
             match key {
                 "qos" => record.qos = list(value),
                 "parent" => record.parent = value.to_owned(),
@@ -58,14 +58,14 @@ fn reading(text: &str) -> AccessByEntity {
         }
         records.associations.push(record);
     }
-    everybody(&records)
+    access_by_entity(&records)
 }
 
 fn list(text: &str) -> BTreeSet<String> {
     text.split(',').map(str::to_owned).collect()
 }
 
-fn words(change: &Change) -> String {
+fn tokens(change: &Change) -> String {
     let sign = match change.kind {
         Kind::Granted => '+',
         Kind::Changed => '~',
@@ -87,7 +87,7 @@ fn words(change: &Change) -> String {
 #[track_caller]
 fn check(before: &str, after: &str, expected: &[&str]) {
     let changes = diff(&reading(before), &reading(after));
-    assert_eq!(changes.iter().map(words).collect::<Vec<_>>(), expected);
+    assert_eq!(changes.iter().map(tokens).collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn memberships_come_and_go() {
 }
 
 #[test]
-fn qos_and_limits_are_told_one_by_one() {
+fn qos_and_limits_are_published_one_by_one() {
     check(
         "user bob ml qos=normal,low MaxJobs=3",
         "user bob ml qos=normal,high MaxJobs=5 GrpTRES=cpu=8",
@@ -137,7 +137,7 @@ fn qos_and_limits_are_told_one_by_one() {
 }
 
 #[test]
-fn what_is_inherited_is_told_at_the_account() {
+fn inherited_values_are_published_for_the_account() {
     check(
         "account a qos=n; account b parent=a qos=n; user bob b qos=n",
         "account a qos=n,h MaxJobs=9; account b parent=a qos=n,h MaxJobs=9; user bob b qos=n,h MaxJobs=9",
@@ -208,7 +208,7 @@ proptest! {
 
     /// Each membership that differs is published, in both directions.
     #[test]
-    fn every_membership_that_differs_is_told(one in readings(), other in readings()) {
+    fn every_changed_membership_is_published(one in readings(), other in readings()) {
         let memberships = |of: &AccessByEntity| -> BTreeSet<(Entity, String)> {
             of.iter().flat_map(|(entity, access)| {
                 access.associations.iter().map(|one| (entity.clone(), one.account.clone()))

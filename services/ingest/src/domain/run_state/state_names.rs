@@ -7,9 +7,9 @@ use slurm_types::JobBaseState;
 
 /// Slurm's keyword for a state. Empty before a record was read, and for a state that this version does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StateWord(&'static str);
+pub struct StateName(&'static str);
 
-impl StateWord {
+impl StateName {
     /// Nodes of an earlier run are still being cleaned up.
     pub const COMPLETING: Self = Self("COMPLETING");
 
@@ -19,27 +19,27 @@ impl StateWord {
     }
 }
 
-impl From<JobBaseState> for StateWord {
+impl From<JobBaseState> for StateName {
     fn from(base: JobBaseState) -> Self {
         Self(base.name())
     }
 }
 
-impl Serialize for StateWord {
+impl Serialize for StateName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for StateWord {
+impl<'de> Deserialize<'de> for StateName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let word = Cow::<'_, str>::deserialize(deserializer)?;
-        if word == Self::COMPLETING.0 {
+        let name = Cow::<'_, str>::deserialize(deserializer)?;
+        if name == Self::COMPLETING.0 {
             return Ok(Self::COMPLETING);
         }
         let base = JobBaseState::ALL
             .into_iter()
-            .find(|base| base.name() == word);
+            .find(|base| base.name() == name);
         Ok(base.map(Self::from).unwrap_or_default())
     }
 }
@@ -62,8 +62,8 @@ pub(super) mod end {
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<EventType>, D::Error> {
-        let word = Cow::<'_, str>::deserialize(deserializer)?;
+        let name = Cow::<'_, str>::deserialize(deserializer)?;
         let mut kinds = EventType::ALL.iter().copied();
-        Ok(kinds.find(|kind| kind.is_end() && kind.event() == word))
+        Ok(kinds.find(|kind| kind.is_end() && kind.event() == name))
     }
 }

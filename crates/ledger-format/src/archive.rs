@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_for_exactly_what_was_signed_by_exactly_this_key() {
+    fn it_holds_only_for_the_signed_text_and_this_key() {
         let note = range().sign(&key(1)).unwrap();
         assert!(range().is_signed(&note, &key(1).public()));
         assert!(!range().is_signed(&note, &key(2).public()));

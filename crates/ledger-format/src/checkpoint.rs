@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checkpoint_is_refused() {
+    fn invalid_checkpoints_are_refused() {
         let root = STANDARD.encode([9; 32]);
         for text in [
             "o\n1\n".to_owned(),

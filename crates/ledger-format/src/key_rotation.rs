@@ -29,7 +29,7 @@ pub struct StoredKey {
 pub struct KeyRotation {
     keys: Vec<StoredKey>,
     /// Index of the active key.
-    turn: usize,
+    index: usize,
     last: i64,
     /// Number of the newest checkpoint when the verification began.
     known: i64,
@@ -42,7 +42,7 @@ impl KeyRotation {
         // Keys that were replaced before the first entry have signed nothing.
         let unused = keys.iter().skip(1).take_while(|key| key.from_size == 0);
         Self {
-            turn: unused.count(),
+            index: unused.count(),
             keys,
             last: 0,
             known,
@@ -78,15 +78,15 @@ impl KeyRotation {
             .filter_map(|vkey| self.keys.iter().position(|key| key.vkey == vkey))
             .collect();
         signed_by.sort_unstable();
-        let next = self.keys.get(self.turn + 1);
+        let next = self.keys.get(self.index + 1);
         match signed_by.as_slice() {
-            [one] if *one == self.turn => Ok(()),
+            [one] if *one == self.index => Ok(()),
             [one, other]
-                if *one == self.turn
-                    && *other == self.turn + 1
+                if *one == self.index
+                    && *other == self.index + 1
                     && next.is_some_and(|next| next.from_size == checkpoint.size) =>
             {
-                self.turn += 1;
+                self.index += 1;
                 Ok(())
             }
             _ => bad(Fault::KeysChanged),
@@ -107,7 +107,7 @@ impl KeyRotation {
         if let Some(key) = misplaced.chain(late).next() {
             return bad(key.from_size, Fault::KeysChanged);
         }
-        if let Some(key) = self.keys.get(self.turn + 1) {
+        if let Some(key) = self.keys.get(self.index + 1) {
             return bad(key.from_size, Fault::KeysChanged);
         }
         match self.last == self.known {

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_note_is_refused() {
+    fn invalid_notes_are_refused() {
         let note = sign(TEXT, &[&key(1)]).unwrap();
         let keys = [key(1).public()];
         for wrong in [

@@ -96,13 +96,16 @@ impl Ledger {
         };
     }
 
-    fn verify(&self, kept: Option<&Checkpoint>) -> Result<VerifiedLedger, FirstFault> {
+    fn verify(
+        &self,
+        trusted_checkpoint: Option<&Checkpoint>,
+    ) -> Result<VerifiedLedger, FirstFault> {
         let mut verifier = Verifier::default();
         for mark in &self.marks {
             verifier.expect(mark.clone());
         }
-        if let Some(kept) = kept {
-            verifier.expect(ExpectedCheckpoint::trusted(kept));
+        if let Some(trusted_checkpoint) = trusted_checkpoint {
+            verifier.expect(ExpectedCheckpoint::trusted(trusted_checkpoint));
         }
         for entry in &self.entries {
             verifier.next(entry)?;
@@ -203,7 +206,7 @@ fn tamper(
     at: usize,
 ) -> (Result<VerifiedLedger, FirstFault>, Option<usize>) {
     let entries = &mut ledger.entries;
-    let mut kept = None;
+    let mut trusted_checkpoint = None;
     let expected = match act {
         Act::Flip(which, byte, bit) => {
             let bytes = column(&mut entries[at], *which);
@@ -300,7 +303,7 @@ fn tamper(
             Some(SIGNED[which])
         }
         Act::Fork => {
-            kept = Some(ledger.checkpoint(COUNT));
+            trusted_checkpoint = Some(ledger.checkpoint(COUNT));
             let entries = &mut ledger.entries;
             column(&mut entries[at], 0).push(b'x');
             ledger.rewrite_from(at);
@@ -313,7 +316,7 @@ fn tamper(
             return tamper_lines(ledger, *act, at, other.index(COUNT), note);
         }
     };
-    (ledger.verify(kept.as_ref()), expected)
+    (ledger.verify(trusted_checkpoint.as_ref()), expected)
 }
 
 thread_local! {

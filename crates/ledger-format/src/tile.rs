@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_read_gives_no_hash() {
+    fn unread_input_gives_no_hash() {
         let range = Range { start: 0, end: 3 };
         let mut read = Tiles::default();
         assert_eq!(read.hashes(&[range]), None);

@@ -402,8 +402,8 @@ impl Verifier {
     /// Compares the checkpoints whose size is reached.
     fn compare(&mut self) -> Result<(), FirstFault> {
         let reached = self.tree.size();
-        let later = self.expected.split_off(&(reached + 1));
-        let expected = std::mem::replace(&mut self.expected, later);
+        let remaining = self.expected.split_off(&(reached + 1));
+        let expected = std::mem::replace(&mut self.expected, remaining);
         for checkpoint in expected.into_values().flatten() {
             let differs = match checkpoint.is_trusted {
                 true => Fault::ForkedUpTo(checkpoint.size),

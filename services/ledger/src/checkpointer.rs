@@ -72,7 +72,7 @@ struct SignerState {
     /// Newest checkpoint on the bus.
     published: Option<Checkpoint>,
     /// True once the bus was read since the start.
-    looked: bool,
+    published_compared: bool,
     /// True while the tree has been compared with all checkpoints since the start.
     compared: bool,
     /// The configured origin, or the one under which the ledger was continued.
@@ -84,7 +84,7 @@ struct SignerState {
     /// Note that is not yet published to NATS.
     unpublished: Option<(u64, String)>,
     /// True once every new key has its audit entry.
-    announced: bool,
+    keys_published: bool,
     /// Time of the last rebuild of the subtrees.
     repaired: Option<Instant>,
 }
@@ -130,10 +130,12 @@ impl Checkpointer {
             let result = self.sign_if_new().await;
             let problem = match &result {
                 Ok(()) => None,
-                Err(Error::NoKey(_)) => match self.nobody_signs(&mut unsigned_since).await {
-                    Ok(true) => Some(("no_key", result.err())),
-                    _ => None,
-                },
+                Err(Error::NoKey(_)) => {
+                    match self.is_unsigned_too_long(&mut unsigned_since).await {
+                        Ok(true) => Some(("no_key", result.err())),
+                        _ => None,
+                    }
+                }
                 Err(Error::Inconsistent(_)) => Some(("inconsistent", result.err())),
                 Err(Error::Witness(_)) => Some(("unwitnessed", result.err())),
                 Err(_) => Some(("failed", result.err())),
@@ -161,7 +163,10 @@ impl Checkpointer {
     }
 
     /// True if entries have been without a checkpoint for too long.
-    async fn nobody_signs(&self, since: &mut Option<(u64, Instant)>) -> Result<bool, Error> {
+    async fn is_unsigned_too_long(
+        &self,
+        since: &mut Option<(u64, Instant)>,
+    ) -> Result<bool, Error> {
         let signed = self.store.last_checkpoint().await?;
         let signed = signed.map_or(0, |checkpoint| checkpoint.size.unsigned_abs());
         if self.store.head().await?.seq == signed {
@@ -225,7 +230,8 @@ impl Checkpointer {
         let ready = self.ready(&mut state).await?;
         if ready.size == 0 {
             return Err(Error::NoKey(
-                "the ledger has no entries yet, so the current key cannot sign a hand-over".to_owned(),
+                "the ledger has no entries yet, so the current key cannot sign a hand-over"
+                    .to_owned(),
             ));
         }
         let new = new_key(&state.origin)?;
@@ -255,7 +261,7 @@ impl Checkpointer {
         self.file.use_next()?;
         tracing::info!(key = row.vkey, by = made_by, "signing key rotated");
         state.key = Some(new);
-        state.announced = false;
+        state.keys_published = false;
         self.publish(&mut state).await;
         Ok((row, checkpoint))
     }
@@ -280,7 +286,7 @@ impl Checkpointer {
         // Read before the database: what another replica stores and publishes meanwhile must not
         // look like a contradiction.
         match self.published(state, &stored_keys).await {
-            Err(error @ Error::Bus(_)) if !state.looked => return Err(error),
+            Err(error @ Error::Bus(_)) if !state.published_compared => return Err(error),
             Err(Error::Bus(error)) => {
                 tracing::debug!(
                     error = mesh_runtime::error_chain(&error),
@@ -300,7 +306,7 @@ impl Checkpointer {
             state.signed_before = base_size;
         }
         let head = self.store.head().await?.seq;
-        for (checkpoint, whose) in [
+        for (checkpoint, origin_of_checkpoint) in [
             (&base, "the newest"),
             (&state.signed, "signed by this ledger"),
             (&state.published, "on MESH_CHECKPOINTS"),
@@ -309,7 +315,7 @@ impl Checkpointer {
                 && checkpoint.size > head
             {
                 return Err(Error::Inconsistent(format!(
-                    "the ledger has {head} entries, but its checkpoints ({whose}) count {}: entries were removed, or an old backup was restored; `smesh ledger resume` restores the entries that the bus still has",
+                    "the ledger has {head} entries, but its checkpoints ({origin_of_checkpoint}) count {}: entries were removed, or an old backup was restored; `smesh ledger resume` restores the entries that the bus still has",
                     checkpoint.size
                 )));
             }
@@ -401,10 +407,10 @@ impl Checkpointer {
                 made_at: Utc::now().timestamp_micros(),
             })
         };
-        let anew = subtrees.anew;
+        let rebuilt = subtrees.rebuilt;
         let signed = SignedCheckpoint {
             subtrees: subtrees.made,
-            subtrees_anew: anew,
+            subtrees_rebuilt: rebuilt,
             key,
             checkpoint: stored.clone(),
         };
@@ -414,7 +420,7 @@ impl Checkpointer {
             return Ok(None);
         }
         state.compared = true;
-        if anew {
+        if rebuilt {
             metrics::subtrees_repaired();
         }
         if let Some(stored) = &stored {

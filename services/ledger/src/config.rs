@@ -294,9 +294,9 @@ impl Config {
     /// All faults at once, each with its key and the allowed values.
     pub fn validate(&self) -> Result<(), Vec<String>> {
         let mut faults = Vec::new();
-        let mut within = |key: &str, value: u64, most: u64| {
-            if value == 0 || value > most {
-                faults.push(format!("ledger.{key}: {value} is not between 1 and {most}"));
+        let mut within = |key: &str, value: u64, max: u64| {
+            if value == 0 || value > max {
+                faults.push(format!("ledger.{key}: {value} is not between 1 and {max}"));
             }
         };
         within("batch_size", self.batch_size as u64, 5000);
@@ -428,11 +428,11 @@ mod tests {
             },
             ..Config::default()
         };
-        let shown = |config: &Config| config.database(Path::new("/data")).unwrap().to_string();
-        assert_eq!(shown(&config("", "")), "/data/ledger.db");
-        assert_eq!(shown(&config("sqlite:l.db", "")), "/data/l.db");
+        let printed = |config: &Config| config.database(Path::new("/data")).unwrap().to_string();
+        assert_eq!(printed(&config("", "")), "/data/ledger.db");
+        assert_eq!(printed(&config("sqlite:l.db", "")), "/data/l.db");
         let server = config("postgres://a:x@h/l", "postgres://r:y@h/l");
-        assert_eq!(shown(&server), "postgres://h:5432/l");
+        assert_eq!(printed(&server), "postgres://h:5432/l");
         assert!(server.reader().unwrap().is_some());
         server.validate().unwrap();
         for wrong in [config("l.db", ""), config("", "postgres://r:y@h/l")] {

@@ -64,7 +64,7 @@ impl GapMonitor {
             let mut result = Ok(());
             let sources = [Source::Events, Source::Audit];
             for (source, stalled) in sources.into_iter().zip(&mut stalled) {
-                result = result.and(self.look(source, stalled).await);
+                result = result.and(self.check(source, stalled).await);
             }
             // Other conditions report that NATS or the database is unavailable.
             if let Err(error) = result.and(self.publish_gaps(&mut published).await) {
@@ -121,7 +121,7 @@ impl GapMonitor {
     }
 
     /// Compares a stream with its received sequences.
-    async fn look(&self, source: Source, stalled: &mut Option<Stalled>) -> Result<(), String> {
+    async fn check(&self, source: Source, stalled: &mut Option<Stalled>) -> Result<(), String> {
         let stream = source.stream();
         loop {
             let (state, position) = self.position(source).await?;

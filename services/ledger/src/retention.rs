@@ -160,7 +160,7 @@ impl Retention {
                 if path.exists() {
                     return Err(unfit(
                         &path,
-                        "it exists already, but this ledger has no record of it; move it away",
+                        "it exists already, but this ledger has no record of it; move it elsewhere",
                     ));
                 }
                 let checked = match self.write(&archive, &end, &keys, partial, progress).await {

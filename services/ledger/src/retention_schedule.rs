@@ -149,11 +149,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_changes_once_a_day() {
+    fn the_due_range_changes_once_a_day() {
         let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
-        let keep = Duration::from_secs(30 * 86_400);
+        let max_age = Duration::from_secs(30 * 86_400);
         for now in ["2026-11-22T00:00:00Z", "2026-11-22T23:59:59Z"] {
-            assert_eq!(before(at(now), keep), Some(at("2026-10-23T00:00:00Z")));
+            assert_eq!(before(at(now), max_age), Some(at("2026-10-23T00:00:00Z")));
         }
         assert_eq!(before(at("2026-11-22T00:00:00Z"), Duration::MAX), None);
     }

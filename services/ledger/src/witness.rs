@@ -171,9 +171,7 @@ impl Witnesses {
                 status => return Err(format!("HTTP {status}: {:.200}", answer.trim())),
             }
         }
-        Err(format!(
-            "it still reports {known} signed entries"
-        ))
+        Err(format!("it still reports {known} signed entries"))
     }
 
     async fn post(&self, witness: &Witness, body: String) -> Result<(StatusCode, String), String> {

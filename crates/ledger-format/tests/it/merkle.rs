@@ -157,7 +157,7 @@ fn the_proofs_are_those_of_the_example_in_the_rfc() {
 }
 
 #[test]
-fn what_no_tree_has_cannot_be_proved() {
+fn impossible_sizes_cannot_be_proved() {
     assert!(inclusion(0, 0).is_err() && inclusion(7, 7).is_err());
     assert!(consistency(8, 7).is_err());
     assert!(consistency(0, 7).unwrap().is_empty() && consistency(7, 7).unwrap().is_empty());
@@ -172,7 +172,7 @@ fn what_no_tree_has_cannot_be_proved() {
 }
 
 #[test]
-fn a_frontier_goes_on_from_its_hashes() {
+fn a_frontier_continues_from_its_hashes() {
     let leaves = leaves(100);
     for at in 0..=100usize {
         let tree = Tree::of(&leaves[..at]);

@@ -79,16 +79,16 @@ fn an_export_is_verified_with_nothing_but_its_key() {
             assert_eq!(export["without_content"], 0);
         }
     }
-    let said = auditor.run(&[&plain]);
-    let said = String::from_utf8(said.stdout).unwrap();
+    let printed = auditor.run(&[&plain]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
     assert!(
-        said.contains("entries 1 to 3000 of example.org/ledger are as they were written"),
-        "{said}"
+        printed.contains("entries 1 to 3000 of example.org/ledger are unchanged and signed"),
+        "{printed}"
     );
 }
 
 #[test]
-fn the_first_lie_is_named_whichever_thread_meets_it() {
+fn the_first_fault_is_reported_whichever_thread_finds_it() {
     let auditor = Auditor::of(3_000);
     let whole = auditor.ledger.export(1, 3_000);
     for at in [1_usize, 2, 777, 1_500, 2_999, 3_000] {
@@ -108,10 +108,10 @@ fn the_first_lie_is_named_whichever_thread_meets_it() {
     let twice = ledger::with_another_body(&ledger::with_another_body(&whole, 2_500), 900);
     let file = auditor.write("tampered.ndjson", &twice);
     assert_eq!(auditor.json(&[&file])["first_bad_sequence"], 900);
-    let said = String::from_utf8(auditor.run(&[&file]).stdout).unwrap();
+    let printed = String::from_utf8(auditor.run(&[&file]).stdout).unwrap();
     assert!(
-        said.contains("NOT VERIFIED: the first bad entry is 900"),
-        "{said}"
+        printed.contains("NOT VERIFIED: the first bad entry is 900"),
+        "{printed}"
     );
 }
 
@@ -190,7 +190,7 @@ fn whatever_happens_json_answers() {
 }
 
 #[test]
-fn a_wrong_command_line_is_no_lie() {
+fn an_invalid_command_line_is_not_a_contradiction() {
     let auditor = Auditor::of(1);
     for arguments in [&[][..], &["--threads", "0", "x"], &["--wrong"]] {
         assert_eq!(auditor.run(arguments).status.code(), Some(2));

@@ -207,16 +207,16 @@ fn alternatives(visibility: &Visibility) -> Vec<(Visibility, IndexCondition)> {
     users.iter().map(of_user).chain(accounts).collect()
 }
 
-/// Returns increasing limits for counting the entries of each path, up to `most`.
-pub(super) fn count_limits(most: i64) -> impl Iterator<Item = i64> {
+/// Returns increasing limits for counting the entries of each path, up to `max`.
+pub(super) fn count_limits(max: i64) -> impl Iterator<Item = i64> {
     let count_limits = std::iter::successors(Some(500_i64), |count| count.checked_mul(4));
     count_limits
-        .take_while(move |count| *count < most)
-        .chain([most])
+        .take_while(move |count| *count < max)
+        .chain([max])
 }
 
 /// Returns the index of the path with the fewest entries, or `None` if all reached the limit.
-pub(super) fn most_selective(counts: &[i64], counted: i64) -> Option<usize> {
+pub(super) fn least_index(counts: &[i64], counted: i64) -> Option<usize> {
     let ended = counts
         .iter()
         .enumerate()

@@ -118,12 +118,12 @@ impl Store {
     pub async fn last_before(&self, time: DateTime<Utc>) -> Result<u64, Error> {
         // Read first: entries appended meanwhile are later.
         let head = self.head().await?.seq;
-        let mut looked_at = self.archived_to().await?;
+        let mut scanned_to = self.archived_to().await?;
         // In steps, so that the cost of a query does not grow with the ledger.
-        while looked_at < head {
-            let end = looked_at.saturating_add(ERASE_STEP_ENTRIES).min(head);
+        while scanned_to < head {
+            let end = scanned_to.saturating_add(ERASE_STEP_ENTRIES).min(head);
             let sql = Sql::new("SELECT MIN(seq) AS seq FROM payloads WHERE seq > ")
-                .bind(looked_at.cast_signed())
+                .bind(scanned_to.cast_signed())
                 .push(" AND seq <= ")
                 .bind(end.cast_signed())
                 .push(" AND recorded_at >= ")
@@ -133,13 +133,13 @@ impl Store {
             if let Some(first) = first.map_err(Error::Read)? {
                 return Ok(first.unsigned_abs() - 1);
             }
-            looked_at = end;
+            scanned_to = end;
         }
         Ok(head)
     }
 
     /// Returns the checkpoint at which a range after the entry `after` ends. It is the largest one
-    /// within `most` entries, or else the first one beyond them. No checkpoint is larger than
+    /// within `max` entries, or else the first one beyond them. No checkpoint is larger than
     /// `last`.
     ///
     /// # Errors
@@ -147,13 +147,13 @@ impl Store {
     pub async fn checkpoint_to_end_with(
         &self,
         after: u64,
-        most: u64,
+        max: u64,
         last: u64,
     ) -> Result<Option<StoredCheckpoint>, Error> {
-        let enough = after.saturating_add(most).min(last);
+        let limit = after.saturating_add(max).min(last);
         for (from, to, order) in [
-            (after, enough, " ORDER BY size DESC, number DESC LIMIT 1"),
-            (enough, last, " ORDER BY size, number LIMIT 1"),
+            (after, limit, " ORDER BY size DESC, number DESC LIMIT 1"),
+            (limit, last, " ORDER BY size, number LIMIT 1"),
         ] {
             let sql = checkpoint_rows::checkpoints()
                 .push(" WHERE size > ")

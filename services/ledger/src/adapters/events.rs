@@ -5,7 +5,7 @@ use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Visibility;
 use slurm_types::JobRef;
 
-use super::access_path::{AccessPath, count_limits, most_selective};
+use super::access_path::{AccessPath, count_limits, least_index};
 use super::block_ranges::{block, block_range_sql};
 use super::conditions::Conditions as _;
 use super::page::{PageQuery, ScanLimits, ScanOrder};
@@ -100,7 +100,7 @@ impl Store {
                     return Ok(rows);
                 }
                 let few = self
-                    .most_selective_path(&page, whole, limits.max_sorted_entries)
+                    .cheapest_path(&page, whole, limits.max_sorted_entries)
                     .await?;
                 let path = few.unwrap_or_else(|| page.fallback_path());
                 // As one scan, because neither returns entries in order.
@@ -121,22 +121,22 @@ impl Store {
         Ok(rows)
     }
 
-    /// Returns the path with the fewest entries, if it has fewer than `most`.
-    async fn most_selective_path<'p>(
+    /// Returns the path with the fewest entries, if it has fewer than `max`.
+    async fn cheapest_path<'p>(
         &self,
         page: &'p PageQuery<'_>,
         span: SequenceRange,
-        most: i64,
+        max: i64,
     ) -> Result<Option<&'p AccessPath>, Error> {
         let paths = page.countable_paths();
-        for counted in count_limits(most) {
+        for counted in count_limits(max) {
             let rows = self
                 .readers
                 .rows(&PageQuery::counts(&paths, span, counted))
                 .await;
             let rows = rows.map_err(Error::Read)?;
             let counts: Result<Vec<i64>, _> = rows.iter().map(|row| row.get("entries")).collect();
-            if let Some(path) = most_selective(&counts.map_err(Error::Read)?, counted) {
+            if let Some(path) = least_index(&counts.map_err(Error::Read)?, counted) {
                 return Ok(paths.get(path).copied());
             }
         }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_not_repeated() {
+    fn invalid_keys_are_refused_and_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let file = KeyFile::new(folder.path().join("ledger.key"));
         write(file.path(), "PRIVATE+KEY+o+00000000+c2VjcmV0\n").unwrap();

@@ -146,8 +146,8 @@ impl<'a> PageQuery<'a> {
         .bind(limit)
     }
 
-    /// Counts the entries of each path, up to `most`.
-    pub(super) fn counts(paths: &[&AccessPath], span: SequenceRange, most: i64) -> Sql {
+    /// Counts the entries of each path, up to `max`.
+    pub(super) fn counts(paths: &[&AccessPath], span: SequenceRange, max: i64) -> Sql {
         let mut sql = Sql::default();
         for (n, path) in paths.iter().enumerate() {
             sql = sql.push(if n == 0 { "" } else { " UNION ALL " });
@@ -158,7 +158,7 @@ impl<'a> PageQuery<'a> {
                     .push("SELECT one FROM (SELECT 1 AS one")
                     .count_clause(scan, span)
                     .push(" LIMIT ")
-                    .bind(most)
+                    .bind(max)
                     .push(format!(") b{n}"));
             }
             sql = sql.push(format!(") w{n}"));

@@ -31,7 +31,7 @@ pub(super) const TABLES: Tables = Tables {
 pub(super) fn pools(
     options: &PgConnectOptions,
     reader: Option<&PgConnectOptions>,
-    most_readers: u32,
+    max_readers: u32,
     longest: Duration,
 ) -> (Pool, Pool) {
     // Plans every statement for its actual parameters. By default PostgreSQL switches to a generic
@@ -40,7 +40,7 @@ pub(super) fn pools(
     let reader = reader.options([("plan_cache_mode", "force_custom_plan")]);
     (
         writers(NAME, options, MAX_WRITERS, "5s"),
-        readers(NAME, &reader, most_readers, longest),
+        readers(NAME, &reader, max_readers, longest),
     )
 }
 

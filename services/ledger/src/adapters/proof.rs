@@ -30,7 +30,7 @@ pub struct SignedCheckpoint {
     /// The checkpoint, `None` while the ledger is empty.
     pub checkpoint: Option<StoredCheckpoint>,
     /// True if the subtrees replace all stored ones.
-    pub subtrees_anew: bool,
+    pub subtrees_rebuilt: bool,
 }
 
 impl Store {
@@ -92,9 +92,9 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn tiles(&self, wanted: BTreeSet<Tile>) -> Result<Tiles, Error> {
+    pub async fn tiles(&self, positions: BTreeSet<Tile>) -> Result<Tiles, Error> {
         let mut read = Tiles::default();
-        for tile in wanted {
+        for tile in positions {
             let start = tile.start().cast_signed();
             let end = start.saturating_add(TILE_WIDTH.cast_signed());
             let sql = if tile.level == 0 {
@@ -251,7 +251,7 @@ impl Store {
         if !first {
             return Ok(false);
         }
-        if signed.subtrees_anew {
+        if signed.subtrees_rebuilt {
             let delete = Sql::new("DELETE FROM subtrees");
             transaction
                 .conn()

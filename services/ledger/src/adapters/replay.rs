@@ -57,7 +57,7 @@ impl Store {
         .push(", ")
         .bind(replay.cursor)
         .push(", ")
-        .bind(&json(&replay.shown))
+        .bind(&json(&replay.disclosed))
         .push(", ")
         .bind(replay.state.as_str())
         .push(", ")
@@ -193,7 +193,7 @@ impl Store {
             .push(", sent = ")
             .bind(replay.sent)
             .push(", shown = ")
-            .bind(&json(&replay.shown))
+            .bind(&json(&replay.disclosed))
             .push(", problem = ")
             .bind(&replay.problem)
             .push(", audited = ")
@@ -309,7 +309,7 @@ fn replay(row: &Row) -> Result<Replay, Error> {
         to_seq: number("to_seq")?,
         cursor: number("cursor")?,
         sent: number("sent")?,
-        shown: serde_json::from_str(&text("shown")?).map_err(|_| corrupt())?,
+        disclosed: serde_json::from_str(&text("shown")?).map_err(|_| corrupt())?,
         state: ReplayState::parse(&text("state")?).map_err(|_| corrupt())?,
         ended_at: row.get("ended_at").map_err(Error::Read)?,
         cancelled_by: row.get("cancelled_by").map_err(Error::Read)?,

@@ -103,10 +103,13 @@ impl StatsQuery<'_> {
     }
 
     fn count(&self, row: &Row) -> Result<(GroupKey, String, u64), sqlx::Error> {
-        let word: String = row.get("word")?;
-        let word = word.strip_prefix("job.").unwrap_or(&word).to_owned();
+        let event_name: String = row.get("word")?;
+        let event_name = event_name
+            .strip_prefix("job.")
+            .unwrap_or(&event_name)
+            .to_owned();
         let happened: i64 = row.get("happened")?;
-        Ok((self.key(row)?, word, happened.unsigned_abs()))
+        Ok((self.key(row)?, event_name, happened.unsigned_abs()))
     }
 
     fn waits(&self) -> Sql {

@@ -93,7 +93,7 @@ fn cells(seq: u64, event: &Event) -> Vec<String> {
         identity.email
     };
     let exit = job.and_then(|job| job.exit_code);
-    let shown = job.unwrap_or(&none);
+    let job_fields = job.unwrap_or(&none);
     let node = match &event.payload {
         Some(Payload::Node(payload)) => payload.node.as_ref(),
         _ => None,
@@ -107,14 +107,14 @@ fn cells(seq: u64, event: &Event) -> Vec<String> {
         owner.user,
         owner.account,
         person,
-        shown.display_id.clone(),
-        shown.run.clone(),
-        shown.name.clone(),
-        shown.partition.clone(),
-        node.map_or(&shown.state, |node| &node.state).clone(),
+        job_fields.display_id.clone(),
+        job_fields.run.clone(),
+        job_fields.name.clone(),
+        job_fields.partition.clone(),
+        node.map_or(&job_fields.state, |node| &node.state).clone(),
         exit.map(|exit| exit.code.to_string()).unwrap_or_default(),
         exit.map(|exit| exit.signal.to_string()).unwrap_or_default(),
-        node.map_or(&shown.nodes, |node| &node.name).clone(),
+        node.map_or(&job_fields.nodes, |node| &node.name).clone(),
         moment(|job| &job.submit_time),
         moment(|job| &job.start_time),
         moment(|job| &job.end_time),
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_formula_is_text() {
+    fn values_like_formulas_are_text() {
         assert_eq!(harmless("=cmd|' /C calc'!A0".into()), "'=cmd|' /C calc'!A0");
         assert_eq!(harmless("@x".into()), "'@x");
         assert_eq!(harmless("a=b".into()), "a=b");

@@ -56,7 +56,7 @@ pub(super) async fn export<A: EventsApi>(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(query.as_deref())?;
     let format = params
-        .word(
+        .choice(
             "format",
             &[("ndjson", Format::Ndjson), ("csv", Format::Csv)],
         )?
@@ -79,7 +79,7 @@ pub(super) async fn export<A: EventsApi>(
             AuditedRead::nothing(),
         ));
     }
-    let (shown, counts) = AuditedRead::to(&caller).stream();
+    let (audited_read, counts) = AuditedRead::to(&caller).stream();
     let mut texts = ExportBody {
         pages,
         writer,
@@ -97,10 +97,10 @@ pub(super) async fn export<A: EventsApi>(
     });
     let first = stream::iter([Ok(Bytes::from(first))]);
     let body = Body::from_stream(futures_util::StreamExt::chain(first, rest));
-    Ok(answer(kind, name, body, shown))
+    Ok(answer(kind, name, body, audited_read))
 }
 
-fn answer(kind: &'static str, name: &str, body: Body, shown: AuditedRead) -> Response {
+fn answer(kind: &'static str, name: &str, body: Body, audited_read: AuditedRead) -> Response {
     let headers = [
         (CONTENT_TYPE, kind.to_owned()),
         (
@@ -108,7 +108,7 @@ fn answer(kind: &'static str, name: &str, body: Body, shown: AuditedRead) -> Res
             format!("attachment; filename=\"{name}\""),
         ),
     ];
-    (shown.extension(), headers, body).into_response()
+    (audited_read.extension(), headers, body).into_response()
 }
 
 /// Writes an export page by page.

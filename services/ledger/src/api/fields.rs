@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_asked_for_is_given() {
+    fn only_requested_fields_are_returned() {
         let event = json!({"id": "x", "type": "t", "data": {"owner": {"user": "alice", "uid": 1}, "n": [1]}});
         let fields = Fields::parse("seq, type,data.owner.user,data.owner.account").unwrap();
         assert_eq!(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_entry_has_is_refused() {
+    fn unknown_fields_are_refused() {
         for text in ["colour", "", "seq,", "data..x", "id.x", "event.id"] {
             let problem = Fields::parse(text).unwrap_err();
             assert!(problem.detail.starts_with("fields: "), "{text}");

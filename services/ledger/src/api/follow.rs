@@ -46,7 +46,7 @@ impl<A: EventsApi> Follower<A> {
             after,
             waiting: VecDeque::new(),
         };
-        follower.look().await?;
+        follower.poll().await?;
         Ok(follower)
     }
 
@@ -57,14 +57,14 @@ impl<A: EventsApi> Follower<A> {
                 return Some(Ok(found));
             }
             self.appended.changed().await.ok()?;
-            if let Err(error) = self.look().await {
+            if let Err(error) = self.poll().await {
                 return Some(Err(error));
             }
         }
     }
 
     /// Reads a page of the entries appended since the last poll.
-    async fn look(&mut self) -> Result<(), ApiError> {
+    async fn poll(&mut self) -> Result<(), ApiError> {
         loop {
             let head = *self.appended.borrow_and_update();
             let page = self

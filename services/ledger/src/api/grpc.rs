@@ -24,7 +24,7 @@ pub(super) use self::requests::{asked_filter, filter, present};
 use self::requests::{fields, list_request, time};
 use super::follow::Follower;
 use super::pages::Pages;
-use super::{ApiError, EventsApi, audited_runs, audited_stats, count, shown, unavailable};
+use super::{ApiError, EventsApi, audited_read, audited_runs, audited_stats, count, unavailable};
 use crate::domain::query::ListRequest;
 use crate::domain::stats::Group;
 
@@ -62,7 +62,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             .list(&caller, list_request(request)?)
             .await
             .map_err(status)?;
-        let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
+        let audited_read = audited_read(&caller, page.entries.iter().map(|entry| &entry.content));
         let answer = ListEventsResponse {
             entries: page
                 .entries
@@ -71,7 +71,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
                 .collect::<Result<_, _>>()?,
             next_cursor: page.next_cursor.unwrap_or_default(),
         };
-        Ok(audited_response(answer, shown.asked(asked)))
+        Ok(audited_response(answer, audited_read.asked(asked)))
     }
 
     async fn tail_events(
@@ -80,7 +80,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
     ) -> Result<Response<Self::TailEventsStream>, Status> {
         let caller = caller(&request)?;
         let request = request.into_inner();
-        let (shown, counts) = AuditedRead::to(&caller)
+        let (audited_read, counts) = AuditedRead::to(&caller)
             .asked(format!("{request:?}"))
             .stream();
         let TailEventsRequest {
@@ -114,7 +114,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
                 Some((response, (follower, fields, counts)))
             },
         );
-        Ok(audited_response(entries.boxed(), shown))
+        Ok(audited_response(entries.boxed(), audited_read))
     }
 
     async fn export_events(
@@ -134,7 +134,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
                 AuditedRead::nothing(),
             ));
         }
-        let (shown, counts) = AuditedRead::to(&caller).asked(whole).stream();
+        let (audited_read, counts) = AuditedRead::to(&caller).asked(whole).stream();
         // Reads the first page before responding, to report errors of the request.
         let first = pages.next().await.map_err(status)?;
         let rest = stream::try_unfold(pages, async |mut pages| {
@@ -149,7 +149,10 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             });
             stream::iter(responses.collect::<Vec<_>>())
         });
-        Ok(audited_response(entries.try_flatten().boxed(), shown))
+        Ok(audited_response(
+            entries.try_flatten().boxed(),
+            audited_read,
+        ))
     }
 
     async fn get_job(
@@ -166,12 +169,12 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             .job(&caller, &cluster, &job, at)
             .await
             .map_err(status)?;
-        let shown = audited_runs(&caller, &history.runs);
+        let audited_read = audited_runs(&caller, &history.runs);
         let answer = GetJobResponse {
             runs: history.runs.into_iter().map(run).collect(),
             truncated: history.truncated,
         };
-        Ok(audited_response(answer, shown.asked(asked)))
+        Ok(audited_response(answer, audited_read.asked(asked)))
     }
 
     async fn get_node(
@@ -218,11 +221,11 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             .stats(&caller, filter(asked.unwrap_or_default())?, &by)
             .await
             .map_err(status)?;
-        let shown = audited_stats(&caller, &rows, &by);
+        let audited_read = audited_stats(&caller, &rows, &by);
         let answer = GetStatsResponse {
             rows: rows.into_iter().map(|row| stats_row(row, &by)).collect(),
         };
-        Ok(audited_response(answer, shown.asked(whole)))
+        Ok(audited_response(answer, audited_read.asked(whole)))
     }
 }
 

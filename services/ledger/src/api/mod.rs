@@ -269,8 +269,11 @@ impl EventsApi for Events {
         let left = limit - rows.len();
         let mut runs = job_runs(recorded(rows)?, at);
         if let Some(window) = node_windows(&runs) {
-            let most = u32::try_from(left).unwrap_or(u32::MAX).saturating_add(1);
-            let mut rows = self.store.node_events(cluster, &window, at, most).await?;
+            let max_rows = u32::try_from(left).unwrap_or(u32::MAX).saturating_add(1);
+            let mut rows = self
+                .store
+                .node_events(cluster, &window, at, max_rows)
+                .await?;
             truncated |= rows.len() > left;
             rows.truncate(left);
             add_node_events(&mut runs, &recorded(rows)?);
@@ -370,38 +373,41 @@ fn read(row: EntryRow) -> Result<Entry, Error> {
 }
 
 /// Counts the returned entries for the audit of reads.
-fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a EntryContent>) -> AuditedRead {
-    let mut shown = AuditedRead::to(caller);
+fn audited_read<'a>(
+    caller: &Caller,
+    contents: impl IntoIterator<Item = &'a EntryContent>,
+) -> AuditedRead {
+    let mut audited_read = AuditedRead::to(caller);
     for content in contents {
         match content {
-            EntryContent::Event(event) => shown.row(owner(event)),
+            EntryContent::Event(event) => audited_read.row(owner(event)),
             // Audit entries name the person who acted.
-            EntryContent::Audit(_) => shown.row_about_people(),
+            EntryContent::Audit(_) => audited_read.row_about_people(),
         }
     }
-    shown
+    audited_read
 }
 
 fn audited_runs(caller: &Caller, runs: &[Run]) -> AuditedRead {
-    let mut shown = AuditedRead::to(caller);
+    let mut audited_read = AuditedRead::to(caller);
     for run in runs {
-        shown.row(&run.summary.user);
+        audited_read.row(&run.summary.user);
     }
-    shown
+    audited_read
 }
 
 /// Counts aggregated rows for the audit: a row for one user is that user's data, any other row is
 /// about several people.
 fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group]) -> AuditedRead {
-    let mut shown = AuditedRead::to(caller);
+    let mut audited_read = AuditedRead::to(caller);
     let place = by.iter().position(|group| *group == Group::User);
     for row in rows {
         match place.map(|place| &row.key[place]) {
-            Some(user) => shown.row(user.as_deref().unwrap_or_default()),
-            None => shown.row_about_people(),
+            Some(user) => audited_read.row(user.as_deref().unwrap_or_default()),
+            None => audited_read.row_about_people(),
         }
     }
-    shown
+    audited_read
 }
 
 /// Counts an entry returned by a stream.

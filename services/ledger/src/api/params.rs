@@ -57,20 +57,20 @@ impl Params {
     }
 
     /// Removes a parameter and parses it as one of several keywords.
-    pub(super) fn word<T: Copy>(
+    pub(super) fn choice<T: Copy>(
         &mut self,
         name: &str,
-        words: &[(&str, T)],
+        choices: &[(&str, T)],
     ) -> Result<Option<T>, Problem> {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
-        let found = words.iter().find(|(word, _)| *word == value);
+        let found = choices.iter().find(|(choice, _)| *choice == value);
         found.map(|(_, meaning)| Some(*meaning)).ok_or_else(|| {
-            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let choices: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
             Problem::bad_request(format!(
                 "{name}: unknown value {value:?}; allowed: {}",
-                words.join(", ")
+                choices.join(", ")
             ))
         })
     }
@@ -138,7 +138,7 @@ impl Params {
             cursor: self.take("cursor"),
             limit: self.number("limit")?,
             descending: self
-                .word("order", &[("asc", false), ("desc", true)])?
+                .choice("order", &[("asc", false), ("desc", true)])?
                 .unwrap_or_default(),
             filter: self.filter("limit, cursor, order, fields")?,
         })
@@ -146,14 +146,12 @@ impl Params {
 }
 
 fn list(value: &str) -> impl Iterator<Item = String> {
-    value.split(',').map(|word| word.trim().to_owned())
+    value.split(',').map(|choice| choice.trim().to_owned())
 }
 
 fn whole<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
     value.parse().map_err(|_| {
-        Problem::bad_request(format!(
-            "{name}: {value:?} is not a whole number from 0"
-        ))
+        Problem::bad_request(format!("{name}: {value:?} is not a whole number from 0"))
     })
 }
 
@@ -201,20 +199,20 @@ mod tests {
             assert_eq!(problem.status, 400);
             assert!(problem.detail.contains(part), "{}", problem.detail);
         };
-        check(
-            "colour=red",
-            "colour: there is no such filter; allowed: cluster",
-        );
+        check("colour=red", "colour: unknown filter; allowed: cluster");
         check(
             "category=jobs",
-            "category: \"jobs\" is no category; allowed: job",
+            "category: unknown category \"jobs\"; allowed: job",
         );
         check("limit=many", "limit: \"many\"");
         check("limit=-1", "limit: \"-1\"");
-        check("order=up", "order: \"up\" is not known; allowed: asc, desc");
+        check(
+            "order=up",
+            "order: unknown value \"up\"; allowed: asc, desc",
+        );
         check("since=tomorrow", "since: \"tomorrow\" is not a time");
         check("array=1_2", "array: \"1_2\"");
         check("job=1&job=2", "job: given twice");
-        check("user=", "user: it is empty");
+        check("user=", "user: empty");
     }
 }

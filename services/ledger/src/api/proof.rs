@@ -218,9 +218,7 @@ impl Proofs {
         let beyond = || {
             invalid(
                 "from",
-                format!(
-                    "{from} is not a size of a ledger with {to} entries; allowed: 1 to {to}"
-                ),
+                format!("{from} is not a size of a ledger with {to} entries; allowed: 1 to {to}"),
             )
         };
         if from == 0 {

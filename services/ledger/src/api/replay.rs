@@ -136,20 +136,20 @@ impl Replays {
         let head = self.store.head().await?.seq;
         let asked = requested.clone();
         let request = requested.check(caller, head, &self.limits, Utc::now())?;
-        let _turn = self.beginning.lock().await;
+        let _guard = self.beginning.lock().await;
         if let Some(key) = &key
             && let Some(known) = self.of_key(&owner, key, &asked).await?
         {
             return Ok((known, false));
         }
-        let most = self.limits.max_running;
+        let limit = self.limits.max_running;
         let running = self
             .store
-            .replays(Some(&owner), Some(ReplayState::Running), most)
+            .replays(Some(&owner), Some(ReplayState::Running), limit)
             .await?;
-        if running.len() >= most as usize {
+        if running.len() >= limit as usize {
             return Err(ReplayError::Conflict(format!(
-                "{most} of your replays are running already; wait for one, or cancel one: {}",
+                "{limit} of your replays are running already; wait for one, or cancel one: {}",
                 running[0].id
             )));
         }
@@ -216,8 +216,8 @@ impl Replays {
         }
         let state = state.as_deref().map(ReplayState::parse).transpose()?;
         let own = owner(caller);
-        let whose = (!caller.sees_everything()).then_some(own.as_str());
-        Ok(self.store.replays(whose, state, limit).await?)
+        let owner_filter = (!caller.sees_everything()).then_some(own.as_str());
+        Ok(self.store.replays(owner_filter, state, limit).await?)
     }
 
     async fn cancel(&self, caller: &Caller, id: &str) -> Result<Replay, ReplayError> {

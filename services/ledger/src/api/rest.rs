@@ -17,7 +17,7 @@ use super::json::{self, EventPageJson, JobHistoryJson, NodeJson};
 use super::openapi::{FilterParams, PageParams};
 use super::params::Params;
 use super::{
-    ApiError, EventsApi, audited_runs, export, openapi, shown, stats, stream, unavailable,
+    ApiError, EventsApi, audited_read, audited_runs, export, openapi, stats, stream, unavailable,
 };
 
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
@@ -51,12 +51,12 @@ pub(super) async fn list<A: EventsApi>(
     let fields = params.fields()?;
     let page = api.list(&caller, params.list()?).await.map_err(problem)?;
     let entry = |entry| json::chosen(entry, fields.as_ref());
-    let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
+    let audited_read = audited_read(&caller, page.entries.iter().map(|entry| &entry.content));
     let page = EventPageJson {
         entries: page.entries.iter().map(entry).collect::<Result<_, _>>()?,
         next_cursor: page.next_cursor,
     };
-    Ok((shown.extension(), Json(page)))
+    Ok((audited_read.extension(), Json(page)))
 }
 
 /// Returns the history of a job: its runs, their state and their events.
@@ -84,9 +84,9 @@ pub(super) async fn job<A: EventsApi>(
         .job(&caller, &cluster, &job, at)
         .await
         .map_err(problem)?;
-    let shown = audited_runs(&caller, &history.runs);
+    let audited_read = audited_runs(&caller, &history.runs);
     let history = json::history(cluster, job, at, &history)?;
-    Ok((shown.extension(), Json(history)))
+    Ok((audited_read.extension(), Json(history)))
 }
 
 /// Returns the current or a past state of a node, with its timeline.

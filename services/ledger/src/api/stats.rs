@@ -79,11 +79,11 @@ pub(super) async fn stats<A: EventsApi>(
         .unwrap_or_default();
     let filter = params.filter("by")?;
     let rows = api.stats(&caller, filter, &by).await.map_err(problem)?;
-    let shown = audited_stats(&caller, &rows, &by);
+    let audited_read = audited_stats(&caller, &rows, &by);
     let stats = StatsJson {
         rows: rows.into_iter().map(|found| row(found, &by)).collect(),
     };
-    Ok((shown.extension(), Json(stats)))
+    Ok((audited_read.extension(), Json(stats)))
 }
 
 fn row(row: StatsRow, by: &[Group]) -> StatsRowJson {

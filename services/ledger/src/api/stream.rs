@@ -63,7 +63,7 @@ pub(super) async fn follow<A: EventsApi>(
         after,
     } = read(query.as_deref())?;
     let after = last_event_id(&headers)?.or(after);
-    let (shown, counts) = AuditedRead::to(&caller).stream();
+    let (audited_read, counts) = AuditedRead::to(&caller).stream();
     let follower = Follower::begin(api, caller, request, after)
         .await
         .map_err(problem)?;
@@ -80,7 +80,7 @@ pub(super) async fn follow<A: EventsApi>(
     );
     let events = futures_util::StreamExt::chain(first, events);
     let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
-    Ok((shown.extension(), events))
+    Ok((audited_read.extension(), events))
 }
 
 fn render(found: &Entry, fields: Option<&Fields>) -> Result<SseEvent, Problem> {

@@ -14,7 +14,7 @@ enum UnavailableReason {
     /// The query exceeds its time limit: a retry would fail as well.
     TooLong,
     /// The database is temporarily unavailable.
-    Away,
+    Database,
     /// An internal error.
     Ours,
 }
@@ -24,7 +24,7 @@ impl UnavailableReason {
         if error.is_timeout() {
             Self::TooLong
         } else if error.is_unavailable() {
-            Self::Away
+            Self::Database
         } else {
             Self::Ours
         }
@@ -42,7 +42,7 @@ pub(super) fn problem(error: &Error) -> Problem {
             log(error);
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, TIMEOUT_DETAIL)
         }
-        UnavailableReason::Away => {
+        UnavailableReason::Database => {
             log(error);
             Problem::unavailable(UNAVAILABLE_DETAIL, RETRY_AFTER_SECONDS)
         }
@@ -57,7 +57,7 @@ pub(super) fn status(error: &Error) -> Status {
             log(error);
             Status::deadline_exceeded(TIMEOUT_DETAIL)
         }
-        UnavailableReason::Away => {
+        UnavailableReason::Database => {
             log(error);
             Status::unavailable(UNAVAILABLE_DETAIL)
         }

@@ -42,8 +42,7 @@ impl Checkpointer {
             Err(error) => return Err(error),
             Ok(_) => {
                 return Err(Error::NotResumed(
-                    "nothing contradicts the ledger, so it keeps its origin"
-                        .to_owned(),
+                    "nothing contradicts the ledger, so it keeps its origin".to_owned(),
                 ));
             }
         }
@@ -59,7 +58,8 @@ impl Checkpointer {
         self.load_key(&mut state, &stored).await?;
         let Some(former) = state.key.clone() else {
             return Err(Error::NoKey(
-                "the key of the former origin, which signs the hand-over, is not on this host".to_owned(),
+                "the key of the former origin, which signs the hand-over, is not on this host"
+                    .to_owned(),
             ));
         };
         let former_checkpoint = self.newest_known(&state).await?;
@@ -86,7 +86,10 @@ impl Checkpointer {
         let mut tree = Frontier::default();
         let made = self.store.grow(&mut tree, before + 1).await?;
         state.tree = tree;
-        let subtrees = Subtrees { made, anew: false };
+        let subtrees = Subtrees {
+            made,
+            rebuilt: false,
+        };
         let last = self.store.last_checkpoint().await?;
         let row = StoredKey {
             number: stored.last().map_or(1, |key| key.number + 1),
@@ -108,7 +111,7 @@ impl Checkpointer {
         };
         self.file.use_next()?;
         state.key = Some(new);
-        (state.published, state.ordered, state.announced) = (None, None, false);
+        (state.published, state.ordered, state.keys_published) = (None, None, false);
         self.store.clear_signed_size();
         self.note_signed(&state);
         tracing::warn!(

@@ -42,9 +42,9 @@ impl Checkpointer {
                 ),
             }
         }
-        if !state.announced {
-            match self.announce_keys().await {
-                Ok(()) => state.announced = true,
+        if !state.keys_published {
+            match self.publish_keys().await {
+                Ok(()) => state.keys_published = true,
                 Err(error) => {
                     tracing::warn!(error, "audit entry of signing key not published, retrying")
                 }
@@ -92,7 +92,7 @@ impl Checkpointer {
     /// Publishes an audit entry for every key that replaced another. Its id is derived from the
     /// key, so publishing it twice is harmless. A key not signed by its predecessor was written
     /// into the table by another party. Publishing it would confirm it.
-    async fn announce_keys(&self) -> Result<(), String> {
+    async fn publish_keys(&self) -> Result<(), String> {
         let failed = |error: Error| mesh_runtime::error_chain(&error);
         let keys = self.store.checkpoint_keys().await.map_err(failed)?;
         let entries = keys::audit_entries(&keys, &self.cluster);

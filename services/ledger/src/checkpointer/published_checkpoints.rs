@@ -60,7 +60,7 @@ impl Checkpointer {
                 break;
             }
         }
-        state.looked = true;
+        state.published_compared = true;
         Ok(())
     }
 

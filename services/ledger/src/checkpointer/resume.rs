@@ -69,8 +69,9 @@ impl Checkpointer {
         }
         if let Some(note) = note {
             add(&mut published, note.to_owned(), &state.origin, &keys)?;
-            let wanted = Checkpoint::unverified(note).map_or(0, |wanted| wanted.size);
-            published.retain(|one| one.checkpoint.size <= wanted);
+            let target_size =
+                Checkpoint::unverified(note).map_or(0, |target_size| target_size.size);
+            published.retain(|one| one.checkpoint.size <= target_size);
         }
         let Some(target) = published.last() else {
             return Err(Error::NotResumed(format!(
@@ -331,7 +332,7 @@ fn to_store(
         number += 1;
         all.push(SignedCheckpoint {
             subtrees: Vec::new(),
-            subtrees_anew: false,
+            subtrees_rebuilt: false,
             key,
             checkpoint: Some(StoredCheckpoint {
                 number,

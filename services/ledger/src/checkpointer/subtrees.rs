@@ -17,18 +17,18 @@ use crate::metrics;
 pub(super) struct Subtrees {
     pub made: Vec<(Node, Hash)>,
     /// True if they replace all stored subtrees, which do not match the signed root.
-    pub anew: bool,
+    pub rebuilt: bool,
 }
 
 impl Subtrees {
     pub async fn store(self, store: &Store) -> Result<(), Error> {
         let signed = SignedCheckpoint {
             subtrees: self.made,
-            subtrees_anew: self.anew,
+            subtrees_rebuilt: self.rebuilt,
             ..SignedCheckpoint::default()
         };
         store.store_checkpoint(&signed).await?;
-        if self.anew {
+        if self.rebuilt {
             metrics::subtrees_repaired();
         }
         Ok(())
@@ -90,5 +90,11 @@ async fn tree_of_leaves(
     let mut tree = Frontier::default();
     let made = store.grow(&mut tree, checkpoint.size).await?;
     same(Some(tree.root()), checkpoint)?;
-    Ok((tree, Subtrees { made, anew: true }))
+    Ok((
+        tree,
+        Subtrees {
+            made,
+            rebuilt: true,
+        },
+    ))
 }

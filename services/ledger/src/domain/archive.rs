@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audit_says_the_same_of_a_range_every_time() {
+    fn the_audit_entry_of_a_range_is_reproducible() {
         let one = archive(1, 1, 10);
         let entry = one.audit_entry("c");
         assert_eq!(entry, one.audit_entry("c"));

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_is_allowed() {
+    fn invalid_values_are_refused_with_the_allowed_ones() {
         let check = |set: fn(&mut Filter), field: &str, allowed: &str| {
             let mut filter = Filter::default();
             set(&mut filter);

@@ -72,12 +72,12 @@ impl Gap {
                     time.to_rfc3339_opts(SecondsFormat::Secs, true)
                 })
         };
-        let who = match self.is_recoverable() {
+        let resolver = match self.is_recoverable() {
             true => "ingest to republish what Slurm has recorded",
             false => "the ledger to record the loss",
         };
         format!(
-            "{} of the stream {}, stored between {} and {}, are missing since {}; waiting for {who} (capture.gap_closed) of {}",
+            "{} of the stream {}, stored between {} and {}, are missing since {}; waiting for {resolver} (capture.gap_closed) of {}",
             self.count(),
             self.stream,
             time(self.from_at),
@@ -110,7 +110,7 @@ impl Gap {
             self.found_at,
             CaptureEvent {
                 message,
-                ..self.what()
+                ..self.capture_event()
             },
         )
     }
@@ -124,9 +124,8 @@ impl Gap {
             self.found_at,
             CaptureEvent {
                 message,
-                not_recoverable: "audit entries: deliveries, reads, keys, retention"
-                    .to_owned(),
-                ..self.what()
+                not_recoverable: "audit entries: deliveries, reads, keys, retention".to_owned(),
+                ..self.capture_event()
             },
         );
         let [opened, closed] = self.event_ids(cluster);
@@ -141,7 +140,7 @@ impl Gap {
         }
     }
 
-    fn what(&self) -> CaptureEvent {
+    fn capture_event(&self) -> CaptureEvent {
         let time = |micros| DateTime::from_timestamp_micros(micros).map(timestamp);
         CaptureEvent {
             source: "stream".to_owned(),
@@ -151,7 +150,7 @@ impl Gap {
         }
     }
 
-    fn event(&self, cluster: &str, kind: EventType, at: i64, what: CaptureEvent) -> Event {
+    fn event(&self, cluster: &str, kind: EventType, at: i64, capture_event: CaptureEvent) -> Event {
         let at = DateTime::from_timestamp_micros(at).map(timestamp);
         let (counted, n) = self.counted();
         Event {
@@ -169,7 +168,7 @@ impl Gap {
                 key: "capture/stream".to_owned(),
             }),
             schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::Capture(what)),
+            payload: Some(Payload::Capture(capture_event)),
             ..Event::default()
         }
     }
@@ -195,12 +194,12 @@ mod tests {
         assert_eq!(gap.opened("c").id, opened);
         assert_eq!(gap.given_up("c").id, closed);
         assert_ne!(opened, gap.opened("d").id);
-        let Some(Payload::Capture(what)) = gap.opened("c").payload else {
+        let Some(Payload::Capture(capture_event)) = gap.opened("c").payload else {
             panic!("an event of capture")
         };
         assert_eq!(
-            what.message,
-            "10 messages (11 to 20) of the stream SLURM_EVENTS were gone before the ledger had them"
+            capture_event.message,
+            "10 messages (11 to 20) of the stream SLURM_EVENTS were deleted before the ledger stored them"
         );
         let unknown = Gap {
             last_sequence: 10,

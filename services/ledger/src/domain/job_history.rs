@@ -211,8 +211,8 @@ impl Summary {
     /// Removes everything later than `at`. An event contains Slurm's record at the time of reading.
     /// For a job whose start was not observed, that record may already contain the end.
     fn before(mut self, at: DateTime<Utc>, suspended: bool) -> Self {
-        let later = |time: Option<DateTime<Utc>>| time.is_some_and(|time| time > at);
-        if later(self.ended) {
+        let is_after = |time: Option<DateTime<Utc>>| time.is_some_and(|time| time > at);
+        if is_after(self.ended) {
             (self.ended, self.exit_code) = (None, None);
             self.state = match (self.started, suspended) {
                 (None, _) => "PENDING",
@@ -221,7 +221,7 @@ impl Summary {
             }
             .to_owned();
         }
-        if later(self.started) {
+        if is_after(self.started) {
             self.started = None;
             self.state = "PENDING".to_owned();
         }
@@ -237,8 +237,8 @@ fn is_suspended(timeline: &[RecordedEvent]) -> bool {
         .map(|recorded| &*recorded.event.r#type);
     let suspended = EventType::JobSuspended.to_string();
     let resumed = EventType::JobResumed.to_string();
-    let mut words = kinds.filter(|kind| [&*suspended, &*resumed].contains(kind));
-    words.next() == Some(&*suspended)
+    let mut names = kinds.filter(|kind| [&*suspended, &*resumed].contains(kind));
+    names.next() == Some(&*suspended)
 }
 
 fn describe(summary: &mut Summary, job: &Job) {

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audit_says_the_same_of_a_key_every_time() {
+    fn the_audit_entry_of_a_key_is_reproducible() {
         let keys = [1, 2, 3].map(|n| stored(n, &key("o", n as u8)));
         assert_eq!(audit_entries(&keys[..1], "c"), []);
         let entries = audit_entries(&keys, "c");

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_read_is_said() {
+    fn an_unreadable_list_is_reported() {
         let mut job = fixtures::job(1);
         (job.nodes, job.failed_node) = ("n[1-".into(), "n7".into());
         let nodes = NodeBlocks::of(&fixtures::job_event(EventType::JobStarted, job));
@@ -337,8 +337,8 @@ mod tests {
             let nodes = NodeBlocks::of(&fixtures::job_event(EventType::JobStarted, job));
             (nodes.blocks.len(), nodes.unread)
         };
-        let every_other = |most: usize| {
-            let names = (0..most).map(|n| format!("n{}", 2 * n));
+        let every_other = |limit: usize| {
+            let names = (0..limit).map(|n| format!("n{}", 2 * n));
             names.collect::<Vec<_>>().join(",")
         };
         assert_eq!(of(every_other(MAX_BLOCKS)), (MAX_BLOCKS, false));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_page_is_named_with_what_is_allowed() {
+    fn an_invalid_page_size_is_refused_with_the_allowed_range() {
         for limit in [0, 1001] {
             let invalid = refused(&request(|r| r.limit = Some(limit)));
             assert_eq!(invalid.field, "limit");
@@ -147,15 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_keeps_the_bounds_of_the_first_page() {
+    fn a_cursor_contains_the_bounds_of_the_first_page() {
         let first = request(|r| r.filter.since = Some(TimeBound::Ago(Duration::from_secs(7200))));
         let query = first.check(now(), 1000).unwrap();
         let mut second = first;
         second.cursor = Some(query.cursor_after(7));
         second.limit = Some(5);
-        let later = second.check(now() + Duration::from_secs(60), 1000).unwrap();
+        let page = second.check(now() + Duration::from_secs(60), 1000).unwrap();
         assert_eq!(
-            (later.selection.since, later.after),
+            (page.selection.since, page.after),
             (query.selection.since, Some(7))
         );
     }

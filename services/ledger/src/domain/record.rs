@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_are_those_of_the_catalogue() {
+    fn the_names_are_those_of_the_catalogue() {
         assert_eq!(JOB_STARTED, EventType::JobStarted.to_string());
         assert_eq!(
             COST_FINAL,

@@ -114,12 +114,12 @@ impl ReplayState {
     ///
     /// # Errors
     /// If there is no such state.
-    pub fn parse(word: &str) -> Result<Self, InvalidFilter> {
-        let found = Self::ALL.into_iter().find(|state| state.as_str() == word);
+    pub fn parse(text: &str) -> Result<Self, InvalidFilter> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
         found.ok_or_else(|| {
             InvalidFilter::new(
                 "state",
-                format!("{word:?} is not a state; allowed: running, done, failed, cancelled"),
+                format!("{text:?} is not a state; allowed: running, done, failed, cancelled"),
             )
         })
     }
@@ -161,7 +161,7 @@ pub struct Replay {
     /// Number of published events.
     pub sent: i64,
     /// Published events of other users.
-    pub shown: AuditedRows,
+    pub disclosed: AuditedRows,
     /// State.
     pub state: ReplayState,
     /// End time, in microseconds since 1970.
@@ -355,7 +355,7 @@ impl ReplaySpec {
     }
 
     /// Returns the filter as JSON, for the audit.
-    pub fn shown_filter(&self) -> String {
+    pub fn filter_text(&self) -> String {
         serde_json::to_string(&self.filter).unwrap_or_default()
     }
 }
@@ -369,7 +369,7 @@ impl Replay {
             to_seq: request.end(),
             cursor: request.begin(),
             sent: 0,
-            shown: AuditedRows::default(),
+            disclosed: AuditedRows::default(),
             state: ReplayState::Running,
             ended_at: None,
             cancelled_by: None,
@@ -396,9 +396,9 @@ impl Replay {
         if owner.is_empty() || self.request.requester.users.contains(owner) {
             return;
         }
-        self.shown.rows += 1;
-        if self.shown.users.len() < MAX_AUDITED_USERS && !self.shown.users.contains(owner) {
-            self.shown.users.insert(owner.to_owned());
+        self.disclosed.rows += 1;
+        if self.disclosed.users.len() < MAX_AUDITED_USERS && !self.disclosed.users.contains(owner) {
+            self.disclosed.users.insert(owner.to_owned());
         }
     }
 

@@ -53,16 +53,16 @@ impl Group {
     /// If a keyword is unknown or repeated.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, InvalidFilter> {
         let mut groups = Vec::new();
-        for word in text.split(',').map(str::trim) {
+        for name in text.split(',').map(str::trim) {
             let group = Self::ALL
                 .into_iter()
-                .find(|group| group.as_str() == word)
+                .find(|group| group.as_str() == name)
                 .filter(|group| !groups.contains(group));
             groups.push(group.ok_or_else(|| {
-                let words = Self::ALL.map(Self::as_str).join(", ");
+                let names = Self::ALL.map(Self::as_str).join(", ");
                 InvalidFilter::new(
                     "by",
-                    format!("{word:?} is not a group key or is given twice; allowed: {words}, separated by commas"),
+                    format!("{name:?} is not a group key or is given twice; allowed: {names}, separated by commas"),
                 )
             })?);
         }
@@ -118,8 +118,8 @@ pub struct Aggregates {
 /// If there are too many groups.
 pub fn rows(sums: Aggregates) -> Result<Vec<StatsRow>, InvalidFilter> {
     let mut rows: BTreeMap<GroupKey, StatsRow> = BTreeMap::new();
-    for (key, word, count) in sums.counts {
-        row(&mut rows, key).counts.insert(word, count);
+    for (key, name, count) in sums.counts {
+        row(&mut rows, key).counts.insert(name, count);
     }
     for (key, wait) in sums.waits {
         row(&mut rows, key).wait = Some(wait);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_together_is_one_row() {
+    fn related_components_are_one_row() {
         let wait = WaitStats {
             starts: 2,
             p50: 1,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_words() {
+    fn groups_have_names() {
         assert_eq!(
             Group::parse_list("account, day").unwrap(),
             [Group::Account, Group::Day]

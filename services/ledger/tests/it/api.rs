@@ -78,7 +78,7 @@ pub fn job_id(entry: &Value) -> u64 {
 }
 
 /// Returns a job submitted some seconds after the others.
-pub fn later(id: u32, seconds: i64) -> Job {
+pub fn submitted_at(id: u32, seconds: i64) -> Job {
     let submitted = submit_time() + TimeDelta::seconds(seconds);
     let mut job = fixtures::job(id);
     job.submit_time = Some(timestamp(submitted));
@@ -93,7 +93,7 @@ pub fn later(id: u32, seconds: i64) -> Job {
 }
 
 fn submitted(user: &str, id: u32, seconds: i64) -> Event {
-    let job = later(id, seconds);
+    let job = submitted_at(id, seconds);
     let mut event = of_user(user, EventType::JobSubmitted, job.clone());
     event.occurred_at = job.submit_time;
     event

@@ -19,7 +19,7 @@ on_both!(
     any_text_of_an_event_can_be_stored,
     a_large_batch_is_one_transaction,
     the_database_refuses_to_change_or_delete,
-    what_was_signed_and_noted_about_the_ledger_stays_as_it_is,
+    signed_records_of_the_ledger_are_immutable,
     columns_for_queries_are_filled_again_from_the_payloads,
     a_database_that_cannot_be_written_delays_and_loses_nothing,
 );
@@ -46,10 +46,10 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
     ids.insert(audit.id);
 
     // Beyond the deduplication window, the bus delivers an event again under another message id.
-    let mut again = fixtures::job_event(EventType::JobSubmitted, fixtures::job(1));
-    let subject = subject::of(&again).unwrap();
-    again.late = true;
-    bus.publish_raw(subject.clone(), "again-1", again.encode_to_vec())
+    let mut repeated = fixtures::job_event(EventType::JobSubmitted, fixtures::job(1));
+    let subject = subject::of(&repeated).unwrap();
+    repeated.late = true;
+    bus.publish_raw(subject.clone(), "again-1", repeated.encode_to_vec())
         .await
         .unwrap();
     bus.publish_raw(subject, "nonsense", b"nonsense".to_vec())
@@ -91,14 +91,14 @@ async fn every_record_is_stored_once_and_others_become_dead_letters(database: Da
         .await
         .unwrap();
     let entries = page["entries"].as_array().unwrap();
-    let kept: HashSet<String> = entries
+    let stored_ids: HashSet<String> = entries
         .iter()
         .map(|entry| entry["event"]["id"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(kept, ids);
+    assert_eq!(stored_ids, ids);
     let first = entries
         .iter()
-        .find(|entry| entry["event"]["id"] == *again.id.as_str());
+        .find(|entry| entry["event"]["id"] == *repeated.id.as_str());
     assert!(
         first.unwrap()["event"]["data"]["late"].is_null(),
         "the first bytes are kept"
@@ -112,15 +112,19 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
     other.late = true;
     let first = store.append("S", 1, vec![record(&event)]).await.unwrap();
     assert_eq!(first.entries.len(), 1);
-    let again = store
+    let repeated = store
         .append("S", 3, vec![record(&event), record(&other)])
         .await
         .unwrap();
     assert_eq!(
-        (again.entries.len(), again.duplicates, again.conflicts.len()),
+        (
+            repeated.entries.len(),
+            repeated.duplicates,
+            repeated.conflicts.len()
+        ),
         (0, 1, 1)
     );
-    assert_eq!(again.head, first.head);
+    assert_eq!(repeated.head, first.head);
     // A redelivered older message does not move the position back.
     store.append("S", 2, Vec::new()).await.unwrap();
     assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
@@ -139,8 +143,8 @@ async fn a_large_batch_is_one_transaction(database: Database) {
     let records: Vec<Record> = (1..=2_000).map(one).collect();
     let appended = store.append("S", 1, records.clone()).await.unwrap();
     assert_eq!(appended.entries.len(), 2_000);
-    let again = store.append("S", 2, records).await.unwrap();
-    assert_eq!((again.entries.len(), again.duplicates), (0, 2_000));
+    let repeated = store.append("S", 2, records).await.unwrap();
+    assert_eq!((repeated.entries.len(), repeated.duplicates), (0, 2_000));
     let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 2_000);
 }
@@ -238,7 +242,7 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
     assert_eq!(verified.unwrap().count, 1);
 }
 
-async fn what_was_signed_and_noted_about_the_ledger_stays_as_it_is(database: Database) {
+async fn signed_records_of_the_ledger_are_immutable(database: Database) {
     let store = database.store().await;
     let event = fixtures::job_event(EventType::JobStarted, fixtures::job(7));
     store.append("S", 1, vec![record(&event)]).await.unwrap();
@@ -419,7 +423,7 @@ async fn a_database_that_cannot_be_written_delays_and_loses_nothing(database: Da
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_goes_on_by_itself_after_a_full_disk() {
+async fn it_recovers_after_a_full_disk() {
     let database = Database::sqlite();
     let nats = NatsServer::start().await;
     let process = Process::start(&nats, &database).await;

@@ -33,7 +33,7 @@ async fn append(store: &Store, job: u32) -> Result<(), ledger::Error> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_believed_by_its_certificate_and_its_name() {
+async fn a_server_is_verified_by_certificate_and_name() {
     let folder = tempfile::tempdir().unwrap();
     let (right, wrong) = (authority("right"), authority("wrong"));
     let key = KeyPair::generate().unwrap();
@@ -99,8 +99,8 @@ async fn a_commit_is_durable_whatever_server_database_and_role_say() {
         ),
     );
     let lazy = of_role(&superuser, "lazy");
-    let shown = "SELECT current_setting('synchronous_commit')";
-    assert_eq!(lazy.outsider().await.texts(shown).await, ["off"]);
+    let query = "SELECT current_setting('synchronous_commit')";
+    assert_eq!(lazy.outsider().await.texts(query).await, ["off"]);
 
     // Each appending transaction records its commit setting.
     let store = lazy.store().await;
@@ -115,17 +115,17 @@ async fn a_commit_is_durable_whatever_server_database_and_role_say() {
     let mut outsider = superuser.outsider().await;
     let mut job = 0;
     // Through both connections: one for events, one for the audit.
-    while said(&mut outsider, "COUNT(DISTINCT session)").await < 2 {
+    while scalar(&mut outsider, "COUNT(DISTINCT session)").await < 2 {
         assert!(job < 1_000, "two at once never took two connections");
         let (one, two) = tokio::join!(append(&store, job + 1), append(&store, job + 2));
         one.and(two).unwrap();
         job += 2;
     }
-    assert_eq!(said(&mut outsider, "COUNT(*)").await, i64::from(job));
+    assert_eq!(scalar(&mut outsider, "COUNT(*)").await, i64::from(job));
     let settings = "SELECT DISTINCT setting FROM said";
     assert_eq!(outsider.texts(settings).await, ["on"]);
 }
 
-async fn said(outsider: &mut Outsider, what: &str) -> i64 {
-    outsider.numbers(&format!("SELECT {what} FROM said")).await[0]
+async fn scalar(outsider: &mut Outsider, sql: &str) -> i64 {
+    outsider.numbers(&format!("SELECT {sql} FROM said")).await[0]
 }

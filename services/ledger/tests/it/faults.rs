@@ -36,8 +36,8 @@ async fn holds(database: &Database, ids: &HashSet<String>) {
         seqs.into_iter().eq(1..=ids.len() as i64),
         "the sequence is dense"
     );
-    let kept = reader.texts("SELECT id FROM entries").await;
-    assert_eq!(&HashSet::from_iter(kept), ids, "the same set");
+    let stored_ids = reader.texts("SELECT id FROM entries").await;
+    assert_eq!(&HashSet::from_iter(stored_ids), ids, "the same set");
     let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, ids.len() as u64);
 }
@@ -93,7 +93,7 @@ async fn two_ledgers_on_one_database_while_one_ledger_and_the_database_are_kille
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_starts_before_its_database_and_goes_on_when_that_comes() {
+async fn it_starts_before_its_database_and_continues_once_available() {
     let nats = NatsServer::start().await;
     let mut server = Postgres::start().await;
     let database = Database::of(&server);
@@ -117,7 +117,7 @@ async fn it_starts_before_its_database_and_goes_on_when_that_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_goes_on_by_itself_after_the_disk_of_postgresql_was_full() {
+async fn it_recovers_after_the_disk_of_postgresql_was_full() {
     let disk = SmallDisk::mount("160m");
     let nats = NatsServer::start().await;
     let mut server = Postgres::start_at(disk.path()).await;

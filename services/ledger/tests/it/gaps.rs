@@ -15,9 +15,9 @@ use crate::support::{Database, Process, audit_entry, bus, on_both};
 
 on_both!(
     purged_messages_are_reported_and_recovered,
-    a_ledger_that_was_set_back_takes_in_what_was_answered_before,
-    a_stream_that_was_made_anew_is_a_gap_of_unknown_size,
-    a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so,
+    a_restored_ledger_stores_entries_it_had_acknowledged_before,
+    a_recreated_stream_is_a_gap_of_unknown_size,
+    a_ledger_whose_consumer_receives_nothing_stores_every_event_and_reports_it,
 );
 
 fn events(jobs: std::ops::RangeInclusive<u32>) -> Vec<Event> {
@@ -157,8 +157,8 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
     }
     process
         .until("all of them", async |_| {
-            let kept = stored_ids(&database).await;
-            ids.iter().all(|id| kept.contains(id))
+            let ids_in_ledger = stored_ids(&database).await;
+            ids.iter().all(|id| ids_in_ledger.contains(id))
         })
         .await;
     // Everything is stored and reported once, even after another start.
@@ -198,7 +198,7 @@ async fn purged_messages_are_reported_and_recovered(database: Database) {
     assert_eq!(verified.count, 67);
 }
 
-async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: Database) {
+async fn a_restored_ledger_stores_entries_it_had_acknowledged_before(database: Database) {
     let nats = NatsServer::start().await;
     let former = Database::sqlite();
     let mut process = Process::start(&nats, &former).await;
@@ -225,7 +225,7 @@ async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: 
     );
 }
 
-async fn a_stream_that_was_made_anew_is_a_gap_of_unknown_size(database: Database) {
+async fn a_recreated_stream_is_a_gap_of_unknown_size(database: Database) {
     let nats = NatsServer::start().await;
     let mut process = Process::start(&nats, &database).await;
     let admin = bus(&nats, "admin").await;
@@ -244,13 +244,15 @@ async fn a_stream_that_was_made_anew_is_a_gap_of_unknown_size(database: Database
     let ids: HashSet<String> = events(1..=9).into_iter().map(|event| event.id).collect();
     process
         .until("the new ones", async |_| {
-            let kept = stored_ids(&database).await;
-            ids.iter().all(|id| kept.contains(id))
+            let ids_in_ledger = stored_ids(&database).await;
+            ids.iter().all(|id| ids_in_ledger.contains(id))
         })
         .await;
 }
 
-async fn a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so(database: Database) {
+async fn a_ledger_whose_consumer_receives_nothing_stores_every_event_and_reports_it(
+    database: Database,
+) {
     let nats = NatsServer::start().await;
     let process = Process::start(&nats, &database).await;
     let admin = bus(&nats, "admin").await;

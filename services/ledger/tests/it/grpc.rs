@@ -254,11 +254,11 @@ async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
     };
     let unknown = export(&mut grpc, of(unknown, &[])).await;
     assert_eq!(unknown.unwrap_err(), Code::InvalidArgument);
-    let later = EventFilter {
+    let newer = EventFilter {
         from_seq: 1000,
         ..EventFilter::default()
     };
-    assert_eq!(export(&mut grpc, of(later, &[])).await, Ok(vec![]));
+    assert_eq!(export(&mut grpc, of(newer, &[])).await, Ok(vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use mesh_events::{EventId, EventType, timestamp};
 use mesh_testkit::fixtures::{self, CLUSTER, submit_time};
 use serde_json::{Value, json};
 
-use crate::api::{Api, later};
+use crate::api::{Api, submitted_at};
 use crate::support::{Database, node_event, of_user, on_both, serve, user};
 
 on_both!(
@@ -17,7 +17,7 @@ on_both!(
     a_node_finds_itself_and_the_jobs_that_ran_on_it,
     an_export_is_the_whole_listing,
     sums_count_waits_and_costs_by_group,
-    a_job_and_a_node_are_shown_as_of_a_time,
+    a_job_and_a_node_are_returned_as_of_a_time,
 );
 
 /// Jobs of one day: alice's array of two tasks, bob's failing job, and their costs.
@@ -31,12 +31,12 @@ fn day() -> Vec<Event> {
                 ..ArrayInfo::default()
             }),
             name: "sweep".into(),
-            ..later(100 + n, 0)
+            ..submitted_at(100 + n, 0)
         };
         job.start_time = Some(timestamp(submit_time() + TimeDelta::seconds(waited)));
         events.extend(life("alice", "physics", job, "COMPLETED", 1_000_000));
     }
-    let mut job = later(7, 86_400);
+    let mut job = submitted_at(7, 86_400);
     job.partition = "gpu".into();
     events.extend(life("bob", "chemistry", job, "FAILED", 250_000));
     for event in &mut events {
@@ -124,7 +124,7 @@ async fn every_column_filters(database: Database) {
     ] {
         assert_eq!(count(filter).await, expected, "{filter}");
     }
-    let run = later(7, 86_400).run;
+    let run = submitted_at(7, 86_400).run;
     assert_eq!(count(&format!("run={run}")).await, 4);
 }
 
@@ -304,7 +304,7 @@ async fn a_table_is_safe_to_open_and_a_bad_export_is_refused_at_once() {
 async fn sums_count_waits_and_costs_by_group(database: Database) {
     let mut events = day();
     // The cost of bob's run is corrected: the last cost event counts.
-    let ended = fixtures::ended(later(7, 86_400), "FAILED", 60);
+    let ended = fixtures::ended(submitted_at(7, 86_400), "FAILED", 60);
     let mut adjusted = cost("bob", EventType::CostAdjusted, ended, 300_000);
     adjusted.id = EventId::sampled(CLUSTER, "x", EventType::CostAdjusted, 1).to_string();
     adjusted.owner.as_mut().unwrap().account = "chemistry".into();
@@ -367,7 +367,7 @@ async fn sums_count_waits_and_costs_by_group(database: Database) {
     assert_eq!(own["rows"][0]["group"]["user"], "bob");
 }
 
-async fn a_job_and_a_node_are_shown_as_of_a_time(database: Database) {
+async fn a_job_and_a_node_are_returned_as_of_a_time(database: Database) {
     let mut events = day();
     let mut back = node_event("n1", 2);
     if let Some(Payload::Node(payload)) = &mut back.payload {

@@ -29,7 +29,7 @@ const VIEWS: [(&str, &[u64], bool); 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everybody_sees_what_their_token_lets_them_see() {
+async fn each_caller_sees_what_the_token_permits() {
     mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let nats = NatsServer::start().await;
@@ -68,7 +68,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
     for algorithm in ["RS256", "ES256", "EdDSA"] {
         for (client, jobs, all) in VIEWS {
             let token = provider.token(client, "mesh", algorithm).await;
-            let who = format!("{client} {algorithm}");
+            let label = format!("{client} {algorithm}");
             if client == "carol" {
                 // The ledger watches the bucket that ingest writes.
                 wait_until("carol coordinates", DEADLINE, async || {
@@ -79,7 +79,7 @@ async fn everybody_sees_what_their_token_lets_them_see() {
                 })
                 .await;
             }
-            check(address, &token, &who, jobs, all).await;
+            check(address, &token, &label, jobs, all).await;
         }
     }
     foreign_keys(address, &provider).await;
@@ -151,7 +151,7 @@ async fn get(address: SocketAddr, path: &str, token: &str) -> (u16, String) {
 }
 
 /// Sends requests to every route.
-async fn check(address: SocketAddr, token: &str, who: &str, jobs: &[u64], all: bool) {
+async fn check(address: SocketAddr, token: &str, label: &str, jobs: &[u64], all: bool) {
     let json = async |path: &str| -> (u16, Value) {
         let (status, text) = get(address, path, token).await;
         (status, serde_json::from_str(&text).unwrap_or_default())
@@ -163,23 +163,27 @@ async fn check(address: SocketAddr, token: &str, who: &str, jobs: &[u64], all: b
         .unwrap()
         .iter()
         .filter_map(job_of);
-    assert_eq!(sorted(listed), jobs, "{who}: {page}");
+    assert_eq!(sorted(listed), jobs, "{label}: {page}");
     let (_, text) = get(address, "/v1/events/export?type=job.*", token).await;
     let exported = text
         .lines()
         .filter_map(|line| job_of(&serde_json::from_str(line).unwrap()));
-    assert_eq!(sorted(exported), jobs, "{who}: {text}");
+    assert_eq!(sorted(exported), jobs, "{label}: {text}");
     let (_, sums) = json("/v1/events/stats?by=name").await;
-    assert_eq!(sums["rows"].as_array().unwrap().len(), jobs.len(), "{who}");
+    assert_eq!(
+        sums["rows"].as_array().unwrap().len(),
+        jobs.len(),
+        "{label}"
+    );
     for job in 1..=3 {
         let (status, _) = json(&format!("/v1/jobs/{CLUSTER}/{job}")).await;
         let expected = if jobs.contains(&job) { 200 } else { 404 };
-        assert_eq!(status, expected, "{who}: job {job}");
+        assert_eq!(status, expected, "{label}: job {job}");
     }
     let (status, _) = json(&format!("/v1/nodes/{CLUSTER}/n1")).await;
-    assert_eq!(status, if all { 200 } else { 404 }, "{who}");
+    assert_eq!(status, if all { 200 } else { 404 }, "{label}");
     let (status, _) = json("/v1/ledger/export").await;
-    assert_eq!(status, if all { 200 } else { 403 }, "{who}");
+    assert_eq!(status, if all { 200 } else { 403 }, "{label}");
 
     let channel = Endpoint::from_shared(format!("http://{address}"))
         .unwrap()
@@ -197,7 +201,7 @@ async fn check(address: SocketAddr, token: &str, who: &str, jobs: &[u64], all: b
     let listed = entries
         .iter()
         .filter_map(|entry| Some(u64::from(entry.event.as_ref()?.job()?.job_id)));
-    assert_eq!(sorted(listed), jobs, "{who}: {entries:?}");
+    assert_eq!(sorted(listed), jobs, "{label}: {entries:?}");
 }
 
 fn sorted(jobs: impl Iterator<Item = u64>) -> Vec<u64> {

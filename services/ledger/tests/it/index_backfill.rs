@@ -9,14 +9,14 @@ use reqwest::StatusCode;
 use crate::support::{Database, Process, of_user, on_both, record};
 
 on_both!(
-    what_is_missing_is_filled_in_small_steps,
+    missing_rows_are_filled_in_small_steps,
     nothing_is_answered_before_it_is_filled_again_after_a_kill,
 );
 
 /// Entries of the large ledger, enough for several steps.
 const ENTRIES: u64 = 60_000;
 /// Maximum numbers of entries that one step checks and fills.
-const LOOKED_AT: u64 = 10_000;
+const ENTRIES_PER_STEP: u64 = 10_000;
 const FILLED: u64 = 1000;
 const COLUMNS: &str = "cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, subject, email, account, \
      partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at, recorded_at";
@@ -72,29 +72,29 @@ async fn opened(database: &Database) -> Store {
     store
 }
 
-/// Runs at most `most` steps. Returns the number of steps and of filled entries.
-async fn complete(database: &Database, most: u64) -> (u64, u64) {
+/// Runs at most `max` steps. Returns the number of steps and of filled entries.
+async fn complete(database: &Database, max: u64) -> (u64, u64) {
     let store = opened(database).await;
     let mut progress = store.start_backfill().await.unwrap();
     assert_eq!((progress.at, progress.to), (0, ENTRIES));
     let mut steps = 0;
-    while !progress.is_done() && steps < most {
+    while !progress.is_done() && steps < max {
         let BackfillProgress { at, filled, .. } = progress;
         progress = store.backfill_step(progress).await.unwrap();
         steps += 1;
-        assert!(progress.at > at && progress.at <= at + LOOKED_AT);
+        assert!(progress.at > at && progress.at <= at + ENTRIES_PER_STEP);
         assert!(progress.filled <= filled + FILLED);
     }
     store.close().await;
     (steps, progress.filled)
 }
 
-async fn what_is_missing_is_filled_in_small_steps(database: Database) {
+async fn missing_rows_are_filled_in_small_steps(database: Database) {
     fill(&database).await;
     let whole = (ENTRIES.cast_signed(), 1);
     assert_eq!(present(&database).await, whole);
     // Nothing is missing: each step is one statement over a range.
-    let steps = ENTRIES / LOOKED_AT;
+    let steps = ENTRIES / ENTRIES_PER_STEP;
     assert_eq!(complete(&database, u64::MAX).await, (steps, 0));
 
     empty(&database, "seq > 20000 AND seq <= 32500 OR seq = 55555").await;
@@ -104,7 +104,7 @@ async fn what_is_missing_is_filled_in_small_steps(database: Database) {
     let (steps, filled) = complete(&database, u64::MAX).await;
     assert_eq!(filled, 9501);
     assert!(
-        steps <= ENTRIES / LOOKED_AT + filled / FILLED + 2,
+        steps <= ENTRIES / ENTRIES_PER_STEP + filled / FILLED + 2,
         "{steps}"
     );
     assert_eq!(present(&database).await, whole);

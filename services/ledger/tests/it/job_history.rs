@@ -9,7 +9,7 @@ use mesh_events::{EventType, RunKey, timestamp};
 use mesh_testkit::fixtures::{self, CLUSTER};
 use serde_json::Value;
 
-use crate::api::{Api, get, later};
+use crate::api::{Api, get, submitted_at};
 use crate::support::{Database, node_event, of_user, on_both, serve, user};
 
 on_both!(
@@ -61,9 +61,9 @@ pub fn life(user: &str, job: &Job) -> Vec<Event> {
 }
 
 async fn a_job_history_has_runs_by_age_and_events_by_time(database: Database) {
-    let mut events = life("alice", &later(5, 3600));
-    events.extend(life("alice", &later(5, 0)));
-    events.extend(life("alice", &later(6, 0)));
+    let mut events = life("alice", &submitted_at(5, 3600));
+    events.extend(life("alice", &submitted_at(5, 0)));
+    events.extend(life("alice", &submitted_at(6, 0)));
     let api = Api::with(database, &events).await;
     let (status, history) = api.get(&format!("/v1/jobs/{CLUSTER}/5")).await;
     assert_eq!(status, 200, "{history}");
@@ -73,7 +73,7 @@ async fn a_job_history_has_runs_by_age_and_events_by_time(database: Database) {
         .iter()
         .map(|run| run["run"].as_str().unwrap())
         .collect();
-    assert_eq!(keys, [later(5, 0).run, later(5, 3600).run]);
+    assert_eq!(keys, [submitted_at(5, 0).run, submitted_at(5, 3600).run]);
     for run in runs {
         let types: Vec<&str> = run["timeline"]
             .as_array()

@@ -68,7 +68,7 @@ impl Whole {
 }
 
 #[test]
-fn the_committed_description_is_what_the_code_gives() {
+fn the_committed_description_matches_the_code() {
     let mut text = serde_json::to_string_pretty(&document()).unwrap();
     text.push('\n');
     if std::env::var_os("UPDATE_OPENAPI").is_some() {
@@ -138,9 +138,7 @@ async fn it_is_served_and_every_parameter_in_it_is_taken() {
             };
             let described = methods["get"]["responses"][status.to_string()].is_object();
             assert!(
-                described
-                    && !text.contains("unknown")
-                    && (status != 400 || name == "cursor"),
+                described && !text.contains("unknown") && (status != 400 || name == "cursor"),
                 "{path} {name}: {status} {text}"
             );
         }

@@ -72,11 +72,11 @@ impl Ledger {
         let mut outsider = database.outsider().await;
         outsider.drop_guards().await;
         for table in ["payloads", "event_nodes", "event_index", "entries"] {
-            let later = format!("DELETE FROM {table} WHERE seq > {seq}");
-            outsider.execute(&later).await;
+            let statement = format!("DELETE FROM {table} WHERE seq > {seq}");
+            outsider.execute(&statement).await;
         }
-        let later = format!("DELETE FROM checkpoints WHERE size > {seq}");
-        outsider.execute(&later).await;
+        let statement = format!("DELETE FROM checkpoints WHERE size > {seq}");
+        outsider.execute(&statement).await;
         outsider.execute("DELETE FROM subtrees").await;
         let chain = format!("SELECT chain FROM entries WHERE seq = {seq}");
         let chain = hex::encode(outsider.bytes(&chain).await);
@@ -224,7 +224,7 @@ async fn proofs_hold_for_another_implementation(database: Database) {
         ("proof/inclusion", "seq: "),
         ("proof/inclusion?seq=0", "seq: "),
         ("proof/inclusion?seq=8&size=7", "seq: 8 is not in"),
-        ("proof/inclusion?seq=1&size=778", "size: 778"),
+        ("proof/inclusion?seq=1&size=778", "covers size 778"),
         ("proof/inclusion?seq=x", "seq: \"x\""),
         ("proof/inclusion?seq=1&id=2", "id: "),
         ("proof/inclusion?seq=1&seq=2", "seq: given twice"),

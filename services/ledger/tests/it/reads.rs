@@ -31,7 +31,7 @@ async fn three_starts(nats: &NatsServer, process: &Process) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_audited_is_not_shown() {
+async fn data_that_cannot_be_audited_is_not_returned() {
     let mut nats = NatsServer::start().await;
     let database = Database::sqlite();
     let process = Process::start(&nats, &database).await;
@@ -65,8 +65,8 @@ async fn what_cannot_be_audited_is_not_shown() {
         let text = text.unwrap();
         assert_eq!((status, retry), (503, true), "{path}: {text}");
         assert!(text.contains("audit"), "{path}: {text}");
-        for shown in ["alice", "bob", "train-1"] {
-            assert!(!text.contains(shown), "{path}: {text}");
+        for name in ["alice", "bob", "train-1"] {
+            assert!(!text.contains(name), "{path}: {text}");
         }
     }
     // Responses without personal data need no audit.
@@ -123,9 +123,9 @@ async fn many_pages_of_one_query_are_one_entry_and_their_number() {
     assert_eq!((&read["begun"], &read["pages"]), (&json!(id), &json!("2")));
     assert_eq!(read["rows"], json!("2"));
     // The events belong to two people, in any order.
-    let whose = [first, read].map(|read| read["whose"].as_array().unwrap().clone());
-    let whose: BTreeSet<String> = whose.concat().iter().map(Value::to_string).collect();
-    assert_eq!(whose.len(), 2, "{whose:?}");
+    let users = [first, read].map(|read| read["whose"].as_array().unwrap().clone());
+    let users: BTreeSet<String> = users.concat().iter().map(Value::to_string).collect();
+    assert_eq!(users.len(), 2, "{users:?}");
     assert_eq!(answer(&process).await.len(), 1);
 }
 
@@ -145,7 +145,7 @@ async fn reads(process: &Process, of: &str, phase: &str) -> Vec<(String, Value)>
 }
 
 /// Waits for the end of the only stream of a request, and compares its audit entry.
-async fn ended(process: &Process, of: &str, reader: &str, rows: &str, whose: Value) {
+async fn ended(process: &Process, of: &str, reader: &str, rows: &str, users: Value) {
     process
         .until(of, async |process| {
             !reads(process, of, "end").await.is_empty()
@@ -167,7 +167,7 @@ async fn ended(process: &Process, of: &str, reader: &str, rows: &str, whose: Val
             &ended["begun"],
             &ended["reader"]
         ),
-        (&json!(rows), &whose, &json!(id), &json!(reader)),
+        (&json!(rows), &users, &json!(id), &json!(reader)),
         "{ended}"
     );
 }
@@ -233,11 +233,11 @@ async fn the_end_of_a_stream_is_audited_with_counts_and_users() {
     };
     let mut export = client.export_events(request).await.unwrap().into_inner();
     while export.message().await.unwrap().is_some() {}
-    let whose = json!(["alice", "bob"]);
-    ended(&process, "ExportEvents", reader, "3", whose).await;
+    let users = json!(["alice", "bob"]);
+    ended(&process, "ExportEvents", reader, "3", users).await;
 
     // Exports: one row per line.
-    for (path, lines, rows, whose) in [
+    for (path, lines, rows, users) in [
         (
             "/v1/events/export?type=job.*&until=1s",
             3,
@@ -253,6 +253,6 @@ async fn the_end_of_a_stream_is_audited_with_counts_and_users() {
     ] {
         let text = process.get(path).await.unwrap();
         assert_eq!(text.lines().count(), lines, "{text}");
-        ended(&process, path, "root", rows, whose).await;
+        ended(&process, path, "root", rows, users).await;
     }
 }

@@ -64,12 +64,12 @@ impl Ledger {
     }
 
     /// Starts a ledger whose replayed messages are retained for a time.
-    async fn start_with(database: Database, keep: Duration) -> Self {
+    async fn start_with(database: Database, retention: Duration) -> Self {
         mesh_runtime::install_crypto_provider();
         let store = database.store().await;
         let nats = NatsServer::start().await;
         let bus = bus(&nats, "ledger").await;
-        let replayer = Replayer::new(store.clone(), bus, CLUSTER, keep);
+        let replayer = Replayer::new(store.clone(), bus, CLUSTER, retention);
         let stop = CancellationToken::new();
         tokio::spawn(replayer.clone().run(stop.clone()));
         Self {
@@ -290,10 +290,14 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
 
     // Errors name the invalid field.
     for (body, status, part) in [
-        (json!({"rate": 0}), 400, "rate: 0 is not allowed"),
-        (json!({"rate": "fast"}), 400, "no replay"),
+        (json!({"rate": 0}), 400, "rate: 0 is out of range"),
+        (json!({"rate": "fast"}), 400, "not a replay request"),
         (json!({"colour": "red"}), 400, "colour"),
-        (json!({"filter": {"since": "tomorrow"}}), 400, "is not a time"),
+        (
+            json!({"filter": {"since": "tomorrow"}}),
+            400,
+            "is not a time",
+        ),
         (json!({"filter": {"type": ["audit.*"]}}), 400, "audit"),
         (json!({"filter": {"user": "alice"}}), 403, "user: "),
     ] {
@@ -310,8 +314,8 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     let started = Instant::now();
     let (status, first) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
     assert_eq!(status, 201, "{first}");
-    let (status, again) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
-    assert_eq!((status, &again["id"]), (200, &first["id"]));
+    let (status, repeated) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
+    assert_eq!((status, &repeated["id"]), (200, &first["id"]));
     let (status, other) = bob.send("POST", "/v1/replays", json!({}), "k1").await;
     assert_eq!(status, 409, "{other}");
     let same = (0..8).map(|_| bob.send("POST", "/v1/replays", slow.clone(), "k2"));
@@ -335,8 +339,8 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     let id = first["id"].as_str().unwrap();
     wait_until("some are sent", DEADLINE, async || {
         let sent = bob.get(id).await.1["sent"].as_u64().unwrap();
-        let most = 1.0 + started.elapsed().as_secs_f64() * 4.0;
-        assert!(sent as f64 <= most, "{sent} > {most}");
+        let max_sent = 1.0 + started.elapsed().as_secs_f64() * 4.0;
+        assert!(sent as f64 <= max_sent, "{sent} > {max_sent}");
         sent >= 3
     })
     .await;
@@ -375,10 +379,10 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     let endpoint = Endpoint::from_shared(bob.url.clone()).unwrap();
     let mut grpc = ReplayServiceClient::new(endpoint.connect().await.unwrap());
     let id = id.to_owned();
-    let shown = grpc.get_replay(GetReplayRequest { id: id.clone() }).await;
-    let shown = shown.unwrap().into_inner().replay.unwrap();
-    assert_eq!((shown.state.as_str(), shown.rate), ("cancelled", 4));
-    assert!(shown.filter.unwrap().since.is_some());
+    let fetched = grpc.get_replay(GetReplayRequest { id: id.clone() }).await;
+    let fetched = fetched.unwrap().into_inner().replay.unwrap();
+    assert_eq!((fetched.state.as_str(), fetched.rate), ("cancelled", 4));
+    assert!(fetched.filter.unwrap().since.is_some());
     let listed = grpc.list_replays(ListReplaysRequest::default()).await;
     assert_eq!(listed.unwrap().into_inner().replays.len(), 3);
     let start = |filter: EventFilter| StartReplayRequest {

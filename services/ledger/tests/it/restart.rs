@@ -77,8 +77,8 @@ async fn killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence(databa
         seqs.into_iter().eq(1..=count.cast_signed()),
         "the sequence is dense"
     );
-    let kept = reader.texts("SELECT id FROM entries").await;
-    assert_eq!(HashSet::from_iter(kept), ids, "the same set");
+    let stored_ids = reader.texts("SELECT id FROM entries").await;
+    assert_eq!(HashSet::from_iter(stored_ids), ids, "the same set");
     let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, count);
 }

@@ -22,7 +22,7 @@ use crate::support::{DEADLINE, Database, Process, audit_entry, bus, on_both};
 on_both!(
     a_ledger_that_was_set_back_is_resumed_in_its_order,
     where_no_order_is_known_time_is_tried_and_proven,
-    what_the_bus_has_no_more_ends_under_another_origin,
+    entries_lost_from_the_bus_end_under_another_origin,
 );
 
 const FAST: &str = "[ledger.checkpoint]\ninterval = \"100ms\"";
@@ -103,7 +103,7 @@ struct Lost {
     process: Process,
     backup: Database,
     database: Database,
-    kept: String,
+    checkpoint_note: String,
     before: u64,
 }
 
@@ -130,8 +130,8 @@ impl Lost {
         // Messages delivered but not acknowledged are redelivered after their successors.
         process.restart();
         publish(&bus, 121..=200).await;
-        let kept = signed(&process, 400).await;
-        published(nats, &kept).await;
+        let checkpoint_note = signed(&process, 400).await;
+        published(nats, &checkpoint_note).await;
         process.kill();
         process.restore_backup(&database, &backup);
         std::fs::write(last, earlier).unwrap();
@@ -139,7 +139,7 @@ impl Lost {
             process,
             backup,
             database,
-            kept,
+            checkpoint_note,
             before,
         }
     }
@@ -167,7 +167,7 @@ async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) 
     assert_eq!(head, Some(lost.before));
     let resumed = lost.process.post("/v1/ledger/resume", &json!({})).await;
     let resumed = resumed.unwrap();
-    let size = Checkpoint::unverified(&lost.kept).unwrap().size;
+    let size = Checkpoint::unverified(&lost.checkpoint_note).unwrap().size;
     assert_eq!(
         resumed["from"],
         lost.before,
@@ -181,19 +181,19 @@ async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) 
     let keys = lost.keys().await;
     assert_eq!(keys.len(), 2, "the hand-over is there again");
     Checkpoint::open(&newest, &keys[1..]).unwrap();
-    let again = lost
+    let restored = lost
         .process
         .post("/v1/ledger/resume", &json!({}))
         .await
         .unwrap();
-    assert_eq!(again["from"], again["to"], "{again}");
+    assert_eq!(restored["from"], restored["to"], "{restored}");
     lost.process.kill();
 
     let (before, after) = (ids(&lost.database).await, ids(&lost.backup).await);
     let whole = usize::try_from(size).unwrap();
     assert_eq!(after[..whole], before[..whole]);
     let trust = TrustAnchors {
-        checkpoints: vec![Checkpoint::unverified(&lost.kept).unwrap()],
+        checkpoints: vec![Checkpoint::unverified(&lost.checkpoint_note).unwrap()],
         keys,
         ..TrustAnchors::default()
     };
@@ -225,7 +225,7 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
         let event = fixtures::job_event(EventType::JobSubmitted, fixtures::job(job));
         bus.publish(&event).await.unwrap();
     }
-    let kept = signed(&process, 65).await;
+    let checkpoint_note = signed(&process, 65).await;
     process.kill();
     process.restore_backup(&database, &backup);
     let client = async_nats::connect(nats.url()).await.unwrap();
@@ -240,7 +240,7 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
         .await;
     let mut grpc = ProofServiceClient::new(process.channel().await);
     let request = ResumeLedgerRequest {
-        checkpoint: kept.clone(),
+        checkpoint: checkpoint_note.clone(),
         ..ResumeLedgerRequest::default()
     };
     let resumed = grpc.resume_ledger(request).await.unwrap().into_inner();
@@ -249,13 +249,13 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
         Checkpoint::unverified(&resumed.checkpoint).unwrap().size >= 65,
         "{resumed:?}"
     );
-    let request = ReportContradictionRequest { checkpoint: kept };
+    let request = ReportContradictionRequest { checkpoint: checkpoint_note };
     let seen = grpc.report_contradiction(request).await.unwrap();
     assert_eq!(seen.into_inner(), ReportContradictionResponse::default());
     until_ready(&process).await;
 }
 
-async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) {
+async fn entries_lost_from_the_bus_end_under_another_origin(database: Database) {
     let nats = NatsServer::start().await;
     let mut lost = Lost::new(&nats, database, false).await;
     let client = async_nats::connect(nats.url()).await.unwrap();
@@ -279,12 +279,12 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
         "nothing was written"
     );
     // Anyone who stored the checkpoint can present it.
-    let seen = json!({ "checkpoint": lost.kept });
+    let seen = json!({ "checkpoint": lost.checkpoint_note });
     let seen = post(&lost.process, "/v1/ledger/contradictions", seen).await;
     assert_eq!(seen["contradicted"], true, "{seen}");
     let mut grpc = ProofServiceClient::new(lost.process.channel().await);
     let request = ReportContradictionRequest {
-        checkpoint: lost.kept.clone(),
+        checkpoint: lost.checkpoint_note.clone(),
     };
     let by_grpc = grpc.report_contradiction(request).await.unwrap();
     let by_grpc = by_grpc.into_inner();
@@ -296,9 +296,11 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
         "{metrics}"
     );
 
-    let former = Checkpoint::unverified(&lost.kept).unwrap().origin;
-    let wanted = json!({ "new_origin": former, "reason": "the disk" });
-    let refused = post(&lost.process, "/v1/ledger/resume", wanted).await;
+    let former = Checkpoint::unverified(&lost.checkpoint_note)
+        .unwrap()
+        .origin;
+    let body = json!({ "new_origin": former, "reason": "the disk" });
+    let refused = post(&lost.process, "/v1/ledger/resume", body).await;
     assert_eq!(refused["status"], 409, "{refused}");
     let request = ResumeLedgerRequest {
         new_origin: former.clone(),
@@ -308,8 +310,8 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     let by_grpc = grpc.resume_ledger(request).await.unwrap_err();
     assert_eq!(by_grpc.code(), Code::FailedPrecondition);
     assert_eq!(refused["detail"], by_grpc.message());
-    let wanted = json!({ "new_origin": "example.org/second", "reason": "the disk" });
-    let begun = post(&lost.process, "/v1/ledger/resume", wanted).await;
+    let body = json!({ "new_origin": "example.org/second", "reason": "the disk" });
+    let begun = post(&lost.process, "/v1/ledger/resume", body).await;
     assert_eq!(begun["to"], lost.before + 1, "{begun}");
     until_ready(&lost.process).await;
     signed(&lost.process, lost.before + 2).await;
@@ -318,25 +320,25 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     let newest = signed(&lost.process, lost.before + 20).await;
     assert!(newest.starts_with("example.org/second\n"), "{newest}");
     // Nothing contradicts the ledger any more, so its origin stays.
-    let wanted = json!({ "new_origin": "example.org/third" });
-    let refused = post(&lost.process, "/v1/ledger/resume", wanted).await;
+    let body = json!({ "new_origin": "example.org/third" });
+    let refused = post(&lost.process, "/v1/ledger/resume", body).await;
     assert_eq!(refused["status"], 409, "{refused}");
     let keys = lost.keys().await;
     let names: Vec<&str> = keys.iter().map(PublicKey::name).collect();
     assert_eq!(names, [former.as_str(), "example.org/second"]);
     lost.process.kill();
 
-    let trust = |kept: Vec<Checkpoint>| TrustAnchors {
+    let trust = |checkpoint_note: Vec<Checkpoint>| TrustAnchors {
         keys: keys.clone(),
-        checkpoints: kept,
+        checkpoints: checkpoint_note,
         ..TrustAnchors::default()
     };
     let location = lost.backup.location();
     let verified = verify_database_with(&location, &trust(Vec::new()), |_| ()).await;
     assert!(verified.unwrap().signed >= lost.before + 20);
     // A verifier with a checkpoint of the former origin sees that it is not continued here.
-    let kept = vec![Checkpoint::unverified(&lost.kept).unwrap()];
-    let found = verify_database_with(&location, &trust(kept), |_| ()).await;
+    let checkpoint_note = vec![Checkpoint::unverified(&lost.checkpoint_note).unwrap()];
+    let found = verify_database_with(&location, &trust(checkpoint_note), |_| ()).await;
     assert!(matches!(found, Err(VerifyError::Invalid(_))), "{found:?}");
     let mut outsider = lost.backup.outsider().await;
     let bodies = outsider

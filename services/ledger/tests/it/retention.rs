@@ -27,8 +27,8 @@ use tokio::sync::watch::Sender;
 use crate::support::{Database, admin, bus, of_user, on_both, record, serve};
 
 on_both!(
-    archived_content_leaves_the_database_and_stays_provable,
-    erased_content_is_gone_and_the_chain_is_whole,
+    archived_content_leaves_the_database_and_remains_provable,
+    erased_content_is_removed_and_the_chain_is_intact,
     an_archive_that_was_changed_is_found,
     content_goes_only_after_its_archive_is_noted,
 );
@@ -206,7 +206,7 @@ fn verify_file(path: &Path, keys: &[PublicKey], archive: &StoredArchive) {
     assert_eq!(verified.archived, 0);
 }
 
-async fn archived_content_leaves_the_database_and_stays_provable(database: Database) {
+async fn archived_content_leaves_the_database_and_remains_provable(database: Database) {
     mesh_runtime::install_crypto_provider();
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 700).await;
@@ -252,9 +252,9 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     ledger.store = ledger.database.store().await;
     assert_eq!(ledger.count("event_index").await, 50);
     assert_eq!(ledger.count("event_nodes").await, 50);
-    let again = record(&of_user("alice", EventType::JobSubmitted, fixtures::job(1)));
-    let again = ledger.store.append("S", 750, vec![again]).await.unwrap();
-    assert_eq!(again.entries.len(), 0);
+    let repeated = record(&of_user("alice", EventType::JobSubmitted, fixtures::job(1)));
+    let repeated = ledger.store.append("S", 750, vec![repeated]).await.unwrap();
+    assert_eq!(repeated.entries.len(), 0);
     let done = ledger
         .retain(Some(ledger.archives()), before)
         .await
@@ -267,7 +267,7 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
-async fn erased_content_is_gone_and_the_chain_is_whole(database: Database) {
+async fn erased_content_is_removed_and_the_chain_is_intact(database: Database) {
     let mut ledger = Ledger::new(database).await;
     ledger.append("forget-this-person", 600).await;
     ledger.append("alice", 10).await;

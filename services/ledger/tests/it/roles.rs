@@ -97,7 +97,7 @@ async fn each_role_does_its_work_and_nothing_else() {
 
     // Everything else is refused.
     let partition = format!("payloads_{}", chrono::Utc::now().format("%Y_%m"));
-    let nobody_may = [
+    let forbidden = [
         "UPDATE entries SET leaf = chain".to_owned(),
         "DELETE FROM entries".to_owned(),
         "TRUNCATE entries, payloads, event_index, event_nodes".to_owned(),
@@ -127,7 +127,7 @@ async fn each_role_does_its_work_and_nothing_else() {
         "INSERT INTO event_nodes VALUES (1, 'n2')",
     ];
     let mut outsider = appender.outsider().await;
-    for statement in &nobody_may {
+    for statement in &forbidden {
         assert!(
             outsider.try_execute(statement).await.is_err(),
             "{statement}"
@@ -145,7 +145,7 @@ async fn each_role_does_its_work_and_nothing_else() {
         );
     }
     let mut outsider = reader.outsider().await;
-    for statement in nobody_may.iter().map(String::as_str).chain(reader_may_not) {
+    for statement in forbidden.iter().map(String::as_str).chain(reader_may_not) {
         assert!(
             outsider.try_execute(statement).await.is_err(),
             "{statement}"
@@ -177,7 +177,7 @@ async fn no_error_contains_a_password() {
             mesh_runtime::error_chain(&error)
         );
         assert!(!text.contains("s3cret"), "{text}");
-        let away = url.contains("127.0.0.1");
-        assert_eq!(error.is_unavailable(), away, "{text}");
+        let is_remote = url.contains("127.0.0.1");
+        assert_eq!(error.is_unavailable(), is_remote, "{text}");
     }
 }

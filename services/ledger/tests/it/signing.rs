@@ -20,10 +20,10 @@ use crate::support::{Database, Process, admin, bus, of_user, on_both, record, us
 on_both!(
     a_new_key_takes_over_with_a_checkpoint_of_both,
     nothing_is_signed_that_contradicts_a_checkpoint,
-    what_was_put_back_with_its_last_note_is_seen_on_the_bus,
-    only_its_own_keys_are_believed_on_the_bus,
+    a_backup_restored_with_its_note_is_detected_on_the_bus,
+    only_its_own_keys_are_trusted_on_the_bus,
     two_replicas_sign_one_history,
-    killed_between_entries_and_checkpoint_it_goes_on,
+    killed_between_entries_and_checkpoint_it_continues,
 );
 
 async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
@@ -199,7 +199,7 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
 }
 
 /// An earlier copy of database, key file and last note.
-async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Database) {
+async fn a_backup_restored_with_its_note_is_detected_on_the_bus(database: Database) {
     let mut ledger = Ledger::new(&database).await;
     ledger.append(20).await;
     ledger.checkpointer().await.sign_if_new().await.unwrap();
@@ -242,7 +242,7 @@ async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Datab
 }
 
 /// A published note is not a checkpoint unless a key of the ledger has signed it.
-async fn only_its_own_keys_are_believed_on_the_bus(database: Database) {
+async fn only_its_own_keys_are_trusted_on_the_bus(database: Database) {
     let mut ledger = Ledger::new(&database).await;
     ledger.append(5).await;
     let checkpointer = ledger.checkpointer().await;
@@ -302,7 +302,7 @@ async fn two_replicas_sign_one_history(database: Database) {
     assert_eq!(ledger.keys().await.len(), 1);
 }
 
-async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
+async fn killed_between_entries_and_checkpoint_it_continues(database: Database) {
     let nats = NatsServer::start().await;
     let fast = "[ledger.checkpoint]\ninterval = \"100ms\"";
     let mut process = Process::spawn(&nats, &database.url, fast);
@@ -312,7 +312,7 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
         })
         .await;
     let publisher = bus(&nats, "admin").await;
-    let mut kept = Vec::new();
+    let mut notes = Vec::new();
     for round in 1..=4u32 {
         for id in round * 100..round * 100 + 40 {
             publisher
@@ -332,7 +332,7 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
                 Checkpoint::unverified(&note).is_ok_and(|c| c.size > u64::from(round - 1) * 40)
             })
             .await;
-        kept.extend(process.get("/v1/ledger/checkpoint").await);
+        notes.extend(process.get("/v1/ledger/checkpoint").await);
         process.restart();
     }
     process
@@ -353,13 +353,13 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
         .unwrap()
         .parse::<PublicKey>()
         .unwrap()];
-    let kept: Vec<_> = kept
+    let notes: Vec<_> = notes
         .iter()
         .map(|note| Checkpoint::open(note, &keys).unwrap().0)
         .collect();
     let trust = TrustAnchors {
         keys: keys.to_vec(),
-        checkpoints: kept.clone(),
+        checkpoints: notes.clone(),
         ..TrustAnchors::default()
     };
     let verified = verify_database_with(&database.location(), &trust, |_| ())
@@ -368,7 +368,8 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
     // The export itself is recorded in the audit; that entry may not be signed yet.
     assert!(verified.signed >= 160);
     let mut lines = export.lines();
-    let mut verifier = ExportVerifier::new(lines.next().unwrap().as_bytes(), &keys, &kept).unwrap();
+    let mut verifier =
+        ExportVerifier::new(lines.next().unwrap().as_bytes(), &keys, &notes).unwrap();
     for line in lines {
         verifier.next(line.as_bytes()).unwrap();
     }

@@ -16,13 +16,13 @@ use tonic::transport::Endpoint;
 use crate::api::get;
 use crate::support::{Database, admin, node_event, of_user, on_both, record, serve};
 
-on_both!(what_takes_too_long_says_what_to_ask_for_instead);
+on_both!(slow_queries_are_refused_with_a_remedy);
 
 /// A view that blocks every reader of a row forever.
-const FOR_EVER: &str = "CREATE VIEW event_index AS SELECT r.* FROM real_index r WHERE (
+const ENDLESS_VIEW: &str = "CREATE VIEW event_index AS SELECT r.* FROM real_index r WHERE (
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT COUNT(*) FROM n) > r.seq";
 
-async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
+async fn slow_queries_are_refused_with_a_remedy(database: Database) {
     mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     let events = [
@@ -34,7 +34,7 @@ async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
     store.close().await;
     let mut outsider = database.outsider().await;
     let rename = "ALTER TABLE event_index RENAME TO real_index";
-    for statement in [rename, FOR_EVER] {
+    for statement in [rename, ENDLESS_VIEW] {
         outsider.execute(statement).await;
     }
     let longest = Duration::from_secs(1);

@@ -15,12 +15,12 @@ use crate::retention::interrupted::of_long_ago;
 use crate::support::{Database, Process, bus, of_user, on_both, record};
 
 on_both!(
-    stopped_while_it_fills_columns_it_goes_on,
-    stopped_while_it_archives_it_goes_on,
-    stopped_while_it_replays_and_exports_it_goes_on,
+    stopped_while_it_fills_columns_it_resumes,
+    stopped_while_it_archives_it_resumes,
+    stopped_while_it_replays_and_exports_it_resumes,
 );
 
-async fn stopped_while_it_fills_columns_it_goes_on(database: Database) {
+async fn stopped_while_it_fills_columns_it_resumes(database: Database) {
     let entries = fill(&database).await;
     empty(&database, "TRUE").await;
     let nats = NatsServer::start().await;
@@ -50,7 +50,7 @@ async fn stopped_while_it_fills_columns_it_goes_on(database: Database) {
     assert_eq!(present(&database).await, (entries, 1));
 }
 
-async fn stopped_while_it_archives_it_goes_on(database: Database) {
+async fn stopped_while_it_archives_it_resumes(database: Database) {
     const ENTRIES: u32 = 6000;
     let nats = NatsServer::start().await;
     append(&database, ENTRIES).await;
@@ -96,7 +96,7 @@ async fn stopped_while_it_archives_it_goes_on(database: Database) {
     assert_eq!(verified.archived, u64::from(ENTRIES));
 }
 
-async fn stopped_while_it_replays_and_exports_it_goes_on(database: Database) {
+async fn stopped_while_it_replays_and_exports_it_resumes(database: Database) {
     const ENTRIES: u32 = 3000;
     append(&database, ENTRIES).await;
     let nats = NatsServer::start().await;

@@ -15,13 +15,13 @@ use crate::support::{
 };
 
 on_both!(
-    entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was,
-    a_stream_shows_what_a_listing_would,
+    entries_arrive_as_they_are_appended_and_a_reader_resumes,
+    a_stream_returns_the_same_as_a_listing,
     a_client_that_is_cut_off_again_and_again_sees_each_entry_once,
     a_client_sees_each_entry_once_although_the_ledger_is_killed_again_and_again,
 );
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of a stream.
 struct Reader {
@@ -31,11 +31,11 @@ struct Reader {
 
 impl Reader {
     async fn open(url: &str, query: &str) -> Self {
-        Self::again(url, query, None).await
+        Self::resume(url, query, None).await
     }
 
     /// Reconnects as clients of server-sent events do: with the last id that they saw.
-    async fn again(url: &str, query: &str, last: Option<u64>) -> Self {
+    async fn resume(url: &str, query: &str, last: Option<u64>) -> Self {
         let mut request = reqwest::Client::new().get(format!("{url}/v1/events/stream?{query}"));
         if let Some(last) = last {
             request = request.header("Last-Event-ID", last.to_string());
@@ -66,7 +66,7 @@ impl Reader {
                 }
                 continue;
             }
-            let chunk = tokio::time::timeout(SOON, self.response.chunk())
+            let chunk = tokio::time::timeout(TIMEOUT, self.response.chunk())
                 .await
                 .expect("an entry in time");
             let chunk = chunk.ok().flatten()?;
@@ -91,7 +91,7 @@ async fn append(store: &Store, jobs: impl Iterator<Item = u32>) {
     store.append("SLURM_EVENTS", 1, records).await.unwrap();
 }
 
-async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(database: Database) {
+async fn entries_arrive_as_they_are_appended_and_a_reader_resumes(database: Database) {
     mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     append(&store, 1..=3).await;
@@ -107,14 +107,14 @@ async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(d
     append(&store, 9..=9).await;
     assert_eq!(reader.next_seq().await, 9);
 
-    let mut again = Reader::open(&url, "after=7").await;
-    assert_eq!(again.next_seq().await, 8);
+    let mut resume = Reader::open(&url, "after=7").await;
+    assert_eq!(resume.next_seq().await, 8);
     let mut from_now = Reader::open(&url, "").await;
     append(&store, 10..=10).await;
     assert_eq!(from_now.next_seq().await, 10);
 }
 
-async fn a_stream_shows_what_a_listing_would(database: Database) {
+async fn a_stream_returns_the_same_as_a_listing(database: Database) {
     mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     let url = serve(&store, user("bob"), 1000, 100).await;
@@ -166,7 +166,7 @@ async fn a_client_that_is_cut_off_again_and_again_sees_each_entry_once(database:
     let (mut seen, mut last) = (Vec::new(), None);
     while seen.len() < 60 {
         // The first connection starts at the beginning; later ones at the last id seen.
-        let mut reader = Reader::again(&url, "after=0&fields=seq", last).await;
+        let mut reader = Reader::resume(&url, "after=0&fields=seq", last).await;
         for _ in 0..(seen.len() % 7 + 1).min(60 - seen.len()) {
             let seq = reader.next_seq().await;
             seen.push(seq);
@@ -234,7 +234,7 @@ async fn a_client_sees_each_entry_once_although_the_ledger_is_killed_again_and_a
     }
     writer.await.unwrap();
     assert_eq!(kills.next(), None, "it was killed in the middle");
-    let mut kept = database.outsider().await;
+    let mut outsider = database.outsider().await;
     let ids = "SELECT e.id FROM entries e JOIN event_index i ON i.seq = e.seq WHERE i.category = 'job' ORDER BY e.seq";
-    assert_eq!(kept.texts(ids).await, seen, "without gap or duplicate");
+    assert_eq!(outsider.texts(ids).await, seen, "without gap or duplicate");
 }

@@ -205,7 +205,7 @@ async fn sign_in_thirds(store: &Store, count: i64) -> Checkpoint {
         };
         let signed = SignedCheckpoint {
             subtrees,
-            subtrees_anew: false,
+            subtrees_rebuilt: false,
             key: new.map(|(number, from_size): (u8, u64)| StoredKey {
                 number: number.into(),
                 vkey: key(number).public().to_string(),

@@ -155,10 +155,10 @@ fn vectors() -> Vectors {
 }
 
 fn slot(text: &str) -> Slot {
-    let (word, at) = text
-        .split_once('@')
-        .map_or((text, 0), |(word, at)| (word, at.parse().unwrap()));
-    match word {
+    let (event_name, at) = text.split_once('@').map_or((text, 0), |(event_name, at)| {
+        (event_name, at.parse().unwrap())
+    });
+    match event_name {
         "baseline" => Slot::Baseline,
         "submitted" => Slot::Submitted,
         "started" => Slot::Started,

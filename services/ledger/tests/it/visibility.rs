@@ -11,11 +11,11 @@ use crate::support::{
 };
 
 on_both!(
-    users_see_what_is_theirs_and_nothing_else,
+    users_see_only_their_own_data,
     coordinators_see_their_accounts_on_their_cluster,
 );
 
-async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
+async fn users_see_only_their_own_data(database: Database) {
     let mut events = life("alice", &fixtures::job(1));
     events.extend(life("bob", &fixtures::job(2)));
     events.push(node_event("n1", 1));

@@ -9,7 +9,7 @@ use mesh_testkit::WitnessServer;
 use crate::proof::Ledger;
 use crate::support::{Database, on_both};
 
-on_both!(witnesses_cosign_what_continues_and_nothing_else);
+on_both!(witnesses_cosign_only_consistent_checkpoints);
 
 fn witnesses(all: &[(&WitnessServer, &str)], required: usize) -> Witnesses {
     let witness = |(served, url): &(&WitnessServer, &str)| Witness {
@@ -24,7 +24,7 @@ async fn with(ledger: &Ledger, all: &[(&WitnessServer, &str)], required: usize) 
     ledger.checkpointer().await.with_witnesses(Some(witnesses))
 }
 
-async fn witnesses_cosign_what_continues_and_nothing_else(database: Database) {
+async fn witnesses_cosign_only_consistent_checkpoints(database: Database) {
     mesh_runtime::install_crypto_provider();
     let mut ledger = Ledger::new(&database).await;
     let (one, first) = WitnessServer::start("witness.example/one", 1).await;

@@ -54,7 +54,7 @@ fn every_indexed_condition_gives_a_path() {
 }
 
 #[test]
-fn events_of_jobs_are_found_by_what_else_is_asked() {
+fn events_of_jobs_are_found_with_further_filters() {
     let asked = |types, account: Option<String>| Selection {
         types,
         account,
@@ -80,11 +80,11 @@ fn visibility_gives_a_path_even_if_empty() {
         ["user=alice|account=art"]
     );
     assert_eq!(paths(&Selection::default(), &Visibility::All), ["all"]);
-    let nobody = Visibility::Restricted {
+    let no_access = Visibility::Restricted {
         users: BTreeSet::new(),
         accounts: AccountsByCluster::new(),
     };
-    assert_eq!(paths(&Selection::default(), &nobody), ["all"]);
+    assert_eq!(paths(&Selection::default(), &no_access), ["all"]);
 }
 
 /// Clusters and times are located by block ranges (`block_ranges`).
@@ -108,7 +108,7 @@ fn audit_entries_are_found_by_their_category() {
 }
 
 #[test]
-fn what_is_narrow_is_the_choice_of_the_database() {
+fn selective_filters_are_planned_by_the_database() {
     let asked = Selection {
         run: text("job/7/7"),
         user: text("alice"),
@@ -141,6 +141,6 @@ fn counting_continues_until_a_path_has_ended() {
         (&[10, 0, 500][..], Some(1)),
         (&[][..], None),
     ] {
-        assert_eq!(most_selective(counts, 500), expected, "{counts:?}");
+        assert_eq!(least_index(counts, 500), expected, "{counts:?}");
     }
 }

@@ -99,7 +99,9 @@ fn record(n: i64) -> Record {
 /// Independent implementation of the selection.
 fn is_meant(record: &Record, seq: i64, asked: &Selection, visibility: &Visibility) -> bool {
     let index = &record.index;
-    let is = |value: &Option<String>, wanted: &Option<String>| wanted.is_none() || value == wanted;
+    let is = |value: &Option<String>, filter_value: &Option<String>| {
+        filter_value.is_none() || value == filter_value
+    };
     let seen = match visibility {
         Visibility::All => true,
         Visibility::Restricted { users, accounts } => {
@@ -333,7 +335,7 @@ async fn pages_equal_a_full_scan(location: &Location) {
 
 /// Also if the block ranges were summarized for the previous page.
 #[tokio::test]
-async fn what_is_appended_between_two_pages_is_on_the_next() {
+async fn entries_appended_between_two_pages_are_on_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Sqlite(folder.path().join("ledger.db"));
     let store = Store::open(&location, 1).await.unwrap();

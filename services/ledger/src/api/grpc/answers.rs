@@ -52,11 +52,11 @@ pub(super) fn recorded(recorded: RecordedEvent) -> LedgerEntry {
 }
 
 pub(super) fn stats_row(row: stats::StatsRow, by: &[Group]) -> StatsRow {
-    let words = by.iter().map(|group| group.as_str().to_owned());
+    let names = by.iter().map(|group| group.as_str().to_owned());
     StatsRow {
-        group: words
+        group: names
             .zip(row.key)
-            .filter_map(|(word, value)| Some((word, value?)))
+            .filter_map(|(name, value)| Some((name, value?)))
             .collect(),
         jobs: row.counts.into_iter().collect(),
         wait: row.wait.map(|wait| Wait {

@@ -45,7 +45,7 @@ impl ReplayService for Adapter {
             .await
             .map_err(status)?;
         Ok(Response::new(StartReplayResponse {
-            replay: Some(shown(replay)),
+            replay: Some(to_proto(replay)),
         }))
     }
 
@@ -57,7 +57,7 @@ impl ReplayService for Adapter {
         let id = request.into_inner().id;
         let replay = self.0.get(&caller, &id).await.map_err(status)?;
         Ok(Response::new(GetReplayResponse {
-            replay: Some(shown(replay)),
+            replay: Some(to_proto(replay)),
         }))
     }
 
@@ -70,7 +70,7 @@ impl ReplayService for Adapter {
         let limit = (limit > 0).then_some(limit);
         let found = self.0.list(&caller, present(state), limit).await;
         Ok(Response::new(ListReplaysResponse {
-            replays: found.map_err(status)?.into_iter().map(shown).collect(),
+            replays: found.map_err(status)?.into_iter().map(to_proto).collect(),
         }))
     }
 
@@ -82,12 +82,12 @@ impl ReplayService for Adapter {
         let id = request.into_inner().id;
         let replay = self.0.cancel(&caller, &id).await.map_err(status)?;
         Ok(Response::new(CancelReplayResponse {
-            replay: Some(shown(replay)),
+            replay: Some(to_proto(replay)),
         }))
     }
 }
 
-fn shown(replay: Stored) -> Replay {
+fn to_proto(replay: Stored) -> Replay {
     let time = |micros| DateTime::from_timestamp_micros(micros).map(timestamp);
     Replay {
         state: replay.state.as_str().to_owned(),

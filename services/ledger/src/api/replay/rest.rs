@@ -34,7 +34,7 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
 #[derive(ToSchema)]
 #[schema(as = ReplayRequest)]
 #[allow(dead_code, reason = "it describes domain::replay::ReplayRequest")]
-pub(in crate::api) struct WantedJson {
+pub(in crate::api) struct ReplayRequestJson {
     /// Events to replay; without `to_seq`, up to the current end of the ledger. Default: all events. Audit entries are
     /// never replayed.
     filter: Option<FilterJson>,
@@ -133,7 +133,7 @@ pub(in crate::api) struct ReplaysJson {
 ///
 /// Publishes the selected events again with their original ids on `mesh.replay.<id>.>`. Continues after a crash.
 #[utoipa::path(
-    post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = WantedJson,
+    post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = ReplayRequestJson,
     params(
         ("Idempotency-Key" = Option<String>, Header, description = "Key of the request: 1 to 200 printable ASCII characters without spaces. Repeating the request with the same key returns the existing replay"),
     ),
@@ -150,8 +150,9 @@ pub(in crate::api) async fn start(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let requested: ReplayRequest = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad_request(format!("the body is not a replay request: {error}")))?;
+    let requested: ReplayRequest = serde_json::from_slice(&body).map_err(|error| {
+        Problem::bad_request(format!("the body is not a replay request: {error}"))
+    })?;
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| {
         // A value that is not text is rejected as a key.
         String::from_utf8_lossy(key.as_bytes()).into_owned()
@@ -161,7 +162,7 @@ pub(in crate::api) async fn start(
         .await
         .map_err(problem)?;
     let location = [(LOCATION, format!("/v1/replays/{}", replay.id))];
-    let replay = Json(shown(replay));
+    let replay = Json(to_json(replay));
     Ok(match new {
         true => (StatusCode::CREATED, location, replay).into_response(),
         false => replay.into_response(),
@@ -192,7 +193,7 @@ pub(in crate::api) async fn list(
     params.end("state, limit")?;
     let found = replays.list(&caller, state, limit).await.map_err(problem)?;
     Ok(Json(ReplaysJson {
-        replays: found.into_iter().map(shown).collect(),
+        replays: found.into_iter().map(to_json).collect(),
     }))
 }
 
@@ -210,7 +211,7 @@ pub(in crate::api) async fn one(
     Path(id): Path<String>,
 ) -> Result<Json<ReplayJson>, Problem> {
     let replay = replays.get(&caller, &id).await.map_err(problem)?;
-    Ok(Json(shown(replay)))
+    Ok(Json(to_json(replay)))
 }
 
 /// Cancels a replay.
@@ -230,10 +231,10 @@ pub(in crate::api) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<ReplayJson>, Problem> {
     let replay = replays.cancel(&caller, &id).await.map_err(problem)?;
-    Ok(Json(shown(replay)))
+    Ok(Json(to_json(replay)))
 }
 
-fn shown(replay: Replay) -> ReplayJson {
+fn to_json(replay: Replay) -> ReplayJson {
     ReplayJson {
         state: replay.state.as_str(),
         made_by: replay.request.requester.name.clone(),

@@ -36,7 +36,7 @@ impl Replay {
             by: requester.name.clone(),
             role: requester.role.clone(),
             authentication: requester.authentication.clone(),
-            filter: self.request.shown_filter(),
+            filter: self.request.filter_text(),
             from_seq: self.request.begin().unsigned_abs() + 1,
             to_seq: self.to_seq.unsigned_abs(),
             endpoint: self.request.requested.endpoint.clone().unwrap_or_default(),
@@ -51,7 +51,7 @@ impl Replay {
             role: requester.role.clone(),
             authentication: requester.authentication.clone(),
             request: format!("{} (replay {})", requester.request, self.id),
-            filter: self.request.shown_filter(),
+            filter: self.request.filter_text(),
             phase: phase.to_owned(),
             replay_id: self.id.clone(),
             ..Read::default()
@@ -64,9 +64,15 @@ impl Replay {
                 ReplayState::Failed => self.problem.clone(),
                 ReplayState::Running | ReplayState::Done | ReplayState::Cancelled => String::new(),
             };
-            read.whose = self.shown.users.iter().take(MAX_NAMES).cloned().collect();
-            read.whose_count = self.shown.users.len() as u64;
-            read.rows = self.shown.rows;
+            read.whose = self
+                .disclosed
+                .users
+                .iter()
+                .take(MAX_NAMES)
+                .cloned()
+                .collect();
+            read.whose_count = self.disclosed.users.len() as u64;
+            read.rows = self.disclosed.rows;
             read.begun = id(KIND_READ, "begin");
         }
         let mut entries = vec![entry(KIND, Act::Replay(act))];

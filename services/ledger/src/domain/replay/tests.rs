@@ -37,7 +37,7 @@ fn the_range_ends_with_the_ledger_and_times_are_absolute() {
         (0, 100, 1000)
     );
     assert_eq!(
-        request.shown_filter(),
+        request.filter_text(),
         r#"{"type":["job.*"],"since":"2025-11-21T19:20:00Z","to_seq":100}"#
     );
     let request = check(r#"{"filter": {"from_seq": 5, "to_seq": 1000}}"#, &alice()).unwrap();
@@ -51,7 +51,7 @@ fn the_range_ends_with_the_ledger_and_times_are_absolute() {
 }
 
 #[test]
-fn what_is_wrong_or_not_allowed_is_named() {
+fn invalid_and_forbidden_values_are_reported() {
     let admin = Caller::peer("root", 0, Role::Admin);
     for (request, field) in [
         (r#"{"rate": 0}"#, "rate"),

@@ -15,7 +15,7 @@ use crate::support::{
     serve, user,
 };
 
-on_both!(everybody_sees_the_same_by_grpc_and_by_streams);
+on_both!(each_caller_sees_the_same_by_grpc_and_by_streams);
 
 /// Returns the sequences of the first entries in a stream of server-sent events.
 async fn streamed(url: &str, count: usize) -> Vec<u64> {
@@ -35,7 +35,7 @@ async fn streamed(url: &str, count: usize) -> Vec<u64> {
     seqs
 }
 
-async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
+async fn each_caller_sees_the_same_by_grpc_and_by_streams(database: Database) {
     mesh_runtime::install_crypto_provider();
     let store = database.store().await;
     let owned = |name: &str, account: &str, job: u32| {
@@ -73,14 +73,14 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
         ),
         (admin(), &[1, 2, 3, 5, 6], vec!["alice", "bob"]),
     ] {
-        let who = format!("{} {}", caller.name, caller.role_name());
+        let label = format!("{} {}", caller.name, caller.role_name());
         let sees_all = caller.sees_everything();
         let url = serve(&store, caller, 1000, 100).await;
         let mut grpc = client(url.clone()).await;
         let listed = grpc.list_events(ListEventsRequest::default()).await;
         let entries = listed.unwrap().into_inner().entries;
         let listed: Vec<u64> = entries.iter().map(|entry| entry.seq).collect();
-        assert_eq!(listed, seqs, "{who}");
+        assert_eq!(listed, seqs, "{label}");
 
         let request = TailEventsRequest {
             after_seq: Some(0),
@@ -93,11 +93,11 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
             let entry = entry.expect("an entry in time").unwrap().unwrap().entry;
             tailed.push(entry.unwrap().seq);
         }
-        assert_eq!(tailed, seqs, "{who}");
+        assert_eq!(tailed, seqs, "{label}");
         let exported = export(&mut grpc, ExportEventsRequest::default()).await;
         let exported: Vec<u64> = exported.unwrap().iter().map(|entry| entry.seq).collect();
-        assert_eq!(exported, seqs, "{who}");
-        assert_eq!(streamed(&url, seqs.len()).await, seqs, "{who}");
+        assert_eq!(exported, seqs, "{label}");
+        assert_eq!(streamed(&url, seqs.len()).await, seqs, "{label}");
 
         let request = GetStatsRequest {
             filter: None,
@@ -105,7 +105,7 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
         };
         let sums = grpc.get_stats(request).await.unwrap().into_inner().rows;
         let summed: Vec<&str> = sums.iter().map(|row| row.group["user"].as_str()).collect();
-        assert_eq!(summed, users, "{who}");
+        assert_eq!(summed, users, "{label}");
 
         for (job, seq) in [("1", 1), ("2", 2)] {
             let request = GetJobRequest {
@@ -115,8 +115,8 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
             };
             let found = grpc.get_job(request).await.map_err(|error| error.code());
             match seqs.contains(&seq) {
-                true => assert_eq!(found.unwrap().into_inner().runs.len(), 1, "{who}"),
-                false => assert_eq!(found.unwrap_err(), Code::NotFound, "{who} {job}"),
+                true => assert_eq!(found.unwrap().into_inner().runs.len(), 1, "{label}"),
+                false => assert_eq!(found.unwrap_err(), Code::NotFound, "{label} {job}"),
             }
         }
         let request = GetNodeRequest {
@@ -124,19 +124,19 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
             node: "n1".into(),
             at: None,
         };
-        assert_eq!(grpc.get_node(request).await.is_ok(), sees_all, "{who}");
+        assert_eq!(grpc.get_node(request).await.is_ok(), sees_all, "{label}");
         let audit = ListEventsRequest {
             types: vec!["audit.*".into()],
             ..ListEventsRequest::default()
         };
         let audit = grpc.list_events(audit).await.unwrap().into_inner().entries;
-        assert_eq!(audit.len(), usize::from(sees_all), "{who}");
+        assert_eq!(audit.len(), usize::from(sees_all), "{label}");
         let of_audit = EventFilter {
             types: vec!["audit.*".into()],
             ..EventFilter::default()
         };
         let audit = export(&mut grpc, of(of_audit, &["seq"])).await.unwrap();
-        assert_eq!(audit.len(), usize::from(sees_all), "{who}");
+        assert_eq!(audit.len(), usize::from(sees_all), "{label}");
         let of_bob = EventFilter {
             user: "bob".into(),
             ..EventFilter::default()
@@ -144,9 +144,9 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
         let of_bob = export(&mut grpc, of(of_bob, &[])).await;
         let listed = reqwest::get(format!("{url}/v1/events/export?user=bob")).await;
         match listed.unwrap().status().as_u16() {
-            200 => assert!(of_bob.is_ok(), "{who}"),
-            403 => assert_eq!(of_bob.unwrap_err(), Code::PermissionDenied, "{who}"),
-            other => panic!("{who}: {other}"),
+            200 => assert!(of_bob.is_ok(), "{label}"),
+            403 => assert_eq!(of_bob.unwrap_err(), Code::PermissionDenied, "{label}"),
+            other => panic!("{label}: {other}"),
         }
     }
 }

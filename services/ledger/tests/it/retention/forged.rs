@@ -13,7 +13,7 @@ use crate::support::{Database, Process, audit_fact, on_both};
 on_both!(
     unsigned_archives_are_neither_published_nor_continued,
     a_range_of_an_earlier_version_counts_if_the_audit_has_it,
-    a_key_is_replaced_once_the_audit_has_what_it_signed,
+    a_key_is_replaced_once_the_audit_has_its_archives,
 );
 
 impl Ledger {
@@ -125,7 +125,7 @@ async fn a_range_of_an_earlier_version_counts_if_the_audit_has_it(database: Data
     assert_eq!(ledger.verify(false).await.unwrap().archived, 31);
 }
 
-async fn a_key_is_replaced_once_the_audit_has_what_it_signed(database: Database) {
+async fn a_key_is_replaced_once_the_audit_has_its_archives(database: Database) {
     let mut ledger = Ledger::new(database).await;
     assert!(matches!(
         ledger.checkpointer.rotate("root").await,

@@ -12,12 +12,12 @@ use super::Ledger;
 use crate::support::{Database, Process, of_user, on_both, record};
 
 on_both!(
-    interrupted_anywhere_it_goes_on,
+    interrupted_anywhere_it_resumes,
     killed_again_and_again_it_loses_nothing_and_does_nothing_twice,
 );
 
 /// The states after a kill between two steps.
-async fn interrupted_anywhere_it_goes_on(database: Database) {
+async fn interrupted_anywhere_it_resumes(database: Database) {
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 300).await;
     let partial = ledger.archives().join("next.partial");

@@ -201,13 +201,13 @@ impl Process {
         self.json("/v1/ledger/head").await?["seq"].as_u64()
     }
 
-    pub async fn until(&self, what: &str, mut condition: impl AsyncFnMut(&Self) -> bool) {
+    pub async fn until(&self, description: &str, mut condition: impl AsyncFnMut(&Self) -> bool) {
         let result = tokio::time::timeout(
             DEADLINE,
-            wait_until(what, DEADLINE * 2, async || condition(self).await),
+            wait_until(description, DEADLINE * 2, async || condition(self).await),
         )
         .await;
-        assert!(result.is_ok(), "not in time: {what}\n{}", self.log());
+        assert!(result.is_ok(), "not in time: {description}\n{}", self.log());
     }
 }
 

@@ -53,12 +53,12 @@ async fn every_class_of_tampering_is_found(database: Database) {
             let mut found = BTreeMap::new();
             let mut victim = Victim::with_everything(database).await;
             loop {
-                let turn = next.fetch_add(1, Ordering::Relaxed);
-                if turn >= cases {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= cases {
                     victim.verify().await.unwrap();
                     return found;
                 }
-                let class = classes[turn % classes.len()];
+                let class = classes[index % classes.len()];
                 attack(&mut victim, class).await;
                 *found.entry(class.name).or_insert(0) += 1;
             }

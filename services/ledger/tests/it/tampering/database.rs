@@ -9,12 +9,12 @@ use super::Victim;
 use crate::support::{Database, Outsider, on_both};
 
 on_both!(
-    what_was_added_to_the_tables_is_found,
-    an_index_that_lies_is_found,
-    what_was_compared_is_said,
+    additions_to_the_tables_are_found,
+    an_altered_index_is_found,
+    comparisons_are_reported,
 );
 
-async fn what_was_added_to_the_tables_is_found(database: Database) {
+async fn additions_to_the_tables_are_found(database: Database) {
     let mut victim = Victim::new(database).await;
     let both = [
         (
@@ -97,7 +97,7 @@ async fn what_was_added_to_the_tables_is_found(database: Database) {
 }
 
 /// The event is in its table, but not in the index by user.
-async fn an_index_that_lies_is_found(database: Database) {
+async fn an_altered_index_is_found(database: Database) {
     let mut victim = Victim::new(database).await;
     let outsider = &mut victim.outsider;
     if let Outsider::Sqlite(_) = outsider {
@@ -142,7 +142,7 @@ async fn an_index_that_lies_is_found(database: Database) {
     assert!(matches!(found, VerifyError::Damaged(_)), "{found}");
 }
 
-async fn what_was_compared_is_said(database: Database) {
+async fn comparisons_are_reported(database: Database) {
     let sqlite = database.is_sqlite();
     let mut victim = Victim::new(database).await;
     victim.guard().await;

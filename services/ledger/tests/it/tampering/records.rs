@@ -10,10 +10,10 @@ use crate::support::{Database, on_both};
 on_both!(
     a_checkpoint_that_was_deleted_is_missed,
     an_altered_key_is_found,
-    an_archive_that_nobody_signed_is_found,
+    an_unsigned_archive_is_found,
     an_altered_subtree_is_found,
-    altered_subtrees_are_made_anew,
-    a_key_that_nobody_handed_over_to_is_found,
+    altered_subtrees_are_rebuilt,
+    a_key_without_a_hand_over_is_found,
     two_rows_for_one_sequence_are_found,
 );
 
@@ -76,7 +76,7 @@ async fn an_altered_key_is_found(database: Database) {
         .await;
 }
 
-async fn an_archive_that_nobody_signed_is_found(database: Database) {
+async fn an_unsigned_archive_is_found(database: Database) {
     let mut victim = Victim::new(database).await;
     let archive = |last: i64, key: &str| {
         format!(
@@ -119,7 +119,7 @@ async fn an_altered_subtree_is_found(database: Database) {
 }
 
 /// The tree does not depend on them, so rebuilding them loses nothing.
-async fn altered_subtrees_are_made_anew(database: Database) {
+async fn altered_subtrees_are_rebuilt(database: Database) {
     let mut victim = Victim::of(database, 600).await;
     for change in [
         "UPDATE subtrees SET hash = zeroblob(32) WHERE idx = 0",
@@ -147,7 +147,7 @@ async fn altered_subtrees_are_made_anew(database: Database) {
     );
 }
 
-async fn a_key_that_nobody_handed_over_to_is_found(database: Database) {
+async fn a_key_without_a_hand_over_is_found(database: Database) {
     let mut victim = Victim::new(database).await;
     let foreign = super::key(9).public();
     // As if the key had been replaced before the first entry: no checkpoint contradicts that.

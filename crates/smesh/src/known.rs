@@ -84,7 +84,7 @@ impl KnownLedgers {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn keep(&self, address: &str, seen: &KnownLedger, instead: bool) -> Result<(), Error> {
+    pub fn store(&self, address: &str, seen: &KnownLedger, instead: bool) -> Result<(), Error> {
         let failed = |source| Error::io("write", &self.0, source);
         if let Some(folder) = self.0.parent() {
             let mut builder = fs::DirBuilder::new();
@@ -163,7 +163,7 @@ pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, 
         (Some(known), Some(latest)) => compare(client, known, latest).await?,
     };
     if let Seen::Known(known) = &seen {
-        file.keep(&address, known, false)?;
+        file.store(&address, known, false)?;
     }
     Ok(seen)
 }
@@ -308,7 +308,12 @@ async fn continues(
         )));
     }
     if now.size == before.size {
-        let other = || format!("its root of {} entries differs from the earlier one", now.size);
+        let other = || {
+            format!(
+                "its root of {} entries differs from the earlier one",
+                now.size
+            )
+        };
         return Ok((now.root == before.root).then_some(()).ok_or_else(other));
     }
     let query = vec![

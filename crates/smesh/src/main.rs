@@ -24,18 +24,18 @@ fn main() -> ExitCode {
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return say(&Error::io("start", "the runtime", error)),
+        Err(error) => return print_error(&Error::io("start", "the runtime", error)),
     };
     let ended = runtime.block_on(commands::run(cli));
     // Without a timeout, a thread blocked on a disk would delay the end forever.
     runtime.shutdown_timeout(mesh_runtime::LAST_THREADS);
     match ended {
         Ok(code) => code,
-        Err(error) => say(&error),
+        Err(error) => print_error(&error),
     }
 }
 
-fn say(error: &Error) -> ExitCode {
+fn print_error(error: &Error) -> ExitCode {
     if !error.is_broken_pipe() {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         anstream::eprintln!("{red}error:{red:#} {}", mesh_runtime::error_chain(error));

@@ -88,11 +88,11 @@ struct HiddenInput(Termios);
 
 impl HiddenInput {
     fn begin() -> std::io::Result<Self> {
-        let shown = tcgetattr(std::io::stdin())?;
-        let mut hidden = shown.clone();
+        let original = tcgetattr(std::io::stdin())?;
+        let mut hidden = original.clone();
         hidden.local_modes.remove(LocalModes::ECHO);
         tcsetattr(std::io::stdin(), OptionalActions::Flush, &hidden)?;
-        Ok(Self(shown))
+        Ok(Self(original))
     }
 }
 

@@ -49,7 +49,7 @@ fn trusted(path: &Path) -> Result<(), Error> {
     for path in file.ancestors().take(2) {
         let meta = path
             .metadata()
-            .map_err(|source| Error::io("look at", path, source))?;
+            .map_err(|source| Error::io("inspect", path, source))?;
         let uid = rustix::process::geteuid().as_raw();
         let problem = if ![0, uid].contains(&meta.uid()) {
             format!("belongs to uid {}", meta.uid())

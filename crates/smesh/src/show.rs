@@ -73,13 +73,13 @@ fn event_line(event: &Event) -> String {
         Some(job) => job.display_id.clone(),
         None => event.entity_key().trim_start_matches("node/").to_owned(),
     };
-    let word = styled(
+    let event_name = styled(
         &format!("{:<19}", event.r#type),
         kind.map_or(Style::new(), style),
     );
     let late = if event.late { "  (late)" } else { "" };
     format!(
-        "{}  {word}  {subject:<10}  {user:<8}  {}{late}",
+        "{}  {event_name}  {subject:<10}  {user:<8}  {}{late}",
         clock(at),
         clean(&detail(event))
     )
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_says_what_people_ask_next() {
+    fn an_end_contains_reason_and_exit_code() {
         let mut job = fixtures::ended(fixtures::job(7), "FAILED", 75);
         job.exit_code = Some(mesh_events::proto::mesh::job::v1::ExitCode { code: 3, signal: 0 });
         job.reason = "NonZeroExitCode".into();
@@ -370,10 +370,10 @@ mod tests {
         let mut job = fixtures::job(7);
         job.name = "\u{1b}[2Jevil\n".into();
         let event = fixtures::job_event(EventType::JobStarted, job);
-        let shown = anstream::adapter::strip_str(&event_line(&event)).to_string();
+        let text_line = anstream::adapter::strip_str(&event_line(&event)).to_string();
         assert!(
-            shown.contains("evil") && !shown.contains(['\u{1b}', '\n']),
-            "{shown:?}"
+            text_line.contains("evil") && !text_line.contains(['\u{1b}', '\n']),
+            "{text_line:?}"
         );
     }
 }

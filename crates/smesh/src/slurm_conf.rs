@@ -191,10 +191,10 @@ impl SlurmConf {
         let text =
             std::fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?;
         for line in logical_lines(&text) {
-            let mut words = line.split_whitespace();
-            let Some(first) = words.next() else { continue };
+            let mut tokens = line.split_whitespace();
+            let Some(first) = tokens.next() else { continue };
             if first.eq_ignore_ascii_case("include") {
-                if let (Some(file), Some(depth)) = (words.next(), depth.checked_sub(1)) {
+                if let (Some(file), Some(depth)) = (tokens.next(), depth.checked_sub(1)) {
                     self.take(
                         &path.parent().unwrap_or(Path::new("/")).join(file),
                         defaults,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn several_programs_are_all_kept() {
+    fn several_programs_are_all_preserved() {
         let conf = read(&[("slurm.conf", "Prolog=/a\nEpilog=/e\nProlog=/b\n")]);
         assert_eq!(
             (conf.get("Prolog"), conf.get("Epilog")),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_list_what_they_have() {
+    fn nodes_list_their_resources() {
         let conf = read(&[(
             "slurm.conf",
             "NodeName=DEFAULT Sockets=2 CoresPerSocket=4 RealMemory=8000\nNodeName=n[1-2]\nNodeName=g1 CPUs=64 RealMemory=512000 Gres=gpu:a100:4(S:0-1),nvme:1,gpu:2\n",
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_prints_reads_like_a_file() {
+    fn output_of_the_controller_reads_like_a_file() {
         let printed = BTreeMap::from([
             ("SlurmUser".into(), "slurm(64030)".into()),
             ("PrologSlurmctld".into(), "(null)".into()),

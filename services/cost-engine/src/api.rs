@@ -79,11 +79,11 @@ async fn live(
         .await
         .map_err(|error| Problem::internal(&error))?;
     let answer = response::live(api.book().as_deref(), runs, Utc::now());
-    let mut shown = AuditedRead::to(&caller);
+    let mut audited_read = AuditedRead::to(&caller);
     for job in &answer.jobs {
-        shown.row(&job.user);
+        audited_read.row(&job.user);
     }
-    Ok((shown.extension(), Json(answer)))
+    Ok((audited_read.extension(), Json(answer)))
 }
 
 async fn spent(
@@ -124,15 +124,15 @@ async fn spent(
         People::default()
     };
     let answer = response::spent(by, sums, api.book().as_deref(), runs, &people, now);
-    let mut shown = AuditedRead::to(&caller);
+    let mut audited_read = AuditedRead::to(&caller);
     for row in &answer.rows {
         match (by, &filter.user) {
-            (CostGroup::User, _) => shown.row(&row.key),
-            (_, Some(user)) => shown.row(user),
-            (_, None) => shown.row_about_people(),
+            (CostGroup::User, _) => audited_read.row(&row.key),
+            (_, Some(user)) => audited_read.row(user),
+            (_, None) => audited_read.row_about_people(),
         }
     }
-    Ok((shown.extension(), Json(answer)))
+    Ok((audited_read.extension(), Json(answer)))
 }
 
 /// What the caller's own jobs cost since the start of the month (UTC), or since another time.

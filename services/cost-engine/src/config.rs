@@ -126,18 +126,18 @@ mod tests {
     }
 
     #[test]
-    fn the_database_is_below_the_data_directory_unless_it_says_otherwise() {
-        let shown = |url: &str| {
+    fn the_database_is_below_the_data_directory_by_default() {
+        let printed = |url: &str| {
             let db = Database { url: url.into() };
             db.location(Path::new("/data"))
                 .map(|location| location.to_string())
         };
-        assert_eq!(shown(""), Ok("/data/cost-engine.db".into()));
-        assert_eq!(shown("sqlite:c.db"), Ok("/data/c.db".into()));
+        assert_eq!(printed(""), Ok("/data/cost-engine.db".into()));
+        assert_eq!(printed("sqlite:c.db"), Ok("/data/c.db".into()));
         assert_eq!(
-            shown("postgres://mesh@db.example.org/costs"),
+            printed("postgres://mesh@db.example.org/costs"),
             Ok("postgres://db.example.org:5432/costs".into())
         );
-        assert!(shown("sqlite::memory:").is_err());
+        assert!(printed("sqlite::memory:").is_err());
     }
 }

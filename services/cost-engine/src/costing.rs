@@ -278,7 +278,7 @@ fn as_it_ended(snapshot: &Job, record: &Job) -> Job {
 
 fn described(book: &PriceBook) -> CostEvent {
     CostEvent {
-        mode: book.mode_word().to_owned(),
+        mode: book.mode_name().to_owned(),
         price_book: book.label(),
         ..CostEvent::default()
     }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_no_price() {
+    fn unknown_resources_have_no_price() {
         let book = PriceBook::parse(BILLING, "book").unwrap();
         let unknown = Job {
             alloc_tres: "cpu=4".into(),

@@ -100,7 +100,7 @@ impl JobEvents {
                 Err(error) => BatchOutcome::Refused(mesh_runtime::error_chain(&error)),
             };
             made |= applied == BatchOutcome::Cost;
-            metrics::job_event(applied.word());
+            metrics::job_event(applied.as_str());
             let outcome = match applied {
                 BatchOutcome::Refused(reason) => Disposition::DeadLetter { reason },
                 BatchOutcome::Cost
@@ -134,7 +134,7 @@ enum BatchOutcome {
 }
 
 impl BatchOutcome {
-    const fn word(&self) -> &'static str {
+    const fn as_str(&self) -> &'static str {
         match self {
             Self::Cost | Self::Stored => "used",
             Self::Nothing => "ignored",

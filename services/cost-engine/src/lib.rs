@@ -141,7 +141,7 @@ impl Service for CostEngineService {
 ///
 /// # Errors
 /// If the marker next to the file cannot be written.
-pub fn compute_again(file: &Path) -> std::io::Result<()> {
+pub fn recompute(file: &Path) -> std::io::Result<()> {
     std::fs::write(marker(file), "")
 }
 

@@ -193,7 +193,7 @@ impl PriceBook {
     }
 
     /// Name of the charge mode, as in cost events.
-    pub const fn mode_word(&self) -> &'static str {
+    pub const fn mode_name(&self) -> &'static str {
         match &self.charge {
             Charge::Nodes(mode) => mode.as_str(),
             Charge::Billing(_) => "billing",

@@ -56,19 +56,19 @@ impl PriceBookWatcher {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(interval) => {}
             };
-            self.look(store).await;
+            self.check(store).await;
         }
     }
 
     /// Reloads the file if it has changed.
-    async fn look(&mut self, store: &Store) -> ReloadOutcome {
+    async fn check(&mut self, store: &Store) -> ReloadOutcome {
         // The stamp before reading, so that a change in between is noticed next time.
         let now = stamp(&self.path);
         if now == self.seen {
             return ReloadOutcome::Unchanged;
         }
         let before = std::mem::replace(&mut self.seen, now);
-        match self.read_again(store).await {
+        match self.reread(store).await {
             Ok(book) => {
                 tracing::info!(price_book = book.label(), "price book reloaded");
                 metrics::reloaded(true);
@@ -92,7 +92,7 @@ impl PriceBookWatcher {
         }
     }
 
-    async fn read_again(&self, store: &Store) -> Result<PriceBook, Error> {
+    async fn reread(&self, store: &Store) -> Result<PriceBook, Error> {
         let book = PriceBook::load(&self.path)?;
         admitted(store, &book, &self.path).await?;
         Ok(book)
@@ -132,33 +132,33 @@ mod tests {
         std::fs::write(&path, good).unwrap();
         let mut follower = PriceBookWatcher::new(path.clone()).unwrap();
         follower.admit(&store).await.unwrap();
-        assert_eq!(follower.look(&store).await, ReloadOutcome::Unchanged);
+        assert_eq!(follower.check(&store).await, ReloadOutcome::Unchanged);
         let label = |follower: &PriceBookWatcher| follower.book.borrow().label();
 
         std::fs::write(&path, "name = ").unwrap();
         assert_eq!(
-            (follower.look(&store).await, label(&follower)),
+            (follower.check(&store).await, label(&follower)),
             (ReloadOutcome::Refused, "example 2026-07".to_owned())
         );
-        assert_eq!(follower.look(&store).await, ReloadOutcome::Unchanged);
+        assert_eq!(follower.check(&store).await, ReloadOutcome::Unchanged);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(
-            (follower.look(&store).await, label(&follower)),
+            (follower.check(&store).await, label(&follower)),
             (ReloadOutcome::Refused, "example 2026-07".to_owned())
         );
         std::fs::write(&path, good.replace("2026-07\"", "2026-08-b\"")).unwrap();
         assert_eq!(
-            (follower.look(&store).await, label(&follower)),
+            (follower.check(&store).await, label(&follower)),
             (ReloadOutcome::Used, "example 2026-08-b".to_owned())
         );
 
         // Comments may change under the same version, prices may not.
         let newer = good.replace("2026-07\"", "2026-08-b\"");
         std::fs::write(&path, format!("# checked\n{newer}")).unwrap();
-        assert_eq!(follower.look(&store).await, ReloadOutcome::Used);
+        assert_eq!(follower.check(&store).await, ReloadOutcome::Used);
         std::fs::write(&path, newer.replace("\"0.34\"", "\"1.00\"")).unwrap();
-        assert_eq!(follower.look(&store).await, ReloadOutcome::Refused);
-        let error = follower.read_again(&store).await.unwrap_err();
+        assert_eq!(follower.check(&store).await, ReloadOutcome::Refused);
+        let error = follower.reread(&store).await.unwrap_err();
         let text = mesh_runtime::error_chain(&error);
         assert!(
             text.contains("prices.toml") && text.contains("2026-08-b") && text.contains("version"),

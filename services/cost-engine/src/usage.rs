@@ -159,7 +159,7 @@ pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
     let mut known = suspension::intervals(&history.marks, end);
     // While the run is active, the sum lacks the current suspension, and some sources have no sum.
     if newest.end_time.is_some() && newest.suspended_seconds > 0 {
-        known = suspension::at_most(known, newest.suspended_seconds);
+        known = suspension::limited_to(known, newest.suspended_seconds);
     }
     let suspensions =
         suspension::complete(known, start.unwrap_or(end), end, newest.suspended_seconds);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_record_fills_in_what_was_missed() {
+    fn the_end_record_supplies_missed_fields() {
         let ended = Job {
             suspended_seconds: 30,
             ..job()
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_that_slurm_set_anew_counts() {
+    fn a_start_time_that_slurm_changed_is_used() {
         let booted = Job {
             start_time: Some(Timestamp {
                 seconds: 130,

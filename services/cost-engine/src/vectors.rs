@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_expected_figure_is_looked_at() {
+    fn every_expected_figure_is_compared() {
         let file: Value = serde_json::from_str(VECTORS).unwrap();
         for vector in file["vectors"].as_array().unwrap() {
             let id = vector["id"].as_str().unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_an_expected_run_is_looked_at() {
+    fn every_field_of_an_expected_run_is_compared() {
         for (field, wrong) in [
             ("exact_micro", "680000/3"),
             ("class", "open"),
@@ -213,17 +213,17 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(text: &str, words: &[&str]) {
+    fn refused(text: &str, parts: &[&str]) {
         let error = check_vectors(text).unwrap_err();
         let mut message = error.to_string();
         if let Some(source) = std::error::Error::source(&error) {
             message = format!("{message}: {source}");
         }
-        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
 
     #[test]
-    fn what_is_unknown_or_missing_is_named() {
+    fn unknown_and_missing_fields_are_reported() {
         refused("[]", &["read cost vectors"]);
         refused(
             "{\"schema\":\"cost-vectors/2\",\"vectors\":[]}",

@@ -78,13 +78,13 @@ pub(super) async fn resume(global: &Global, args: &LedgerResume) -> Result<(), E
             Some(note.map_err(|source| Error::io("read checkpoint", file, source))?)
         }
     };
-    let wanted = serde_json::json!({
+    let request = serde_json::json!({
         "checkpoint": checkpoint, "new_origin": args.new_origin, "reason": args.because,
     });
     let client = settings::client(global)?;
     let path = "/v1/ledger/resume";
     let answer = client
-        .send_json(Method::POST, path, Some(&wanted), &[])
+        .send_json(Method::POST, path, Some(&request), &[])
         .await?;
     if global.json {
         return show::line(answer);
@@ -96,7 +96,9 @@ pub(super) async fn resume(global: &Global, args: &LedgerResume) -> Result<(), E
         (Some(_), _) => format!("the ledger continues as {origin}, after its first {from} entries"),
         (None, 0) => format!("nothing is missing: {origin} has all {to} entries of the checkpoint"),
         (None, back) => {
-            format!("{back} entries restored; {origin} has {to} entries, as the checkpoint requires")
+            format!(
+                "{back} entries restored; {origin} has {to} entries, as the checkpoint requires"
+            )
         }
     })
 }

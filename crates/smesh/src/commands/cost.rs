@@ -91,8 +91,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
         ]);
     }
     if rows.len() == 1 {
-        return "no costs yet; they require a price book, see [cost-engine] price_book"
-            .into();
+        return "no costs yet; they require a price book, see [cost-engine] price_book".into();
     }
     show::table(&rows)
 }

@@ -29,7 +29,7 @@ pub enum Grade {
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// Subject of the check.
-    pub what: &'static str,
+    pub subject: &'static str,
     /// Result of the check.
     pub grade: Grade,
     /// Observation, as text.
@@ -40,13 +40,13 @@ pub struct Finding {
 
 impl Finding {
     fn new(
-        what: &'static str,
+        subject: &'static str,
         grade: Grade,
         found: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
         Self {
-            what,
+            subject,
             grade,
             found: found.into(),
             fix: fix.into(),
@@ -60,7 +60,7 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
         if global.json {
             let grade = format!("{:?}", finding.grade).to_lowercase();
             show::line(
-                serde_json::json!({ "check": finding.what, "grade": grade, "found": finding.found, "fix": finding.fix }),
+                serde_json::json!({ "check": finding.subject, "grade": grade, "found": finding.found, "fix": finding.fix }),
             )?;
         } else {
             let (mark, colour) = match finding.grade {
@@ -72,7 +72,7 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
             let mark = show::styled(mark, Style::new().bold().fg_color(Some(colour.into())));
             show::line(format!(
                 "{mark}  {:<16} {}",
-                finding.what,
+                finding.subject,
                 show::clean(&finding.found)
             ))?;
             if !finding.fix.is_empty() {

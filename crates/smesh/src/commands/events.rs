@@ -17,9 +17,7 @@ pub(super) async fn run(global: &Global, args: cli::Events) -> Result<ExitCode, 
     let client = settings::client(global)?;
     let query = query(global, &args.filter);
     if args.follow && args.filter.until.is_some() {
-        return Err(Error::Usage(
-            "--follow never ends: omit --until".into(),
-        ));
+        return Err(Error::Usage("--follow never ends: omit --until".into()));
     }
     // Read before the list, so that no event falls in between. Events in both are shown once.
     let head = if args.follow { head(&client).await? } else { 0 };
@@ -79,8 +77,8 @@ pub(super) async fn head(client: &Client) -> Result<u64, Error> {
 async fn newest(client: &Client, query: &Query, limit: u32) -> Result<Vec<Value>, Error> {
     let mut entries: Vec<Value> = Vec::new();
     let mut cursor: Option<String> = None;
-    let wanted = limit as usize;
-    while entries.len() < wanted {
+    let limit_rows = limit as usize;
+    while entries.len() < limit_rows {
         let mut page = query.clone();
         page.push(("order", "desc".into()));
         page.push(("limit", PAGE_SIZE.min(limit).to_string()));
@@ -95,7 +93,7 @@ async fn newest(client: &Client, query: &Query, limit: u32) -> Result<Vec<Value>
             break;
         }
     }
-    entries.truncate(wanted);
+    entries.truncate(limit_rows);
     entries.reverse();
     Ok(entries)
 }

@@ -248,9 +248,7 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
     for note in &plan.notes {
         show::line(format!("note: {note}"))?;
     }
-    show::line(
-        "`smesh hooks print` shows further hooks, `smesh hooks test` checks them",
-    )
+    show::line("`smesh hooks print` shows further hooks, `smesh hooks test` checks them")
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), Error> {

@@ -34,8 +34,8 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
                 if global.json {
                     show::line(alert)?;
                 } else {
-                    show::line(format!("seen before:\n{}", show::clean(&known.checkpoint)))?;
-                    show::line(format!("shown now:\n{}", show::clean(&latest)))?;
+                    show::line(format!("earlier:\n{}", show::clean(&known.checkpoint)))?;
+                    show::line(format!("current:\n{}", show::clean(&latest)))?;
                     if let Err(error) = reported {
                         let error = mesh_runtime::error_chain(&error);
                         show::line(format!("not reported to the ledger: {error}"))?;
@@ -45,7 +45,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
             }
             Ok(Seen::Known(known)) => {
                 write_metrics(args.metrics.as_deref(), Some(&known), false)?;
-                said(global, &known.checkpoint)?;
+                print_contradiction(global, &known.checkpoint)?;
             }
             Ok(Seen::Nothing) if args.once => show::line("there is no checkpoint yet")?,
             Err(error) if args.once => return Err(error),
@@ -60,7 +60,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
     }
 }
 
-fn said(global: &Global, note: &str) -> Result<(), Error> {
+fn print_contradiction(global: &Global, note: &str) -> Result<(), Error> {
     let Ok(Checkpoint { origin, size, root }) = Checkpoint::unverified(note) else {
         return Ok(());
     };
@@ -144,7 +144,7 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
     if let Some(known) = file.get(&address)? {
         show::line(format!("no more:\n{}", show::clean(&known.checkpoint)))?;
     }
-    file.keep(&address, &latest, true)?;
+    file.store(&address, &latest, true)?;
     show::line(format!("from now on:\n{}", show::clean(&latest.checkpoint)))
 }
 

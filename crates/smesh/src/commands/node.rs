@@ -41,10 +41,7 @@ pub(super) async fn run(global: &Global, args: &cli::Node) -> Result<ExitCode, E
         show::line(format!("  {}", show::entry(entry)))?;
     }
     if history["truncated"] == true {
-        show::line(format!(
-            "… more events: smesh events --node {}",
-            args.node
-        ))?;
+        show::line(format!("… more events: smesh events --node {}", args.node))?;
     }
     Ok(ExitCode::SUCCESS)
 }

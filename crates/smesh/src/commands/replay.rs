@@ -123,7 +123,7 @@ fn print(global: &Global, replay: &Value) -> Result<(), Error> {
         return show::line(replay);
     }
     let text = |name: &str| show::clean(replay[name].as_str().unwrap_or_default());
-    let whom = match replay["endpoint"].as_str() {
+    let receiver = match replay["endpoint"].as_str() {
         Some(endpoint) => format!("webhook endpoint {}", show::clean(endpoint)),
         None => format!("NATS, {}", text("subject")),
     };
@@ -132,7 +132,7 @@ fn print(global: &Global, replay: &Value) -> Result<(), Error> {
         ("state", text("state")),
         ("requested by", text("made_by")),
         ("events", replay["filter"].to_string()),
-        ("to", whom),
+        ("to", receiver),
         (
             "told",
             format!(

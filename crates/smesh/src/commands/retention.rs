@@ -90,10 +90,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
             archive.first_seq, archive.last_seq
         ))?;
     }
-    show::line(format!(
-        "{} payloads removed from {location}",
-        done.dropped
-    ))
+    show::line(format!("{} payloads removed from {location}", done.dropped))
 }
 
 pub(super) async fn list(global: &Global) -> Result<(), Error> {
@@ -159,9 +156,7 @@ fn before(bound: TimeBound) -> Result<DateTime<Utc>, Error> {
     let time = bound.resolve(&now);
     if time >= now {
         let text = String::from(bound);
-        return Err(Error::Usage(format!(
-            "--before {text}: not in the past"
-        )));
+        return Err(Error::Usage(format!("--before {text}: not in the past")));
     }
     Ok(time)
 }

@@ -52,11 +52,11 @@ fn table(stats: &Value, by: Option<&str>) -> String {
     let heading = groups
         .iter()
         .chain(&columns)
-        .map(|word| word.to_uppercase());
+        .map(|name| name.to_uppercase());
     let mut rows = vec![heading.collect::<Vec<_>>()];
     for row in stats["rows"].as_array().into_iter().flatten() {
         let group = |name: &&str| show::clean(row["group"][name].as_str().unwrap_or("(none)"));
-        let count = |word: &str| row["jobs"][word].as_u64().unwrap_or_default();
+        let count = |name: &str| row["jobs"][name].as_u64().unwrap_or_default();
         let wait = |key: &str| {
             let seconds = row["wait"][key]
                 .as_u64()
@@ -69,7 +69,7 @@ fn table(stats: &Value, by: Option<&str>) -> String {
                 Some(show::micros(micros.as_str()?.parse().ok()?, currency))
             })
             .collect();
-        let failures: u64 = FAILURES.iter().map(|word| count(word)).sum();
+        let failures: u64 = FAILURES.iter().map(|name| count(name)).sum();
         let mut cells: Vec<String> = groups.iter().map(group).collect();
         cells.extend([
             count("submitted").to_string(),

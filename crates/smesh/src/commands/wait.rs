@@ -45,14 +45,14 @@ impl FromStr for Goal {
             format!("job.{text}")
         };
         full.parse().map(Self::Event).map_err(|_| {
-            let words: Vec<&str> = EventType::ALL
+            let event_names: Vec<&str> = EventType::ALL
                 .iter()
                 .filter(|kind| kind.category().as_str() == "job")
                 .map(|kind| kind.event())
                 .collect();
             Error::Usage(format!(
                 "EVENT {text:?} is not a job event; allowed: end, {}, and cost.finalized",
-                words.join(", ")
+                event_names.join(", ")
             ))
         })
     }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_came_before_its_start_stays() {
+    fn an_end_that_arrives_before_its_start_is_final() {
         use EventType::{JobCompleted, JobStarted};
         let mut waiter = Waiter::new(Goal::End);
         waiter.apply(&fixtures::job_event(
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_refused_with_the_list() {
+    fn unknown_events_are_refused_with_the_list() {
         let error = "begun".parse::<Goal>().unwrap_err().to_string();
         assert!(
             error.contains("started") && error.contains("end"),

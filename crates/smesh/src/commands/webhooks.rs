@@ -73,9 +73,9 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
             if let Some(id) = &args.event {
                 draft["event"] = recorded(&client, id).await?;
             }
-            let shown = send(Method::POST, "/v1/webhooks/preview", draft).await?;
-            output(global, &shown, |shown| {
-                preview::text(shown, args.name.as_deref())
+            let rendered = send(Method::POST, "/v1/webhooks/preview", draft).await?;
+            output(global, &rendered, |rendered| {
+                preview::text(rendered, args.name.as_deref())
             })?;
         }
         Webhooks::Rotate {
@@ -121,9 +121,9 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
             all,
             which,
             rate,
-        } => match deliveries::again(&ids, all, &which, rate) {
-            Some(again) => {
-                let job = send(Method::POST, &(at(&name) + "/redeliver"), again).await?;
+        } => match deliveries::redelivery(&ids, all, &which, rate) {
+            Some(redelivery) => {
+                let job = send(Method::POST, &(at(&name) + "/redeliver"), redelivery).await?;
                 output(global, &job, deliveries::job)?;
             }
             None if rate.is_some() => {
@@ -156,7 +156,9 @@ async fn recorded(client: &Client, id: &str) -> Result<Value, Error> {
     let query = vec![("from_seq", seq.clone()), ("to_seq", seq)];
     let mut page = client.get("/v1/events", &query).await?;
     match page["entries"][0]["event"].take() {
-        Value::Null => Err(Error::Failed(format!("no event {id}, or you may not see it"))),
+        Value::Null => Err(Error::Failed(format!(
+            "no event {id}, or you may not see it"
+        ))),
         event => Ok(event),
     }
 }

@@ -27,7 +27,7 @@ pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
                     .iter()
                     .map(|(name, reason)| format!("  {name}: {reason}\n"))
                     .collect();
-                say(&format!(
+                print(&format!(
                     "slurm-mesh is running but not ready yet. It waits for\n{}",
                     list.concat()
                 ));
@@ -41,14 +41,14 @@ pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
             "" => String::new(),
             listen => format!("  API      http://{listen} (with a token)\n"),
         };
-        say(&format!(
+        print(&format!(
             "slurm-mesh is ready: cluster {}\n  API      {socket}\n{tcp}  NATS     {nats}\n  try      smesh events --follow    smesh hooks print    smesh doctor\n",
             context.mesh.cluster
         ));
     });
 }
 
-fn say(text: &str) {
+fn print(text: &str) {
     let mut out = anstream::stdout();
     if out
         .write_all(text.as_bytes())

@@ -83,10 +83,10 @@ fn create(path: &Path, mode: u32) -> Result<(), Error> {
 /// # Errors
 /// If it cannot be written.
 pub fn write_private(path: &Path, content: &[u8], owner: Option<Owner>) -> Result<(), Error> {
-    let aside = path.with_extension("new");
+    let staged = path.with_extension("new");
     let write = || {
         // A leftover file may have another mode or owner.
-        match fs::remove_file(&aside) {
+        match fs::remove_file(&staged) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -94,13 +94,13 @@ pub fn write_private(path: &Path, content: &[u8], owner: Option<Owner>) -> Resul
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&aside)?;
+            .open(&staged)?;
         file.write_all(content)?;
         if let Some((uid, gid)) = owner {
             fchown(&file, Some(uid), Some(gid))?;
         }
         file.sync_all()?;
-        fs::rename(&aside, path)
+        fs::rename(&staged, path)
     };
     write().map_err(|source| Error::io("write", path, source))
 }

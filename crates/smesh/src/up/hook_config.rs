@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spool_and_its_lock_are_given_away_again_and_again() {
+    fn the_owner_of_spool_and_lock_is_corrected_repeatedly() {
         let folder = tempfile::tempdir().unwrap();
         let spool = folder.path().join("spool");
         for _ in 0..2 {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_link_gives_no_other_file_away() {
+    fn a_planted_link_changes_no_owner_of_another_file() {
         let own = rustix::process::geteuid().as_raw();
         for plant in [
             |target: &Path, lock: &Path| symlink(target, lock),

@@ -386,7 +386,7 @@ impl Supervised {
                     () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).clamp(Duration::from_millis(100), Duration::from_secs(10));
-                match self.again().await {
+                match self.restart().await {
                     Ok(new) => break new,
                     Err(failure @ Failure::Taken(_)) => {
                         self.shutdown.cancel();
@@ -429,7 +429,7 @@ impl Supervised {
         }
     }
 
-    async fn again(&self) -> Result<Child, Failure> {
+    async fn restart(&self) -> Result<Child, Failure> {
         let mut child = spawn(&self.program, &self.files).map_err(Failure::Other)?;
         tokio::select! {
             // The caller stops it as it stops a running server.
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_somebody_else_has_is_not_taken_for_our_server() {
+    async fn a_port_of_another_process_is_not_mistaken_for_our_server() {
         let folder = tempfile::tempdir().unwrap();
         let files = Files::of(&DataDir::prepare(folder.path()).unwrap());
         let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -540,11 +540,11 @@ mod tests {
         assert!(failure.explained(port).to_string().contains("--nats-port"));
         drop(other);
         let failure = wait_until_it_listens(&mut ended, port, &files).await;
-        assert!(matches!(failure, Err(Failure::Other(_))), "nobody listens");
+        assert!(matches!(failure, Err(Failure::Other(_))), "nothing listens");
     }
 
     #[test]
-    fn a_kept_port_that_is_taken_is_replaced_by_another() {
+    fn a_stored_port_that_is_in_use_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let data = DataDir::prepare(folder.path()).unwrap();
         let stored_port = choose_port(&data, None).unwrap();

@@ -26,9 +26,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         source,
     })?;
     let Some(path) = file.filter(|path| path.exists()) else {
-        return Err(Error::Failed(format!(
-            "{service} has no SQLite file"
-        )));
+        return Err(Error::Failed(format!("{service} has no SQLite file")));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
     // The service may run as its own process.
@@ -48,7 +46,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
     };
     let recovered = recovered.map_err(|error| Error::Failed(mesh_runtime::error_chain(&error)))?;
     if service == COST_ENGINE {
-        let noted = cost_engine::compute_again(&path);
+        let noted = cost_engine::recompute(&path);
         noted.map_err(|source| Error::io("write beside", &path, source))?;
     }
     Ok((path, recovered))

@@ -112,7 +112,11 @@ fn fails_alone(
     error: &(dyn std::error::Error + 'static),
 ) {
     let reason = mesh_runtime::error_chain(error);
-    tracing::error!(service, error = reason, "service failed, the others continue");
+    tracing::error!(
+        service,
+        error = reason,
+        "service failed, the others continue"
+    );
     running.fail(format!(
         "{reason}; it does not run until `smesh up` is restarted"
     ));

@@ -191,7 +191,7 @@ const OTHERWISE: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_answers_everybody_as_they_may() {
+async fn every_route_answers_each_role_as_permitted() {
     let tokens: BTreeMap<&str, String> = CALLERS[1..7]
         .iter()
         .map(|name| (*name, format!("the token of {name}, which is long")))
@@ -239,7 +239,7 @@ async fn every_route_answers_everybody_as_they_may() {
         .unix_socket(mesh.path("data/api.sock"))
         .build()
         .unwrap();
-    mesh_testkit::wait_until("the ledger is signed", crate::mesh::SOON, async || {
+    mesh_testkit::wait_until("the ledger is signed", crate::mesh::TIMEOUT, async || {
         let request = unix.get("http://mesh/v1/ledger/checkpoint");
         request.send().await.unwrap().status().is_success()
     })
@@ -333,7 +333,7 @@ async fn every_route_answers_everybody_as_they_may() {
     };
     mesh_testkit::wait_until(
         "the reads are in the ledger",
-        crate::mesh::SOON,
+        crate::mesh::TIMEOUT,
         async || of_these().await.len() >= 3,
     )
     .await;
@@ -425,8 +425,8 @@ async fn routes(mesh: &Mesh) -> Vec<String> {
     let mut paths: Vec<String> = routers
         .iter()
         .flat_map(|router| {
-            let shown = format!("{router:?}");
-            shown
+            let debug_text = format!("{router:?}");
+            debug_text
                 .split('"')
                 // axum's internal entries handle requests without a route.
                 .filter(|text| text.starts_with('/') && text.len() > 1)

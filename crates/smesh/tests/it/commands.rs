@@ -16,7 +16,7 @@ fn the_help_teaches() {
 }
 
 #[test]
-fn a_price_book_is_checked_by_what_jobs_must_cost() {
+fn a_price_book_is_checked_against_expected_costs() {
     const EXAMPLES: &str = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../services/cost-engine/examples"
@@ -26,7 +26,7 @@ fn a_price_book_is_checked_by_what_jobs_must_cost() {
     let book = format!("{EXAMPLES}/price-book.toml");
     let good = mesh.run(&["price", "check", &checks, "--book", &book]);
     assert!(
-        good.status.success() && stdout(&good).contains("0 cost something else"),
+        good.status.success() && stdout(&good).contains("0 have another cost"),
         "{good:?}"
     );
     // The book written by `smesh init` has other nodes, and no prices yet.
@@ -64,7 +64,7 @@ fn a_ledger_is_verified_and_a_missing_one_is_named() {
 }
 
 #[test]
-fn times_are_read_as_the_help_shows_them() {
+fn times_are_parsed_as_in_the_help() {
     let mesh = Mesh::started();
     for time in [
         "2026-11-01",
@@ -115,13 +115,13 @@ fn hook_scripts_keep_the_sites_own_programs() {
         "/bin/echo",
     ]);
     assert!(installed.status.success(), "{installed:?}");
-    let said = std::process::Command::new(mesh.path("hooks/epilog-slurmctld"))
+    let printed = std::process::Command::new(mesh.path("hooks/epilog-slurmctld"))
         .arg("a b")
         .output()
         .unwrap();
     let hook_config = mesh.path("data/hook.toml");
     assert_eq!(
-        stdout(&said),
+        stdout(&printed),
         format!(
             "--config {} --hook EpilogSlurmctld -- a b\n",
             hook_config.display()
@@ -130,7 +130,7 @@ fn hook_scripts_keep_the_sites_own_programs() {
 }
 
 #[test]
-fn hooks_without_a_configuration_are_told_what_to_do() {
+fn hooks_without_a_configuration_get_a_remedy() {
     let mesh = Mesh::init();
     for (file, status, advice) in [
         ("absent.toml", 78, "--hook-config"),
@@ -138,9 +138,12 @@ fn hooks_without_a_configuration_are_told_what_to_do() {
     ] {
         fs::write(mesh.path("broken.toml"), "cluster = 1").unwrap();
         let output = mesh.run(&["hooks", "flush", "--hook-config", file]);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(status), "{said}");
-        assert!(said.contains(file) && said.contains(advice), "{said}");
+        let printed = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{printed}");
+        assert!(
+            printed.contains(file) && printed.contains(advice),
+            "{printed}"
+        );
     }
     // Without an argument: the file in the data directory that mesh.toml names, which `smesh up` has not written yet.
     let output = mesh.run(&["hooks", "flush"]);
@@ -149,7 +152,7 @@ fn hooks_without_a_configuration_are_told_what_to_do() {
 }
 
 #[test]
-fn what_is_written_is_said_for_machines_as_well() {
+fn written_files_are_reported_as_json() {
     let mesh = Mesh::init();
     let json = |args: &[&str]| -> serde_json::Value {
         let output = mesh.run(args);

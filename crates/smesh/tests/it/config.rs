@@ -98,7 +98,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_missing_nats_server_is_said_with_what_to_do() {
+fn a_missing_nats_server_is_reported_with_a_remedy() {
     let mesh = Mesh::init();
     for (program, expected) in [
         ("/nowhere/nats-server", "scripts/nats-server"),
@@ -181,13 +181,13 @@ fn init_writes_no_secret_and_lets_only_the_owner_write() {
 }
 
 #[test]
-fn init_replaces_nothing_unless_told_to() {
+fn init_replaces_nothing_without_force() {
     let mesh = Mesh::init();
-    let again = mesh.run(&["init", "--slurm-conf", "slurm.conf"]);
+    let second = mesh.run(&["init", "--slurm-conf", "slurm.conf"]);
     assert!(
-        !again.status.success() && stderr(&again).contains("--force"),
+        !second.status.success() && stderr(&second).contains("--force"),
         "{}",
-        stderr(&again)
+        stderr(&second)
     );
     assert!(
         mesh.run(&["init", "--slurm-conf", "slurm.conf", "--force"])

@@ -27,7 +27,7 @@ fn overwrite(path: &Path, page: isize) {
 }
 
 /// Failed conditions of a service that concern its file or its work.
-fn said_of(mesh: &Mesh, service: &str) -> String {
+fn condition_of(mesh: &Mesh, service: &str) -> String {
     ["file", "running"]
         .map(|what| mesh.problem(&format!("{service}.{what}")))
         .join(" ")
@@ -39,12 +39,12 @@ fn damaged_alone(service: &'static str, file: &str, page: isize) -> Mesh {
     overwrite(&mesh.path("data").join(file), page);
     mesh.spawn();
     mesh.wait_until("readiness names the file", || {
-        mesh.listens() && said_of(&mesh, service).contains(file)
+        mesh.listens() && condition_of(&mesh, service).contains(file)
     });
-    let said = said_of(&mesh, service);
-    assert!(said.contains("`smesh up`"), "{said}");
+    let printed = condition_of(&mesh, service);
+    assert!(printed.contains("`smesh up`"), "{printed}");
     for (other, _) in SERVICES.iter().filter(|(name, _)| *name != service) {
-        assert_eq!(said_of(&mesh, other).trim(), "", "{other}");
+        assert_eq!(condition_of(&mesh, other).trim(), "", "{other}");
     }
     mesh.wait_until("those that lead do", || {
         let roles = &mesh.readiness()["roles"];
@@ -69,7 +69,7 @@ fn recovers(service: &'static str, file: &str, page: isize) {
     assert!(recovered.status.success(), "{recovered:?}");
     mesh.start();
     mesh.wait_until("the service works", || {
-        said_of(&mesh, service).trim().is_empty()
+        condition_of(&mesh, service).trim().is_empty()
     });
     mesh.wait_until("costs are computed again", || {
         !mesh.path(&format!("data/{file}.compute-again")).exists()
@@ -81,21 +81,21 @@ fn recovers(service: &'static str, file: &str, page: isize) {
 }
 
 #[test]
-fn a_damaged_page_of_the_costs_hurts_nobody_else_and_is_recovered() {
+fn a_damaged_cost_page_affects_no_other_service_and_is_recovered() {
     for page in [1, -1] {
         recovers("cost-engine", "cost-engine.db", page);
     }
 }
 
 #[test]
-fn a_damaged_page_of_the_webhooks_hurts_nobody_else_and_is_recovered() {
+fn a_damaged_webhook_page_affects_no_other_service_and_is_recovered() {
     for page in [1, -1] {
         recovers("webhook-dispatcher", "webhook-dispatcher.db", page);
     }
 }
 
 #[test]
-fn a_damaged_page_of_the_ledger_hurts_nobody_else_and_is_not_glossed_over() {
+fn a_damaged_ledger_page_affects_no_other_service_and_is_reported() {
     for page in [1, -1] {
         let mut mesh = damaged_alone("ledger", "ledger.db", page);
         mesh.end("-TERM");

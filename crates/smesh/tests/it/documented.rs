@@ -49,19 +49,19 @@ fn commands(page: &str) -> Vec<String> {
 }
 
 /// Splits words as a shell does. Pages use quotes only around whole words.
-fn words(command: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
+fn arguments(command: &str) -> Vec<String> {
+    let mut arguments = vec![String::new()];
     let mut quote = None;
     for c in command.chars() {
         match (c, quote) {
             ('\'' | '"', None) => quote = Some(c),
             (c, Some(end)) if c == end => quote = None,
-            (' ', None) => words.push(String::new()),
-            (c, _) => words.last_mut().unwrap().push(c),
+            (' ', None) => arguments.push(String::new()),
+            (c, _) => arguments.last_mut().unwrap().push(c),
         }
     }
-    words.retain(|word| !word.is_empty());
-    words
+    arguments.retain(|argument| !argument.is_empty());
+    arguments
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn every_command_of_the_pages_is_taken() {
     for file in files {
         for command in commands(&std::fs::read_to_string(&file).unwrap()) {
             count += 1;
-            if let Err(error) = Cli::try_parse_from(words(&command)) {
+            if let Err(error) = Cli::try_parse_from(arguments(&command)) {
                 wrong.push(format!("{}: {command}\n{error}", file.display()));
             }
         }

@@ -49,7 +49,7 @@ pub fn size_of(note: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
+async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
     let before = size_of(&signed_beyond(&mesh, 8, 0).await);
     mesh.end("-TERM");
@@ -58,8 +58,8 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
     let all = [DATABASE.as_slice(), &KEY].concat();
     copy(&mesh.path("data"), &backup, &all);
     mesh.start();
-    let kept = signed_beyond(&mesh, 9, before).await;
-    std::fs::write(mesh.path("kept.note"), &kept).unwrap();
+    let checkpoint_note = signed_beyond(&mesh, 9, before).await;
+    std::fs::write(mesh.path("kept.note"), &checkpoint_note).unwrap();
     let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
     std::fs::write(mesh.path("keys"), &keys).unwrap();
     mesh.end("-TERM");
@@ -79,7 +79,7 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
     mesh.start();
     let mut newest = signed_beyond(&mesh, 10, before).await;
     for job in 11.. {
-        if size_of(&newest) >= size_of(&kept) {
+        if size_of(&newest) >= size_of(&checkpoint_note) {
             break;
         }
         newest = signed_beyond(&mesh, job, size_of(&newest)).await;
@@ -96,7 +96,7 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
         let reason = found["reason"].as_str().unwrap_or_default();
         let expected = format!(
             "the checkpoint of {} entries that was kept has another root",
-            size_of(&kept)
+            size_of(&checkpoint_note)
         );
         assert!(
             found["verified"] == false && reason.contains(&expected),
@@ -105,7 +105,10 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
         let bad = found["first_bad_sequence"].as_u64().unwrap();
         // The database also holds earlier checkpoints, which still match. An export holds only its own.
         let good = if way.is_empty() { before } else { 0 };
-        assert!(good < bad && bad <= size_of(&kept), "{way:?}: {found}");
+        assert!(
+            good < bad && bad <= size_of(&checkpoint_note),
+            "{way:?}: {found}"
+        );
     }
 
     // A client with the earlier checkpoint gets an error, and reads the ledger only on request.
@@ -116,11 +119,14 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
         &["ledger", "monitor", "--once"],
     ] {
         let output = mesh.run(refused);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(1), "{refused:?}: {said}");
-        assert!(said.contains("contradicts an earlier checkpoint"), "{said}");
+        let printed = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{refused:?}: {printed}");
+        assert!(
+            printed.contains("contradicts an earlier checkpoint"),
+            "{printed}"
+        );
     }
-    let (origin, _) = kept.split_once('\n').unwrap();
+    let (origin, _) = checkpoint_note.split_once('\n').unwrap();
     assert!(!mesh.run(&["ledger", "accept", "another"]).status.success());
     let accepted = mesh.run(&["ledger", "accept", origin]);
     assert!(accepted.status.success(), "{}", stderr(&accepted));

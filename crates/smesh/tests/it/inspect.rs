@@ -35,13 +35,13 @@ fn each_record_is_one_line_of_json() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_by_line() {
+fn unreadable_input_is_reported_by_line() {
     let output = inspect("-", "JobID|State|ExitCode\n1|FAILED|3:0\n2|FAI\n");
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
+    let printed = stderr(&output);
     assert!(
-        said.contains("standard input: line 3") && stdout(&output).is_empty(),
-        "{said}"
+        printed.contains("standard input: line 3") && stdout(&output).is_empty(),
+        "{printed}"
     );
 
     let output = inspect("-", "");
@@ -52,18 +52,18 @@ fn what_cannot_be_read_is_named_by_line() {
 }
 
 #[test]
-fn an_empty_list_is_said_to_be_one() {
+fn an_empty_list_is_reported_as_empty() {
     let answers = [
         r#"{"jobs":[],"errors":[],"warnings":[],"meta":{"plugin":{"data_parser":"data_parser/v0.0.42"},"slurm":{"release":"24.11.5"}}}"#,
         "JobID|JobIDRaw|State|ExitCode|Submit\n",
     ];
     for answer in answers {
         let output = inspect("-", answer);
-        let said = stderr(&output);
+        let printed = stderr(&output);
         assert!(output.status.success() && stdout(&output).is_empty());
         assert!(
-            said.contains("standard input: ") && said.contains("without records"),
-            "{said}"
+            printed.contains("standard input: ") && printed.contains("without records"),
+            "{printed}"
         );
     }
 }

@@ -11,19 +11,19 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
     mesh.wait_until("it is signed", || {
         mesh.run(&["ledger", "checkpoint"]).status.success()
     });
-    let keep = |name: &str, args: &[&str]| {
+    let store_output = |name: &str, args: &[&str]| {
         let output = mesh.run(args);
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         std::fs::write(mesh.path(name), &output.stdout).unwrap();
         stdout(&output)
     };
-    let note = keep("kept.note", &["ledger", "checkpoint"]);
+    let note = store_output("kept.note", &["ledger", "checkpoint"]);
     assert!(
         note.starts_with("slurm-mesh.org/ledger/testbed\n"),
         "{note}"
     );
-    let first = keep("first.keys", &["ledger", "key", "show"]);
-    keep("export.ndjson", &["ledger", "export"]);
+    let first = store_output("first.keys", &["ledger", "key", "show"]);
+    store_output("export.ndjson", &["ledger", "export"]);
 
     let verify = |args: &[&str], verified: bool| {
         let args = [&["verify", "--json"], args].concat();
@@ -85,8 +85,8 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
     assert_eq!(found["first_bad_sequence"], 1, "{found}");
 
     // A new key, to which the former one hands over.
-    let second = keep("second.keys", &["ledger", "key", "rotate"]);
-    let both = keep("both.keys", &["ledger", "key", "show"]);
+    let second = store_output("second.keys", &["ledger", "key", "rotate"]);
+    let both = store_output("both.keys", &["ledger", "key", "show"]);
     assert_eq!(both, format!("{first}{second}"));
     verify(&["--key", "both.keys", "--checkpoint", "kept.note"], true);
     let unknown = mesh.run(&[
@@ -96,10 +96,7 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
         "--key",
         "second.keys",
     ]);
-    assert!(
-        !unknown.status.success()
-            && stderr(&unknown).contains("none of which is a given key")
-    );
+    assert!(!unknown.status.success() && stderr(&unknown).contains("none of which is a given key"));
 
     // Other users may fetch checkpoints, but no export and no new key.
     let (smesh, socket) = (mesh.path("smesh"), mesh.path("data/api.sock"));
@@ -157,11 +154,11 @@ async fn old_content_is_archived_while_the_ledger_runs() {
         json(&["verify", "--archive", "old"])["unaudited_archives"],
         0
     );
-    let gone = mesh.run(&["verify", "--database", "smesh"]);
-    let said = stderr(&gone);
+    let removed = mesh.run(&["verify", "--database", "smesh"]);
+    let printed = stderr(&removed);
     assert!(
-        !gone.status.success() && said.contains("no ledger tables"),
-        "{said}"
+        !removed.status.success() && printed.contains("no ledger tables"),
+        "{printed}"
     );
 }
 

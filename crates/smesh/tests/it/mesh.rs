@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Deadline of the tests for things that take about a second.
-pub const SOON: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub const SLURM_CONF: &str = "ClusterName=testbed\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\nSlurmUser=daemon\nAuthType=auth/munge\n\
     NodeName=n[1-4] CPUs=4 RealMemory=8000 Gres=gpu:a100:2\n";
@@ -99,12 +99,12 @@ impl Mesh {
         self.up = Some(child);
     }
 
-    pub fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
+    pub fn wait_until(&self, description: &str, condition: impl Fn() -> bool) {
         let start = Instant::now();
         while !condition() {
             assert!(
-                start.elapsed() < SOON,
-                "not in time: {what}\n{}",
+                start.elapsed() < TIMEOUT,
+                "not in time: {description}\n{}",
                 fs::read_to_string(self.path("up.log")).unwrap_or_default()
             );
             std::thread::sleep(Duration::from_millis(20));

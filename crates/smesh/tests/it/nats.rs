@@ -102,19 +102,19 @@ async fn roles_get_their_rights_and_their_secrets_on_a_server_of_ones_own() {
 }
 
 #[test]
-fn a_server_that_is_away_is_told_in_time() {
+fn an_unavailable_server_is_reported_in_time() {
     let folder = tempfile::tempdir().unwrap();
     write_users(folder.path());
     let config = folder.path().join("mesh.toml");
     let text = "[mesh]\ncluster = \"testbed\"\n[mesh.nats]\nurl = \"nats://127.0.0.1:1\"\nnkey_file = \"admin.seed\"\n";
     fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
-    let away = smesh(&["--config", config, "nats", "provision", "--timeout", "2s"]);
-    assert_eq!(away.status.code(), Some(1));
+    let unreachable = smesh(&["--config", config, "nats", "provision", "--timeout", "2s"]);
+    assert_eq!(unreachable.status.code(), Some(1));
     assert!(
-        stderr(&away).contains("Connection refused"),
+        stderr(&unreachable).contains("Connection refused"),
         "{}",
-        stderr(&away)
+        stderr(&unreachable)
     );
     fs::write(folder.path().join("ledger.seed"), "nonsense").unwrap();
     let folder = folder.path().to_str().unwrap();

@@ -104,8 +104,11 @@ async fn others_jobs_do_not_exist_for_them() {
     assert!(webhooks(&["rotate", "mine", "--overlap", "1h"]).contains("whsec_"));
     let tried = webhooks(&["test", "mine", "--dry-run"]);
     assert!(tried.contains("org.slurm-mesh.job.completed.v1"), "{tried}");
-    let shown = webhooks(&["preview", "mine", "--type", "job.timeout"]);
-    assert!(shown.contains("org.slurm-mesh.job.timeout.v1"), "{shown}");
+    let rendered = webhooks(&["preview", "mine", "--type", "job.timeout"]);
+    assert!(
+        rendered.contains("org.slurm-mesh.job.timeout.v1"),
+        "{rendered}"
+    );
     let folder = tempfile::tempdir().unwrap();
     let template = folder.path().join("body.json");
     let preview = |body: &str| {
@@ -173,7 +176,7 @@ async fn nothing_private_can_be_read_by_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_nats_server_takes_nobody_without_credentials() {
+async fn the_nats_server_refuses_clients_without_credentials() {
     let mesh = with_an_event_of_alice(|_| {}).await;
     let port: u16 = std::fs::read_to_string(mesh.path("data/private/nats.port"))
         .unwrap()

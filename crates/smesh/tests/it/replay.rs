@@ -4,7 +4,7 @@ use mesh_events::EventType;
 use mesh_testkit::{ReceivedRequest, WebhookReceiver, fixtures};
 use serde_json::Value;
 
-use crate::mesh::{SOON, stderr, stdout};
+use crate::mesh::{TIMEOUT, stderr, stdout};
 use crate::others::{as_other, publish, with_an_event_of_alice};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,14 +29,17 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     let start = ["replay", "start", "--type", "job.started", "--job", "7"];
     let done = json(&[&start[..], &["--wait", "--key", "k"]].concat());
     assert_eq!((&done["state"], &done["sent"]), (&"done".into(), &1.into()));
-    let again = json(&[&start[..], &["--key", "k"]].concat());
-    assert_eq!(again["id"], done["id"]);
+    let repeated = json(&[&start[..], &["--key", "k"]].concat());
+    assert_eq!(repeated["id"], done["id"]);
     let id = done["id"].as_str().unwrap();
 
     let listed = stdout(&mesh.run(&["replay", "list", "--state", "done"]));
     assert!(listed.contains(id) && listed.contains("100%"), "{listed}");
-    let shown = stdout(&mesh.run(&["replay", "show", id, "--wait"]));
-    assert!(shown.contains("1 events, up to entry"), "{shown}");
+    let final_status = stdout(&mesh.run(&["replay", "show", id, "--wait"]));
+    assert!(
+        final_status.contains("1 events, up to entry"),
+        "{final_status}"
+    );
     let ended = mesh.run(&["replay", "cancel", id]);
     assert!(stderr(&ended).contains("it has already ended: done"));
     let absent = mesh.run(&["replay", "start", "--to-endpoint", "absent"]);
@@ -51,20 +54,20 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     // To an endpoint that received the event when it happened.
     let message = json(&["replay", "start", "--to-endpoint", "pipeline", "--wait"]);
     let replay = message["id"].as_str().unwrap();
-    let again = |request: &&ReceivedRequest| {
+    let repeated = |request: &&ReceivedRequest| {
         let header = request.headers.get("webhook-replay");
         header.is_some_and(|id| id == replay)
     };
-    mesh_testkit::wait_until("the endpoint is told again", SOON, async || {
-        receiver.received().iter().any(|request| again(&request))
+    mesh_testkit::wait_until("the endpoint is told again", TIMEOUT, async || {
+        receiver.received().iter().any(|request| repeated(&request))
     })
     .await;
     let requests = receiver.received();
-    let request = requests.iter().find(again).unwrap();
+    let request = requests.iter().find(repeated).unwrap();
     assert_eq!(request.json()["type"], "org.slurm-mesh.job.started.v1");
     assert_eq!(request.json()["replayid"], replay);
 
-    mesh_testkit::wait_until("it is in the audit", SOON, async || {
+    mesh_testkit::wait_until("it is in the audit", TIMEOUT, async || {
         let audit = mesh.run(&["events", "--type", "audit.replay", "--json"]);
         stdout(&audit)
             .lines()
@@ -91,13 +94,13 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     assert_eq!((&own["state"], &own["sent"]), (&"done".into(), &0.into()));
     for endpoint in ["absent", "pipeline"] {
         let (_, refused) = other(&["replay", "start", "--to-endpoint", endpoint]);
-        let expected = format!("no webhook endpoint \"{endpoint}\", or it is not yours");
+        let expected = format!("no webhook endpoint \"{endpoint}\", or you may not use it");
         assert!(refused.contains(&expected), "{refused}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
+async fn a_user_receives_own_events_at_an_own_endpoint() {
     let receiver = WebhookReceiver::start().await;
     let mesh = with_an_event_of_alice(|mesh| {
         let path = mesh.path("mesh.toml");
@@ -118,14 +121,14 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
     });
 
     let socket = mesh.path("data/api.sock");
-    let nobody = |args: &[&str]| {
+    let unprivileged = |args: &[&str]| {
         let socket = ["--socket", socket.to_str().unwrap()];
         let output = as_other(&mesh.path("smesh"), &[&socket, args].concat());
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         stdout(&output)
     };
     let address = receiver.url("/mine");
-    nobody(&["webhooks", "add", "mine", &address, "--type", "job.started"]);
+    unprivileged(&["webhooks", "add", "mine", &address, "--type", "job.started"]);
     let start = [
         "--json",
         "replay",
@@ -134,18 +137,24 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
         "--to-endpoint",
         "mine",
     ];
-    let done = nobody(&[&start[..], &["--type", "job.started"]].concat());
+    let done = unprivileged(&[&start[..], &["--type", "job.started"]].concat());
     let done: Value = serde_json::from_str(&done).unwrap();
     assert_eq!((&done["state"], &done["sent"]), (&"done".into(), &1.into()));
-    mesh_testkit::wait_until("their endpoint is told", SOON, async || {
+    mesh_testkit::wait_until("their endpoint is told", TIMEOUT, async || {
         !receiver.received().is_empty()
     })
     .await;
     // An administrator may see more, but the replay sends only what the endpoint's filter accepts.
-    let start = start.map(|word| if word == "mine" { "nobody/mine" } else { word });
+    let start = start.map(|argument| {
+        if argument == "mine" {
+            "nobody/mine"
+        } else {
+            argument
+        }
+    });
     let all: Value = serde_json::from_str(&stdout(&mesh.run(&start))).unwrap();
     assert!(all["sent"].as_u64().unwrap() >= 2, "{all}");
-    mesh_testkit::wait_until("it is told again", SOON, async || {
+    mesh_testkit::wait_until("it is told again", TIMEOUT, async || {
         receiver.received().len() == 2
     })
     .await;
@@ -160,10 +169,10 @@ async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
     let owner = |request: &ReceivedRequest| request.json()["data"]["owner"]["user"].clone();
     assert!(message.iter().all(|request| owner(request) == "nobody"));
 
-    nobody(&["webhooks", "remove", "mine"]);
-    mesh_testkit::wait_until("it is not there any more", SOON, async || {
-        let gone = mesh.run(&["replay", "start", "--to-endpoint", "nobody/mine"]);
-        stderr(&gone).contains("no webhook endpoint \"nobody/mine\"")
+    unprivileged(&["webhooks", "remove", "mine"]);
+    mesh_testkit::wait_until("it is not there any more", TIMEOUT, async || {
+        let missing = mesh.run(&["replay", "start", "--to-endpoint", "nobody/mine"]);
+        stderr(&missing).contains("no webhook endpoint \"nobody/mine\"")
     })
     .await;
 }

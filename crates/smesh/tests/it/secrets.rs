@@ -102,24 +102,24 @@ fn file_keys(defaults: &str) -> BTreeSet<String> {
             let end = line.find(']').unwrap();
             line[..end].trim_start_matches('[').clone_into(&mut section);
         }
-        let words = |text: &str| -> Vec<String> {
-            let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
-            words
+        let names = |text: &str| -> Vec<String> {
+            let names = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+            names
                 .map(str::to_owned)
-                .filter(|word| !word.is_empty())
+                .filter(|name| !name.is_empty())
                 .collect()
         };
         keys.extend(
-            words(line)
+            names(line)
                 .iter()
-                .filter(|word| word.ends_with("_file"))
-                .map(|word| format!("{section}.{word}")),
+                .filter(|name| name.ends_with("_file"))
+                .map(|name| format!("{section}.{name}")),
         );
         if line.starts_with("file = ") {
             keys.insert(format!("{section}.file"));
         }
         if let Some((before, _)) = line.split_once(" = { file = ") {
-            let name = words(before).pop().unwrap();
+            let name = names(before).pop().unwrap();
             keys.insert(format!("{section}.{name}"));
         }
     }

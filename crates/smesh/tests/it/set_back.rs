@@ -17,8 +17,8 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     let all = [DATABASE.as_slice(), &KEY].concat();
     copy(&mesh.path("data"), &backup, &all);
     mesh.start();
-    let kept = signed_beyond(&mesh, 9, before).await;
-    std::fs::write(mesh.path("kept.note"), &kept).unwrap();
+    let note = signed_beyond(&mesh, 9, before).await;
+    std::fs::write(mesh.path("kept.note"), &note).unwrap();
     let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
     std::fs::write(mesh.path("keys"), &keys).unwrap();
     mesh.end("-TERM");
@@ -49,10 +49,10 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     assert!(stderr(&refused).contains("checkpoint"), "{refused:?}");
     let resumed = mesh.run(&["ledger", "resume", "--from-checkpoint", "kept.note"]);
     assert!(resumed.status.success(), "{}", stderr(&resumed));
-    let size = size_of(&kept).to_string();
+    let size = size_of(&note).to_string();
     assert!(stdout(&resumed).contains(&size), "{}", stdout(&resumed));
-    let newest = signed_beyond(&mesh, 10, size_of(&kept)).await;
-    assert_eq!(newest.lines().next(), kept.lines().next());
+    let newest = signed_beyond(&mesh, 10, size_of(&note)).await;
+    assert_eq!(newest.lines().next(), note.lines().next());
     // The ledger continues what was seen before, so there is nothing to accept.
     let fine = mesh.run(&monitor);
     assert!(fine.status.success(), "{}", stderr(&fine));

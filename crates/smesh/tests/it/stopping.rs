@@ -119,7 +119,7 @@ fn get(socket: &Path, path: &str) -> UnixStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_who_do_not_read_do_not_hold_up_a_stop() {
+async fn stalled_readers_do_not_delay_a_stop() {
     let mut mesh = Mesh::started();
     // More than fits into the socket's buffers.
     for id in 1..=300 {

@@ -23,7 +23,7 @@ const STORE: &str = "streams and buckets store";
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 #[test]
-fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhile() {
+fn after_a_full_disk_nats_recovers_and_the_outage_is_reported() {
     let disk = SmallDisk::mount("64m");
     let mut mesh = Mesh::init_with_streams_at(disk.path());
     mesh.start();
@@ -106,20 +106,20 @@ async fn of_a_server_of_ones_own_doctor_names_the_stream_that_stores_nothing() {
     assert!(dead.await.is_err());
     disk.empty();
     // The disk has room again and all other streams store, but nothing has been published to this one since.
-    let said = doctor();
-    let broken: Vec<&str> = said
+    let printed = doctor();
+    let broken: Vec<&str> = printed
         .lines()
         .filter(|line| line.contains("does not store"))
         .collect();
-    assert_eq!(broken.len(), 1, "{said}");
-    assert!(broken[0].contains("MESH_DEAD does not store"), "{said}");
-    assert!(said.contains("and restart it"), "{said}");
+    assert_eq!(broken.len(), 1, "{printed}");
+    assert!(broken[0].contains("MESH_DEAD does not store"), "{printed}");
+    assert!(printed.contains("and restart it"), "{printed}");
     nats.restart().await;
     assert!(doctor().contains(STORE), "{}", doctor());
 }
 
 /// Waits until the note about repairs contains all of these.
-fn is_said(mesh: &Mesh, what: &[String]) {
+fn assert_reported(mesh: &Mesh, expected: &[String]) {
     mesh.wait_until("it is said", || {
         let readiness = mesh.readiness();
         let notes = readiness["notes"]["smesh.repairs"].as_str();
@@ -128,7 +128,7 @@ fn is_said(mesh: &Mesh, what: &[String]) {
             note.as_str().unwrap_or_default().to_owned()
         });
         let notes = notes.unwrap_or_default().to_owned() + &services.concat();
-        what.iter().all(|one| notes.contains(one))
+        expected.iter().all(|one| notes.contains(one))
     });
 }
 
@@ -159,7 +159,7 @@ fn works(mesh: &Mesh) {
 }
 
 #[test]
-fn whatever_stream_bucket_or_consumer_is_deleted_comes_back_and_it_is_said() {
+fn deleted_streams_buckets_and_consumers_are_restored_and_reported() {
     let mesh = Mesh::started();
     works(&mesh);
     let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
@@ -167,24 +167,20 @@ fn whatever_stream_bucket_or_consumer_is_deleted_comes_back_and_it_is_said() {
     for name in streams.chain(buckets) {
         mesh.jetstream(&format!("STREAM.DELETE.{name}"));
     }
-    let buckets = BUCKETS
-        .iter()
-        .map(|one| format!("bucket {}: it was", one.name));
-    let streams = STREAMS
-        .iter()
-        .map(|one| format!("stream {}: it was", one.name));
-    let said: Vec<String> = streams.chain(buckets).collect();
-    is_said(&mesh, &said);
+    let buckets = BUCKETS.iter().map(|one| format!("bucket {} was", one.name));
+    let streams = STREAMS.iter().map(|one| format!("stream {} was", one.name));
+    let printed: Vec<String> = streams.chain(buckets).collect();
+    assert_reported(&mesh, &printed);
     works(&mesh);
     let doctor = stdout(&mesh.run(&["doctor"]));
-    assert!(said.iter().all(|one| doctor.contains(one)), "{doctor}");
+    assert!(printed.iter().all(|one| doctor.contains(one)), "{doctor}");
 
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for consumer in consumers() {
         let durable = consumer.durable("testbed");
         mesh.jetstream(&format!("CONSUMER.DELETE.{}.{durable}", consumer.stream));
-        said.push(format!("consumer {durable} of {}: it was", consumer.stream));
+        printed.push(format!("consumer {durable} of {}: it was", consumer.stream));
     }
-    is_said(&mesh, &said);
+    assert_reported(&mesh, &printed);
     works(&mesh);
 }

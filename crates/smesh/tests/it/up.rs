@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::mesh::{Mesh, is_nats, stderr};
 
 #[test]
-fn it_starts_without_slurm_and_says_what_it_waits_for() {
+fn it_starts_without_slurm_and_reports_what_it_waits_for() {
     let mut mesh = Mesh::started();
     let doctor = mesh.run(&["doctor"]);
     assert_eq!(
@@ -43,7 +43,7 @@ fn a_second_one_on_the_same_directory_is_refused() {
 }
 
 #[test]
-fn after_kill_9_the_next_one_stops_the_old_nats_server_and_goes_on() {
+fn after_kill_9_the_next_start_stops_the_old_nats_server() {
     let mut mesh = Mesh::started();
     let old = mesh.nats_pid().to_string();
     mesh.end("-KILL");
@@ -94,7 +94,7 @@ fn a_nats_server_that_dies_is_started_again_on_the_same_address() {
 }
 
 #[test]
-fn a_restart_keeps_the_address_and_renews_the_credentials_that_are_nobody_elses() {
+fn a_restart_reuses_the_address_and_renews_own_credentials() {
     let mut mesh = Mesh::started();
     let hook_config = mesh.path("data/hook.toml");
     let before = fs::read_to_string(&hook_config).unwrap();
@@ -141,11 +141,11 @@ fn a_restart_keeps_the_address_and_renews_the_credentials_that_are_nobody_elses(
 }
 
 #[test]
-fn a_kept_port_that_somebody_took_meanwhile_is_given_up() {
+fn a_stored_port_taken_by_another_process_is_replaced() {
     let mut mesh = Mesh::started();
     mesh.end("-TERM");
-    let kept = fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
-    let port: u16 = kept.trim().parse().unwrap();
+    let stored_port = fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
+    let port: u16 = stored_port.trim().parse().unwrap();
     let _squatter = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     mesh.start();
     let hook_config = fs::read_to_string(mesh.path("data/hook.toml")).unwrap();
@@ -170,7 +170,7 @@ fn two_signals_end_it_at_once_and_nats_server_with_it() {
 
 /// A database file alone, without its log, must contain everything.
 #[test]
-fn a_stop_while_nats_is_away_leaves_whole_files() {
+fn a_stop_while_nats_is_unavailable_leaves_complete_files() {
     let mut mesh = Mesh::init();
     let config = mesh.path("mesh.toml");
     let text = fs::read_to_string(&config).unwrap();

@@ -23,7 +23,7 @@ fn configure(mesh: &Mesh, url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_given_up_is_looked_at_and_delivered_again() {
+async fn dead_letters_are_inspected_and_redelivered() {
     let receiver = WebhookReceiver::start().await;
     receiver.answer_always(CannedResponse {
         body: b"who are you?".to_vec(),
@@ -32,28 +32,28 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
     let url = receiver.url("/hook");
     let mesh = with_an_event_of_alice(|mesh| configure(mesh, &url)).await;
     let run = |args: &[&str]| mesh.run(&[&["webhooks"], args].concat());
-    let said = |args: &[&str]| {
+    let printed = |args: &[&str]| {
         let output = run(args);
         assert!(output.status.success(), "{output:?}");
         stdout(&output)
     };
     let json = |args: &[&str]| -> Value {
-        serde_json::from_str(&said(&[&["--json"], args].concat())).unwrap()
+        serde_json::from_str(&printed(&[&["--json"], args].concat())).unwrap()
     };
     mesh.wait_until("it was given up", || {
-        said(&["dead", "pipeline"]).contains("refused")
+        printed(&["dead", "pipeline"]).contains("refused")
     });
 
-    let dead = said(&[
+    let dead = printed(&[
         "dead", "pipeline", "--cause", "refused", "--type", "job.*", "--since", "1h",
     ]);
     for part in ["CAUSE", "job.started", "dead", "403", "who are you?"] {
         assert!(dead.contains(part), "{part}: {dead}");
     }
-    assert!(said(&["dead", "pipeline", "--until", "1h"]).contains("no such deliveries"));
+    assert!(printed(&["dead", "pipeline", "--until", "1h"]).contains("no such deliveries"));
     let listed = json(&["deliveries", "pipeline", "--state", "dead"]);
     let id = listed["deliveries"][0]["event_id"].as_str().unwrap();
-    let one = said(&["deliveries", "pipeline", id]);
+    let one = printed(&["deliveries", "pipeline", id]);
     for part in [
         "STATUS",
         "403",
@@ -95,25 +95,25 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(stderr(&output).contains(problem), "{output:?}");
     }
-    let listed = said(&["list"]);
+    let listed = printed(&["list"]);
     assert!(
         listed.contains("TROUBLE") && listed.contains("last error: status 403"),
         "{listed}"
     );
 
-    assert!(said(&["redeliver", "pipeline"]).contains("no redeliveries"));
+    assert!(printed(&["redeliver", "pipeline"]).contains("no redeliveries"));
     receiver.answer_always(CannedResponse::status(204));
-    assert!(said(&["redeliver", "pipeline", id]).contains("shows how far it is"));
+    assert!(printed(&["redeliver", "pipeline", id]).contains("shows how far it is"));
     mesh.wait_until("it was delivered", || {
-        said(&["deliveries", "pipeline", id]).contains("delivered")
+        printed(&["deliveries", "pipeline", id]).contains("delivered")
     });
-    let jobs = said(&["redeliver", "pipeline"]);
+    let jobs = printed(&["redeliver", "pipeline"]);
     assert!(jobs.contains("done") && jobs.contains(id), "{jobs}");
     let asked = json(&["redeliver", "pipeline", "--type", "job.*", "--rate", "10"]);
     assert_eq!(asked["filter"]["rate"], 10, "{asked}");
-    let shown = said(&["show", "pipeline"]);
+    let listing = printed(&["show", "pipeline"]);
     for part in ["1 delivered", "rate_limit 50/s", "active since"] {
-        assert!(shown.contains(part), "{part}: {shown}");
+        assert!(listing.contains(part), "{part}: {listing}");
     }
     assert_eq!(json(&["show", "pipeline"])["circuit"]["state"], "closed");
 }
@@ -228,18 +228,18 @@ fn prompted(mesh: &Mesh, address: &str) -> Output {
         .spawn()
         .unwrap();
     let mut terminal = child.stdout.take().unwrap();
-    let (mut said, mut byte) = (Vec::new(), [0]);
-    while !said.ends_with(b"address (is not shown): ") {
+    let (mut printed, mut byte) = (Vec::new(), [0]);
+    while !printed.ends_with(b"address (is not shown): ") {
         terminal.read_exact(&mut byte).unwrap();
-        said.push(byte[0]);
+        printed.push(byte[0]);
     }
     let mut keyboard = child.stdin.take().unwrap();
     writeln!(keyboard, "{address}").unwrap();
-    terminal.read_to_end(&mut said).unwrap();
+    terminal.read_to_end(&mut printed).unwrap();
     drop(keyboard);
     Output {
         status: child.wait().unwrap(),
-        stdout: said,
+        stdout: printed,
         stderr: Vec::new(),
     }
 }
@@ -289,8 +289,8 @@ fn secrets_need_not_stand_on_the_command_line() {
     ];
     for output in made {
         assert!(output.status.success(), "{output:?}");
-        let said = stdout(&output) + &stderr(&output);
-        assert!(!said.contains("s3cret"), "{said}");
+        let printed = stdout(&output) + &stderr(&output);
+        assert!(!printed.contains("s3cret"), "{printed}");
     }
     let listed = stdout(&mesh.run(&["webhooks", "list"]));
     for name in [
@@ -311,8 +311,8 @@ fn secrets_need_not_stand_on_the_command_line() {
     ];
     for output in changed {
         assert!(output.status.success(), "{output:?}");
-        let said = stdout(&output) + &stderr(&output);
-        assert!(!said.contains("s3cret"), "{said}");
+        let printed = stdout(&output) + &stderr(&output);
+        assert!(!printed.contains("s3cret"), "{printed}");
     }
     // Names are per owner: deleting one endpoint does not affect another owner's.
     let alices = message(
@@ -320,15 +320,15 @@ fn secrets_need_not_stand_on_the_command_line() {
         "",
     );
     assert!(alices.status.success(), "{alices:?}");
-    let shown = stdout(&mesh.run(&["webhooks", "show", "alice/file"]));
+    let listing = stdout(&mesh.run(&["webhooks", "show", "alice/file"]));
     assert!(
-        shown.contains("alice/file") && shown.contains("owner alice"),
-        "{shown}"
+        listing.contains("alice/file") && listing.contains("owner alice"),
+        "{listing}"
     );
     let removed = mesh.run(&["webhooks", "remove", "alice/file"]);
     assert!(removed.status.success(), "{removed:?}");
-    let shown = stdout(&mesh.run(&["webhooks", "show", "file"]));
-    assert!(shown.contains("root/file"), "{shown}");
+    let listing = stdout(&mesh.run(&["webhooks", "show", "file"]));
+    assert!(listing.contains("root/file"), "{listing}");
 
     let failed = [
         (
@@ -344,7 +344,10 @@ fn secrets_need_not_stand_on_the_command_line() {
     ];
     for (output, problem) in failed {
         assert!(!output.status.success(), "{output:?}");
-        let said = stdout(&output) + &stderr(&output);
-        assert!(said.contains(problem) && !said.contains("s3cret"), "{said}");
+        let printed = stdout(&output) + &stderr(&output);
+        assert!(
+            printed.contains(problem) && !printed.contains("s3cret"),
+            "{printed}"
+        );
     }
 }

@@ -12,10 +12,10 @@ use crate::others::with_an_event_of_alice;
 /// Verifies with additional arguments. Returns the exit status and the output.
 fn verify(mesh: &Mesh, args: &[&str]) -> (Option<i32>, Value) {
     let output = mesh.run(&[&["verify", "--json", "--key", "keys"], args].concat());
-    let said = serde_json::from_str(&stdout(&output));
+    let printed = serde_json::from_str(&stdout(&output));
     (
         output.status.code(),
-        said.unwrap_or_else(|_| panic!("{args:?}: {}", stderr(&output))),
+        printed.unwrap_or_else(|_| panic!("{args:?}: {}", stderr(&output))),
     )
 }
 
@@ -45,11 +45,11 @@ async fn cosignatures_of_witnesses_can_be_required() {
     let check = |mesh: &Mesh, more: &[&str], keys: &[&str], count: &str, lacks: Option<&str>| {
         let required = required(keys, count);
         let required: Vec<&str> = required.iter().map(String::as_str).collect();
-        let (status, said) = verify(mesh, &[more, &required].concat());
-        let reason = said["reason"].as_str().unwrap_or_default();
+        let (status, printed) = verify(mesh, &[more, &required].concat());
+        let reason = printed["reason"].as_str().unwrap_or_default();
         let expected = (Some(i32::from(lacks.is_some())), lacks.is_none());
-        assert_eq!((status, said["verified"] == true), expected, "{said}");
-        assert!(reason.contains(lacks.unwrap_or_default()), "{said}");
+        assert_eq!((status, printed["verified"] == true), expected, "{printed}");
+        assert!(reason.contains(lacks.unwrap_or_default()), "{printed}");
     };
 
     // The witness does not know the log yet.

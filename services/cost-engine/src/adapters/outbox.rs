@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_process_made_while_the_clock_was_ahead_is_taken_over() {
+    async fn work_created_while_the_clock_was_ahead_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
             .await

@@ -39,10 +39,10 @@ impl Mode {
     }
 
     /// Parses a name.
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::MaxShare, Self::WeightedShare, Self::WholeNode]
             .into_iter()
-            .find(|mode| mode.as_str() == word)
+            .find(|mode| mode.as_str() == name)
     }
 }
 

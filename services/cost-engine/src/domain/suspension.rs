@@ -42,7 +42,7 @@ pub fn intervals(marks: &[(i64, SuspensionChange)], end: i64) -> Vec<Interval> {
 
 /// Reduces the intervals of an ended run to Slurm's sum. The excess means that the run was resumed meanwhile, unobserved. The exact
 /// seconds are unknown, so the longest interval is shortened.
-pub fn at_most(mut known: Vec<Interval>, recorded_seconds: u64) -> Vec<Interval> {
+pub fn limited_to(mut known: Vec<Interval>, recorded_seconds: u64) -> Vec<Interval> {
     let seconds = |(from, to): &Interval| to.saturating_sub(*from).max(0);
     let sum: i64 = known.iter().map(seconds).sum();
     let mut excess = sum.saturating_sub(i64::try_from(recorded_seconds).unwrap_or(i64::MAX));
@@ -121,18 +121,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_slurm_recorded_is_taken_from_the_longest() {
+    fn excess_over_slurms_record_is_taken_from_the_longest() {
         // Suspended at 30 and observed as resumed at 90. In between it ran for 20 s.
-        assert_eq!(at_most(vec![(30, 90)], 40), [(30, 70)]);
-        assert_eq!(at_most(vec![(0, 10), (30, 90)], 60), [(0, 10), (30, 80)]);
-        assert_eq!(at_most(vec![(0, 10), (30, 90)], 70), [(0, 10), (30, 90)]);
-        assert_eq!(at_most(vec![(0, 10), (30, 90)], 4), [(0, 4)]);
-        assert_eq!(at_most(vec![], 4), []);
+        assert_eq!(limited_to(vec![(30, 90)], 40), [(30, 70)]);
+        assert_eq!(limited_to(vec![(0, 10), (30, 90)], 60), [(0, 10), (30, 80)]);
+        assert_eq!(limited_to(vec![(0, 10), (30, 90)], 70), [(0, 10), (30, 90)]);
+        assert_eq!(limited_to(vec![(0, 10), (30, 90)], 4), [(0, 4)]);
+        assert_eq!(limited_to(vec![], 4), []);
     }
 
     proptest! {
         #[test]
-        fn the_sum_is_what_slurm_recorded(at in prop::collection::btree_set(0i64..1000, 0..8), end in 0i64..1000, recorded in 0u64..1500) {
+        fn the_sum_equals_slurms_record(at in prop::collection::btree_set(0i64..1000, 0..8), end in 0i64..1000, recorded in 0u64..1500) {
             let at: Vec<_> = at.into_iter().collect();
             let known: Vec<Interval> = at.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
             let inside: u64 = known.iter().map(|(a, b)| b.min(&end).saturating_sub(*a.min(&end)).unsigned_abs()).sum();

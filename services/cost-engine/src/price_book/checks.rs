@@ -116,11 +116,7 @@ fn parse(text: &str) -> Result<Vec<PriceCheck>, Vec<Fault>> {
         }
     };
     if file.job.is_empty() {
-        faults.add(
-            0..0,
-            "job",
-            "the file has no [[job]]: nothing to check",
-        );
+        faults.add(0..0, "job", "the file has no [[job]]: nothing to check");
     }
     let jobs = file.job.into_iter().map(Spanned::into_inner);
     let checks = jobs.filter_map(|job| check(job, &mut faults)).collect();

@@ -39,7 +39,11 @@ pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
 fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
     for (key, text) in [("name", &file.name), ("version", &file.version)] {
         if text.get_ref().trim().is_empty() {
-            faults.add(text.span(), key, "must not be empty; cost events contain it");
+            faults.add(
+                text.span(),
+                key,
+                "must not be empty; cost events contain it",
+            );
         }
     }
     let currency = file.currency.get_ref();
@@ -62,11 +66,7 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
             faults,
         );
         if place.precision() == (false, false) {
-            faults.add(
-                rule.span(),
-                "spot",
-                "has neither `nodes` nor `partitions`",
-            );
+            faults.add(rule.span(), "spot", "has neither `nodes` nor `partitions`");
         }
         spot.push(place);
     }
@@ -90,12 +90,12 @@ fn digest(text: &str) -> String {
 }
 
 fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
-    let word = file
+    let value_text = file
         .mode
         .as_ref()
         .map_or(Mode::default().as_str(), |mode| mode.get_ref());
     let mode_span = file.mode.as_ref().map_or(0..0, Spanned::span);
-    if word == "billing" {
+    if value_text == "billing" {
         if file.billing.is_empty() {
             faults.add(
                 mode_span,
@@ -119,11 +119,11 @@ fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
             "the book has no [[node_type]]",
         );
     }
-    let mode = Mode::from_word(word).unwrap_or_else(|| {
+    let mode = Mode::from_name(value_text).unwrap_or_else(|| {
         faults.add(
             mode_span,
             "mode",
-            format!("{word:?} is not one of max_share, weighted_share, whole_node, billing"),
+            format!("{value_text:?} is not one of max_share, weighted_share, whole_node, billing"),
         );
         Mode::default()
     });
@@ -267,11 +267,11 @@ fn prices(key: &str, files: &[Spanned<PriceFile>], faults: &mut Faults<'_>) -> P
         if file.on_demand.is_none() && file.spot.is_none() {
             faults.add(span, key, "has neither `on_demand` nor `spot`");
         }
-        let mut add = |word: &str,
+        let mut add = |value_text: &str,
                        value: Option<&Spanned<Value>>,
                        periods: &mut Vec<(Range<usize>, RatePeriod)>| {
             if let Some(value) = value
-                && let Some(per_hour) = faults.rate(&format!("{key}.{word}"), value)
+                && let Some(per_hour) = faults.rate(&format!("{key}.{value_text}"), value)
             {
                 periods.push((value.span(), RatePeriod { from, to, per_hour }));
             }

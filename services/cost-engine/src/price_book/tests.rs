@@ -99,7 +99,7 @@ fn the_most_precise_node_type_decides() {
 
 /// Replaces one text in the book. The only fault found must name this line and key.
 #[track_caller]
-fn check(from: &str, to: &str, line: usize, key: &str, word: &str) {
+fn check(from: &str, to: &str, line: usize, key: &str, value_text: &str) {
     assert_eq!(
         BOOK.matches(from).count().min(1),
         1,
@@ -116,7 +116,7 @@ fn check(from: &str, to: &str, line: usize, key: &str, word: &str) {
         (line, key),
         "{error}"
     );
-    assert!(faults[0].problem.contains(word), "{error}");
+    assert!(faults[0].problem.contains(value_text), "{error}");
     assert!(
         error
             .to_string()
@@ -201,7 +201,7 @@ fn each_fault_is_named_by_line_and_key() {
         "name = \"c16\"",
         16,
         "node_type.name",
-        "twice",
+        "duplicate",
     );
     check(
         "partitions = [\"debug\"]",

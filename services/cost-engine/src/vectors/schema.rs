@@ -64,7 +64,7 @@ pub(super) struct JobVector<E> {
     pub id: String,
     #[serde(default)]
     pub title: String,
-    pub mode: ModeWord,
+    pub mode: ModeName,
     pub prices: Vec<Price>,
     pub nodes: Vec<Node>,
     #[serde(default)]
@@ -81,7 +81,7 @@ pub(super) struct BurnVector {
     pub id: String,
     #[serde(default)]
     pub title: String,
-    pub mode: ModeWord,
+    pub mode: ModeName,
     pub prices: Vec<Price>,
     pub nodes: Vec<Node>,
     #[serde(default)]
@@ -96,7 +96,7 @@ pub(super) struct PeriodVector {
     pub id: String,
     #[serde(default)]
     pub title: String,
-    pub mode: ModeWord,
+    pub mode: ModeName,
     pub prices: Vec<Price>,
     pub nodes: Vec<Node>,
     #[serde(default)]
@@ -127,7 +127,7 @@ pub(super) struct BillingVector {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ModeWord {
+pub(super) enum ModeName {
     MaxShare,
     WeightedShare,
     WholeNode,
@@ -135,7 +135,7 @@ pub(super) enum ModeWord {
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum MarketWord {
+pub(super) enum MarketName {
     OnDemand,
     Spot,
 }
@@ -154,7 +154,7 @@ pub(super) enum Flag {
 #[serde(deny_unknown_fields)]
 pub(super) struct Price {
     pub node_type: String,
-    pub market: MarketWord,
+    pub market: MarketName,
     pub from: Option<i64>,
     pub to: Option<i64>,
     pub rate_micro_per_hour: i64,
@@ -166,7 +166,7 @@ pub(super) struct Node {
     pub name: String,
     #[serde(rename = "type")]
     pub node_type: String,
-    pub market: MarketWord,
+    pub market: MarketName,
     pub cap: CapacityFacts,
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Error;
 use super::schema::{
-    CapacityFacts, MarketWord, ModeWord, Node, NodeAlloc, NodeWeights, Price, RunFacts, TotalAlloc,
+    CapacityFacts, MarketName, ModeName, Node, NodeAlloc, NodeWeights, Price, RunFacts, TotalAlloc,
 };
 use crate::domain::price::Nodes;
 use crate::domain::rates::{RatePeriod, RateSchedule, ScheduleError};
@@ -32,18 +32,18 @@ impl VectorPath<'_> {
     }
 }
 
-pub(super) fn mode(word: ModeWord) -> Mode {
-    match word {
-        ModeWord::MaxShare => Mode::MaxShare,
-        ModeWord::WeightedShare => Mode::WeightedShare,
-        ModeWord::WholeNode => Mode::WholeNode,
+pub(super) fn mode(name: ModeName) -> Mode {
+    match name {
+        ModeName::MaxShare => Mode::MaxShare,
+        ModeName::WeightedShare => Mode::WeightedShare,
+        ModeName::WholeNode => Mode::WholeNode,
     }
 }
 
-fn market(word: MarketWord) -> Market {
-    match word {
-        MarketWord::OnDemand => Market::OnDemand,
-        MarketWord::Spot => Market::Spot,
+fn market(name: MarketName) -> Market {
+    match name {
+        MarketName::OnDemand => Market::OnDemand,
+        MarketName::Spot => Market::Spot,
     }
 }
 
@@ -84,7 +84,7 @@ fn schedule(
     path: VectorPath<'_>,
     prices: &[Price],
     node_type: &str,
-    market: MarketWord,
+    market: MarketName,
 ) -> Result<RateSchedule, Error> {
     let (positions, periods): (Vec<usize>, Vec<RatePeriod>) = prices
         .iter()

@@ -268,7 +268,7 @@ fn person(mut event: Event) -> Event {
 async fn an_invalid_query_names_the_fault() {
     let site = Site::new(EXAMPLE);
     let engine = site.start("url = \"nats://127.0.0.1:1\"").await.unwrap();
-    for (path, word) in [
+    for (path, text) in [
         ("/v1/costs?by=cow", "cow"),
         ("/v1/costs?since=soon", "soon"),
         ("/v1/costs?colour=red", "colour"),
@@ -276,7 +276,7 @@ async fn an_invalid_query_names_the_fault() {
         let (status, problem) = get(&engine.router, "root", path).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
         assert!(
-            problem["detail"].as_str().unwrap().contains(word),
+            problem["detail"].as_str().unwrap().contains(text),
             "{problem}"
         );
     }

@@ -107,7 +107,7 @@ async fn a_job_gets_its_estimate_and_its_final_cost() {
 
 /// The credential for doorbells is on every node. A fact without a Slurm record is published as inferred, and is not charged.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_inferred_costs_nothing_until_a_record_comes() {
+async fn inferred_runs_cost_nothing_until_a_record_arrives() {
     let nats = NatsServer::start().await;
     let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
     let engine = site.start(&nats.toml()).await.unwrap();
@@ -308,7 +308,7 @@ async fn the_order_of_job_events_does_not_change_the_costs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_price_is_said_and_never_zero() {
+async fn a_missing_price_is_reported_and_never_zero() {
     let nats = NatsServer::start().await;
     let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
     let engine = site.start(&nats.toml()).await.unwrap();
@@ -334,7 +334,7 @@ async fn no_price_is_said_and_never_zero() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_ran_has_a_cost() {
+async fn only_runs_that_started_have_a_cost() {
     let nats = NatsServer::start().await;
     let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
     let engine = site.start(&nats.toml()).await.unwrap();

@@ -75,7 +75,7 @@ async fn a_crash_between_commit_and_publish_loses_nothing_and_doubles_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nats_may_be_away_when_a_cost_is_due() {
+async fn nats_may_be_unavailable_when_a_cost_is_due() {
     let mut nats = NatsServer::start().await;
     let site = Site::new(EXAMPLE);
     let outside = Outside::connect(&nats, None).await;

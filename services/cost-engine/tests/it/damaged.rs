@@ -3,7 +3,7 @@
 use mesh_testkit::{NatsServer, assert_corruption_reported, write_private};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_file_is_named_with_what_to_do() {
+async fn a_damaged_file_is_reported_with_a_remedy() {
     let nats = NatsServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("mesh.toml");

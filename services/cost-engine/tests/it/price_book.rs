@@ -41,17 +41,17 @@ async fn a_faulty_price_book_stops_the_start_with_file_line_and_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn prices_changed_under_the_same_version_are_refused_at_the_start() {
     let site = Site::new(EXAMPLE);
-    let away = "url = \"nats://127.0.0.1:1\"";
-    site.start(away).await.unwrap().stop().await;
+    let unreachable = "url = \"nats://127.0.0.1:1\"";
+    site.start(unreachable).await.unwrap().stop().await;
     site.write_book(&format!("# checked by finance\n{EXAMPLE}"));
-    site.start(away).await.unwrap().stop().await;
+    site.start(unreachable).await.unwrap().stop().await;
     site.write_book(&EXAMPLE.replace("\"0.34\"", "\"1.00\""));
-    let Err(error) = site.start(away).await else {
+    let Err(error) = site.start(unreachable).await else {
         panic!("started")
     };
     let text = mesh_runtime::error_chain(error.as_ref());
     assert!(
-        text.contains("prices.toml has changed, but is still \"example 2026-07\"")
+        text.contains("prices.toml changed but has the label \"example 2026-07\"")
             && text.contains("change `version`"),
         "{text}"
     );
@@ -76,7 +76,7 @@ async fn a_price_of_zero_is_no_price() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_starts_while_nats_is_away() {
+async fn it_starts_while_nats_is_unavailable() {
     let site = Site::new(EXAMPLE);
     let engine = site.start("url = \"nats://127.0.0.1:1\"").await.unwrap();
     engine.stop().await;

@@ -96,7 +96,7 @@ async fn engines_that_share_a_database_charge_every_run_once_though_one_is_kille
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_away_at_the_start_and_later_delays_costs_only() {
+async fn a_database_unavailable_at_the_start_and_later_only_delays_costs() {
     let nats = NatsServer::start().await;
     let outside = Outside::connect(&nats, None).await;
     let mut server = Postgres::start().await;

@@ -27,7 +27,9 @@ pub(super) const fn slurm(error: &Error) -> &'static str {
         Error::NotServed { .. } => {
             "start slurmrestd with a plugin of that version (-s, -d), or set source = \"cli\" in [slurm]"
         }
-        Error::NotOverRest { .. } => "set source = \"cli\" in [slurm], on a host with Slurm's commands",
+        Error::NotOverRest { .. } => {
+            "set source = \"cli\" in [slurm], on a host with Slurm's commands"
+        }
         _ => {
             "run the same command by hand, and report a bug with the output of `smesh inspect` for its answer"
         }

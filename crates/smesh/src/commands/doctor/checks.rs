@@ -399,7 +399,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         }
     };
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
-    let (rung, took) = tokio::task::spawn_blocking(move || {
+    let (sent, took) = tokio::task::spawn_blocking(move || {
         let doorbell = doorbell(&Call {
             cluster: &config.cluster,
             hook: mesh_events::hooks::DOCTOR_HOOK,
@@ -420,7 +420,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         |(outcome, took)| (Ok(outcome), took),
     );
     let millis = format!("{:.1} ms", took.as_secs_f64() * 1000.0);
-    findings.push(match rung {
+    findings.push(match sent {
         Ok(Outcome::Delivered { .. }) => {
             let (grade, fix) = if took > SLOW_RING {
                 (

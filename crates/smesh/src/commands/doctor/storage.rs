@@ -9,12 +9,12 @@ use mesh_runtime::Context;
 use super::{Finding, Grade};
 use crate::up::nats_child;
 
-const WHAT: &str = "streams";
+const SUBJECT: &str = "streams";
 /// Time limit for connecting; a healthy server on the same host needs far less.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
-    let unknown = |found: String, fix: &str| Finding::new(WHAT, Grade::Unknown, found, fix);
+    let unknown = |found: String, fix: &str| Finding::new(SUBJECT, Grade::Unknown, found, fix);
     let own = context.mesh.nats.url.is_empty();
     let config = match own {
         true => nats_child::administrator(&context.mesh.data_dir),
@@ -63,18 +63,16 @@ fn report(states: Vec<StorageState>, own: bool, findings: &mut Vec<Finding>) {
             _ if problem.contains("full:") => {
                 "its consumers are too slow, or [mesh.nats] events_max_bytes is too low: publishers wait until it has room"
             }
-            true => {
-                "free space on the disk of mesh.data_dir; `smesh up` then restarts nats-server"
-            }
+            true => "free space on the disk of mesh.data_dir; `smesh up` then restarts nats-server",
             false => {
                 "free space on the disk of nats-server and restart it: after a write error it stores nothing"
             }
         };
         let found = format!("{stream} does not store: {problem}");
-        findings.push(Finding::new(WHAT, Grade::Bad, found, fix));
+        findings.push(Finding::new(SUBJECT, Grade::Bad, found, fix));
     }
     if broken == 0 {
         let found = format!("all {count} streams and buckets store");
-        findings.push(Finding::new(WHAT, Grade::Good, found, ""));
+        findings.push(Finding::new(SUBJECT, Grade::Good, found, ""));
     }
 }

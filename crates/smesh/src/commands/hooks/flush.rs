@@ -65,11 +65,11 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
     let mut failing = false;
     let mut lines = None;
     // Refused doorbells are retried from time to time, because the missing permission may have been granted.
-    let mut tried_again = None;
+    let mut retried_at = None;
     loop {
-        let with_refused = tried_again.is_none_or(|at: Instant| at.elapsed() >= LONGEST_PAUSE);
+        let with_refused = retried_at.is_none_or(|at: Instant| at.elapsed() >= LONGEST_PAUSE);
         if with_refused {
-            tried_again = Some(Instant::now());
+            retried_at = Some(Instant::now());
         }
         match once(path.to_owned(), with_refused).await {
             Ok(flushed) => {

@@ -213,7 +213,7 @@ impl Site<'_> {
         let set = self
             .triggers
             .lines()
-            .any(|line| line.split_whitespace().any(|word| word == script));
+            .any(|line| line.split_whitespace().any(|token| token == script));
         hook.installed = set.then(|| hook.script.clone());
         plan.hooks.push(hook);
     }

@@ -42,7 +42,7 @@ fn an_empty_slurm_conf_gets_all_three() {
 }
 
 #[test]
-fn the_sites_own_programs_are_kept() {
+fn the_sites_own_programs_are_preserved() {
     let set = [
         ("PrologSlurmctld", "/etc/slurm/it's mine.sh"),
         ("JobCompType", "jobcomp/script"),
@@ -76,7 +76,7 @@ fn the_sites_own_programs_are_kept() {
 }
 
 #[test]
-fn what_a_site_does_not_use_is_not_planned() {
+fn unused_features_are_not_planned() {
     let plan = check(&[("MailProg", "/bin/mail")], &|_| None);
     for name in [
         "MailProg",
@@ -97,16 +97,16 @@ fn what_a_site_does_not_use_is_not_planned() {
 fn planning_again_chains_to_the_same_program_and_not_to_itself() {
     let first = check(&[("PrologSlurmctld", "/site/prolog")], &|_| None);
     let text = first.hooks[0].text.clone();
-    let again = check(
+    let second = check(
         &[("PrologSlurmctld", "/etc/slurm-mesh/hooks/prolog-slurmctld")],
         &|_| Some(text.clone()),
     );
-    assert_eq!(again.hooks[0].text, first.hooks[0].text);
-    assert!(again.hooks[0].installed.is_some());
+    assert_eq!(second.hooks[0].text, first.hooks[0].text);
+    assert!(second.hooks[0].installed.is_some());
 }
 
 #[test]
-fn another_jobcomp_plugin_stays() {
+fn another_jobcomp_plugin_is_not_replaced() {
     let plan = check(
         &[
             ("JobCompType", "jobcomp/elasticsearch"),

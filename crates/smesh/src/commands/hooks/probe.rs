@@ -37,7 +37,7 @@ enum Outcome {
     /// Acknowledged by its consumer, after this time.
     Arrived(Duration),
     /// Stored in the stream. The text says why the acknowledgement could not be observed.
-    Rung(String),
+    Sent(String),
     Failed(String),
 }
 
@@ -53,7 +53,7 @@ impl Outcome {
                 "ok",
                 format!("processed after {:.0} ms", after.as_secs_f64() * 1e3),
             ),
-            Self::Rung(why) => (
+            Self::Sent(why) => (
                 "rung",
                 format!("stored on the stream; whether it was processed is unknown: {why}"),
             ),
@@ -84,12 +84,12 @@ pub(super) async fn run(global: &Global, files: HookFiles) -> Result<ExitCode, E
     .await
     .map_err(|error| Error::Failed(error.to_string()))?;
     for (hook, outcome) in &outcomes {
-        let (word, found) = outcome.describe();
+        let (argument, found) = outcome.describe();
         if global.json {
             show::line(to_json(hook, outcome))?;
         } else {
             show::line(format!(
-                "{word:<5} {:<20} {}",
+                "{argument:<5} {:<20} {}",
                 hook.name,
                 show::clean(&found)
             ))?;
@@ -125,7 +125,7 @@ fn to_json(hook: &Hook, outcome: &Outcome) -> Value {
     let (outcome, problem) = match outcome {
         Outcome::NotInstalled => ("not_installed", None),
         Outcome::Arrived(_) => ("arrived", None),
-        Outcome::Rung(why) => ("rung", Some(why)),
+        Outcome::Sent(why) => ("rung", Some(why)),
         Outcome::Failed(why) => ("failed", Some(why)),
     };
     json!({ "hook": hook.name, "on": hook.place.name(), "outcome": outcome, "millis": millis, "problem": problem })
@@ -152,25 +152,25 @@ impl Probe {
             question.and_then(|(config, question)| self.wait_until_taken(&config, &question));
         match taken {
             Ok(None) => Outcome::Arrived(started.elapsed()),
-            Ok(Some(why)) => Outcome::Rung(why),
+            Ok(Some(why)) => Outcome::Sent(why),
             Err(why) => Outcome::Failed(why),
         }
     }
 
     /// Runs our part of a script. Returns its configuration and the JetStream request that finds the message.
     fn script(&self, hook: &Hook, installed: &Path) -> Result<(Config, Value), String> {
-        let words = our_part(installed)?;
-        let Some((program, args)) = words.split_first() else {
+        let arguments = our_part(installed)?;
+        let Some((program, args)) = arguments.split_first() else {
             return Err(format!("{} runs nothing", installed.display()));
         };
         let config = args
             .iter()
-            .skip_while(|word| *word != "--config")
+            .skip_while(|argument| *argument != "--config")
             .nth(1)
             .map_or(Path::new(mesh_hook::config::DEFAULT_PATH), Path::new);
         let mut command = Command::new(program);
         command.args(args);
-        if !args.iter().any(|word| word == "--hook") {
+        if !args.iter().any(|argument| argument == "--hook") {
             command.args(["--hook", hook.name]);
         }
         command
@@ -188,15 +188,15 @@ impl Probe {
         let output = command
             .output()
             .map_err(|error| format!("run {program}: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let sequence = said.lines().find_map(|line| {
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let sequence = printed.lines().find_map(|line| {
             line.strip_prefix("probe delivered ")?
                 .trim()
                 .parse::<u64>()
                 .ok()
         });
         let Some(sequence) = sequence else {
-            let problem = said.lines().next().unwrap_or("no output");
+            let problem = printed.lines().next().unwrap_or("no output");
             return Err(problem.trim_start_matches("mesh-hook: ").to_owned());
         };
         let config = Config::load(config).map_err(|error| error.to_string())?;
@@ -301,8 +301,8 @@ fn our_part(installed: &Path) -> Result<Vec<String>, String> {
         .find_map(|line| line.strip_prefix("exec "))
         .filter(|_| text.contains(MARK))
         .ok_or_else(|| format!("{} is not a script of slurm-mesh", installed.display()))?;
-    Ok(shell::split_words(line)
+    Ok(shell::split_arguments(line)
         .into_iter()
-        .take_while(|word| word != "--chain" && word != "--")
+        .take_while(|argument| argument != "--chain" && argument != "--")
         .collect())
 }

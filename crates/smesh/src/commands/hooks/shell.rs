@@ -13,22 +13,22 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// Splits a line written by [`quoted`] into words.
-pub fn split_words(line: &str) -> Vec<String> {
-    let mut split_words = Vec::new();
-    let mut word: Option<String> = None;
+pub fn split_arguments(line: &str) -> Vec<String> {
+    let mut split_arguments = Vec::new();
+    let mut argument: Option<String> = None;
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match c {
-            c if c.is_whitespace() => split_words.extend(word.take()),
-            '\'' => word
+            c if c.is_whitespace() => split_arguments.extend(argument.take()),
+            '\'' => argument
                 .get_or_insert_default()
                 .extend(chars.by_ref().take_while(|c| *c != '\'')),
-            '\\' => word.get_or_insert_default().extend(chars.next()),
-            c => word.get_or_insert_default().push(c),
+            '\\' => argument.get_or_insert_default().extend(chars.next()),
+            c => argument.get_or_insert_default().push(c),
         }
     }
-    split_words.extend(word);
-    split_words
+    split_arguments.extend(argument);
+    split_arguments
 }
 
 #[cfg(test)]
@@ -36,10 +36,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_quoted_reads_back() {
+    fn quoted_text_round_trips() {
         for text in ["/usr/bin/mesh-hook", "/srv/mesh data/it's", "", "a\\b"] {
             assert_eq!(
-                split_words(&format!("x {} y", quoted(text))),
+                split_arguments(&format!("x {} y", quoted(text))),
                 ["x", text, "y"]
             );
         }

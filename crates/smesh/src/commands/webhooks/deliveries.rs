@@ -50,29 +50,29 @@ fn chosen(which: &WhichDeliveries) -> impl Iterator<Item = (&'static str, String
 }
 
 /// The request for a redelivery. `None` if the arguments name nothing.
-pub(super) fn again(
+pub(super) fn redelivery(
     ids: &[String],
     all: bool,
     which: &WhichDeliveries,
     rate: Option<u32>,
 ) -> Option<Value> {
-    let mut again = json!({});
+    let mut redelivery = json!({});
     for (key, value) in chosen(which) {
-        again[key] = value.into();
+        redelivery[key] = value.into();
     }
     if !ids.is_empty() {
-        again["ids"] = ids.into();
+        redelivery["ids"] = ids.into();
     }
     if all {
-        again["all"] = true.into();
+        redelivery["all"] = true.into();
     }
-    if again == json!({}) {
+    if redelivery == json!({}) {
         return None;
     }
     if let Some(rate) = rate {
-        again["rate"] = rate.into();
+        redelivery["rate"] = rate.into();
     }
-    Some(again)
+    Some(redelivery)
 }
 
 fn status(answer: &Value) -> String {
@@ -167,7 +167,8 @@ pub(super) fn jobs(answer: &Value) -> String {
         ]);
     }
     if rows.len() == 1 {
-        return "no redeliveries; start one with ids, or --all, --type, --cause, --since, --until".into();
+        return "no redeliveries; start one with ids, or --all, --type, --cause, --since, --until"
+            .into();
     }
     show::table(&rows)
 }

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_says_what_the_api_takes() {
+    fn the_command_line_accepts_what_the_api_accepts() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         mesh_testkit::write_private(&file, "hunter2\n");

@@ -26,7 +26,7 @@ fn counts(endpoint: &Value) -> [(&'static str, String); 4] {
 }
 
 /// Why few or no deliveries are sent. Empty if there is no fault.
-fn trouble(endpoint: &Value) -> String {
+fn problem(endpoint: &Value) -> String {
     let clean = |value: &Value| show::clean(&show::value(value));
     let (circuit, held) = (&endpoint["circuit"], &endpoint["held"]);
     if endpoint["state"] != "active" {
@@ -93,7 +93,7 @@ pub(super) fn list(answer: &Value) -> String {
         ];
         row.extend(counts(endpoint).into_iter().map(|(_, count)| count));
         row.push(show::value(&endpoint["url"]));
-        row.push(trouble(endpoint));
+        row.push(problem(endpoint));
         rows.push(row);
     }
     show::table(&rows)
@@ -135,15 +135,15 @@ pub(super) fn endpoint(answer: &Value) -> String {
 }
 
 fn state(answer: &Value) -> String {
-    let trouble = trouble(answer);
+    let problem = problem(answer);
     if answer["state"] != "active" {
-        return format!("  {trouble}");
+        return format!("  {problem}");
     }
     let active = format!("  active since {}", clock(&answer["since"]));
-    if trouble.is_empty() {
+    if problem.is_empty() {
         active
     } else {
-        format!("{active}; {trouble}")
+        format!("{active}; {problem}")
     }
 }
 

@@ -59,11 +59,11 @@ impl Config {
     /// Pause before the state is loaded again, after `wasted` consecutive polls whose results could not be stored. Slurm must not be
     /// polled more often because NATS cannot write. If only NATS failed, a second is enough.
     pub fn pause_after_session(&self, wasted: u32) -> Duration {
-        let again = Duration::from_secs(1);
+        let retry = Duration::from_secs(1);
         if wasted == 0 {
-            again
+            retry
         } else {
-            self.pause_after_failures(wasted).max(again)
+            self.pause_after_failures(wasted).max(retry)
         }
     }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_file_says_what_the_code_does() {
+    fn the_default_file_matches_the_code() {
         let mut file: toml::Table = toml::from_str(DEFAULTS).expect("valid TOML");
         let section = file.remove("node-watcher").expect("the section");
         assert_eq!(

@@ -53,9 +53,9 @@ impl Handler for Doorbells {
         }
         tracing::debug!(hook = doorbell.hook, nodes = doorbell.nodes, "doorbell");
         let (ring, answer) = oneshot::channel();
-        let rung = self.replies.send(ring).await.is_ok();
+        let is_queued = self.replies.send(ring).await.is_ok();
         match answer.await {
-            Ok(outcome) if rung => {
+            Ok(outcome) if is_queued => {
                 metrics::doorbell(outcome);
                 Disposition::Ack
             }

@@ -30,7 +30,11 @@ pub(crate) fn describe() {
     describe_gauge!(NODES, "Nodes, by lifecycle.");
     describe_gauge!(SUSPECT, "Nodes that do not respond but are not down.");
     describe_counter!(EVENTS, "Events published, by event.");
-    describe_histogram!(POLL_SECONDS, Unit::Seconds, "Duration of a poll of all nodes.");
+    describe_histogram!(
+        POLL_SECONDS,
+        Unit::Seconds,
+        "Duration of a poll of all nodes."
+    );
     describe_counter!(
         DOORBELLS,
         "Doorbells, by outcome: looked, left_to_next, probe, unusable."
@@ -56,7 +60,7 @@ const STAGES: [Lifecycle; 8] = [
 #[allow(clippy::cast_precision_loss, reason = "gauges")]
 pub(crate) fn polled(nodes: &BTreeMap<String, TrackedNode>, took: Duration) {
     histogram!(POLL_SECONDS).record(took.as_secs_f64());
-    let present = || nodes.values().filter(|node| !node.gone);
+    let present = || nodes.values().filter(|node| !node.deleted);
     for stage in STAGES {
         gauge!(NODES, "lifecycle" => stage.as_str())
             .set(present().filter(|node| node.lifecycle == stage).count() as f64);

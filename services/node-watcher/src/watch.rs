@@ -44,7 +44,7 @@ impl Watcher {
     /// None at present. Failures are retried.
     pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
         self.slurm_health.fail("not polled yet");
-        let (replies, rung) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
+        let (replies, polls) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
         let doorbells = Doorbells {
             cluster: self.cluster.clone(),
             replies,
@@ -59,18 +59,18 @@ impl Watcher {
         );
         // Watching ends first and leaves its replies unanswered.
         let watch = async {
-            self.watch(rung, &stop).await;
+            self.watch(polls, &stop).await;
             stop.cancel();
         };
         let (consumed, ()) = tokio::join!(consume, watch);
         Ok(consumed?)
     }
 
-    async fn watch(&self, mut rung: mpsc::Receiver<PollReply>, stop: &CancellationToken) {
+    async fn watch(&self, mut polls: mpsc::Receiver<PollReply>, stop: &CancellationToken) {
         // Consecutive polls whose results could not be stored.
         let mut wasted = 0;
         while !stop.is_cancelled() {
-            match self.session(&mut wasted, &mut rung, stop).await {
+            match self.session(&mut wasted, &mut polls, stop).await {
                 Ok(()) => break,
                 Err(Error::Conflict { key }) => {
                     metrics::conflict();
@@ -95,7 +95,7 @@ impl Watcher {
     async fn session(
         &self,
         wasted: &mut u32,
-        rung: &mut mpsc::Receiver<PollReply>,
+        polls: &mut mpsc::Receiver<PollReply>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let mut store = Store::load(&self.bus, &self.cluster).await?;
@@ -108,11 +108,11 @@ impl Watcher {
         let mut before = Duration::ZERO;
         let mut replies: Vec<PollReply> = Vec::new();
         while !stop.is_cancelled() {
-            while let Ok(ring) = rung.try_recv() {
+            while let Ok(ring) = polls.try_recv() {
                 replies.push(ring);
             }
             let began = Instant::now();
-            let (pause, after_ring) = match self.look(&mut store, &mut nodes, stop).await {
+            let (pause, after_ring) = match self.poll_nodes(&mut store, &mut nodes, stop).await {
                 Ok(answer) => {
                     if failures > 0 {
                         tracing::info!("slurm available again");
@@ -148,13 +148,13 @@ impl Watcher {
                     return Err(error);
                 }
             };
-            let looked = began.elapsed();
+            let poll_duration = began.elapsed();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause) => {}
-                Some(ring) = rung.recv() => {
+                Some(ring) = polls.recv() => {
                     replies.push(ring);
-                    let passed = began.elapsed().saturating_sub(looked);
+                    let passed = began.elapsed().saturating_sub(poll_duration);
                     sleep(after_ring.saturating_sub(passed), stop).await;
                 }
             }
@@ -165,7 +165,7 @@ impl Watcher {
     /// Polls all nodes once. Returns the time Slurm took to answer, without storing and publishing, which do not indicate Slurm's
     /// load.
     #[tracing::instrument(name = "sweep", skip_all, fields(cluster = %self.cluster))]
-    async fn look(
+    async fn poll_nodes(
         &self,
         store: &mut Store,
         nodes: &mut BTreeMap<String, TrackedNode>,

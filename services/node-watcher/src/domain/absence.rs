@@ -1,7 +1,7 @@
 //! Compares a complete answer of Slurm with the known nodes.
 //!
 //! A node is considered gone only after [`MISSED_POLLS_BEFORE_DELETED`] consecutive answers without it, or
-//! [`MISSED_POLLS_IF_MOST_MISSING`] if more than half of the known nodes are missing. Empty answers do not occur here, because the
+//! [`MISSED_POLLS_IF_MAJORITY_MISSING`] if more than half of the known nodes are missing. Empty answers do not occur here, because the
 //! client refuses them.
 //!
 //! - A missing fixed node is `removed`.
@@ -20,7 +20,7 @@ use super::diff::{NodeChange, TrackedNode, diff};
 /// Consecutive answers that a node must be missing from.
 pub const MISSED_POLLS_BEFORE_DELETED: u32 = 2;
 /// The same, if more than half of the known nodes are missing.
-pub const MISSED_POLLS_IF_MOST_MISSING: u32 = 5;
+pub const MISSED_POLLS_IF_MAJORITY_MISSING: u32 = 5;
 
 /// A node after a poll.
 #[derive(Clone, Debug)]
@@ -43,11 +43,11 @@ pub fn confirm_absence(
     let names: BTreeSet<String> = answer.iter().map(|node| node.name.clone()).collect();
     let expected = known
         .iter()
-        .filter(|(name, node)| !node.gone && !may_hide(node) && !names.contains(*name));
+        .filter(|(name, node)| !node.deleted && !may_hide(node) && !names.contains(*name));
     let missing = expected.clone().count();
-    let present = known.values().filter(|node| !node.gone).count();
+    let present = known.values().filter(|node| !node.deleted).count();
     let proof = if missing * 2 > present {
-        MISSED_POLLS_IF_MOST_MISSING
+        MISSED_POLLS_IF_MAJORITY_MISSING
     } else {
         MISSED_POLLS_BEFORE_DELETED
     };
@@ -56,7 +56,7 @@ pub fn confirm_absence(
         .collect();
     answer
         .into_iter()
-        .map(|record| look(known.get(&record.name), first, record, now))
+        .map(|record| observe(known.get(&record.name), first, record, now))
         .chain(absent)
         .collect()
 }
@@ -66,13 +66,13 @@ fn may_hide(node: &TrackedNode) -> bool {
     node.cloud && node.lifecycle == Lifecycle::Terminated
 }
 
-fn look(
+fn observe(
     known: Option<&TrackedNode>,
     first: bool,
     record: NodeRecord,
     now: DateTime<Utc>,
 ) -> ObservedNode {
-    let before = known.filter(|node| !node.gone);
+    let before = known.filter(|node| !node.deleted);
     let mut after = TrackedNode::after(before, &record);
     let changes = if first && before.is_none() {
         vec![NodeChange {
@@ -103,13 +103,13 @@ fn miss(name: &str, node: &TrackedNode, proof: u32, now: DateTime<Utc>) -> Obser
             (
                 EventType::NodeTerminated,
                 Cause {
-                    word: "power_saving".to_owned(),
+                    code: "power_saving".to_owned(),
                     source: "slurm".to_owned(),
                     actor: None,
                 },
             )
         } else {
-            after.gone = true;
+            after.deleted = true;
             (EventType::NodeRemoved, Cause::default())
         };
         changes.push(NodeChange {

@@ -11,7 +11,7 @@ use slurm_types::{Lifecycle, NodeFlag, NodeReason};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// A keyword: `unreachable`, `power_saving`, `admin`, … Empty if unknown.
-    pub word: String,
+    pub code: String,
     /// Origin of the recognised text: `slurm`, `aws-parallelcluster`, … Empty if it was not recognised.
     pub source: String,
     /// Who caused the state. `None` if Slurm does not report it.
@@ -45,7 +45,7 @@ pub fn of(node: &NodeRecord, lifecycle: Lifecycle) -> Cause {
 /// True if the provider reclaimed the node.
 pub fn is_preemption(cause: &Cause) -> bool {
     matches!(
-        cause.word.as_str(),
+        cause.code.as_str(),
         "spot_preempted" | "spot_preempted_or_stopped"
     )
 }
@@ -67,7 +67,7 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
     }
     Some(match NodeReason::lookup(&node.reason) {
         Some(known) => Cause {
-            word: known.cause.to_owned(),
+            code: known.cause.to_owned(),
             source: known.source.to_owned(),
             actor: system(),
         },
@@ -78,7 +78,7 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
                 ..Actor::default()
             });
             Cause {
-                word: "admin".to_owned(),
+                code: "admin".to_owned(),
                 source: String::new(),
                 actor,
             }
@@ -88,9 +88,9 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
 
 impl Cause {
     /// A cause that follows from the state itself.
-    fn slurm(word: &str) -> Self {
+    fn slurm(code: &str) -> Self {
         Self {
-            word: word.to_owned(),
+            code: code.to_owned(),
             source: "slurm".to_owned(),
             actor: system(),
         }

@@ -60,7 +60,8 @@ pub struct TrackedNode {
     /// A cloud node, which may disappear from Slurm's list while it is powered down.
     pub cloud: bool,
     /// The node was removed. Stored so that its numbers continue if it returns.
-    pub gone: bool,
+    #[serde(rename = "gone")]
+    pub deleted: bool,
     /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
     pub missing: u32,
@@ -120,7 +121,7 @@ pub fn diff(
                     &[EventType::NodeReboot, EventType::NodeActive]
                 };
                 let replaced = Cause {
-                    word: "new_incarnation".to_owned(),
+                    code: "new_incarnation".to_owned(),
                     ..Cause::default()
                 };
                 stages
@@ -164,7 +165,7 @@ pub fn diff(
 /// The event for entering a stage.
 fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause) -> EventType {
     // Once the preemption is published, later stages (powered down, booted again) are published as usual.
-    let published = before.is_some_and(|before| before.cause == cause.word);
+    let published = before.is_some_and(|before| before.cause == cause.code);
     match after.lifecycle {
         Lifecycle::Provisioning if after.rebooting => EventType::NodeReboot,
         Lifecycle::Provisioning => EventType::NodeProvisioning,
@@ -224,7 +225,7 @@ impl TrackedNode {
             maintenance: matches!(lifecycle, Lifecycle::Draining | Lifecycle::Drained)
                 && cause::in_maintenance_only(current),
             rebooting: cause::rebooting(current),
-            cause: cause::of(current, lifecycle).word,
+            cause: cause::of(current, lifecycle).code,
             boot_time: retained(current.boot_time.map(|time| time.as_secs()), |previous| {
                 previous.boot_time
             }),
@@ -239,7 +240,7 @@ impl TrackedNode {
             partitions: current.partitions.clone(),
             cloud: current.state.has(NodeFlag::Cloud)
                 || previous.is_some_and(|previous| previous.cloud),
-            gone: false,
+            deleted: false,
             missing: 0,
         }
     }

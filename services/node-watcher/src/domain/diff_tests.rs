@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use slurm_types::{NodeState, UnixTime};
 
 use super::super::absence::{
-    MISSED_POLLS_BEFORE_DELETED, MISSED_POLLS_IF_MOST_MISSING, confirm_absence,
+    MISSED_POLLS_BEFORE_DELETED, MISSED_POLLS_IF_MAJORITY_MISSING, confirm_absence,
 };
 use super::super::event;
 use super::*;
@@ -40,7 +40,7 @@ fn events(states: &[&str]) -> Vec<String> {
         if tracked.is_some() {
             let changes = diff(tracked.as_ref(), &current, now());
             events.extend(changes.into_iter().map(|change| {
-                format!("{} {}", change.kind.event(), change.cause.word)
+                format!("{} {}", change.kind.event(), change.cause.code)
                     .trim_end()
                     .to_owned()
             }));
@@ -197,7 +197,7 @@ fn reboots_maintenance_and_controller_restarts() {
 }
 
 #[test]
-fn another_machine_behind_the_same_name_is_told() {
+fn another_host_behind_the_same_name_is_reported() {
     let before = TrackedNode::after(None, &record("IDLE+CLOUD"));
     let kinds = |record: &NodeRecord| {
         diff(Some(&before), record, now())
@@ -227,7 +227,7 @@ fn another_machine_behind_the_same_name_is_told() {
 }
 
 #[test]
-fn who_did_it() {
+fn actors_of_changes() {
     let actor = |state: &str| {
         let before = TrackedNode::after(None, &record("IDLE"));
         let change = diff(Some(&before), &record(state), now()).remove(0);
@@ -336,10 +336,10 @@ fn a_node_is_removed_after_two_answers_without_it() {
 }
 
 #[test]
-fn a_short_answer_is_doubted_for_longer() {
+fn a_shrunken_answer_needs_more_confirmations() {
     let mut cluster = Cluster(BTreeMap::new());
     cluster.confirm_absence(true, &["a IDLE", "b IDLE", "c IDLE"]);
-    for _ in 1..MISSED_POLLS_IF_MOST_MISSING {
+    for _ in 1..MISSED_POLLS_IF_MAJORITY_MISSING {
         assert!(cluster.confirm_absence(false, &["a IDLE"]).is_empty());
     }
     assert_eq!(
@@ -406,10 +406,10 @@ proptest! {
     }
 
     #[test]
-    fn numbers_and_ids_never_repeat(looks in prop::collection::vec(states(), 1..12)) {
+    fn numbers_and_ids_never_repeat(polls in prop::collection::vec(states(), 1..12)) {
         let mut known = BTreeMap::new();
         let (mut ids, mut last) = (std::collections::BTreeSet::new(), 0);
-        for (index, state) in looks.iter().enumerate() {
+        for (index, state) in polls.iter().enumerate() {
             for seen in confirm_absence(&known, index == 0, vec![record(state)], now()) {
                 for event in event::of("c", "scontrol show node", &seen) {
                     prop_assert!(ids.insert(event.id.clone()));
@@ -423,7 +423,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_of_stage_is_told_unless_it_is_maintenance(first in states(), then in states()) {
+    fn a_change_of_stage_is_published_unless_it_is_maintenance(first in states(), then in states()) {
         let before = TrackedNode::after(None, &record(&first));
         let after = TrackedNode::after(Some(&before), &record(&then));
         let events = !diff(Some(&before), &record(&then), now()).is_empty();

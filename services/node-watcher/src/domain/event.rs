@@ -38,7 +38,7 @@ pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
                 .previous
                 .map_or("", |previous| previous.as_str())
                 .to_owned(),
-            cause: change.cause.word.clone(),
+            cause: change.cause.code.clone(),
             cause_source: change.cause.source.clone(),
         })),
         ..Event::default()

@@ -4,10 +4,10 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::subject;
 use mesh_testkit::{NatsServer, script, wait_for, wait_until};
 
-use crate::harness::{DEADLINE, Running, bus, cluster, configuration, said_so_far, until};
+use crate::harness::{DEADLINE, Running, bus, cluster, configuration, published_so_far, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
+async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_700));
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
@@ -20,13 +20,13 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
     );
     let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"1s\"\n";
     let truth = configuration(&nats, &cluster, settings);
-    let lies = truth.replace(
+    let altered = truth.replace(
         &format!("{:?}", cluster.commands()),
         &format!("{:?}", folder.path()),
     );
-    assert_ne!(truth, lies);
+    assert_ne!(truth, altered);
     for _ in 0..2 {
-        let service = Running::start_from(&lies).await;
+        let service = Running::start_from(&altered).await;
         wait_until("it has looked", DEADLINE, async || {
             service.health.problems().is_empty()
         })
@@ -34,13 +34,13 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
         until(&bus, "n4", "baseline").await;
         service.stop().await;
     }
-    let said = said_so_far(&bus).await;
+    let events = published_so_far(&bus).await;
     let mut published = Vec::new();
-    for event in said
+    for event in events
         .iter()
         .filter(|event| event.r#type == "capture.schema_drift")
     {
-        let Some(Payload::Capture(what)) = &event.payload else {
+        let Some(Payload::Capture(capture_event)) = &event.payload else {
             panic!("{event:?}");
         };
         assert_eq!(event.entity_key(), "capture/nodes");
@@ -51,7 +51,7 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
                 subject::token(cluster.name())
             )
         );
-        published.push((event.run_seq, what.message.as_str()));
+        published.push((event.run_seq, capture_event.message.as_str()));
     }
     assert_eq!(
         published,
@@ -62,7 +62,7 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
             ),
             (
                 2,
-                "slurmctld printed a TRES or a number of a node in a form that this version cannot read"
+                "slurmctld printed a TRES or a number of a node in a format that this version cannot read"
             ),
         ]
     );
@@ -70,7 +70,7 @@ async fn a_state_and_a_number_that_no_version_had_are_told_once_a_day() {
 
 /// One unreadable record makes the answer unusable. The drift is published although nothing else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_cannot_be_read_is_told_without_what_is_in_it() {
+async fn an_unreadable_record_is_reported_without_its_content() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
@@ -81,31 +81,36 @@ async fn a_record_that_cannot_be_read_is_told_without_what_is_in_it() {
     );
     let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"1s\"\n";
     let truth = configuration(&nats, &cluster, settings);
-    let lies = truth.replace(
+    let altered = truth.replace(
         &format!("{:?}", cluster.commands()),
         &format!("{:?}", folder.path()),
     );
-    let service = Running::start_from(&lies).await;
+    let service = Running::start_from(&altered).await;
     let published = wait_for("the drift is told", DEADLINE, async || {
-        let said = said_so_far(&bus).await;
-        said.into_iter()
+        let events = published_so_far(&bus).await;
+        events
+            .into_iter()
             .find(|event| event.r#type == "capture.schema_drift")
     })
     .await;
     service.stop().await;
-    let Some(Payload::Capture(what)) = &published.payload else {
+    let Some(Payload::Capture(capture_event)) = &published.payload else {
         panic!("{published:?}");
     };
     assert!(
-        what.message.starts_with(
-            "slurmctld printed an answer that this version cannot read (scontrol): a record could not be read; letters"
+        capture_event.message.starts_with(
+            "slurmctld printed an answer that this version cannot read (scontrol): a record could not be read; it starts (letters"
         ),
         "{}",
-        what.message
+        capture_event.message
     );
-    assert!(!what.message.contains("alice"), "{}", what.message);
     assert!(
-        said_so_far(&bus)
+        !capture_event.message.contains("alice"),
+        "{}",
+        capture_event.message
+    );
+    assert!(
+        published_so_far(&bus)
             .await
             .iter()
             .all(|event| !event.r#type.starts_with("node."))

@@ -28,9 +28,9 @@ pub fn cluster(port: u16) -> SlurmCluster {
 }
 
 /// Runs `scontrol update` on nodes.
-pub fn update(cluster: &SlurmCluster, nodes: &str, what: &[&str]) {
+pub fn update(cluster: &SlurmCluster, nodes: &str, changes: &[&str]) {
     let nodes = format!("NodeName={nodes}");
-    cluster.run_as("root", &[&["scontrol", "update", &nodes], what].concat());
+    cluster.run_as("root", &[&["scontrol", "update", &nodes], changes].concat());
 }
 
 /// A service in this process.
@@ -108,11 +108,11 @@ pub async fn bus(nats: &NatsServer) -> Bus {
 }
 
 /// All node events so far, up to a marker event published for this purpose. Retries while NATS is not fully available.
-pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
-    wait_for("what was said", DEADLINE, async || said(bus).await.ok()).await
+pub async fn published_so_far(bus: &Bus) -> Vec<Event> {
+    wait_for("what was said", DEADLINE, async || events(bus).await.ok()).await
 }
 
-async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
+async fn events(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
     let mark = EventId::sampled(
         "mark",
         &format!("{:?}", std::time::Instant::now()),
@@ -132,23 +132,23 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         "slurm.*.job.suspended.>".to_owned(),
     ];
     let mut messages = Box::pin(bus.follow(filters, StartPosition::Sequence(1)).await?);
-    let mut said = Vec::new();
+    let mut events = Vec::new();
     while let Some(message) = messages.next().await {
         let event = message?.event().unwrap();
         if event.id == mark {
             break;
         }
         if !event.r#type.starts_with("job.") {
-            said.push(event);
+            events.push(event);
         }
     }
-    Ok(said)
+    Ok(events)
 }
 
 /// The events of one node with their causes: `draining admin`.
-pub fn of_node(said: &[Event], node: &str) -> Vec<String> {
+pub fn of_node(events: &[Event], node: &str) -> Vec<String> {
     let key = format!("node/{node}");
-    let published = said.iter().filter(|event| event.entity_key() == key);
+    let published = events.iter().filter(|event| event.entity_key() == key);
     published
         .map(|event| {
             format!("{} {}", event.kind().unwrap().event(), payload(event).cause)
@@ -161,14 +161,14 @@ pub fn of_node(said: &[Event], node: &str) -> Vec<String> {
 /// Waits until the node's last event is `last`, and returns all its events.
 pub async fn until(bus: &Bus, node: &str, last: &str) -> Vec<Event> {
     wait_for(&format!("{node}: {last}"), DEADLINE, async || {
-        let said = said_so_far(bus).await;
-        let done = of_node(&said, node)
+        let events = published_so_far(bus).await;
+        let done = of_node(&events, node)
             .last()
             .is_some_and(|event| event == last);
         if !done {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        done.then_some(said)
+        done.then_some(events)
     })
     .await
 }

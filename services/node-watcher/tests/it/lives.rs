@@ -7,7 +7,7 @@ use mesh_testkit::{NatsServer, wait_until};
 use crate::harness::{DEADLINE, Running, bus, cluster, of_node, payload, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drain_down_and_resume_are_told_with_cause_and_actor() {
+async fn drain_down_and_resume_are_published_with_cause_and_actor() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_000));
     let bus = bus(&nats).await;
     let service = Running::start(&nats, &cluster).await;
@@ -44,8 +44,8 @@ async fn drain_down_and_resume_are_told_with_cause_and_actor() {
             "Reason=bad disk",
         ],
     );
-    let said = until(&bus, "n1", "draining admin").await;
-    let draining = said.last().unwrap();
+    let events = until(&bus, "n1", "draining admin").await;
+    let draining = events.last().unwrap();
     let node = payload(draining).node.as_ref().unwrap();
     assert_eq!(
         (
@@ -73,12 +73,12 @@ async fn drain_down_and_resume_are_told_with_cause_and_actor() {
         "root",
         &["scontrol", "update", "NodeName=n1", "State=RESUME"],
     );
-    let said = until(&bus, "n1", "recovered").await;
+    let events = until(&bus, "n1", "recovered").await;
     assert_eq!(
-        of_node(&said, "n1"),
+        of_node(&events, "n1"),
         ["baseline", "draining admin", "drained admin", "recovered"]
     );
-    let numbers: Vec<_> = said
+    let numbers: Vec<_> = events
         .iter()
         .filter(|event| event.entity_key() == "node/n1")
         .map(|event| event.run_seq)
@@ -100,12 +100,12 @@ async fn drain_down_and_resume_are_told_with_cause_and_actor() {
         "root",
         &["scontrol", "update", "NodeName=n2", "State=RESUME"],
     );
-    let said = until(&bus, "n2", "recovered").await;
+    let events = until(&bus, "n2", "recovered").await;
     assert_eq!(
-        of_node(&said, "n2"),
+        of_node(&events, "n2"),
         ["baseline", "down admin", "recovered"]
     );
-    assert_eq!(of_node(&said, "n3"), ["baseline"]);
+    assert_eq!(of_node(&events, "n3"), ["baseline"]);
     service.stop().await;
 }
 
@@ -129,16 +129,16 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
             "true",
         ],
     );
-    let said = until(&bus, "c1", "terminated power_saving").await;
+    let events = until(&bus, "c1", "terminated power_saving").await;
     // Slurm 22.05 hides powered-down cloud nodes. Versions that show them include them in the baseline.
-    let shown = |node| {
-        of_node(&said, node)
+    let printed = |node| {
+        of_node(&events, node)
             .into_iter()
             .filter(|event| event != "baseline power_saving")
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        shown("c1"),
+        printed("c1"),
         [
             "provisioning power_saving",
             "active",
@@ -146,8 +146,8 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
             "terminated power_saving"
         ]
     );
-    assert_eq!(shown("c2"), [""; 0]);
-    let node = payload(said.last().unwrap()).node.as_ref().unwrap();
+    assert_eq!(printed("c2"), [""; 0]);
+    let node = payload(events.last().unwrap()).node.as_ref().unwrap();
     assert_eq!(
         (node.lifecycle.as_str(), node.cpus, &node.partitions[..]),
         ("terminated", 4, &["cloud".to_owned()][..])
@@ -156,20 +156,20 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_falls_silent_is_down_by_slurms_own_word() {
+async fn a_silent_node_is_down_once_slurm_reports_it() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_200));
     let bus = bus(&nats).await;
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n3", "baseline").await;
     cluster.ctl("kill", "slurmd:n3");
-    let said = until(&bus, "n3", "down unreachable").await;
-    let down = said.last().unwrap();
+    let events = until(&bus, "n3", "down unreachable").await;
+    let down = events.last().unwrap();
     assert_eq!(down.actor.as_ref().unwrap().kind(), ActorKind::System);
     assert_eq!(payload(down).cause_source, "slurm");
     cluster.ctl("start", "slurmd:n3");
-    let said = until(&bus, "n3", "recovered").await;
+    let events = until(&bus, "n3", "recovered").await;
     assert_eq!(
-        of_node(&said, "n3"),
+        of_node(&events, "n3"),
         ["baseline", "down unreachable", "recovered"]
     );
     service.stop().await;

@@ -15,11 +15,11 @@ use prost::Message as _;
 use slurm_client::NodeRecord;
 
 use crate::harness::{
-    DEADLINE, Running, bus, cluster, configuration, of_node, said_so_far, until, update,
+    DEADLINE, Running, bus, cluster, configuration, of_node, published_so_far, until, update,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happened_while_away_is_told_once_and_nothing_again() {
+async fn facts_of_an_absence_are_published_once() {
     let (mut nats, cluster) = (NatsServer::start().await, cluster(24_300));
     {
         let bus = bus(&nats).await;
@@ -71,10 +71,10 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
             "Reason=replaced",
         ],
     );
-    let said = until(&bus, "n2", "down admin").await;
-    assert_eq!(of_node(&said, "n1"), ["baseline", "drained admin"]);
-    assert_eq!(of_node(&said, "n2"), ["baseline", "down admin"]);
-    assert_eq!(of_node(&said, "n3"), ["baseline"]);
+    let events = until(&bus, "n2", "down admin").await;
+    assert_eq!(of_node(&events, "n1"), ["baseline", "drained admin"]);
+    assert_eq!(of_node(&events, "n2"), ["baseline", "down admin"]);
+    assert_eq!(of_node(&events, "n3"), ["baseline"]);
     service.stop().await;
 }
 
@@ -95,7 +95,7 @@ async fn ring(bus: &Bus, cluster: &str, hook: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_rings_need_not_wait_for_the_next_look() {
+async fn a_doorbell_triggers_a_poll_at_once() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_600));
     let bus = bus(&nats).await;
     let seldom = "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"\n";
@@ -156,7 +156,7 @@ async fn one_slow_look_does_not_make_the_next_ones_seldom() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_to_the_leader_everything_is_told_once() {
+async fn whatever_happens_to_the_leader_each_event_is_published_once() {
     let (mut nats, cluster) = (NatsServer::start().await, cluster(24_400));
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
@@ -194,17 +194,17 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
     replicas.settled().await;
     resume().await;
     replicas.stop().await;
-    let said = said_so_far(&bus).await;
+    let events = published_so_far(&bus).await;
     for node in ["n1", "n2", "n3"] {
         let rounds = ["drained admin", "recovered"].repeat(4);
         assert_eq!(
-            of_node(&said, node),
+            of_node(&events, node),
             [vec!["baseline"], rounds].concat(),
             "{node}"
         );
     }
-    let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
-    assert_eq!(ids.len(), said.len());
+    let ids: BTreeSet<_> = events.iter().map(|event| &event.id).collect();
+    assert_eq!(ids.len(), events.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,9 +219,9 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
     ];
     let of = async |cluster: &SlurmCluster, last: &str| {
         wait_for(last, DEADLINE, async || {
-            let mut said = said_so_far(&bus).await;
-            said.retain(|event| event.cluster == cluster.name());
-            let published = of_node(&said, "n2");
+            let mut events = published_so_far(&bus).await;
+            events.retain(|event| event.cluster == cluster.name());
+            let published = of_node(&events, "n2");
             (published.last().map(String::as_str) == Some(last)).then_some(published)
         })
         .await
@@ -252,7 +252,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_but_not_published_is_published_after_a_crash() {
+async fn stored_events_are_published_after_a_crash() {
     let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
     let bus = bus(&nats).await;
     // An instance that dies between write and publish during the first poll.
@@ -271,14 +271,14 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
     drop(store);
 
     let service = Running::start(&nats, &cluster).await;
-    let said = until(&bus, "n1", "recovered").await;
+    let events = until(&bus, "n1", "recovered").await;
     // The stored event itself is published. The other nodes are still baseline, because the first poll was not complete.
-    assert_eq!(said[0], events[0]);
+    assert_eq!(events[0], events[0]);
     assert_eq!(
-        said[0].id,
+        events[0].id,
         EventId::sampled(cluster.name(), "node/n1", EventType::NodeBaseline, 1).to_string()
     );
-    let said = until(&bus, "n4", "baseline").await;
-    assert_eq!(of_node(&said, "n2"), ["baseline"]);
+    let events = until(&bus, "n4", "baseline").await;
+    assert_eq!(of_node(&events, "n2"), ["baseline"]);
     service.stop().await;
 }

@@ -133,11 +133,11 @@ async fn list(
     let total = jobs.len();
     jobs.sort_by(|a, b| (a.submitted_at, &a.run).cmp(&(b.submitted_at, &b.run)));
     jobs.truncate(filter.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS));
-    let mut shown = AuditedRead::to(&caller);
+    let mut audited_read = AuditedRead::to(&caller);
     for job in &jobs {
-        shown.row(&job.user);
+        audited_read.row(&job.user);
     }
-    Ok((shown.extension(), Json(List { jobs, total })))
+    Ok((audited_read.extension(), Json(List { jobs, total })))
 }
 
 fn may_see(caller: &Caller, cluster: &str, run: &Run) -> bool {
@@ -183,10 +183,10 @@ async fn one(
         .filter(|shard| shard.cluster() == cluster)
     {
         shard.read(|runs| {
-            let wanted = runs
+            let pending_runs = runs
                 .values()
                 .filter(|run| is_called(run, &job) && may_see(&caller, &cluster, run));
-            for run in wanted {
+            for run in pending_runs {
                 if found.as_ref().is_none_or(|best| rank(run) > rank(best)) {
                     found = Some(run.clone());
                 }
@@ -200,8 +200,8 @@ async fn one(
         ))
     })?;
     let place = queue.as_deref().and_then(|queue| queue.place(&run.job.run));
-    let mut shown = AuditedRead::to(&caller);
-    shown.row(&run.owner.user);
+    let mut audited_read = AuditedRead::to(&caller);
+    audited_read.row(&run.owner.user);
     let detail = Detail {
         cluster,
         job: run.job.display_id.clone(),
@@ -217,7 +217,7 @@ async fn one(
         queue_as_of: place.map(|place| place.taken_at),
         timeline: run.timeline.into(),
     };
-    Ok((shown.extension(), Json(detail)))
+    Ok((audited_read.extension(), Json(detail)))
 }
 
 /// True if the id names the run: Slurm's form, the raw id, or the array's id for its remainder.

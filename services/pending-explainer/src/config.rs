@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_file_says_what_the_code_does() {
+    fn the_default_file_matches_the_code() {
         let mut file: toml::Table = toml::from_str(DEFAULTS).expect("valid TOML");
         let section = file.remove("pending-explainer").expect("the section");
         assert_eq!(

@@ -70,7 +70,7 @@ impl BatchHandler for Explainer {
             shard.change(|runs| match timeline::heard(runs, &event, now) {
                 timeline::UpdateOutcome::Nothing => (false, Vec::new()),
                 timeline::UpdateOutcome::Noted => (true, Vec::new()),
-                timeline::UpdateOutcome::Say(event) => {
+                timeline::UpdateOutcome::Publish(event) => {
                     explanation = Some((*event).clone());
                     (true, vec![*event])
                 }
@@ -234,7 +234,7 @@ impl Explainer {
             .collect();
         for cluster in clusters {
             if let Some(queue) = self.read_queue(cluster).await? {
-                self.look(cluster, &queue, &shards).await?;
+                self.evaluate(cluster, &queue, &shards).await?;
             }
         }
         self.expire(&shards).await?;
@@ -276,7 +276,12 @@ impl Explainer {
         Ok(Some(queue))
     }
 
-    async fn look(&self, cluster: &str, queue: &Queue, shards: &[Arc<Shard>]) -> Result<(), Error> {
+    async fn evaluate(
+        &self,
+        cluster: &str,
+        queue: &Queue,
+        shards: &[Arc<Shard>],
+    ) -> Result<(), Error> {
         let now = Utc::now();
         for shard in shards.iter().filter(|shard| shard.cluster() == cluster) {
             let mut sayings = Vec::new();

@@ -34,7 +34,8 @@ impl Service for PendingExplainerService {
     const NAME: &'static str = "pending-explainer";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
-    const ABOUT: &'static str = "Explains why jobs are pending, who can act, and when they may start.";
+    const ABOUT: &'static str =
+        "Explains why jobs are pending, who can act, and when they may start.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         configuration(context).map(drop)

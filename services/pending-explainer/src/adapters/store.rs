@@ -120,10 +120,10 @@ impl Store {
     /// [`Error::Conflict`] if another instance wrote the shard. Its state has been read, and the changes must be repeated on top of
     /// it.
     pub async fn commit(&self, shard: &Shard, shutdown: &CancellationToken) -> Result<(), Error> {
-        let wanted = shard.memory().changes;
+        let target_changes = shard.memory().changes;
         let mut writer = shard.writer.lock().await;
         let mut logged = false;
-        while writer.stored < wanted {
+        while writer.stored < target_changes {
             let (value, changes, outbox) = shard.serialised()?;
             match self.bucket.put(&shard.key, value, writer.revision).await {
                 Ok(revision) => {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_put_into_words() {
+    fn every_kind_has_a_message() {
         let cases = [
             ("afterok:17(unfulfilled)", "job 17 to end successfully"),
             ("afterany:5_*(unfulfilled)", "job 5 to end"),

@@ -3,11 +3,11 @@
 use slurm_types::reasons::Match;
 
 use super::explain::{PendingJob, ReasonText};
-use super::reason::{reservation_gone, say, with};
+use super::reason::{reservation_unusable, with, with_advice};
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, name, named, nodes, time_limit};
 
 /// Sentences for a free text. `None` if it was not recognised.
-pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
+pub fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let description = found.description?;
     let captured = |key: &str| name(found.captures.get(key).map_or("", String::as_str));
     match description.reason {
@@ -19,7 +19,7 @@ pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                 nodes(missing)
             };
             with(
-                say(
+                with_advice(
                     format!("It needs nodes that are down, drained or do not respond: {which}."),
                     "An administrator has to bring them back. If you named the nodes yourself (--nodelist), other nodes may do.",
                 ),
@@ -27,50 +27,50 @@ pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                     .then(|| format!("nodes {}", clip(missing, MAX_SUMMARY_CHARS))),
             )
         }
-        "ReqNodeNotAvail" if found.text.contains("aintenance") => say(
+        "ReqNodeNotAvail" if found.text.contains("aintenance") => with_advice(
             "A maintenance reservation on its nodes begins before it could finish.",
             format!(
                 "It starts after the maintenance. Its time limit is {}: one that ends before the maintenance may let it start now.",
                 time_limit(waiting.job.time_limit_minutes)
             ),
         ),
-        "ReqNodeNotAvail" => say(
+        "ReqNodeNotAvail" => with_advice(
             "Its nodes are up but planned for other jobs.",
             "Nothing is wrong. A shorter time limit, or not naming nodes (--nodelist), may let it start earlier.",
         ),
-        "Resources" => say(
+        "Resources" => with_advice(
             format!(
                 "Too many nodes of {} are down, drained or kept for partitions of higher priority.",
                 named("partition", &waiting.job.partition)
             ),
             "An administrator has to bring nodes back; a smaller request or another partition may start earlier.",
         ),
-        "JobHeldUser" if found.text.starts_with("launch") => say(
+        "JobHeldUser" if found.text.starts_with("launch") => with_advice(
             "It could not be launched on its nodes, was put back into the queue and held.",
             "Find the cause (prolog, script, working directory), then: scontrol release JOB.",
         ),
-        "JobHoldMaxRequeue" => say(
+        "JobHoldMaxRequeue" => with_advice(
             "Its launch failed so often (MaxBatchRequeue) that Slurm holds it.",
             "An administrator should look for the cause on its nodes before it is released.",
         ),
-        "JobHeldUser" if found.text.starts_with("user") => say(
+        "JobHeldUser" if found.text.starts_with("user") => with_advice(
             "Your login environment could not be read (--get-user-env), so it was put back into the queue and held.",
             "Make your login files quick and free of errors, then: scontrol release JOB.",
         ),
-        "JobHeldUser" if found.text.contains("special") => say(
+        "JobHeldUser" if found.text.contains("special") => with_advice(
             "It ended in a special exit state, was put back into the queue and held.",
             "Look at its output for the exit code, then: scontrol release JOB.",
         ),
-        "JobHeldUser" => say(
+        "JobHeldUser" => with_advice(
             "It was put back into the queue and is held.",
             "When it is ready to run again: scontrol release JOB.",
         ),
-        "ReservationDeleted" => reservation_gone(&captured("resv"), "was deleted"),
-        "ReservationInvalid" => reservation_gone(&captured("resv"), "is not valid any more"),
+        "ReservationDeleted" => reservation_unusable(&captured("resv"), "was deleted"),
+        "ReservationInvalid" => reservation_unusable(&captured("resv"), "is not valid any more"),
         "AccountNotAllowed" => {
             let partition = captured("part");
             with(
-                say(
+                with_advice(
                     format!(
                         "You are in none of the Unix groups that may use partition {partition}: {}.",
                         captured("groups")
@@ -80,7 +80,7 @@ pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                 [format!("partition {partition}")],
             )
         }
-        "RaisedSignal" => say(
+        "RaisedSignal" => with_advice(
             format!(
                 "Its script was ended by signal {} ({}).",
                 captured("sig"),
@@ -88,7 +88,7 @@ pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             ),
             "Look at the end of its output for what it was doing.",
         ),
-        "TimeLimit" if found.captures.contains_key("tres") => say(
+        "TimeLimit" if found.captures.contains_key("tres") => with_advice(
             format!(
                 "It was stopped: the budget of {} minutes ({}) is used up, {} were counted.",
                 captured("tres"),
@@ -97,18 +97,18 @@ pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             ),
             "Ask for more budget, or charge another account or QOS.",
         ),
-        "TimeLimit" if found.captures.contains_key("resv") => say(
+        "TimeLimit" if found.captures.contains_key("resv") => with_advice(
             format!(
                 "It was stopped because its reservation {} ended.",
                 captured("resv")
             ),
             "Submit it again in a longer reservation, with a time limit that fits, or without one.",
         ),
-        "TimeLimit" => say(
+        "TimeLimit" => with_advice(
             "It was stopped: the wall-clock budget of its QOS or association is used up.",
             "Ask for more budget, or charge another account or QOS.",
         ),
-        "BurstBufferOperation" => say(
+        "BurstBufferOperation" => with_advice(
             format!(
                 "The burst buffer ({}) reports: {}",
                 captured("plugin"),

@@ -57,7 +57,7 @@ pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
         }
         Some(_) => {
             return Estimate::none(
-                "overdue: the planned time has passed; the next backfill cycle plans anew",
+                "overdue: the planned time has passed; the next backfill cycle plans it again",
             );
         }
         None => {}

@@ -58,9 +58,9 @@ pub fn recognise(job: &Job, place: Option<QueuePosition<'_>>) -> Match {
 /// Explains why a job is pending, who can act, and until when.
 pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
     let found = recognise(waiting.job, waiting.place);
-    let words = words(&found, waiting);
+    let reason_text = reason_text(&found, waiting);
     let estimate = estimate::of(&found, waiting);
-    let mut summary = words.summary;
+    let mut summary = reason_text.summary;
     // The texts of some reasons already contain the start. Otherwise it is appended if the length limit allows.
     if let Some(start) = estimate.start {
         let sentence = format!(
@@ -77,7 +77,9 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
         reason: clip(found.reason(), MAX_SUMMARY_CHARS),
         actor: found.actor().unwrap_or(Actor::Admin).as_str().to_owned(),
         // The texts name the job as JOB, so that they stay constant. Replaced here, so that the user can paste the command.
-        advice: words.advice.replace("JOB", &name(&waiting.job.display_id)),
+        advice: reason_text
+            .advice
+            .replace("JOB", &name(&waiting.job.display_id)),
         limit: found.row.map_or("", |row| row.limit).to_owned(),
         limit_source: found
             .row
@@ -91,14 +93,14 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
         } else {
             String::new()
         },
-        evidence: words.evidence,
+        evidence: reason_text.evidence,
     }
 }
 
-fn words(found: &Match, waiting: &PendingJob<'_>) -> ReasonText {
-    description::words(found, waiting)
-        .or_else(|| limit::words(found.row?, waiting))
-        .or_else(|| reason::words(found.row?.reason, waiting))
+fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> ReasonText {
+    description::reason_text(found, waiting)
+        .or_else(|| limit::reason_text(found.row?, waiting))
+        .or_else(|| reason::reason_text(found.row?.reason, waiting))
         .or_else(|| {
             // The row is newer than these sentences, so the table's own text is used.
             let row = found.row?;

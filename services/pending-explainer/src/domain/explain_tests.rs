@@ -234,7 +234,7 @@ fn the_snapshot_counts_before_the_older_record() {
 }
 
 #[test]
-fn says_how_many_jobs_are_ahead_and_when_slurm_plans_the_start() {
+fn reports_the_jobs_ahead_and_the_planned_start() {
     let row = QueuedJob {
         reason: "Priority".into(),
         expected_start: at(3_600).timestamp(),

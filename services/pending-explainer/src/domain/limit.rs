@@ -13,7 +13,7 @@ use super::explain::{PendingJob, ReasonText};
 use super::reason_text::{capital, count, memory, named, time_limit};
 
 /// Sentences for a limit. `None` if the row is not about a limit of a QOS or an association.
-pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
+pub fn reason_text(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let holder = LimitHolder::of(row.category, waiting)?;
     let (kind, tres) = row.limit.split_once(' ').unwrap_or((row.limit, ""));
@@ -42,14 +42,14 @@ pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
         .map_or_else(String::new, |asked| format!("; in all it asks for {asked}"));
     let longest = time_limit(job.time_limit_minutes);
     let other = holder.other;
-    let ends_free = |who: &str| {
+    let ends_free = |holders: &str| {
         format!(
-            "It starts when {who} end and release {many}. Asking for less, or {other}, may be quicker."
+            "It starts when {holders} end and release {many}. Asking for less, or {other}, may be quicker."
         )
     };
-    let ages = |who: &str| {
+    let ages = |holders: &str| {
         format!(
-            "It starts as {who} end or come closer to their time limit. A shorter --time for this job helps at once."
+            "It starts as {holders} end or come closer to their time limit. A shorter --time for this job helps at once."
         )
     };
 

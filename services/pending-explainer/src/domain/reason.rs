@@ -8,7 +8,7 @@ use super::reason_text::{MAX_SUMMARY_CHARS, clip, list, moment, name, named, nod
 use super::{rare, request};
 
 /// Builds a text from a sentence and its advice.
-pub fn say(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
+pub fn with_advice(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
     Some(ReasonText {
         summary: summary.into(),
         advice: advice.into(),
@@ -18,21 +18,21 @@ pub fn say(summary: impl Into<String>, advice: impl Into<String>) -> Option<Reas
 
 /// Adds evidence.
 pub fn with(
-    words: Option<ReasonText>,
+    reason_text: Option<ReasonText>,
     evidence: impl IntoIterator<Item = String>,
 ) -> Option<ReasonText> {
-    words.map(|mut words| {
-        words.evidence.extend(evidence);
-        words
+    reason_text.map(|mut reason_text| {
+        reason_text.evidence.extend(evidence);
+        reason_text
     })
 }
 
 /// Text for a reservation that no longer exists.
-pub fn reservation_gone(reservation: &str, what: &str) -> Option<ReasonText> {
+pub fn reservation_unusable(reservation: &str, problem: &str) -> Option<ReasonText> {
     with(
-        say(
+        with_advice(
             format!(
-                "Its {} {what}, so it is held.",
+                "Its {} {problem}, so it is held.",
                 own("reservation", reservation)
             ),
             "Choose another (scontrol update jobid=JOB reservation=NAME), then: scontrol release JOB.",
@@ -42,18 +42,18 @@ pub fn reservation_gone(reservation: &str, what: &str) -> Option<ReasonText> {
 }
 
 /// Sentences for a reason. `None` if it has none.
-pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
-    queue_words(reason, waiting)
-        .or_else(|| request::words(reason, waiting))
-        .or_else(|| rare::words(reason, waiting))
+pub fn reason_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
+    queue_text(reason, waiting)
+        .or_else(|| request::reason_text(reason, waiting))
+        .or_else(|| rare::reason_text(reason, waiting))
 }
 
 /// Sentences for waiting for priority, other jobs, a time, or a person's action.
-fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
+fn queue_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let partition = named("partition", &job.partition);
     match reason {
-        "None" => say(
+        "None" => with_advice(
             "The scheduler has not evaluated this job yet.",
             "Nothing to do: the reason appears after the next scheduling cycle, usually within a minute.",
         ),
@@ -63,7 +63,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                 1 => "One waiting job of higher priority is ahead of it".to_owned(),
                 ahead => format!("{ahead} waiting jobs of higher priority are ahead of it"),
             };
-            say(
+            with_advice(
                 format!("{ahead} in {partition}."),
                 "Nothing is wrong. A shorter time limit or a smaller request fits into gaps more easily.",
             )
@@ -75,7 +75,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                 format!(" Slurm has planned {} for it.", nodes(&job.scheduled_nodes))
             };
             with(
-                say(
+                with_advice(
                     format!(
                         "It is next in {partition} and waits for enough free CPUs, memory, GPUs or nodes.{planned}"
                     ),
@@ -85,7 +85,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
                     .then(|| format!("nodes {}", clip(&job.scheduled_nodes, MAX_SUMMARY_CHARS))),
             )
         }
-        "Dependency" | "DependencyNeverSatisfied" => dependency_words(reason, waiting),
+        "Dependency" | "DependencyNeverSatisfied" => dependency_text(reason, waiting),
         "BeginTime" => {
             let begin = job
                 .eligible_time
@@ -101,20 +101,20 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             } else {
                 ""
             };
-            say(
+            with_advice(
                 format!("It must not start before {when}.{why}"),
                 "Nothing to do, unless you want another --begin (scontrol update jobid=JOB StartTime=now).",
             )
         }
         "Licenses" => {
-            let wanted = if job.licenses.is_empty() {
+            let requested_licenses = if job.licenses.is_empty() {
                 "it asks for".to_owned()
             } else {
                 name(&job.licenses)
             };
             with(
-                say(
-                    format!("Not enough licences are free: {wanted}."),
+                with_advice(
+                    format!("Not enough licences are free: {requested_licenses}."),
                     "It starts when other jobs give them back (scontrol show licenses shows the use). Asking for fewer may help.",
                 ),
                 (!job.licenses.is_empty())
@@ -122,7 +122,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             )
         }
         "Reservation" => with(
-            say(
+            with_advice(
                 format!(
                     "Its {} has not begun, has no room yet, or lacks the nodes it asks for.",
                     own("reservation", &job.reservation)
@@ -132,54 +132,56 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             (!job.reservation.is_empty())
                 .then(|| format!("reservation {}", name(&job.reservation))),
         ),
-        "ReservationDeleted" => reservation_gone(&name(&job.reservation), "was deleted"),
-        "ReservationInvalid" => reservation_gone(&name(&job.reservation), "is not valid any more"),
-        "ReqNodeNotAvail" => say(
+        "ReservationDeleted" => reservation_unusable(&name(&job.reservation), "was deleted"),
+        "ReservationInvalid" => {
+            reservation_unusable(&name(&job.reservation), "is not valid any more")
+        }
+        "ReqNodeNotAvail" => with_advice(
             "A node it needs is down, drained, does not respond, or is kept for something else, such as maintenance.",
             "An administrator has to bring it back. If you named nodes (--nodelist), other nodes may do.",
         ),
-        "JobHeldAdmin" => say(
+        "JobHeldAdmin" => with_advice(
             "An administrator, or Slurm itself, holds this job.",
             "Ask an administrator why and to release it; you cannot release it yourself.",
         ),
-        "JobHeldUser" => say(
+        "JobHeldUser" => with_advice(
             "You, or a coordinator of your account, hold this job.",
             "When it should run: scontrol release JOB.",
         ),
-        "JobHoldMaxRequeue" => say(
+        "JobHoldMaxRequeue" => with_advice(
             "It was requeued so often (MaxBatchRequeue) that Slurm holds it.",
             "Find out why it does not start on its nodes, then: scontrol release JOB.",
         ),
         "JobArrayTaskLimit" => {
-            let most = job.array.as_ref().map_or(0, |array| array.max_running);
-            let limit = if most > 0 {
-                format!("{most} tasks")
+            let array_limit = job.array.as_ref().map_or(0, |array| array.max_running);
+            let limit = if array_limit > 0 {
+                format!("{array_limit} tasks")
             } else {
                 "as many tasks as allowed".to_owned()
             };
-            say(
+            with_advice(
                 format!(
                     "Its array runs {limit} at a time (%N of --array), and so many are running."
                 ),
                 "The next task starts when one ends. To run more at a time: scontrol update jobid=JOB ArrayTaskThrottle=N.",
             )
         }
-        "QOSUsageThreshold" => say(
+        "QOSUsageThreshold" => with_advice(
             format!(
                 "The fair share of your account is below what {} demands (UsageThreshold).",
                 named("QOS", &job.qos)
             ),
             "It starts when past use has decayed; another QOS may start earlier.",
         ),
-        "Cleaning" => say(
+        "Cleaning" => with_advice(
             "Its last run is still being cleaned up on its nodes.",
             "Nothing to do. If it takes more than a few minutes, an administrator should look for a stuck epilog.",
         ),
-        "Prolog" => say(
+        "Prolog" => with_advice(
             "It has its nodes; they are booting or being prepared for it.",
             "Nothing to do. If it takes longer than nodes usually need to boot, ask an administrator.",
         ),
-        "MaxPoweredUpNodes" => say(
+        "MaxPoweredUpNodes" => with_advice(
             "The site has as many nodes switched on as it allows at a time.",
             "It starts when other nodes are switched off. An administrator may raise max_powered_nodes.",
         ),
@@ -187,7 +189,7 @@ fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     }
 }
 
-fn dependency_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
+fn dependency_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let expression = &waiting.job.dependency;
     let terms = unfulfilled(expression);
     let evidence: Vec<String> = terms
@@ -195,24 +197,24 @@ fn dependency_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText
         .filter(|term| !term.job.is_empty())
         .map(|term| format!("job {}", term.job))
         .collect();
-    let words = if reason == "DependencyNeverSatisfied" {
+    let reason_text = if reason == "DependencyNeverSatisfied" {
         let failed: Vec<_> = terms
             .iter()
             .filter(|term| term.failed)
             .map(|term| term.wait.clone())
             .collect();
-        let what = if failed.is_empty() {
+        let dependencies = if failed.is_empty() {
             "what it depends on".to_owned()
         } else {
             list(&failed, 2)
         };
-        say(
-            format!("It waits for {what}, which can never happen any more."),
+        with_advice(
+            format!("It waits for {dependencies}, which can never happen any more."),
             "Cancel it, or change what it depends on: scontrol update jobid=JOB dependency=…",
         )
     } else {
         let waits: Vec<_> = terms.into_iter().map(|term| term.wait).collect();
-        let what = match (waits.is_empty(), expression.is_empty()) {
+        let dependencies = match (waits.is_empty(), expression.is_empty()) {
             (false, _) => list(&waits, 3),
             (true, false) => format!("{} (its dependency)", name(expression)),
             (true, true) => "another job".to_owned(),
@@ -222,10 +224,10 @@ fn dependency_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText
         } else {
             ""
         };
-        say(
-            format!("It waits for {what}{any}."),
+        with_advice(
+            format!("It waits for {dependencies}{any}."),
             "Nothing to do. You can change or drop it: scontrol update jobid=JOB dependency=…",
         )
     };
-    with(words, evidence)
+    with(reason_text, evidence)
 }

@@ -9,12 +9,12 @@ pub const MAX_SUMMARY_CHARS: usize = 300;
 /// Longest name from outside (partition, reservation, dependency, …) in a sentence.
 const MAX_NAME_CHARS: usize = 48;
 
-/// Truncates a text to at most `most` characters, with a mark.
-pub fn clip(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+/// Truncates a text to at most `max` characters, with a mark.
+pub fn clip(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
         return text.to_owned();
     }
-    let mut cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    let mut cut: String = text.chars().take(max.saturating_sub(1)).collect();
     cut.truncate(cut.trim_end().len());
     cut.push('…');
     cut
@@ -30,18 +30,18 @@ pub fn name(text: &str) -> String {
 }
 
 /// `QOS small`, or `the QOS` if the record does not name one.
-pub fn named(what: &str, text: &str) -> String {
+pub fn named(noun: &str, text: &str) -> String {
     let text = name(text);
     if text.is_empty() {
-        format!("the {what}")
+        format!("the {noun}")
     } else {
-        format!("{what} {text}")
+        format!("{noun} {text}")
     }
 }
 
 /// `reservation course`, or `reservation` if it has no name. Used after "its".
-pub fn own(what: &str, text: &str) -> String {
-    format!("{what} {}", name(text)).trim_end().to_owned()
+pub fn own(noun: &str, text: &str) -> String {
+    format!("{noun} {}", name(text)).trim_end().to_owned()
 }
 
 /// Capitalises the first letter.
@@ -66,13 +66,13 @@ pub fn memory(mib: u64) -> String {
     }
 }
 
-fn tenths(amount: u64, unit: u64, word: &str) -> String {
+fn tenths(amount: u64, unit: u64, unit_name: &str) -> String {
     // Rounded up: 1.5 GiB do not satisfy a request of 1.51 GiB.
     let tenths = amount.saturating_mul(10).div_ceil(unit);
     if tenths.is_multiple_of(10) {
-        format!("{} {word}", tenths / 10)
+        format!("{} {unit_name}", tenths / 10)
     } else {
-        format!("{}.{} {word}", tenths / 10, tenths % 10)
+        format!("{}.{} {unit_name}", tenths / 10, tenths % 10)
     }
 }
 
@@ -82,13 +82,13 @@ pub fn duration(seconds: u64) -> String {
     let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
         return "0 s".to_owned();
     };
-    let (size, word) = UNITS[first];
-    let mut text = format!("{} {word}", seconds / size);
+    let (size, unit_name) = UNITS[first];
+    let mut text = format!("{} {unit_name}", seconds / size);
     // Seconds next to minutes would suggest a false precision.
-    if let Some((next, word)) = UNITS.get(first + 1).filter(|(next, _)| *next > 1) {
+    if let Some((next, unit_name)) = UNITS.get(first + 1).filter(|(next, _)| *next > 1) {
         let rest = seconds % size / next;
         if rest > 0 {
-            text.push_str(&format!(" {rest} {word}"));
+            text.push_str(&format!(" {rest} {unit_name}"));
         }
     }
     text
@@ -112,17 +112,17 @@ pub fn moment(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
 }
 
 /// `a`, `a and b`, `a, b and 3 more`.
-pub fn list(items: &[String], most: usize) -> String {
-    let shown = &items[..items.len().min(most)];
-    let hidden = items.len() - shown.len();
-    match (shown, hidden) {
+pub fn list(items: &[String], max: usize) -> String {
+    let visible = &items[..items.len().min(max)];
+    let hidden = items.len() - visible.len();
+    match (visible, hidden) {
         ([], _) => String::new(),
-        (shown, 0) => match shown.split_last() {
+        (visible, 0) => match visible.split_last() {
             Some((last, [])) => last.clone(),
             Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
             None => String::new(),
         },
-        (shown, hidden) => format!("{} and {hidden} more", shown.join(", ")),
+        (visible, hidden) => format!("{} and {hidden} more", visible.join(", ")),
     }
 }
 
@@ -194,8 +194,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn clipped_texts_keep_their_bound(text in "\\PC{0,80}", most in 1usize..60) {
-            prop_assert!(clip(&text, most).chars().count() <= most);
+        fn clipped_texts_keep_their_bound(text in "\\PC{0,80}", max in 1usize..60) {
+            prop_assert!(clip(&text, max).chars().count() <= max);
         }
 
         #[test]

@@ -46,7 +46,8 @@ pub struct Run {
     /// Expected start last published, in Unix seconds.
     pub start: Option<i64>,
     /// Time of the last published explanation, in Unix seconds.
-    pub said_at: i64,
+    #[serde(rename = "said_at")]
+    pub published_at: i64,
     /// Time when its newest event was handled, in Unix seconds.
     pub heard_at: i64,
     /// Time when it left the queue, in Unix seconds. `None` while it is pending.
@@ -100,7 +101,7 @@ impl Run {
         })
     }
 
-    fn say(
+    fn publish(
         &mut self,
         (origin, n): (EventId, u64),
         cause: &str,
@@ -110,7 +111,7 @@ impl Run {
         let id = EventId::derived(origin, EventType::QueueExplained, n);
         let expected_start = explanation.expected_start.as_ref().and_then(from_timestamp);
         self.start = expected_start.map(|start| start.timestamp());
-        self.said_at = now.timestamp();
+        self.published_at = now.timestamp();
         if self.timeline.len() == MAX_TIMELINE_ENTRIES {
             self.timeline.pop_front();
         }
@@ -188,7 +189,7 @@ pub enum UpdateOutcome {
     /// The state has changed, without an event to publish.
     Noted,
     /// The state has changed, and this event is to be published.
-    Say(Box<Event>),
+    Publish(Box<Event>),
 }
 
 /// Handles an event about a job.
@@ -220,7 +221,7 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
                 next: 1,
                 class: None,
                 start: None,
-                said_at: 0,
+                published_at: 0,
                 heard_at: 0,
                 left_at: None,
                 job: Job::default(),
@@ -253,14 +254,14 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
         place: None,
         now,
     });
-    let said = run.say((cause, 0), &event.id, explanation, now);
+    let published = run.publish((cause, 0), &event.id, explanation, now);
     // Time and reliability are those of the causing event.
-    UpdateOutcome::Say(Box::new(Event {
+    UpdateOutcome::Publish(Box::new(Event {
         cluster: event.cluster.clone(),
         occurred_at: event.occurred_at,
         confidence: event.confidence,
         late: event.late,
-        ..said
+        ..published
     }))
 }
 
@@ -273,7 +274,7 @@ pub fn seen(
 ) -> Option<Event> {
     // A publish time in the future, from a clock that was ahead, does not delay the next event.
     let recent = 0..MIN_ESTIMATE_EVENT_INTERVAL.num_seconds();
-    let is_recent = recent.contains(&(now.timestamp() - run.said_at));
+    let is_recent = recent.contains(&(now.timestamp() - run.published_at));
     // Before the first explanation there is nothing to update. Afterwards only the start matters, because changes of class arrive as
     // events.
     if run.left_at.is_some() || run.class.is_none() || is_recent && run.start.is_some() {
@@ -295,19 +296,21 @@ pub fn seen(
     let n = run.next;
     run.next += 1;
     let first = run.first_cause.clone();
-    let said = run.say((cause, n), &first, explanation, now);
+    let published = run.publish((cause, n), &first, explanation, now);
     Some(Event {
         cluster: cluster.to_owned(),
         occurred_at: Some(timestamp(place.taken_at)),
-        ..said
+        ..published
     })
 }
 
 /// True if an expected start is to be published: it first appears, or moves by more than a fifth of the remaining wait.
-fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
-    let Some(said) = said else { return true };
-    let left = (said - now).max(0);
-    (start - said).abs() * 5 > left
+fn moved(published: Option<i64>, start: i64, now: i64) -> bool {
+    let Some(published) = published else {
+        return true;
+    };
+    let left = (published - now).max(0);
+    (start - published).abs() * 5 > left
 }
 
 /// Removes runs that left the queue long ago, or in the far future because the clock was ahead. True if there were any.

@@ -38,7 +38,7 @@ fn row(expected_start: DateTime<Utc>) -> QueuedJob {
 
 fn hear(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> Option<Event> {
     match heard(runs, event, now) {
-        UpdateOutcome::Say(event) => Some(*event),
+        UpdateOutcome::Publish(event) => Some(*event),
         UpdateOutcome::Nothing | UpdateOutcome::Noted => None,
     }
 }
@@ -69,11 +69,11 @@ fn see(
 }
 
 #[test]
-fn only_a_change_of_class_is_said() {
+fn only_a_change_of_class_is_published() {
     let mut runs = BTreeMap::new();
     let mut class = |kind, reason, seq| {
         hear(&mut runs, &waiting(kind, reason, seq), at(0))
-            .map(|said| explanation(&said).reason_class.clone())
+            .map(|published| explanation(&published).reason_class.clone())
     };
     assert_eq!(class(EventType::JobSubmitted, "None", 1), None);
     assert_eq!(
@@ -101,9 +101,9 @@ fn only_a_change_of_class_is_said() {
 fn ids_follow_from_the_cause() {
     let mut runs = BTreeMap::new();
     let event = waiting(EventType::JobPending, "Priority", 1);
-    let said = hear(&mut runs, &event, at(0)).expect("said");
+    let published = hear(&mut runs, &event, at(0)).expect("said");
     assert_eq!(
-        said.id,
+        published.id,
         EventId::derived(
             event.id.parse().expect("an id"),
             EventType::QueueExplained,
@@ -111,15 +111,18 @@ fn ids_follow_from_the_cause() {
         )
         .to_string()
     );
-    assert_eq!(said.correlation.map(|c| c.event_ids), Some(vec![event.id]));
     assert_eq!(
-        (said.owner, said.entity, said.cluster),
+        published.correlation.map(|c| c.event_ids),
+        Some(vec![event.id])
+    );
+    assert_eq!(
+        (published.owner, published.entity, published.cluster),
         (event.owner, event.entity, event.cluster)
     );
 }
 
 #[test]
-fn the_same_or_an_older_event_says_nothing_new() {
+fn the_same_or_an_older_event_publishes_nothing() {
     let mut runs = BTreeMap::new();
     let newer = waiting(EventType::JobPending, "Priority", 5);
     assert!(hear(&mut runs, &newer, at(0)).is_some());
@@ -135,7 +138,7 @@ fn the_same_or_an_older_event_says_nothing_new() {
 }
 
 #[test]
-fn a_job_that_left_is_remembered_for_a_day() {
+fn a_job_that_left_is_stored_for_a_day() {
     let mut runs = BTreeMap::new();
     assert!(
         hear(
@@ -164,7 +167,7 @@ fn a_job_that_left_is_remembered_for_a_day() {
 }
 
 #[test]
-fn a_started_job_never_seen_waiting_is_not_kept() {
+fn a_started_job_never_seen_pending_is_not_stored() {
     let mut runs = BTreeMap::new();
     assert!(
         hear(
@@ -178,7 +181,7 @@ fn a_started_job_never_seen_waiting_is_not_kept() {
 }
 
 #[test]
-fn an_expected_start_is_said_when_it_appears_and_when_it_moves_much() {
+fn an_expected_start_is_published_when_new_or_moved_much() {
     let mut runs = BTreeMap::new();
     assert!(
         hear(
@@ -202,7 +205,7 @@ fn an_expected_start_is_said_when_it_appears_and_when_it_moves_much() {
 }
 
 #[test]
-fn a_snapshot_says_nothing_before_the_first_explanation() {
+fn a_snapshot_publishes_nothing_before_the_first_explanation() {
     let mut runs = BTreeMap::new();
     assert!(
         hear(
@@ -234,7 +237,7 @@ fn state_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn what_was_said_while_the_clock_was_ahead_does_not_silence_a_run() {
+fn explanations_published_with_a_clock_ahead_do_not_suppress_later_ones() {
     let hour = 3_600;
     let mut runs = BTreeMap::new();
     hear(

@@ -25,7 +25,7 @@ async fn get(router: &Router, path: &str, user: &str, role: Role) -> (StatusCode
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn owners_see_their_jobs_and_nobody_elses() {
+async fn owners_see_only_their_own_jobs() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
@@ -64,7 +64,7 @@ async fn owners_see_their_jobs_and_nobody_elses() {
         .unwrap()
         .iter()
         .take(3)
-        .map(|said| said["class"].as_str().unwrap())
+        .map(|events| events["class"].as_str().unwrap())
         .collect();
     assert_eq!(classes, ["waiting_turn", "held", "waiting_turn"]);
 
@@ -107,7 +107,7 @@ async fn owners_see_their_jobs_and_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_says_that_it_waits_for_nats() {
+async fn the_api_reports_that_it_waits_for_nats() {
     let mut nats = NatsServer::start().await;
     nats.kill();
     let service = Running::start(&nats).await;

@@ -4,7 +4,9 @@ use chrono::{TimeDelta, Utc};
 use mesh_events::{EventId, EventType, subject};
 use mesh_testkit::{NatsServer, fixtures};
 
-use crate::harness::{Running, bus, explained, explanation, row, said_so_far, snapshot, waiting};
+use crate::harness::{
+    Running, bus, explained, explanation, published_so_far, row, snapshot, waiting,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_job_is_explained_once_per_class() {
@@ -18,9 +20,9 @@ async fn a_waiting_job_is_explained_once_per_class() {
     for event in [&submitted, &pending, &still, &held] {
         bus.publish(event).await.unwrap();
     }
-    let said = explained(&bus, 2).await;
+    let events = explained(&bus, 2).await;
     let expected = [(&pending, "waiting_turn"), (&held, "held")];
-    for (event, (cause, class)) in said.iter().zip(expected) {
+    for (event, (cause, class)) in events.iter().zip(expected) {
         assert_eq!(
             event.id,
             EventId::derived(cause.id.parse().unwrap(), EventType::QueueExplained, 0).to_string()
@@ -38,7 +40,7 @@ async fn a_waiting_job_is_explained_once_per_class() {
         );
     }
     service.stop().await;
-    assert_eq!(said_so_far(&bus).await.len(), 2);
+    assert_eq!(published_so_far(&bus).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,9 +70,10 @@ async fn a_started_job_is_not_explained_any_more() {
     bus.publish(&waiting(3, EventType::JobPending, "Dependency", 1))
         .await
         .unwrap();
-    let said = explained(&bus, 3).await;
+    let events = explained(&bus, 3).await;
     assert_eq!(
-        said.iter()
+        events
+            .iter()
             .filter(|event| event.job().unwrap().job_id == 1)
             .count(),
         1
@@ -79,7 +82,7 @@ async fn a_started_job_is_not_explained_any_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_expected_start_of_the_snapshot_is_said_once() {
+async fn an_expected_start_of_the_snapshot_is_published_once() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
@@ -94,12 +97,12 @@ async fn an_expected_start_of_the_snapshot_is_said_once() {
         Utc::now() + TimeDelta::seconds(2),
     )
     .await;
-    let said = explained(&bus, 2).await;
+    let events = explained(&bus, 2).await;
     assert_eq!(
-        said[1].id,
+        events[1].id,
         EventId::derived(pending.id.parse().unwrap(), EventType::QueueExplained, 1).to_string()
     );
-    let published = explanation(&said[1]);
+    let published = explanation(&events[1]);
     assert_eq!(
         published.expected_start.as_ref().unwrap().seconds,
         start.timestamp()
@@ -141,7 +144,7 @@ async fn a_message_that_is_no_event_is_parked_and_does_not_stop_the_others() {
         .await
         .unwrap();
     use futures_util::StreamExt as _;
-    let mut said = Box::pin(
+    let mut events = Box::pin(
         bus.follow(
             vec!["slurm.*.queue.>".into()],
             mesh_bus::StartPosition::Sequence(1),
@@ -149,7 +152,7 @@ async fn a_message_that_is_no_event_is_parked_and_does_not_stop_the_others() {
         .await
         .unwrap(),
     );
-    let event = tokio::time::timeout(crate::harness::DEADLINE, said.next())
+    let event = tokio::time::timeout(crate::harness::DEADLINE, events.next())
         .await
         .unwrap()
         .unwrap()

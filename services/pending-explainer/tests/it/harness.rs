@@ -100,24 +100,24 @@ pub fn waiting(id: u32, kind: EventType, reason: &str, seq: u64) -> Event {
 
 /// Waits until exactly `count` explanations are on the bus, and returns them.
 pub async fn explained(bus: &Bus, count: usize) -> Vec<Event> {
-    let what = format!("{count} explanations");
-    wait_for(&what, DEADLINE, async || {
-        let said = said_so_far(bus).await;
+    let description = format!("{count} explanations");
+    wait_for(&description, DEADLINE, async || {
+        let events = published_so_far(bus).await;
         assert!(
-            said.len() <= count,
-            "more than {count} explanations: {said:#?}"
+            events.len() <= count,
+            "more than {count} explanations: {events:#?}"
         );
-        (said.len() == count).then_some(said)
+        (events.len() == count).then_some(events)
     })
     .await
 }
 
 /// All explanations on the bus, up to a marker event published for this purpose. Retries while NATS is not fully available.
-pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
-    wait_for("what was said", DEADLINE, async || said(bus).await.ok()).await
+pub async fn published_so_far(bus: &Bus) -> Vec<Event> {
+    wait_for("what was said", DEADLINE, async || events(bus).await.ok()).await
 }
 
-async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
+async fn events(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
     let mark = EventId::sampled(
         "mark",
         &format!("mark/{:?}", std::time::Instant::now()),
@@ -136,17 +136,17 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         "slurm.*.job.suspended.>".to_owned(),
     ];
     let mut messages = Box::pin(bus.follow(filters, StartPosition::Sequence(1)).await?);
-    let mut said = Vec::new();
+    let mut events = Vec::new();
     while let Some(message) = messages.next().await {
         let event = message?.event().unwrap();
         if event.id == mark {
             break;
         }
         if event.r#type == "queue.explained" {
-            said.push(event);
+            events.push(event);
         }
     }
-    Ok(said)
+    Ok(events)
 }
 
 pub fn explanation(event: &Event) -> &Explanation {

@@ -8,10 +8,10 @@ use pending_explainer::adapters::store::Store;
 use pending_explainer::domain::timeline::{UpdateOutcome, heard};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{DEADLINE, Running, bus, explained, said_so_far, waiting};
+use crate::harness::{DEADLINE, Running, bus, explained, published_so_far, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_said_is_remembered_over_a_restart() {
+async fn published_explanations_survive_a_restart() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
@@ -31,15 +31,15 @@ async fn what_was_said_is_remembered_over_a_restart() {
     bus.publish(&waiting(1, EventType::JobPending, "Licenses", 4))
         .await
         .unwrap();
-    let said = explained(&bus, 2).await;
-    let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
+    let events = explained(&bus, 2).await;
+    let ids: BTreeSet<_> = events.iter().map(|event| &event.id).collect();
     assert_eq!(ids.len(), 2);
     service.stop().await;
-    assert_eq!(said_so_far(&bus).await.len(), 2);
+    assert_eq!(published_so_far(&bus).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_but_not_published_is_published_after_a_crash() {
+async fn stored_events_are_published_after_a_crash() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     // An instance that dies between write and publish.
@@ -56,9 +56,9 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
         .unwrap();
     let mut intended = None;
     shard.change(|runs| match heard(runs, &event, chrono::Utc::now()) {
-        UpdateOutcome::Say(said) => {
-            intended = Some(said.clone());
-            (true, vec![*said])
+        UpdateOutcome::Publish(events) => {
+            intended = Some(events.clone());
+            (true, vec![*events])
         }
         other => panic!("nothing to say: {other:?}"),
     });
@@ -69,8 +69,8 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
     drop(store);
 
     let service = Running::start(&nats).await;
-    let said = explained(&bus, 1).await;
-    assert_eq!(said.first(), intended.as_deref());
+    let events = explained(&bus, 1).await;
+    assert_eq!(events.first(), intended.as_deref());
     service.stop().await;
 }
 
@@ -89,9 +89,10 @@ async fn a_restart_of_nats_loses_nothing() {
     };
     nats.restart().await;
     let bus = bus(&nats).await;
-    let said = explained(&bus, 20).await;
+    let events = explained(&bus, 20).await;
     assert_eq!(
-        said.iter()
+        events
+            .iter()
             .map(|event| event.job().unwrap().job_id)
             .collect::<BTreeSet<_>>(),
         (1..=20).collect()
@@ -100,7 +101,7 @@ async fn a_restart_of_nats_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_instances_say_everything_once() {
+async fn two_instances_publish_everything_once() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let (one, other) = (Running::start(&nats).await, Running::start(&nats).await);
@@ -109,9 +110,10 @@ async fn two_instances_say_everything_once() {
             .await
             .unwrap();
     }
-    let said = explained(&bus, 60).await;
+    let events = explained(&bus, 60).await;
     assert_eq!(
-        said.iter()
+        events
+            .iter()
             .map(|event| &event.id)
             .collect::<BTreeSet<_>>()
             .len(),
@@ -122,7 +124,7 @@ async fn two_instances_say_everything_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_said_is_put_back_if_somebody_deletes_it() {
+async fn stored_explanations_are_restored_after_a_deletion() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
@@ -158,9 +160,9 @@ async fn what_was_said_is_put_back_if_somebody_deletes_it() {
         bus.publish(&waiting(1, EventType::JobPending, reason, 4 + round))
             .await
             .unwrap();
-        let said = explained(&bus, 2 + usize::try_from(round).unwrap()).await;
-        let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
-        assert_eq!(ids.len(), said.len());
+        let events = explained(&bus, 2 + usize::try_from(round).unwrap()).await;
+        let ids: BTreeSet<_> = events.iter().map(|event| &event.id).collect();
+        assert_eq!(ids.len(), events.len());
     }
     // Changed right after it was deleted: the state in memory is written, not the stored one.
     context
@@ -173,8 +175,8 @@ async fn what_was_said_is_put_back_if_somebody_deletes_it() {
     bus.publish(&waiting(1, EventType::JobPending, "Dependency", 9))
         .await
         .unwrap();
-    let said = explained(&bus, 4).await;
-    let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
+    let events = explained(&bus, 4).await;
+    let ids: BTreeSet<_> = events.iter().map(|event| &event.id).collect();
     assert_eq!(ids.len(), 4);
     service.stop().await;
 }

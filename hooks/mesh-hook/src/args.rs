@@ -160,39 +160,39 @@ mod tests {
 
     use super::*;
 
-    fn words(text: &str) -> Vec<OsString> {
+    fn tokens(text: &str) -> Vec<OsString> {
         text.split_whitespace().map(OsString::from).collect()
     }
 
     #[test]
     fn everything_after_the_chained_program_belongs_to_it() {
-        let Invocation::Chain { options, program } = parse(words(
+        let Invocation::Chain { options, program } = parse(tokens(
             "--hook Prolog --chain /site/prolog --config x -- --help",
         )) else {
             panic!("no chain");
         };
         assert_eq!(program, "/site/prolog");
         assert_eq!(options.hook.unwrap(), "Prolog");
-        assert_eq!(options.arguments, words("--config x -- --help"));
+        assert_eq!(options.arguments, tokens("--config x -- --help"));
     }
 
     #[test]
-    fn arguments_of_slurm_are_kept() {
-        let Invocation::Ring(options) = parse(words("--hook=MailProg -- -s subject user")) else {
+    fn arguments_of_slurm_are_preserved() {
+        let Invocation::Ring(options) = parse(tokens("--hook=MailProg -- -s subject user")) else {
             panic!("no ring")
         };
-        assert_eq!(options.arguments, words("-s subject user"));
-        let Invocation::Ring(options) = parse(words("n[1-3] --hook x")) else {
+        assert_eq!(options.arguments, tokens("-s subject user"));
+        let Invocation::Ring(options) = parse(tokens("n[1-3] --hook x")) else {
             panic!("no ring")
         };
-        assert_eq!(options.arguments, words("n[1-3] --hook x"));
+        assert_eq!(options.arguments, tokens("n[1-3] --hook x"));
         assert_eq!(options.complaint, None);
     }
 
     #[test]
-    fn what_is_not_understood_is_said_and_still_rings() {
+    fn unknown_options_are_reported_and_the_doorbell_is_sent() {
         for text in ["--confg x", "--chain"] {
-            let Invocation::Ring(options) = parse(words(text)) else {
+            let Invocation::Ring(options) = parse(tokens(text)) else {
                 panic!("{text}: no ring")
             };
             assert!(options.complaint.is_some(), "{text}");

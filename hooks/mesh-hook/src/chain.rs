@@ -34,6 +34,9 @@ pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
 /// Starts a sender and does not wait for it.
 pub fn beside(options: &Options) {
     if let Err(error) = guard::start(options, Stdio::null()) {
-        report(format_args!("doorbell not sent: start {}: {error}", guard::MYSELF));
+        report(format_args!(
+            "doorbell not sent: start {}: {error}",
+            guard::MYSELF
+        ));
     }
 }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_of_a_job_rings_and_logins_ring_at_their_beginning() {
+    fn one_node_of_a_job_and_each_new_login_send_a_doorbell() {
         let news = |hook: &str, pairs: &[(&str, &str)]| is_news(hook, &environment(pairs));
         for hook in ["Prolog", "Epilog"] {
             let on = |node| {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn node_hooks_tell_their_nodes_and_job_triggers_their_job() {
+    fn node_hooks_send_their_nodes_and_job_triggers_their_job() {
         let nothing = environment(&[]);
         for hook in [
             "ResumeProgram",

@@ -106,7 +106,7 @@ pub fn bounded(value: impl AsRef<OsStr>) -> String {
 }
 
 fn is_evidence(hook: &str, name: &str) -> bool {
-    if name.len() > 128 || SECRETS.iter().any(|word| name.contains(word)) {
+    if name.len() > 128 || SECRETS.iter().any(|part| name.contains(part)) {
         return false;
     }
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_on_the_list_travels() {
+    fn only_listed_variables_are_sent() {
         let environment: Environment = [
             ("SLURM_JOB_ID", "42"),
             ("SLURM_JWT", "secret"),

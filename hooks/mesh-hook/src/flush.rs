@@ -119,7 +119,7 @@ pub fn flush(
     })
 }
 
-/// Delivers everything in the spool. With `again`, refused doorbells are retried once.
+/// Delivers everything in the spool. With `retry_refused`, refused doorbells are retried once.
 ///
 /// # Errors
 /// If NATS is unreachable or the disk refuses.
@@ -127,7 +127,7 @@ pub fn flush_all(
     config: &Config,
     host: &str,
     patience: Duration,
-    again: bool,
+    retry_refused: bool,
 ) -> Result<Flushed, Error> {
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
     let disk = |source| spool::Error::Io {
@@ -135,7 +135,7 @@ pub fn flush_all(
         source,
     };
     let refused = spool.refused().map_err(disk)?;
-    let nothing = spool.is_empty().map_err(disk)? && (refused == 0 || !again);
+    let nothing = spool.is_empty().map_err(disk)? && (refused == 0 || !retry_refused);
     let lines = config.lines.as_ref().map(Folder::new);
     // The plugins write only into files that already exist.
     let prepared = lines.as_ref().map(|lines| {
@@ -154,7 +154,7 @@ pub fn flush_all(
     }
     let until = Instant::now() + patience;
     let mut connection = connect(config, until)?;
-    if again && let Some(lock) = spool.lock().map_err(disk)? {
+    if retry_refused && let Some(lock) = spool.lock().map_err(disk)? {
         spool.take_back(&lock).map_err(disk)?;
     }
     flush(config, host, &mut connection, until)
@@ -227,7 +227,7 @@ impl Flush<'_> {
                 }
                 Err(error) if error.is_of_one_message() => {
                     self.spool
-                        .put_aside(lock, doorbell)
+                        .mark_refused(lock, doorbell)
                         .map_err(|error| self.disk(error))?;
                     warn(format_args!(
                         "{} set aside: {error}",
@@ -284,13 +284,13 @@ impl Flush<'_> {
             }
             let doorbells = lines::doorbells(&self.config.cluster, host, &text);
             for window in doorbells.chunks(MAX_IN_FLIGHT) {
-                self.rung_by_lines(window)?;
+                self.publish_lines(window)?;
             }
         }
-        taken.forget().map_err(failed)
+        taken.discard().map_err(failed)
     }
 
-    fn rung_by_lines(&mut self, doorbells: &[Doorbell]) -> Result<(), Error> {
+    fn publish_lines(&mut self, doorbells: &[Doorbell]) -> Result<(), Error> {
         let encoded: Vec<_> = doorbells
             .iter()
             .map(|doorbell| {

@@ -43,19 +43,19 @@ fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
     let (mut ours, theirs) = UnixStream::pair()?;
     start(options, Stdio::from(OwnedFd::from(theirs)))?;
     watch(started);
-    let mut said = [0; 1024];
+    let mut buffer = [0; 1024];
     loop {
         let left = HARD_STOP.saturating_sub(started.elapsed());
         if left.is_zero() {
             return Ok(());
         }
         ours.set_read_timeout(Some(left))?;
-        match ours.read(&mut said) {
+        match ours.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(read) => {
-                let (text, safe) = match said[..read].iter().position(|byte| *byte == SAFE) {
-                    Some(at) => (&said[..at], true),
-                    None => (&said[..read], false),
+                let (text, safe) = match buffer[..read].iter().position(|byte| *byte == SAFE) {
+                    Some(at) => (&buffer[..at], true),
+                    None => (&buffer[..read], false),
                 };
                 io::stderr().write_all(text).ok();
                 if safe {
@@ -64,7 +64,9 @@ fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => {
-                warn("the sending process hangs and continues in the background; check the disk of the spool");
+                warn(
+                    "the sending process hangs and continues in the background; check the disk of the spool",
+                );
                 return Ok(());
             }
         }

@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    fn rung(text: &str) -> Vec<(String, u32, String)> {
+    fn parsed_doorbells(text: &str) -> Vec<(String, u32, String)> {
         doorbells("c", "h", text)
             .into_iter()
             .map(|doorbell| (doorbell.hook, doorbell.job_id, doorbell.user))
@@ -114,7 +114,7 @@ mod tests {
     fn submissions_are_one_look_and_jobs_one_each() {
         let text = "1 submit 100 alice -\n1 submit 101 bob -\n1 cli 101 bob 7\n1 cli 102 bob 7\n1 modify 103 root 9\n";
         assert_eq!(
-            rung(text),
+            parsed_doorbells(text),
             [
                 ("JobSubmit".to_owned(), 0, "bob".to_owned()),
                 ("CliFilter".to_owned(), 7, "bob".to_owned()),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_rings_nothing() {
+    fn invalid_lines_send_no_doorbell() {
         for text in [
             "",
             "1",
@@ -135,7 +135,7 @@ mod tests {
             "1 other 100 alice 1",
             "1 cli 100 alice 1 not-a-uuid",
         ] {
-            assert_eq!(rung(text), [], "{text}");
+            assert_eq!(parsed_doorbells(text), [], "{text}");
         }
     }
 
@@ -144,24 +144,27 @@ mod tests {
         let text: String = (1..5000)
             .map(|job| format!("1 cli 100 mallory {job}\n"))
             .collect();
-        let rung = rung(&text);
-        assert_eq!(rung.len(), MAX_JOBS + 1);
-        assert!(rung.iter().any(|(_, job, _)| *job == 0));
+        let parsed_doorbells = parsed_doorbells(&text);
+        assert_eq!(parsed_doorbells.len(), MAX_JOBS + 1);
+        assert!(parsed_doorbells.iter().any(|(_, job, _)| *job == 0));
     }
 
     #[test]
-    fn what_is_beyond_the_bound_asks_for_a_sweep_and_known_jobs_go_on_ringing() {
+    fn doorbells_over_the_limit_request_a_poll_and_known_jobs_are_still_read() {
         let mut text: String = (1..5000)
             .map(|job| format!("1 cli 100 mallory {job}\n"))
             .collect();
         text.push_str("1 cli 101 bob 1\n");
-        let rung = rung(&text);
-        let without_job: Vec<_> = rung.iter().filter(|(_, job, _)| *job == 0).collect();
+        let parsed_doorbells = parsed_doorbells(&text);
+        let without_job: Vec<_> = parsed_doorbells
+            .iter()
+            .filter(|(_, job, _)| *job == 0)
+            .collect();
         assert_eq!(
             without_job,
             [&("JobSubmit".to_owned(), 0, "mallory".to_owned())]
         );
-        assert!(rung.contains(&("CliFilter".to_owned(), 1, "bob".to_owned())));
+        assert!(parsed_doorbells.contains(&("CliFilter".to_owned(), 1, "bob".to_owned())));
     }
 
     proptest! {

@@ -21,7 +21,7 @@ pub fn owner(address: SocketAddr) -> io::Result<Option<u32>> {
     let (exact, wildcard) = match address.ip() {
         IpAddr::V4(ip) => {
             let table = listening("/proc/net/tcp")?;
-            let find = |ip: Ipv4Addr| owner_in(&table, &shown_v4(ip), port);
+            let find = |ip: Ipv4Addr| owner_in(&table, &table_format_v4(ip), port);
             if let Some(uid) = find(ip).or_else(|| find(Ipv4Addr::UNSPECIFIED)) {
                 return Ok(Some(uid));
             }
@@ -35,7 +35,7 @@ pub fn owner(address: SocketAddr) -> io::Result<Option<u32>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         table => table?,
     };
-    let find = |ip: Ipv6Addr| owner_in(&table, &shown_v6(ip), port);
+    let find = |ip: Ipv6Addr| owner_in(&table, &table_format_v6(ip), port);
     Ok(find(exact).or_else(|| find(wildcard)))
 }
 
@@ -65,11 +65,11 @@ fn owner_in(table: &str, address: &str, port: u16) -> Option<u32> {
 }
 
 /// An address as the tables print it: 32-bit words in the machine's byte order.
-fn shown_v4(ip: Ipv4Addr) -> String {
+fn table_format_v4(ip: Ipv4Addr) -> String {
     format!("{:08X}", u32::from_ne_bytes(ip.octets()))
 }
 
-fn shown_v6(ip: Ipv6Addr) -> String {
+fn table_format_v6(ip: Ipv6Addr) -> String {
     let octets = ip.octets();
     let (fields, _) = octets.as_chunks::<4>();
     fields
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_table_names_nobody() {
+    fn a_damaged_table_has_no_owner() {
         for text in [
             "",
             "\n\n",

@@ -31,12 +31,12 @@ fn main() -> ExitCode {
         Invocation::Ring(mut options) => {
             options.called_at.get_or_insert(called_at);
             // A panic would exit with status 101, and the job would be requeued forever.
-            let rung = catch_unwind(|| match way(&options) {
+            let result = catch_unwind(|| match way(&options) {
                 Way::Silent => {}
                 Way::Beside => chain::beside(&options),
                 Way::Wait => guard::run(&options, started),
             });
-            if rung.is_err() {
+            if result.is_err() {
                 report("internal error; please report it");
             }
         }

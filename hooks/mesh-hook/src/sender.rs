@@ -152,8 +152,8 @@ fn report_recovery(spool: &Spool, flushed: &Flushed) {
     if flushed.remaining > 0 {
         return;
     }
-    let (away, full) = (spool.ends(State::Unavailable), spool.ends(State::Full));
-    if away || full {
+    let (unavailable, full) = (spool.ends(State::Unavailable), spool.ends(State::Full));
+    if unavailable || full {
         warn(format_args!(
             "NATS accepts doorbells again; {} spooled ones delivered",
             flushed.delivered
@@ -161,12 +161,16 @@ fn report_recovery(spool: &Spool, flushed: &Flushed) {
     }
 }
 
-/// Delivers the whole backlog; with `again`, also doorbells that NATS has refused.
+/// Delivers the whole backlog; with `retry_refused`, also doorbells that NATS has refused.
 ///
 /// # Errors
 /// If NATS is unreachable or the disk refuses.
-pub fn flush(config: &Config, patience: Duration, again: bool) -> Result<Flushed, flush::Error> {
-    let flushed = flush::flush_all(config, &host(), patience, again)?;
+pub fn flush(
+    config: &Config,
+    patience: Duration,
+    retry_refused: bool,
+) -> Result<Flushed, flush::Error> {
+    let flushed = flush::flush_all(config, &host(), patience, retry_refused)?;
     // An empty spool does not prove that NATS works.
     if flushed.delivered > 0 {
         let spool = Spool::new(&config.spool, config.max_spool_bytes);

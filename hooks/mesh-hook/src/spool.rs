@@ -109,21 +109,21 @@ impl Spool {
         if !self.room().take(size)? {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let aside = self.folder.join(format!(".{name}.tmp"));
+        let temporary = self.folder.join(format!(".{name}.tmp"));
         let written = (|| {
             let mut file = OpenOptions::new()
                 .write(true)
                 .create_new(true)
                 .mode(0o600)
-                .open(&aside)?;
+                .open(&temporary)?;
             like_folder(&file, &self.folder)?;
             file.write_all(&content)?;
             file.sync_all()?;
-            fs::rename(&aside, self.folder.join(&name))?;
+            fs::rename(&temporary, self.folder.join(&name))?;
             File::open(&self.folder)?.sync_all()
         })();
         if written.is_err() {
-            fs::remove_file(&aside).ok();
+            fs::remove_file(&temporary).ok();
             self.room().give_back(size);
         }
         written
@@ -262,7 +262,7 @@ impl Spool {
     ///
     /// # Errors
     /// If the file cannot be renamed.
-    pub fn put_aside(&self, _lock: &FlushLock, doorbell: &Spooled) -> io::Result<()> {
+    pub fn mark_refused(&self, _lock: &FlushLock, doorbell: &Spooled) -> io::Result<()> {
         fs::rename(&doorbell.path, doorbell.path.with_extension(REFUSED))
     }
 

@@ -190,7 +190,7 @@ impl Taken {
     ///
     /// # Errors
     /// If the file cannot be removed. Its lines would be delivered again.
-    pub fn forget(self) -> io::Result<()> {
+    pub fn discard(self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_once_and_none_that_comes_meanwhile_is_lost() {
+    fn lines_are_read_once_and_concurrent_ones_are_not_lost() {
         let folder = in_memory();
         let lines = Folder::new(folder.path());
         let source = Source::JobSubmit;
@@ -230,12 +230,12 @@ mod tests {
         writeln!(open(), "three").unwrap();
         // Undelivered lines are read again, and the new ones wait.
         drop(taken);
-        let mut again = lines.take(&lock, source).unwrap().unwrap();
-        assert_eq!(again.read().unwrap(), "one\ntwo\n");
-        again.forget().unwrap();
+        let mut second = lines.take(&lock, source).unwrap().unwrap();
+        assert_eq!(second.read().unwrap(), "one\ntwo\n");
+        second.discard().unwrap();
         let mut next = lines.take(&lock, source).unwrap().unwrap();
         assert_eq!(next.read().unwrap(), "three\n");
-        next.forget().unwrap();
+        next.discard().unwrap();
         let meta = fs::metadata(lines.file(source)).unwrap();
         assert_eq!(meta.mode() & 0o777, source.mode());
     }

@@ -40,9 +40,7 @@ pub enum Error {
         subject: String,
     },
     /// The socket belongs to another user than the configured server's.
-    #[error(
-        "the socket at {address} belongs to uid {uid}, not to server_uid: no password sent"
-    )]
+    #[error("the socket at {address} belongs to uid {uid}, not to server_uid: no password sent")]
     ForeignServer {
         /// Address of the server.
         address: SocketAddr,

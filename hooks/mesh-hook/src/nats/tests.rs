@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 
 /// A server that sends a text and then nothing.
-fn says(text: &'static [u8]) -> SocketAddr {
+fn serve(text: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -35,14 +35,14 @@ fn deliver(address: SocketAddr, patience: Duration) -> (Error, Duration) {
 #[test]
 fn a_server_that_is_silent_costs_the_deadline_and_no_more() {
     for text in [&b""[..], b"INFO {\"headers\":true}\r\n", b"INFO {"] {
-        let (error, took) = deliver(says(text), Duration::from_millis(80));
+        let (error, took) = deliver(serve(text), Duration::from_millis(80));
         assert!(matches!(error, Error::Deadline), "{error}");
         assert!(took < Duration::from_secs(30), "{took:?}");
     }
 }
 
 #[test]
-fn what_is_no_nats_server_is_recognised() {
+fn servers_other_than_nats_are_recognised() {
     let deliver = |address| deliver(address, Duration::from_secs(30)).0;
     for text in [
         &b"HTTP/1.1 400 Bad Request\r\n"[..],
@@ -50,14 +50,14 @@ fn what_is_no_nats_server_is_recognised() {
         b"\xff\xfe\r\n",
         b"INFO {}\r\n",
     ] {
-        let error = deliver(says(text));
+        let error = deliver(serve(text));
         assert!(matches!(error, Error::Protocol(_)), "{error}");
     }
-    let error = deliver(says(
+    let error = deliver(serve(
         b"INFO {\"headers\":true}\r\nHMSG a 1 99999999999 99999999999\r\n",
     ));
     assert!(matches!(error, Error::Protocol(_)), "{error}");
-    let error = deliver(says(
+    let error = deliver(serve(
         b"INFO {\"headers\":true}\r\n-ERR 'Authorization Violation'\r\n",
     ));
     assert!(matches!(error, Error::Refused(reason) if reason == "Authorization Violation"));
@@ -85,7 +85,7 @@ fn an_acknowledgement_is_an_answer_that_names_the_stream() {
 }
 
 #[test]
-fn who_is_refused_is_told_apart_from_a_server_that_takes_nothing() {
+fn a_refused_message_differs_from_an_unavailable_server() {
     let of_one = |description: &str, code: u16| {
         let body = format!(
             r#"{{"error":{{"code":400,"err_code":{code},"description":"{description}"}}}}"#

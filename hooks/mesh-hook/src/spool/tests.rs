@@ -152,7 +152,7 @@ fn a_full_spool_of_thousands_is_not_listed_for_each_that_does_not_fit() {
 }
 
 #[test]
-fn what_would_break_the_protocols_lines_is_damaged() {
+fn line_breaks_in_the_protocol_are_damaged_input() {
     let path = |id: &str| format!("00000000000000000001-{id}-9.bell");
     let read = |id: &str, subject: &str| {
         let name = path(id);
@@ -179,7 +179,7 @@ fn a_refused_doorbell_is_out_of_the_way_until_it_is_taken_back() {
     let lock = spool.lock().unwrap().unwrap();
     let names = spool.waiting(&lock).unwrap();
     let doorbells = spool.read(&lock, &names).unwrap();
-    spool.put_aside(&lock, &doorbells[0]).unwrap();
+    spool.mark_refused(&lock, &doorbells[0]).unwrap();
     assert_eq!((spool.len().unwrap(), spool.refused().unwrap()), (1, 1));
     spool.take_back(&lock).unwrap();
     assert_eq!(spool.waiting(&lock).unwrap(), names, "in its old place");

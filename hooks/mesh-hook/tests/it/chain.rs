@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use mesh_testkit::{script, wait_until};
 
-use crate::site::{Call, SOON, Site, call, hook};
+use crate::site::{Call, Site, TIMEOUT, call, hook};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sites_program_keeps_its_status_and_the_doorbell_rings() {
+async fn the_sites_program_returns_its_status_and_the_doorbell_is_sent() {
     let site = Site::start().await;
     let program = site.folder.path().join("prolog");
     for (n, (text, code, signal)) in [
@@ -37,7 +37,7 @@ async fn the_sites_program_keeps_its_status_and_the_doorbell_rings() {
         site.wait_for(n + 1).await;
     }
     assert_eq!(
-        site.rung()
+        site.received()
             .iter()
             .map(|doorbell| doorbell.job_id)
             .collect::<Vec<_>>(),
@@ -79,8 +79,8 @@ async fn arguments_streams_environment_and_process_are_unchanged() {
     );
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "to-stderr\n");
     site.wait_for(1).await;
-    assert_eq!(site.rung()[0].arguments, ["--hook", "a b", "", "*"]);
-    assert!(!site.rung()[0].environment.contains_key("SITE_VARIABLE"));
+    assert_eq!(site.received()[0].arguments, ["--hook", "a b", "", "*"]);
+    assert!(!site.received()[0].environment.contains_key("SITE_VARIABLE"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,14 +103,14 @@ async fn nats_that_is_silent_does_not_delay_the_sites_program() {
         .map(|call| call.took)
         .min();
     assert!(fastest.unwrap() < Duration::from_millis(100), "{fastest:?}");
-    wait_until("the doorbells are spooled", SOON, async || {
+    wait_until("the doorbells are spooled", TIMEOUT, async || {
         site.spooled().len() == 20
     })
     .await;
 }
 
 #[test]
-fn nothing_of_ours_keeps_the_sites_program_from_running() {
+fn no_failure_prevents_the_sites_program() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("hook.toml");
     let status = |command: &mut Command| command.status().unwrap().code();
@@ -174,7 +174,7 @@ fn signals_and_descriptors_are_as_the_caller_made_them() {
         config.to_str().unwrap(),
         "--chain",
     ];
-    let shown = |settings: &[&str], redirections: &str, command: &[&str]| {
+    let output_of = |settings: &[&str], redirections: &str, command: &[&str]| {
         let redirections = format!("1>{} {redirections}", seen.display());
         let mut called = called(settings, &redirections, command);
         let output = called.stdin(Stdio::null()).output().unwrap();
@@ -207,8 +207,8 @@ fn signals_and_descriptors_are_as_the_caller_made_them() {
     ] {
         for redirections in ["7</dev/null 8>/dev/zero", "0<&-", "2>&-", "0<&- 2>&-"] {
             for program in [signals, descriptors] {
-                let direct = shown(settings, redirections, program);
-                let chained = shown(settings, redirections, &[&chain[..], program].concat());
+                let direct = output_of(settings, redirections, program);
+                let chained = output_of(settings, redirections, &[&chain[..], program].concat());
                 assert_eq!(direct, chained, "{settings:?} {redirections}");
                 different.insert(direct);
             }
@@ -219,7 +219,7 @@ fn signals_and_descriptors_are_as_the_caller_made_them() {
 
 /// Waits until no sender of this configuration is left.
 async fn wait_until_no_sender(config: &Path) {
-    wait_until("no sender is left", SOON, async || {
+    wait_until("no sender is left", TIMEOUT, async || {
         super::disk::senders(config) == 0
     })
     .await;
@@ -248,7 +248,7 @@ async fn a_sender_that_hangs_at_its_start_delays_nothing_and_does_not_stay() {
         thread::spawn(move || done.send(command.output().unwrap()));
         // The hook itself starts and reads an empty file; later processes block. (ldconfig has no loader.)
         drop(OpenOptions::new().write(true).open(&preload).unwrap());
-        let output = ended.recv_timeout(SOON).expect("the sender holds it up");
+        let output = ended.recv_timeout(TIMEOUT).expect("the sender holds it up");
         assert!(output.status.success(), "{output:?}");
         let ran = String::from_utf8_lossy(&output.stdout).contains("ldconfig");
         assert_eq!(ran, !arguments.is_empty());

@@ -8,10 +8,10 @@ use std::thread;
 use mesh_hook::slots::MAX_CONCURRENT_CALLS;
 use mesh_testkit::{LoopDisk, wait_until};
 
-use crate::site::{SOON, Site, call, hook, spooled};
+use crate::site::{Site, TIMEOUT, call, hook, spooled};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_hangs_holds_up_nobody() {
+async fn a_hanging_disk_blocks_no_caller() {
     let mut site = Site::start().await;
     let mut disk = LoopDisk::mount(&site.folder.path().join("image"), &site.spool());
     site.nats.kill();
@@ -22,9 +22,11 @@ async fn a_disk_that_hangs_holds_up_nobody() {
         assert!(call.output.status.success(), "{call:?}");
     }
     // The calls returned while the disk was frozen, so they did not wait for it: a process that does cannot even be killed.
-    wait_until("they are spooled once the disk answers", SOON, async || {
-        site.spooled().len() == 5
-    })
+    wait_until(
+        "they are spooled once the disk answers",
+        TIMEOUT,
+        async || site.spooled().len() == 5,
+    )
     .await;
 }
 
@@ -43,7 +45,7 @@ pub fn senders(config: &Path) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_on_a_disk_that_hangs_do_not_pile_up() {
-    let most = usize::try_from(MAX_CONCURRENT_CALLS).unwrap();
+    let max = usize::try_from(MAX_CONCURRENT_CALLS).unwrap();
     let mut site = Site::start().await;
     let mut disk = LoopDisk::mount(&site.folder.path().join("image"), &site.spool());
     site.nats.kill();
@@ -54,20 +56,20 @@ async fn calls_on_a_disk_that_hangs_do_not_pile_up() {
         let threads: Vec<_> = (0..32).map(|_| scope.spawn(calls)).collect();
         threads.into_iter().all(|thread| thread.join().unwrap())
     });
-    wait_until("only so many are left", SOON, async || {
-        senders(config) <= most
+    wait_until("only so many are left", TIMEOUT, async || {
+        senders(config) <= max
     })
     .await;
     let left = senders(config);
     disk.thaw();
     assert!(all, "status 0");
-    assert_eq!(left, most);
-    wait_until("they end", SOON, async || senders(config) == 0).await;
-    assert_eq!(site.spooled().len(), most);
+    assert_eq!(left, max);
+    wait_until("they end", TIMEOUT, async || senders(config) == 0).await;
+    assert_eq!(site.spooled().len(), max);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_the_disk_holds_nothing_that_slurm_gave_the_hook() {
+async fn a_blocked_sender_holds_no_descriptors_of_slurm() {
     let mut site = Site::start().await;
     let mut disk = LoopDisk::mount(&site.folder.path().join("image"), &site.spool());
     site.nats.kill();
@@ -92,18 +94,21 @@ async fn who_waits_for_the_disk_holds_nothing_that_slurm_gave_the_hook() {
             let (done, closed) = std::sync::mpsc::channel();
             thread::spawn(move || done.send(pipe.read_to_end(&mut Vec::new()).is_ok()));
             let status = child.wait().unwrap();
-            (status.success(), closed.recv_timeout(SOON))
+            (status.success(), closed.recv_timeout(TIMEOUT))
         })
         .collect();
     let waiting = senders(&config);
     disk.thaw();
     assert_eq!(read, [(true, Ok(true)), (true, Ok(true))]);
     assert_eq!(waiting, 2, "they wait for the disk");
-    wait_until("both are spooled", SOON, async || site.spooled().len() == 2).await;
+    wait_until("both are spooled", TIMEOUT, async || {
+        site.spooled().len() == 2
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_loses_power_keeps_every_doorbell_that_was_called_safe() {
+async fn a_power_loss_loses_no_doorbell_reported_as_stored() {
     let mut site = Site::start().await;
     let image = site.folder.path().join("image");
     let disk = LoopDisk::mount(&image, &site.spool());
@@ -113,8 +118,8 @@ async fn a_machine_that_loses_power_keeps_every_doorbell_that_was_called_safe() 
     site.nats.kill();
     let mut safe = 0;
     for job in 1..=12 {
-        let said = site.call(job).output.stderr;
-        safe += usize::from(said.contains(&0));
+        let printed = site.call(job).output.stderr;
+        safe += usize::from(printed.contains(&0));
     }
     assert_eq!(safe, 12);
     disk.lose_power();
@@ -123,6 +128,10 @@ async fn a_machine_that_loses_power_keeps_every_doorbell_that_was_called_safe() 
     site.nats.restart().await;
     site.flush().await;
     site.wait_for(12).await;
-    let jobs: Vec<_> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
+    let jobs: Vec<_> = site
+        .received()
+        .iter()
+        .map(|doorbell| doorbell.job_id)
+        .collect();
     assert_eq!(jobs, (1..=12).collect::<Vec<_>>());
 }

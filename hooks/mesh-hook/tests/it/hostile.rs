@@ -7,7 +7,7 @@ use std::process::Command;
 
 use mesh_testkit::wait_until;
 
-use crate::site::{SOON, Site, call, hook, spooled};
+use crate::site::{Site, TIMEOUT, call, hook, spooled};
 
 /// Any account that is not root.
 const SLURM_USER: u32 = 1;
@@ -32,8 +32,8 @@ async fn site() -> Option<Site> {
 
 fn ring(site: &Site, job: u32) {
     let mut command = hook(&site.config());
-    let rung = call(command.arg("--send").env("SLURM_JOB_ID", job.to_string()));
-    assert!(rung.output.status.success(), "{rung:?}");
+    let received = call(command.arg("--send").env("SLURM_JOB_ID", job.to_string()));
+    assert!(received.output.status.success(), "{received:?}");
 }
 
 fn is_untouched(path: &Path) {
@@ -43,7 +43,7 @@ fn is_untouched(path: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_in_the_spool_gives_no_file_of_roots_away() {
+async fn a_link_in_the_spool_changes_no_owner_of_root_files() {
     let Some(site) = site().await else { return };
     let spool = site.folder.path().join("state/spool");
     let secret = site.folder.path().join("shadow");
@@ -77,7 +77,7 @@ async fn a_link_in_place_of_the_spool_leads_root_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_in_the_spool_keeps_no_sender_waiting() {
+async fn a_pipe_in_the_spool_blocks_no_sender() {
     let Some(mut site) = site().await else { return };
     let spool = site.folder.path().join("state/spool");
     ring(&site, 1);
@@ -93,9 +93,9 @@ async fn a_pipe_in_the_spool_keeps_no_sender_waiting() {
     ring(&site, 3);
     assert!(fs::symlink_metadata(spool.join(".used")).unwrap().is_file());
     site.nats.restart().await;
-    wait_until("all go, past the pipe", SOON, async || {
+    wait_until("all go, past the pipe", TIMEOUT, async || {
         let flushed = call(hook(&site.config()).arg("--flush"));
-        flushed.output.status.success() && site.rung().len() == 3
+        flushed.output.status.success() && site.received().len() == 3
     })
     .await;
     assert!(spool.join("00000000000000000001-pipe-9.bad").exists());

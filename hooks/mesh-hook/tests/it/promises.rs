@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mesh_testkit::{copy_program, wait_until};
 
-use crate::site::{SOON, Site, assert_says, call, hook};
+use crate::site::{Site, TIMEOUT, assert_stderr, call, hook};
 
 /// The hard stop, plus time for a busy machine to start a process.
 const QUICKLY: Duration = Duration::from_millis(400);
@@ -125,7 +125,10 @@ async fn nats_that_is_silent_costs_no_more_than_the_hard_stop() {
     }
     let fastest = calls.iter().map(|call| call.took).min().unwrap();
     assert!(fastest < QUICKLY, "{fastest:?}");
-    wait_until("all are spooled", SOON, async || site.spooled().len() == 20).await;
+    wait_until("all are spooled", TIMEOUT, async || {
+        site.spooled().len() == 20
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,7 +136,7 @@ async fn wrong_credentials_are_named_and_nothing_is_lost() {
     let site = Site::start().await;
     let text = fs::read_to_string(site.config()).unwrap();
     fs::write(site.config(), text.replace("hook-password", "wrong")).unwrap();
-    site.wait_says(1, "Authorization").await;
+    site.wait_stderr(1, "Authorization").await;
     assert_eq!(site.spooled().len(), 1);
 }
 
@@ -143,19 +146,19 @@ async fn no_password_goes_to_a_socket_of_another_user() {
     let own = rustix::process::geteuid().as_raw();
     site.configure(&format!("server_uid = {own}"));
     site.delivered(|| hook(&site.config())).await;
-    let before = site.rung().len();
+    let before = site.received().len();
     // The same server, but the configuration expects another user.
     site.configure(&format!("server_uid = {}", own + 1));
-    site.wait_says(2, &format!("belongs to uid {own}")).await;
+    site.wait_stderr(2, &format!("belongs to uid {own}")).await;
     assert_eq!(site.spooled().len(), 1);
-    assert_eq!(site.rung().len(), before);
+    assert_eq!(site.received().len(), before);
 }
 
 #[test]
 fn a_broken_configuration_is_one_line_and_status_0() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hook.toml");
-    assert_says(|| hook(&path), "hook.toml");
+    assert_stderr(|| hook(&path), "hook.toml");
     for text in [
         "",
         "cluster",
@@ -164,14 +167,14 @@ fn a_broken_configuration_is_one_line_and_status_0() {
         "\u{0}\u{1}",
     ] {
         fs::write(&path, text).unwrap();
-        assert_says(|| hook(&path), "hook.toml");
+        assert_stderr(|| hook(&path), "hook.toml");
     }
     fs::write(&path, [0xff, 0xfe]).unwrap();
-    assert_says(|| hook(&path), "hook.toml");
+    assert_stderr(|| hook(&path), "hook.toml");
 }
 
 #[test]
-fn a_call_that_is_no_hook_says_so_and_status_0() {
+fn an_unknown_call_is_reported_with_status_0() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hook.toml");
     fs::write(
@@ -179,7 +182,7 @@ fn a_call_that_is_no_hook_says_so_and_status_0() {
         "cluster = \"c\"\nspool = \"/nowhere\"\n[nats]\nurl = \"nats://127.0.0.1:1\"",
     )
     .unwrap();
-    assert_says(
+    assert_stderr(
         || {
             let mut command = hook(&path);
             command.env_clear();
@@ -226,9 +229,9 @@ fn without_memory_or_a_second_process_it_still_exits_0() {
         .args(["--reuid=61234", "--regid=61234", "--clear-groups"])
         .args(["/usr/bin/prlimit", "--nproc=1"])
         .arg(&program));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("doorbell not sent: start"),
+        output.status.success() && printed.contains("doorbell not sent: start"),
         "{output:?}"
     );
 }

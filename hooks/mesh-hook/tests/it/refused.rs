@@ -9,7 +9,7 @@ use mesh_hook::spool::Spool;
 use mesh_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::site::{SOON, Site, call, hook};
+use crate::site::{Site, TIMEOUT, call, hook};
 
 /// Changes the stream of doorbells, as an operator may. Retries until the server has the stream again.
 async fn change_stream(site: &Site, changes: Value) {
@@ -21,7 +21,7 @@ async fn change_stream(site: &Site, changes: Value) {
         let answer = connection.request(&subject, body).ok()?;
         serde_json::from_slice(&answer).ok()
     };
-    wait_until("the stream is changed", SOON, async || {
+    wait_until("the stream is changed", TIMEOUT, async || {
         let Some(info) = ask(format!("$JS.API.STREAM.INFO.{MESH_HOOKS}"), b"") else {
             return false;
         };
@@ -73,13 +73,18 @@ async fn one_that_nats_refuses_holds_up_no_other_and_goes_once_it_may() {
     assert_eq!(site.spooled().len(), 4);
     site.nats.restart().await;
     change_stream(&site, json!({ "max_msg_size": 8192 })).await;
-    wait_until("a call flushes", SOON, async || {
+    wait_until("a call flushes", TIMEOUT, async || {
         site.call(4);
         site.spooled().is_empty()
     })
     .await;
-    let jobs = || -> Vec<u32> { site.rung().iter().map(|doorbell| doorbell.job_id).collect() };
-    wait_until("the others have arrived", SOON, async || {
+    let jobs = || -> Vec<u32> {
+        site.received()
+            .iter()
+            .map(|doorbell| doorbell.job_id)
+            .collect()
+    };
+    wait_until("the others have arrived", TIMEOUT, async || {
         [1, 3, 4].iter().all(|job| jobs().contains(job))
     })
     .await;
@@ -88,21 +93,21 @@ async fn one_that_nats_refuses_holds_up_no_other_and_goes_once_it_may() {
 
     // The operator gets a report, and both are retried.
     let flushed = call(hook(&site.config()).arg("--flush"));
-    let said = String::from_utf8_lossy(&flushed.output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&flushed.output.stdout).into_owned();
     assert_eq!(flushed.output.status.code(), Some(1));
     assert!(
-        said.contains("2 refused: nats takes no doorbell of"),
-        "{said}"
+        printed.contains("2 refused: NATS refused a doorbell of"),
+        "{printed}"
     );
     change_stream(&site, json!({ "max_msg_size": -1 })).await;
     let flushed = call(hook(&site.config()).arg("--flush"));
-    let said = String::from_utf8_lossy(&flushed.output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&flushed.output.stdout).into_owned();
     assert!(
-        said.starts_with("1 delivered, 0 still in the spool, 1 refused: ")
-            && said.contains("mesh.other.hook.Prolog"),
-        "{said}"
+        printed.starts_with("1 delivered, 0 left in the spool, 1 refused: ")
+            && printed.contains("mesh.other.hook.Prolog"),
+        "{printed}"
     );
-    wait_until("the large one has arrived", SOON, async || {
+    wait_until("the large one has arrived", TIMEOUT, async || {
         jobs().contains(&2)
     })
     .await;
@@ -128,6 +133,10 @@ async fn a_full_stream_leaves_all_where_they_are_in_their_order() {
     change_stream(&site, json!({ "max_bytes": 1 << 20 })).await;
     site.flush().await;
     site.wait_for(4).await;
-    let jobs: Vec<_> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
+    let jobs: Vec<_> = site
+        .received()
+        .iter()
+        .map(|doorbell| doorbell.job_id)
+        .collect();
     assert_eq!(jobs, [1, 2, 3, 4]);
 }

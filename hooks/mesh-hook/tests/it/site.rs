@@ -15,19 +15,19 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 /// Deadline of the tests for things that take milliseconds.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Site {
     pub nats: NatsServer,
     pub folder: TempDir,
-    rung: Rung,
+    received: ReceivedDoorbells,
     stop: CancellationToken,
 }
 
 /// Received doorbells, with their `Nats-Msg-Id`.
-type Rung = Arc<Mutex<Vec<(Option<String>, Doorbell)>>>;
+type ReceivedDoorbells = Arc<Mutex<Vec<(Option<String>, Doorbell)>>>;
 
-struct Reader(Rung);
+struct Reader(ReceivedDoorbells);
 
 impl Handler for Reader {
     async fn handle(&self, message: &Message) -> Disposition {
@@ -64,7 +64,7 @@ impl Site {
         let site = Self {
             nats,
             folder: tempfile::tempdir().unwrap(),
-            rung: Arc::default(),
+            received: Arc::default(),
             stop: CancellationToken::new(),
         };
         site.configure("");
@@ -76,7 +76,7 @@ impl Site {
         };
         let bus = Bus::connect(&config, "admin").await.unwrap();
         bus.ready(&site.stop).await.unwrap();
-        let (reader, stop) = (Reader(Arc::clone(&site.rung)), site.stop.clone());
+        let (reader, stop) = (Reader(Arc::clone(&site.received)), site.stop.clone());
         // One at a time, because some tests check the order of arrival.
         tokio::spawn(async move {
             let durable = catalogue::durable(catalogue::MESH_HOOKS, "ingest", "testbed");
@@ -124,8 +124,8 @@ impl Site {
     }
 
     /// Received doorbells.
-    pub fn rung(&self) -> Vec<Doorbell> {
-        self.rung
+    pub fn received(&self) -> Vec<Doorbell> {
+        self.received
             .lock()
             .unwrap()
             .iter()
@@ -135,7 +135,7 @@ impl Site {
 
     /// `Nats-Msg-Id` of the received doorbells.
     pub fn ids(&self) -> Vec<Option<String>> {
-        self.rung
+        self.received
             .lock()
             .unwrap()
             .iter()
@@ -145,7 +145,7 @@ impl Site {
 
     /// Delivers the backlog, as an operator does, as soon as the stream is available again.
     pub async fn flush(&self) {
-        wait_until("the spool is flushed", SOON, async || {
+        wait_until("the spool is flushed", TIMEOUT, async || {
             call(hook(&self.config()).arg("--flush"))
                 .output
                 .status
@@ -156,11 +156,11 @@ impl Site {
 
     /// Waits for doorbells. On a busy machine one may miss its 200 ms: it waits in the spool, and no further call would deliver it.
     pub async fn wait_for(&self, count: usize) {
-        wait_until(&format!("{count} doorbells"), SOON, async || {
+        wait_until(&format!("{count} doorbells"), TIMEOUT, async || {
             if !self.spooled().is_empty() {
                 call(hook(&self.config()).arg("--flush"));
             }
-            self.rung().len() >= count
+            self.received().len() >= count
         })
         .await;
     }
@@ -168,25 +168,25 @@ impl Site {
     /// Calls until one doorbell is delivered at once and without a message. On a busy machine NATS may take longer than the hook's
     /// timeout.
     pub async fn delivered(&self, command: impl Fn() -> Command) -> Doorbell {
-        wait_for("a doorbell is delivered at once", SOON, async || {
-            let before = self.rung().len();
+        wait_for("a doorbell is delivered at once", TIMEOUT, async || {
+            let before = self.received().len();
             let call = call(&mut command());
             assert!(call.output.status.success(), "{call:?}");
             self.wait_for(before + 1).await;
-            let rung = self.rung().pop();
-            rung.filter(|doorbell| !doorbell.spooled && call.stderr().is_empty())
+            let received = self.received().pop();
+            received.filter(|doorbell| !doorbell.spooled && call.stderr().is_empty())
         })
         .await
     }
 
     /// Calls, each time with an empty spool, until the output is one line with this text. On a busy machine NATS may take too long.
-    pub async fn wait_says(&self, job: u32, text: &str) {
-        wait_until(text, SOON, async || {
+    pub async fn wait_stderr(&self, job: u32, text: &str) {
+        wait_until(text, TIMEOUT, async || {
             fs::remove_dir_all(self.spool()).ok();
             let call = self.call(job);
             assert!(call.output.status.success(), "{call:?}");
-            let said = call.stderr();
-            said.lines().count() == 1 && said.contains(text)
+            let printed = call.stderr();
+            printed.lines().count() == 1 && printed.contains(text)
         })
         .await;
     }
@@ -219,7 +219,7 @@ impl Call {
     }
 
     /// Status 0 and one line that contains the text.
-    pub fn assert_says(&self, text: &str) {
+    pub fn assert_stderr(&self, text: &str) {
         let stderr = self.stderr();
         assert!(self.output.status.success(), "{self:?}");
         assert!(
@@ -243,9 +243,9 @@ pub fn hook(config: &Path) -> Command {
 }
 
 /// In case of any fault, the process Slurm waits for has status 0, and the sender reports the reason on one line.
-pub fn assert_says(command: impl Fn() -> Command, text: &str) {
+pub fn assert_stderr(command: impl Fn() -> Command, text: &str) {
     assert!(call(&mut command()).output.status.success());
-    call(command().arg("--send")).assert_says(text);
+    call(command().arg("--send")).assert_stderr(text);
 }
 
 pub fn call(command: &mut Command) -> Call {

@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use mesh_testkit::wait_until;
 
-use crate::site::{SOON, Site, call, hook, spooled};
+use crate::site::{Site, TIMEOUT, call, hook, spooled};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn doorbells_wait_on_disk_and_follow_in_order_when_nats_is_back() {
     let mut site = Site::start().await;
     site.nats.kill();
-    site.call(1).assert_says("spooled");
+    site.call(1).assert_stderr("spooled");
     for job in 2..=40 {
         site.call(job).assert_quiet();
     }
     assert_eq!(site.spooled().len(), 40);
     site.nats.restart().await;
     // The stream is available a moment after the port.
-    wait_until("a call flushes", SOON, async || {
+    wait_until("a call flushes", TIMEOUT, async || {
         site.call(100);
         site.spooled().is_empty()
     })
     .await;
     site.wait_for(41).await;
     let (late, live): (Vec<_>, Vec<_>) = site
-        .rung()
+        .received()
         .into_iter()
         .partition(|doorbell| doorbell.spooled);
     let jobs: Vec<_> = late
@@ -38,7 +38,7 @@ async fn doorbells_wait_on_disk_and_follow_in_order_when_nats_is_back() {
     assert_eq!(jobs, (1..=40).collect::<Vec<_>>());
     assert!(live.iter().any(|doorbell| doorbell.job_id == 100));
     let ids: std::collections::HashSet<_> = site.ids().into_iter().map(Option::unwrap).collect();
-    assert_eq!(ids.len(), site.rung().len(), "each doorbell once");
+    assert_eq!(ids.len(), site.received().len(), "each doorbell once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ async fn flush_empties_the_spool_for_a_person() {
     site.flush().await;
     site.wait_for(100).await;
     assert_eq!(
-        site.rung()
+        site.received()
             .iter()
             .map(|doorbell| doorbell.job_id)
             .collect::<Vec<_>>(),
@@ -84,7 +84,10 @@ async fn many_hooks_at_once_lose_nothing_and_repeat_nothing() {
         );
     };
     ring(0..20);
-    wait_until("all are spooled", SOON, async || site.spooled().len() == 20).await;
+    wait_until("all are spooled", TIMEOUT, async || {
+        site.spooled().len() == 20
+    })
+    .await;
     let folder = site.spool();
     // A hook that was killed while writing leaves this file. It must not be delivered as a doorbell.
     fs::write(folder.join(".00000000000000000001-x-9.bell.tmp"), "half").unwrap();
@@ -106,12 +109,16 @@ async fn many_hooks_at_once_lose_nothing_and_repeat_nothing() {
         );
     }
     // A sender may still run after its caller has returned.
-    wait_until("all have arrived", SOON, async || {
+    wait_until("all have arrived", TIMEOUT, async || {
         call(hook(&site.config()).arg("--flush"));
-        site.rung().len() >= 220
+        site.received().len() >= 220
     })
     .await;
-    let mut jobs: Vec<_> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
+    let mut jobs: Vec<_> = site
+        .received()
+        .iter()
+        .map(|doorbell| doorbell.job_id)
+        .collect();
     jobs.sort_unstable();
     assert_eq!(jobs, (0..220).collect::<Vec<_>>());
 }
@@ -131,8 +138,8 @@ async fn a_sender_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_non
             .unwrap();
         std::thread::sleep(Duration::from_micros(round * 150));
         child.kill().unwrap();
-        let said = child.wait_with_output().unwrap().stderr;
-        if said.contains(&0) {
+        let printed = child.wait_with_output().unwrap().stderr;
+        if printed.contains(&0) {
             safe.push(u32::try_from(round).unwrap());
         }
     }
@@ -140,11 +147,15 @@ async fn a_sender_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_non
     site.nats.restart().await;
     site.flush().await;
     site.wait_for(whole).await;
-    let rung: Vec<u32> = site.rung().iter().map(|doorbell| doorbell.job_id).collect();
-    assert_eq!(rung.len(), whole);
+    let received: Vec<u32> = site
+        .received()
+        .iter()
+        .map(|doorbell| doorbell.job_id)
+        .collect();
+    assert_eq!(received.len(), whole);
     assert!(
-        safe.iter().all(|job| rung.contains(job)),
-        "{safe:?} {rung:?}"
+        safe.iter().all(|job| received.contains(job)),
+        "{safe:?} {received:?}"
     );
     assert!(!fs::read_dir(site.spool()).unwrap().any(|entry| {
         entry
@@ -156,14 +167,14 @@ async fn a_sender_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_non
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_spool_keeps_the_oldest_and_says_so() {
+async fn a_full_spool_drops_new_doorbells_and_reports_it() {
     let mut site = Site::start().await;
     site.configure("max_spool_bytes = 12288");
     site.nats.kill();
     for job in 1..=3 {
         site.call(job);
     }
-    site.call(4).assert_says("is full");
+    site.call(4).assert_stderr("is full");
     site.call(5).assert_quiet();
     assert_eq!(site.spooled().len(), 3);
 }
@@ -203,14 +214,15 @@ async fn a_full_disk_is_one_line_and_status_0() {
     site.nats.kill();
     let disk = SmallDisk::mount(&site.spool());
     let ring = || {
-        let said: String = (1..=40)
+        let printed: String = (1..=40)
             .map(|job| {
                 let call = site.call(job);
                 assert!(call.output.status.success());
                 call.stderr()
             })
             .collect();
-        said.lines()
+        printed
+            .lines()
             .filter(|line| line.contains("No space left"))
             .count()
     };
@@ -220,9 +232,9 @@ async fn a_full_disk_is_one_line_and_status_0() {
     // Some room, then none again: a new state, reported again.
     fs::remove_file(disk.0.join(&names[0])).unwrap();
     assert_eq!(ring(), 1);
-    let kept = spooled(&disk.0).len();
+    let spooled_count = spooled(&disk.0).len();
     site.nats.restart().await;
     // Delivery frees room, even on a full disk.
     site.flush().await;
-    site.wait_for(kept).await;
+    site.wait_for(spooled_count).await;
 }

@@ -78,7 +78,9 @@ impl Bus {
     /// Stores all messages or none.
     async fn publish_batch(&self, messages: &[RawMessage]) -> Result<(), Failure> {
         let (Some((last, others)), true) = (messages.split_last(), messages.len() > 1) else {
-            return Err(Failure::Refused("a batch needs at least two messages".into()));
+            return Err(Failure::Refused(
+                "a batch needs at least two messages".into(),
+            ));
         };
         let batch = format!("{:032x}", rand::random::<u128>());
         let headers = |n: usize, message: &RawMessage| {
@@ -110,7 +112,9 @@ impl Bus {
                 _ => Failure::Refused(error.into()),
             })?;
         if stored.batch_size != Some(messages.len() as u64) {
-            return Err(Failure::Refused("the server does not support batches".into()));
+            return Err(Failure::Refused(
+                "the server does not support batches".into(),
+            ));
         }
         Ok(())
     }

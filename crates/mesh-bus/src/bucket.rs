@@ -158,12 +158,12 @@ impl Bucket {
 
     /// Logs and reports that keys had been lost and were written again.
     pub fn note_restored(&self, cluster: &str, keys: usize) {
-        let what = format!(
+        let note = format!(
             "state of {cluster} in bucket {} was missing, written again",
             self.name
         );
-        tracing::error!(keys, "{what}");
-        self.bus.status.repaired(what);
+        tracing::error!(keys, "{note}");
+        self.bus.status.repaired(note);
     }
 
     /// Reads every key that begins with `<prefix>.`, except the writer's mark ([`crate::ClusterState`]).

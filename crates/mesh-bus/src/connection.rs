@@ -155,7 +155,8 @@ impl Bus {
             return Err(Error::JetStream {
                 action: "use",
                 name: "NATS".into(),
-                source: format!("nats-server 2.12 or newer is required, the version is {version}").into(),
+                source: format!("nats-server 2.12 or newer is required, the version is {version}")
+                    .into(),
             });
         }
         if self.config.provision {

@@ -102,7 +102,7 @@ impl Bus {
             max_ack_pending: endpoint.max_ack_pending,
             ..Default::default()
         };
-        self.consumers.forget(stream, &endpoint.name);
+        self.consumers.remove(stream, &endpoint.name);
         if left > 0 {
             let hasty = pull::Config {
                 ack_wait: HASTE,
@@ -142,10 +142,10 @@ impl Bus {
             Err(error) => return Err(Error::jetstream("look up consumer", &name)(error.into())),
         };
         let info = consumer.cached_info();
-        let says = |key: &str| info.config.metadata.get(key).map(String::as_str);
+        let metadata_value = |key: &str| info.config.metadata.get(key).map(String::as_str);
         // The same name may belong to an endpoint without an owner today.
-        let is_its_own =
-            says(ENDPOINT) == Some(short) && says(OWNER) == Some(endpoint.owner.as_str());
+        let is_its_own = metadata_value(ENDPOINT) == Some(short)
+            && metadata_value(OWNER) == Some(endpoint.owner.as_str());
         Ok(is_its_own.then(|| (name, info.ack_floor.stream_sequence + 1)))
     }
 
@@ -229,7 +229,7 @@ impl Bus {
             ));
         }
         for stream in [MESH_REPLAY, SLURM_EVENTS] {
-            self.consumers.forget(stream, name);
+            self.consumers.remove(stream, name);
         }
         // The replay consumer goes first: an endpoint's consumers are found by the other one.
         let replays = self

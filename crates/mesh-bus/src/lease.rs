@@ -273,10 +273,7 @@ impl LeaseRenewer {
         }
         // An empty value means that no replica leads.
         if let Err(error) = self.term.write(Bytes::new()).await {
-            tracing::debug!(
-                error = &error as &dyn std::error::Error,
-                "release lease"
-            );
+            tracing::debug!(error = &error as &dyn std::error::Error, "release lease");
         }
         self.now(LeadershipState::Starting);
     }
@@ -319,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_look_does_not_begin_anew() {
+    fn a_slow_poll_does_not_restart_the_wait() {
         let reads = [(0, 10, 7), (510, 4_010, 7), (4_510, 7_600, 7)];
         assert_eq!(free_after(&reads), [7_600]);
     }
 
     #[test]
-    fn a_look_during_which_nats_was_away_begins_anew() {
+    fn a_lease_read_interrupted_by_nats_restarts() {
         let reads = [(0, 10, 7), (510, 9_000, 7), (9_500, 9_510, 7)];
         assert_eq!(free_after(&reads), [0; 0]);
     }
@@ -337,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_free_once_nobody_has_renewed_it_for_a_term() {
+    fn a_lease_is_free_after_a_term_without_renewal() {
         let reads: Vec<_> = (0..14).map(|read| (read * 500, 7)).collect();
         assert_eq!(free_at(&reads), [6_000, 6_500]);
     }
 
     #[test]
-    fn a_standby_that_did_not_look_begins_anew() {
+    fn a_standby_that_did_not_poll_restarts_the_wait() {
         assert_eq!(
             free_at(&[(0, 7), (60_000, 7), (62_000, 7), (64_000, 7), (66_000, 7)]),
             [66_000]
@@ -351,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_lease_that_does_not_exist_or_was_given_up() {
+    fn a_missing_or_released_lease_is_taken_at_once() {
         let mut watched = Watched::default();
         let now = Instant::now();
         assert!(watched.is_free(None, now, now));

@@ -84,12 +84,12 @@ fn refusal(answer: &Value) -> Option<String> {
 
 /// Why the server would not store a message, by its own report. A stream that discards its oldest messages is never full.
 fn unable(info: &Value) -> Option<String> {
-    let (stored, most) = (&info["state"]["bytes"], &info["config"]["max_bytes"]);
-    if let (Some(stored), Some(most @ 1..)) = (stored.as_u64(), most.as_u64())
-        && stored.saturating_add(MIN_ROOM) > most
+    let (stored, max_bytes) = (&info["state"]["bytes"], &info["config"]["max_bytes"]);
+    if let (Some(stored), Some(max_bytes @ 1..)) = (stored.as_u64(), max_bytes.as_u64())
+        && stored.saturating_add(MIN_ROOM) > max_bytes
         && info["config"]["discard"] != "old"
     {
-        return Some(format!("it is full: {stored} of {most} bytes"));
+        return Some(format!("it is full: {stored} of {max_bytes} bytes"));
     }
     let cluster = info.get("cluster")?;
     let has_leader = cluster["leader"]
@@ -104,8 +104,9 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_full_or_without_a_leader_does_not_store() {
-        let info = |bytes: u64, most: i64, cluster: Value| {
-            let mut info = json!({ "state": { "bytes": bytes }, "config": { "max_bytes": most } });
+        let info = |bytes: u64, max_bytes: i64, cluster: Value| {
+            let mut info =
+                json!({ "state": { "bytes": bytes }, "config": { "max_bytes": max_bytes } });
             if !cluster.is_null() {
                 info["cluster"] = cluster;
             }

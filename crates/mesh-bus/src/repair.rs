@@ -68,7 +68,7 @@ impl Consumers {
             .endpoint = Some(config);
     }
 
-    pub(crate) fn forget(&self, stream: &str, name: &str) {
+    pub(crate) fn remove(&self, stream: &str, name: &str) {
         self.lock().remove(&(stream.to_owned(), name.to_owned()));
     }
 
@@ -126,11 +126,11 @@ impl Bus {
             Some(info) => repair(&expected, endpoint.is_some(), info, seen),
         };
         let repair = repair.map(|repair| match repair {
-            Repair::Replace(what) => Repair::Replace(
+            Repair::Replace(change) => Repair::Replace(
                 self.consumers
-                    .with(stream, name, |one| *one.replacing.get_or_insert(what)),
+                    .with(stream, name, |one| *one.replacing.get_or_insert(change)),
             ),
-            Repair::Update(what) => Repair::Update(what),
+            Repair::Update(change) => Repair::Update(change),
         });
         let consumer = match (found, &repair) {
             (Some(consumer), None) => consumer,
@@ -168,16 +168,16 @@ impl Bus {
                 .await?
             }
         };
-        if let Some(Repair::Update(what) | Repair::Replace(what)) = repair {
+        if let Some(Repair::Update(change) | Repair::Replace(change)) = repair {
             metrics::repaired(stream);
             tracing::error!(
                 stream,
                 consumer = name,
                 from_sequence = seen.map(|seen| seen.ack_floor + 1),
-                "consumer repaired: {what} by another client"
+                "consumer repaired: {change} by another client"
             );
             self.status
-                .repaired(format!("consumer {name} of {stream}: {what}"));
+                .repaired(format!("consumer {name} of {stream}: {change}"));
         }
         let info = consumer.cached_info();
         if endpoint.is_none() {
@@ -209,7 +209,7 @@ impl Bus {
         if let Err(error) = deleted {
             tracing::debug!(%error, consumer = name, "delete consumer");
         }
-        self.consumers.forget(stream, name);
+        self.consumers.remove(stream, name);
         self.checked_consumer(stream, name).await.map(drop)
     }
 

@@ -31,8 +31,7 @@ const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// Names the writer, to recognise a write whose answer was lost.
 const WRITER_HEADER: &str = "Mesh-Writer";
 /// Error text for a write that the server refused although its revision is current.
-const UNEXPECTED_CONFLICT: &str =
-    "NATS rejected it as outdated, although it is current; check that every nats-server has version 2.12 or newer";
+const UNEXPECTED_CONFLICT: &str = "NATS rejected it as outdated, although it is current; check that every nats-server has version 2.12 or newer";
 /// Key suffix of the writer's mark.
 pub(crate) const MARK: &str = "writer";
 /// A delete is a message without a value, and with this header.
@@ -291,13 +290,13 @@ impl ClusterState {
             }
         }
         self.lost = false;
-        let what = format!(
+        let note = format!(
             "state of {} in bucket {} was missing, written again",
             self.cluster,
             self.bucket.name()
         );
-        tracing::error!(keys = self.written.len(), "{what}");
-        self.bus.status.repaired(what);
+        tracing::error!(keys = self.written.len(), "{note}");
+        self.bus.status.repaired(note);
         Ok(())
     }
 

@@ -107,11 +107,11 @@ impl Status {
         known.is_none_or(|(at, _)| at.elapsed() > age)
     }
 
-    pub(crate) fn repaired(&self, what: String) {
+    pub(crate) fn repaired(&self, message: String) {
         let now = Utc::now();
         let mut inner = self.lock();
         inner.repairs.retain(|(at, _)| now - *at < REPAIR_AGE);
-        inner.repairs.push((now, what));
+        inner.repairs.push((now, message));
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -164,9 +164,9 @@ impl Bus {
         let repairs = &self.status.lock().repairs;
         let recent = repairs.iter().filter(|(at, _)| now - *at < REPAIR_AGE);
         recent
-            .map(|(at, what)| {
+            .map(|(at, message)| {
                 let at = at.to_rfc3339_opts(SecondsFormat::Secs, true);
-                format!("{at} {what}; repaired")
+                format!("{at} {message}; repaired")
             })
             .collect()
     }
@@ -197,8 +197,7 @@ impl Status {
                 format!("consumer {name} of {stream} cannot be read: {error}")
             });
         let problems: Vec<String> = stores.chain(reads).collect();
-        (!problems.is_empty())
-            .then(|| format!("NATS: {}; retrying", problems.join("; ")))
+        (!problems.is_empty()).then(|| format!("NATS: {}; retrying", problems.join("; ")))
     }
 }
 
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_a_problem_until_something_is_stored_or_nobody_tries() {
+    fn a_failure_is_a_problem_until_a_publish_succeeds_or_none_is_pending() {
         let status = Status::default();
         let now = Instant::now();
         assert_eq!(status.problem(now), None);
@@ -269,17 +268,17 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_answer_for_long_has_a_problem() {
+    fn a_long_unanswered_publish_is_a_problem() {
         let status = Status::default();
         let waiting = status.publishing("slurm.x");
         assert_eq!(status.problem(Instant::now()), None);
-        let later = Instant::now() + SLOW_PUBLISH + Duration::from_secs(1);
-        let problem = status.problem(later).unwrap();
+        let after_limit = Instant::now() + SLOW_PUBLISH + Duration::from_secs(1);
+        let problem = status.problem(after_limit).unwrap();
         assert!(
             problem.contains("stream SLURM_EVENTS does not store: no answer"),
             "{problem}"
         );
         waiting.stored();
-        assert_eq!(status.problem(later), None);
+        assert_eq!(status.problem(after_limit), None);
     }
 }

@@ -156,10 +156,10 @@ impl ApiConfig {
         if u32::from_str_radix(&self.socket_mode, 8).is_err() {
             faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
         }
-        let nobody = self.token_file.as_os_str().is_empty()
+        let no_tcp_callers = self.token_file.as_os_str().is_empty()
             && self.tokens.is_empty()
             && self.oidc.is_empty();
-        if !self.listen.is_empty() && nobody {
+        if !self.listen.is_empty() && no_tcp_callers {
             faults.push(
                 "mesh.api.token_file: required with mesh.api.listen, unless mesh.api.tokens or mesh.api.oidc is set; TCP callers need a token"
                     .to_owned(),

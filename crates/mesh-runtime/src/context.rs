@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_stays_unset() {
+    fn unset_values_remain_unset() {
         let folder = tempfile::tempdir().unwrap();
         let mesh = context(folder.path(), "[mesh]\ncluster = 'c'\n").mesh;
         assert_eq!((mesh.api.socket, mesh.api.token_file), Default::default());

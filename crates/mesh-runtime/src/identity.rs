@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_file_keeps_the_last_good_map() {
+    fn an_invalid_file_leaves_the_last_valid_map_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("identities.toml");
         std::fs::write(

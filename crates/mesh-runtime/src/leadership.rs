@@ -41,7 +41,10 @@ impl Context {
                         tracing::info!(service, "another replica leads, on standby");
                     }
                     (LeadershipState::Unsure, LeadershipState::Leader) => {
-                        tracing::info!(service, "leadership confirmed: no other replica led in between");
+                        tracing::info!(
+                            service,
+                            "leadership confirmed: no other replica led in between"
+                        );
                     }
                     (_, LeadershipState::Leader) => tracing::info!(service, "leading"),
                     (_, LeadershipState::Unsure) => {

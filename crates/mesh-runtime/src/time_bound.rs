@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_says_what_would_be() {
+    fn invalid_times_are_refused_with_the_allowed_forms() {
         for text in [
             "",
             "tomorrow",
@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(secs in 0_i64..4_000_000_000, ago in 0_u64..4_000_000_000) {
+        fn written_values_are_read_back(secs in 0_i64..4_000_000_000, ago in 0_u64..4_000_000_000) {
             let at = TimeBound::At(DateTime::from_timestamp(secs, 0).unwrap());
             let ago = TimeBound::Ago(Duration::from_secs(ago));
             for bound in [at, ago] {

@@ -104,10 +104,7 @@ impl SlurmCluster {
 }
 
 impl Drop for SlurmCluster {
-    #[allow(
-        clippy::print_stderr,
-        reason = "for the reader of the test's output"
-    )]
+    #[allow(clippy::print_stderr, reason = "for the reader of the test's output")]
     fn drop(&mut self) {
         if let Err(error) = printed(&mut self.script("down", &["--wipe"])) {
             eprintln!("stop the cluster: {error}");

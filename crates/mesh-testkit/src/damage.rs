@@ -20,8 +20,8 @@ pub async fn assert_corruption_reported(program: &str, config: &Path, file: &Pat
     let log = config.with_extension("log");
     let mut child = start(program, config, &log);
     wait_until("the file is made", PATIENCE, async || {
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        file.exists() && said.contains("started")
+        let log_text = fs::read_to_string(&log).unwrap_or_default();
+        file.exists() && log_text.contains("started")
     })
     .await;
     let stopped = Command::new("kill").arg(child.id().to_string()).status();
@@ -33,15 +33,15 @@ pub async fn assert_corruption_reported(program: &str, config: &Path, file: &Pat
         let mut damaged = whole.clone();
         damaged[page * PAGE..(page + 1) * PAGE].fill(0xAA);
         write_private(file, damaged);
-        let said = config.with_extension(format!("{page}.log"));
-        let mut child = start(program, config, &said);
+        let log_text = config.with_extension(format!("{page}.log"));
+        let mut child = start(program, config, &log_text);
         let name = format!("{} is damaged", file.display());
         wait_until("it says what to do", PATIENCE, async || {
             // It may have exited: then the log has its message.
             let mut ask = Command::new(program);
             ask.arg("--config").arg(config).args(["--probe", "readyz"]);
             let asked = ask.output().expect("ask how it is");
-            let log = fs::read_to_string(&said).unwrap_or_default();
+            let log = fs::read_to_string(&log_text).unwrap_or_default();
             let output = String::from_utf8_lossy(&asked.stderr).into_owned() + &log;
             output.contains(&name) && output.contains(remedy)
         })

@@ -47,16 +47,20 @@ pub fn write_private(path: &Path, text: impl AsRef<[u8]>) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("chmod 600");
 }
 
-/// Waits until a condition holds; panics with `what` after the deadline.
+/// Waits until a condition holds; panics with `description` after the deadline.
 ///
 /// # Panics
 /// If the condition does not hold in time.
-pub async fn wait_until(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
+pub async fn wait_until(
+    description: &str,
+    deadline: Duration,
+    mut condition: impl AsyncFnMut() -> bool,
+) {
     let start = Instant::now();
     while !condition().await {
         assert!(
             start.elapsed() < deadline,
-            "not within {deadline:?}: {what}"
+            "not within {deadline:?}: {description}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -67,7 +71,7 @@ pub async fn wait_until(what: &str, deadline: Duration, mut condition: impl Asyn
 /// # Panics
 /// If the value does not appear in time.
 pub async fn wait_for<T>(
-    what: &str,
+    description: &str,
     deadline: Duration,
     mut value: impl AsyncFnMut() -> Option<T>,
 ) -> T {
@@ -78,7 +82,7 @@ pub async fn wait_for<T>(
         }
         assert!(
             start.elapsed() < deadline,
-            "not within {deadline:?}: {what}"
+            "not within {deadline:?}: {description}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

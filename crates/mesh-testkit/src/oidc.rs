@@ -63,8 +63,8 @@ impl OidcProvider {
             .stderr(Stdio::piped())
             .spawn()
             .expect("node: run scripts/setup");
-        let said = child.stdout.take().expect("piped");
-        let ready = BufReader::new(said)
+        let stdout_pipe = child.stdout.take().expect("piped");
+        let ready = BufReader::new(stdout_pipe)
             .lines()
             .map_while(Result::ok)
             .any(|line| line == "ready");

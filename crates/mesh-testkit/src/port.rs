@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_port_is_refused_served_and_refused_again_and_nobody_else_gets_it() {
+    async fn a_port_stays_reserved_across_refused_and_served_connections() {
         let port = Port::take();
         for _ in 0..2 {
             assert!(TcpStream::connect(port.address()).await.is_err());

@@ -100,22 +100,22 @@ impl Replicas {
 
     /// Waits until `index` is in a role and ready.
     pub async fn wait_role(&self, index: usize, role: &str) {
-        let what = format!("replica {index} of {} is {role}", self.service);
-        wait_for(&what, PATIENCE, async || {
-            let said = self.replicas[index].readyz().await?;
-            (said["roles"][self.service] == role && said["ready"] == true).then_some(())
+        let description = format!("replica {index} of {} is {role}", self.service);
+        wait_for(&description, PATIENCE, async || {
+            let response = self.replicas[index].readyz().await?;
+            (response["roles"][self.service] == role && response["ready"] == true).then_some(())
         })
         .await;
     }
 
     /// Waits until one leads and the other is on standby; returns the leader.
     pub async fn settled(&self) -> usize {
-        let what = format!("one of two {} leads", self.service);
-        wait_for(&what, PATIENCE, async || {
+        let description = format!("one of two {} leads", self.service);
+        wait_for(&description, PATIENCE, async || {
             let mut roles = Vec::new();
             for replica in &self.replicas {
-                let said = replica.readyz().await?;
-                roles.push(said["roles"][self.service].as_str()?.to_owned());
+                let response = replica.readyz().await?;
+                roles.push(response["roles"][self.service].as_str()?.to_owned());
             }
             match [roles[0].as_str(), roles[1].as_str()] {
                 ["leader", "standby"] => Some(0),
@@ -127,10 +127,7 @@ impl Replicas {
     }
 
     /// Waits until the other one leads, and prints how long that took.
-    #[allow(
-        clippy::print_stdout,
-        reason = "for the reader of the test's output"
-    )]
+    #[allow(clippy::print_stdout, reason = "for the reader of the test's output")]
     async fn taken_over(&self, from: usize, how: &str, since: Instant) {
         self.wait_role(1 - from, "leader").await;
         println!(
@@ -160,12 +157,12 @@ impl Replicas {
 
     /// Suspends the leader's process for at least `pause`, and until the other one leads. Afterwards it must be on standby, in the same
     /// process.
-    pub async fn pause_leader(&mut self, pause: Duration, meanwhile: impl AsyncFnOnce()) {
+    pub async fn pause_leader(&mut self, pause: Duration, action: impl AsyncFnOnce()) {
         let leader = self.settled().await;
         let since = Instant::now();
         self.replicas[leader].signal("-STOP").await;
         self.taken_over(leader, "SIGSTOP", since).await;
-        meanwhile().await;
+        action().await;
         tokio::time::sleep(pause.saturating_sub(since.elapsed())).await;
         self.replicas[leader].signal("-CONT").await;
         self.wait_role(leader, "standby").await;

@@ -14,7 +14,7 @@ const LONGEST: u64 = 64 * 1024;
 pub enum UnsafeFile {
     /// Its mode gives others access.
     #[error(
-        "other users can read or change it (mode {mode:o}); chmod 600 it, and replace the secret if others may have read it"
+        "others may read or change it (mode {mode:o}); chmod 600 it, and replace the secret if others may have read it"
     )]
     Exposed {
         /// Permission bits.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_not_read() {
+    fn invalid_secret_files_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let long = folder.path().join("long");
         write(&long, vec![b'x'; 64 * 1024 + 1]).unwrap();

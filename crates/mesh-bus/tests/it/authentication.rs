@@ -75,17 +75,14 @@ async fn stores(bus: &Bus, id: u32) {
 }
 
 /// Waits until the bus reports why it has no connection.
-async fn says(bus: &Bus, words: &str) {
+async fn assert_problem(bus: &Bus, text: &str) {
     let start = tokio::time::Instant::now();
     loop {
         let problem = bus.problem().unwrap_or_default();
-        if problem.contains(words) {
+        if problem.contains(text) {
             return;
         }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "{words:?} is not in {problem:?}"
-        );
+        assert!(start.elapsed() < PATIENCE, "{text:?} is not in {problem:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -107,13 +104,13 @@ async fn a_server_is_believed_if_its_authority_is_and_a_new_one_counts_without_a
     stores(&bus, 1).await;
     assert!(bus.problem().is_none());
     let foreign = connect(&foreign).await;
-    says(&foreign, "invalid peer certificate: UnknownIssuer").await;
+    assert_problem(&foreign, "invalid peer certificate: UnknownIssuer").await;
     pki.issue("127.0.0.1");
     nats.restart().await;
     stores(&bus, 2).await;
     pki.issue("nats.example.org");
     nats.restart().await;
-    says(&bus, "not valid for name").await;
+    assert_problem(&bus, "not valid for name").await;
     pki.issue("127.0.0.1");
     nats.restart().await;
     stores(&bus, 3).await;
@@ -130,7 +127,7 @@ async fn tls_is_required_where_an_authority_is_named() {
     })
     .await;
     // The server has no TLS: nothing may go to it in clear.
-    says(&bus, "NATS does not answer (").await;
+    assert_problem(&bus, "NATS does not answer (").await;
     assert!(!bus.connected());
 }
 
@@ -149,7 +146,7 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
         ..without.clone()
     };
     stores(&connect(&config).await, 1).await;
-    says(&connect(&without).await, "NATS does not answer (").await;
+    assert_problem(&connect(&without).await, "NATS does not answer (").await;
     // A private key that others may read is refused.
     std::fs::set_permissions(pki.path("client.key"), PermissionsExt::from_mode(0o644)).unwrap();
     let error = Bus::connect(&config, "ingest").await.err().unwrap();
@@ -183,5 +180,5 @@ async fn an_nkey_is_rotated_without_a_restart_of_ours() {
     stores(&bus, 2).await;
     write_private(&seed, old.seed().unwrap());
     nats.restart().await;
-    says(&bus, "authorization violation").await;
+    assert_problem(&bus, "authorization violation").await;
 }

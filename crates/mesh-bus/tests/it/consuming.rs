@@ -45,7 +45,7 @@ impl Handler for Accept {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn consumption_goes_on_after_the_server_was_killed() {
+async fn consumption_continues_after_the_server_was_killed() {
     let mut nats = NatsServer::start().await;
     let bus = connect(&nats, "cost-engine").await;
     let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
@@ -146,7 +146,7 @@ async fn a_consumer_that_was_deleted_is_opened_again() {
 
 /// As on a busy machine: late messages are handled when they arrive, not after the ack wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_sends_late_is_handled_when_it_comes() {
+async fn late_messages_of_a_server_are_handled() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "webhook-dispatcher").await;
     let endpoint = of_all_jobs("wh-0123456789ab");
@@ -392,15 +392,15 @@ async fn a_backlog_is_a_metric_until_it_is_worked_off() {
                 .await
         })
     };
-    let shows = |count: u32| {
+    let pending_is = |count: u32| {
         let line = format!(
             "mesh_bus_pending{{stream=\"SLURM_EVENTS\",consumer=\"cost-engine\"}} {count}\n"
         );
         metrics.render().contains(&line)
     };
-    wait_until("four more wait", PATIENCE, async || shows(4)).await;
+    wait_until("four more wait", PATIENCE, async || pending_is(4)).await;
     gate.add_permits(5);
-    wait_until("none waits", PATIENCE, async || shows(0)).await;
+    wait_until("none waits", PATIENCE, async || pending_is(0)).await;
     shutdown.cancel();
     consumer.await.unwrap().unwrap();
 }

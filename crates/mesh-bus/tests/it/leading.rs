@@ -56,7 +56,7 @@ async fn the_former_writer_writes_no_key_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_written_is_put_back_into_a_bucket_that_was_deleted_or_purged() {
+async fn written_keys_are_restored_to_a_deleted_or_purged_bucket() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "ingest").await;
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
@@ -79,11 +79,11 @@ async fn what_was_written_is_put_back_into_a_bucket_that_was_deleted_or_purged()
     stream.purge().await.unwrap();
     state.put("c1.3", "e".into()).await.unwrap();
     let repairs = bus.repairs().join("\n");
-    for said in [
-        "bucket mesh_ingest: it was deleted",
+    for problem in [
+        "bucket mesh_ingest was deleted",
         "state of c1 in bucket mesh_ingest",
     ] {
-        assert!(repairs.contains(said), "{repairs}");
+        assert!(repairs.contains(problem), "{repairs}");
     }
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let (mut next, stored) = take_over(&bus, "c1").await;
@@ -112,7 +112,7 @@ async fn checked(state: &mut ClusterState, expected: &[(String, String)], bus: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_writes_nothing_puts_back_what_was_deleted_or_purged_too() {
+async fn an_idle_writer_restores_deleted_and_purged_keys() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "ingest").await;
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
@@ -162,7 +162,7 @@ async fn clusters_and_other_buckets_do_not_disturb_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_goes_on_after_nats_was_away() {
+async fn a_write_continues_after_nats_was_unavailable() {
     let mut nats = NatsServer::start().await;
     let bus = connect(&nats, "ingest").await;
     let (mut state, _) = take_over(&bus, "c1").await;

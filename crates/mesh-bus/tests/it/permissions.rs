@@ -158,7 +158,7 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_ledger_tells_once_more_and_takes_that_away() {
+async fn the_ledger_replays_and_deletes_the_replay() {
     let nats = NatsServer::start_with(&users()).await;
     let admin = connect_as(&nats, "admin").await;
     let ledger = connect_as(&nats, "ledger").await;
@@ -175,7 +175,7 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
     for replay in ["r1", "r2"] {
         replay_one(replay, None).await;
     }
-    let kept = async || {
+    let stored = async || {
         let context = jetstream::new(async_nats_as(&nats, "admin").await);
         let stream = context.get_stream(catalogue::MESH_REPLAY).await.unwrap();
         let subjects = stream.info_with_subjects(">").await.unwrap();
@@ -185,9 +185,9 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
             .map(|(subject, _)| subject)
             .collect::<Vec<_>>()
     };
-    assert_eq!(kept().await.len(), 2);
+    assert_eq!(stored().await.len(), 2);
     ledger.purge_replay("r1").await.unwrap();
-    let left = kept().await;
+    let left = stored().await;
     assert!(
         left.len() == 1 && left[0].starts_with("mesh.replay.r2."),
         "{left:?}"
@@ -195,7 +195,7 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
     // No other role may.
     let ingest = connect_as(&nats, "ingest").await;
     assert!(ingest.purge_replay("r2").await.is_err());
-    assert_eq!(kept().await, left);
+    assert_eq!(stored().await, left);
     // The dispatcher learns which endpoints have replayed events, stored and new.
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
     replay_one("r3", Some("chat")).await;
@@ -261,9 +261,9 @@ async fn a_hook_cannot_publish_events_nor_read_anything() {
             .await
             .is_err()
     );
-    let nobody = async_nats::connect(nats.url()).await;
+    let anonymous = async_nats::connect(nats.url()).await;
     assert!(
-        nobody.is_err(),
+        anonymous.is_err(),
         "without credentials there is no connection"
     );
 }

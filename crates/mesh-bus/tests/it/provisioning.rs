@@ -58,7 +58,7 @@ async fn there_is_room_for_more_than_a_thousand_endpoints() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_given_to_one_who_is_gone_comes_again_before_the_ack_wait() {
+async fn messages_of_a_dead_consumer_are_redelivered_before_the_ack_wait() {
     const MESSAGES: usize = 4;
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "admin").await;
@@ -83,13 +83,13 @@ async fn what_was_given_to_one_who_is_gone_comes_again_before_the_ack_wait() {
 }
 
 /// Takes this many messages without acknowledging them; returns their sequences.
-async fn take(nats: &NatsServer, consumer: &str, most: usize) -> BTreeSet<u64> {
+async fn take(nats: &NatsServer, consumer: &str, max: usize) -> BTreeSet<u64> {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let consumer: PullConsumer = async_nats::jetstream::new(client)
         .get_consumer_from_stream(consumer, SLURM_EVENTS)
         .await
         .unwrap();
-    let batch = consumer.batch().max_messages(most).expires(PATIENCE);
+    let batch = consumer.batch().max_messages(max).expires(PATIENCE);
     let messages: Vec<_> = batch.messages().await.unwrap().try_collect().await.unwrap();
     let place = |message: &async_nats::jetstream::Message| message.info().unwrap().stream_sequence;
     messages.iter().map(place).collect()

@@ -33,10 +33,13 @@ impl Handler for Jobs {
 }
 
 impl Jobs {
-    async fn wait_for(&self, wanted: impl IntoIterator<Item = u32>) {
-        let wanted: BTreeSet<u32> = wanted.into_iter().collect();
-        let what = format!("jobs {wanted:?}");
-        wait_until(&what, PATIENCE, async || *self.0.lock().unwrap() == wanted).await;
+    async fn wait_for(&self, expected: impl IntoIterator<Item = u32>) {
+        let expected: BTreeSet<u32> = expected.into_iter().collect();
+        let description = format!("jobs {expected:?}");
+        wait_until(&description, PATIENCE, async || {
+            *self.0.lock().unwrap() == expected
+        })
+        .await;
     }
 }
 
@@ -93,10 +96,10 @@ impl Side {
         jetstream::new(async_nats::connect(self.nats.url()).await.unwrap())
     }
 
-    async fn end(self, said: &str) {
+    async fn end(self, text: &str) {
         // A message may arrive before the repair that caused it has been recorded.
-        wait_until(&format!("repair: {said}"), PATIENCE, async || {
-            self.bus.repairs().iter().any(|one| one.contains(said))
+        wait_until(&format!("repair: {text}"), PATIENCE, async || {
+            self.bus.repairs().iter().any(|one| one.contains(text))
         })
         .await;
         self.stop.cancel();
@@ -105,7 +108,7 @@ impl Side {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_was_filtered_to_nothing_gets_what_it_missed() {
+async fn a_consumer_with_an_empty_filter_receives_what_it_missed_after_the_repair() {
     let side = Side::start("cost-engine", "cost-engine").await;
     let context = side.context().await;
     // As any role with the right to create consumers could: it becomes an ephemeral one without messages. The threshold keeps the server
@@ -131,7 +134,7 @@ async fn a_consumer_that_was_filtered_to_nothing_gets_what_it_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_was_deleted_is_made_anew_and_nothing_is_skipped() {
+async fn a_deleted_consumer_is_recreated_without_skipping_messages() {
     let endpoint = catalogue::endpoint_consumer("chat");
     for (role, durable) in [
         ("pending-explainer", "pending-explainer"),
@@ -161,7 +164,7 @@ async fn an_endpoint_that_was_removed_stays_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_anew_gets_everything_once_more() {
+async fn a_recreated_consumer_receives_everything_again() {
     let side = Side::start("cost-engine", "cost-engine").await;
     side.publish(2).await;
     side.jobs.wait_for([1, 2]).await;
@@ -171,12 +174,12 @@ async fn who_begins_anew_gets_everything_once_more() {
         .recreate_consumer(SLURM_EVENTS, "cost-engine")
         .await
         .unwrap();
-    let (again, stop) = (Jobs::default(), CancellationToken::new());
+    let (second, stop) = (Jobs::default(), CancellationToken::new());
     let reading = side
         .bus
-        .consume(SLURM_EVENTS, "cost-engine", 8, again.clone(), &stop);
+        .consume(SLURM_EVENTS, "cost-engine", 8, second.clone(), &stop);
     let all = async {
-        again.wait_for([1, 2]).await;
+        second.wait_for([1, 2]).await;
         stop.cancel();
     };
     tokio::join!(reading, all).0.unwrap();

@@ -239,7 +239,7 @@ async fn refused(nats: &NatsServer, role: &str, subjects: &[String]) -> BTreeSet
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_role_may_what_the_table_says_of_every_verb_and_no_more() {
+async fn every_role_has_exactly_the_permissions_of_the_table() {
     // The server holds nothing that a verb could damage.
     let nats = NatsServer::start_with(&users()).await;
     for role in ROLES {
@@ -332,7 +332,7 @@ async fn no_other_role_changes_steals_from_or_deletes_the_consumer_of_the_ledger
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dispatcher_cannot_delete_what_is_not_an_endpoints() {
+async fn a_dispatcher_can_only_delete_consumers_of_endpoints() {
     let nats = NatsServer::start_with(&users()).await;
     let admin = connect_as(&nats, "admin").await;
     let context = jetstream::new(async_nats_as(&nats, "admin").await);

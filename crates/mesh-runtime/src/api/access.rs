@@ -45,7 +45,7 @@ impl Access {
     }
 
     /// Keeps files and keys up to date until shutdown.
-    pub(super) fn keep(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(super) fn reload_periodically(self: Arc<Self>, shutdown: CancellationToken) {
         self.oidc.prefetch();
         tokio::spawn(async move {
             loop {

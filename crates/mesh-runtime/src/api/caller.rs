@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_all_sees_nothing_that_is_nobodys() {
-        let mut nobody = Caller::peer("x", 1, Role::User);
-        nobody.users.clear();
-        assert!(!nobody.may_see("c", "", ""));
-        nobody.users.insert(String::new());
-        nobody.accounts.insert(None, [String::new()].into());
-        assert!(!nobody.may_see("c", "", ""));
+    fn a_caller_without_users_sees_no_ownerless_events() {
+        let mut no_access = Caller::peer("x", 1, Role::User);
+        no_access.users.clear();
+        assert!(!no_access.may_see("c", "", ""));
+        no_access.users.insert(String::new());
+        no_access.accounts.insert(None, [String::new()].into());
+        assert!(!no_access.may_see("c", "", ""));
     }
 
     #[test]

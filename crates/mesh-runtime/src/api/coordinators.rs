@@ -68,7 +68,10 @@ impl Coordinators {
                     followed = this.follow(&bus) => followed,
                 };
                 if let Err(error) = followed {
-                    tracing::debug!(error = crate::error_chain(&error), "coordinators not watched, retrying");
+                    tracing::debug!(
+                        error = crate::error_chain(&error),
+                        "coordinators not watched, retrying"
+                    );
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,
@@ -110,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_are_those_of_the_last_word() {
+    fn accounts_are_those_of_the_last_update() {
         let coordinators = Coordinators::default();
         let one = |cluster: &str, accounts: &[&str]| {
             let one = Coordinator {

@@ -201,7 +201,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
     let Some(caller) = caller.filter(|caller| !sees_only_their_own(caller)) else {
         return response;
     };
-    if !shows(&response) {
+    if !has_data(&response) {
         return response;
     }
     let (others, filter, stream) = match response.extensions_mut().remove::<AuditedRead>() {
@@ -256,7 +256,7 @@ fn sees_only_their_own(caller: &Caller) -> bool {
 }
 
 /// Errors show no data. gRPC errors have status 200 and their own status in a header.
-fn shows(response: &Response) -> bool {
+fn has_data(response: &Response) -> bool {
     let grpc = response.headers().get("grpc-status");
     response.status().is_success() && grpc.is_none_or(|status| status == "0")
 }
@@ -398,7 +398,7 @@ mod tests {
     use crate::api::Role;
 
     #[test]
-    fn what_is_ones_own_or_nobodys_is_not_counted() {
+    fn own_and_ownerless_rows_are_not_counted() {
         let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
         let mut read = AuditedRead::to(&carol);
         for owner in ["carol", "", "carol"] {

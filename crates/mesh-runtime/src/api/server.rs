@@ -163,7 +163,7 @@ pub(crate) async fn serve(
     let open = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready));
-    Arc::clone(&access).keep(shutdown.clone());
+    Arc::clone(&access).reload_periodically(shutdown.clone());
     let describing = Arc::clone(&access);
     let guarded = routes
         .route(

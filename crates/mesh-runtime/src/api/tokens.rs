@@ -74,7 +74,10 @@ impl TokenConfig {
             ));
         }
         if self.users.contains("") || self.accounts.contains("") {
-            faults.push(format!("{}: empty names are not allowed", key("users, accounts")));
+            faults.push(format!(
+                "{}: empty names are not allowed",
+                key("users, accounts")
+            ));
         }
         faults
     }
@@ -221,7 +224,9 @@ fn read(file: &Path) -> Result<([u8; 32], FileStamp), String> {
     let (text, stamp) = secret_file::read_with_stamp(file).map_err(|error| error.to_string())?;
     let text = text.trim();
     if text.len() < MIN_TOKEN_CHARS {
-        return Err(format!("a token needs at least {MIN_TOKEN_CHARS} characters"));
+        return Err(format!(
+            "a token needs at least {MIN_TOKEN_CHARS} characters"
+        ));
     }
     Ok((Sha256::digest(text.as_bytes()).into(), stamp))
 }
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_counts_at_once_and_a_bad_one_lets_nobody_in() {
+    fn a_changed_file_is_used_at_once_and_an_invalid_one_refuses_all() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         write(&file, SECRET, 0o600);

@@ -146,13 +146,13 @@ fn secrets_inside_addresses_are_masked() {
         !text.contains("hunter") && !text.contains("ter1") && !text.contains("ter3"),
         "{text}"
     );
-    for shown in [
+    for masked in [
         "nats://********@n1:4222,tls://********@n2:4222",
         "https://********@otel.example.org/v1?a=b@c",
         "url = \"********\"",
         "https://********@ci.example.org/hook",
     ] {
-        assert!(text.contains(shown), "{shown:?} is not in {text}");
+        assert!(text.contains(masked), "{masked:?} is not in {text}");
     }
 }
 

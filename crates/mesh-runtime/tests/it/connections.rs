@@ -46,11 +46,11 @@ impl Limited {
             .map(|line| line.unwrap())
             .find(|line| line.contains("serving "))
             .expect("the server says where it serves");
-        let mut words = line.split("serving ").nth(1).unwrap().split(' ');
+        let mut tokens = line.split("serving ").nth(1).unwrap().split(' ');
         Self {
             child,
-            address: words.next().unwrap().parse().unwrap(),
-            socket: words.next().unwrap().to_owned(),
+            address: tokens.next().unwrap().parse().unwrap(),
+            socket: tokens.next().unwrap().to_owned(),
         }
     }
 
@@ -291,7 +291,7 @@ async fn held(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_holds_up_a_request_or_an_answer_is_cut_off() {
+async fn stalled_requests_and_responses_are_closed() {
     const END_STREAM: u8 = 1;
     const END_HEADERS: u8 = 4;
     let server = Limited::start("header_timeout = '2s'\nidle_timeout = '4s'\nstall_timeout = '3s'");
@@ -350,7 +350,7 @@ async fn who_holds_up_a_request_or_an_answer_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_an_answer_slowly_gets_all_of_it() {
+async fn slow_readers_receive_the_whole_response() {
     let server = Limited::start("idle_timeout = '2s'\nstall_timeout = '2s'");
     let mut stream = server.connect([127, 0, 0, 1]).await;
     let request = format!(

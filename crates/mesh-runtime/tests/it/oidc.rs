@@ -21,7 +21,7 @@ async fn server(provider: &OidcProvider) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_are_who_the_map_says_and_groups_give_roles() {
+async fn identities_come_from_the_map_and_roles_from_groups() {
     mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let server = server(&provider).await;
@@ -73,7 +73,7 @@ fn with(mut claims: Value, changes: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_not_good_is_refused_and_told_why() {
+async fn an_invalid_token_is_refused_with_the_reason() {
     mesh_runtime::install_crypto_provider();
     let provider = OidcProvider::start();
     let server = server(&provider).await;
@@ -164,8 +164,8 @@ async fn a_token_that_is_not_good_is_refused_and_told_why() {
     )
     .await;
     // An issuer that does not answer is no reason to accept or refuse its tokens.
-    let nobody = with(claims, json!({ "iss": "http://127.0.0.1:1/nobody/there" }));
-    let token = provider.forge("RS256", json!({}), nobody).await;
+    let unreachable_issuer = with(claims, json!({ "iss": "http://127.0.0.1:1/nobody/there" }));
+    let token = provider.forge("RS256", json!({}), unreachable_issuer).await;
     let (status, _, problem) = server.whoami(Some(&token)).await;
     assert_eq!(status, 503, "{problem}");
 }
@@ -195,7 +195,7 @@ fn header_of(token: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_changed_and_the_provider_may_be_away() {
+async fn keys_are_rotated_and_the_provider_may_be_unavailable() {
     mesh_runtime::install_crypto_provider();
     let mut provider = OidcProvider::start();
     let old = provider.token("alice", "mesh", "RS256").await;

@@ -16,7 +16,7 @@ fn write(file: &Path, token: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_is_known_by_uid_and_somebody_over_tcp_by_a_token() {
+async fn a_peer_is_authenticated_by_uid_and_a_tcp_caller_by_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     write(&file, TOKEN);
@@ -91,7 +91,7 @@ async fn a_token_for_metrics_reads_metrics_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_something_is_not_well_is_for_those_who_see_everything() {
+async fn problem_details_require_a_role_that_sees_everything() {
     let folder = tempfile::tempdir().unwrap();
     let mut tokens = String::new();
     for role in ["admin", "auditor", "metrics", "user"] {

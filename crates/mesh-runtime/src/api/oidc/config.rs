@@ -100,7 +100,10 @@ impl OidcConfig {
             &self.auditors,
         ];
         if lists.into_iter().flatten().any(String::is_empty) {
-            faults.push(format!("{}: empty names are not allowed", key("admins, auditors")));
+            faults.push(format!(
+                "{}: empty names are not allowed",
+                key("admins, auditors")
+            ));
         }
         faults
     }

@@ -73,11 +73,11 @@ impl Keys {
 
 fn key(jwk: &Value) -> Option<Key> {
     let jwk = Jwk::deserialize(jwk).ok()?;
-    if jwk.r#use.as_deref().is_some_and(|word| word != "sig") {
+    if jwk.r#use.as_deref().is_some_and(|value| value != "sig") {
         return None;
     }
     if let Some(operations) = &jwk.key_ops
-        && !operations.iter().any(|word| word == "verify")
+        && !operations.iter().any(|value| value == "verify")
     {
         return None;
     }

@@ -156,7 +156,9 @@ impl Oidc {
         }
         // RFC 7800: a token that is bound to a key is no bearer token, and possession of the key is not verified here.
         if claims.contains_key("cnf") {
-            return Err(Invalid("it is bound to a key (cnf), which is not supported"));
+            return Err(Invalid(
+                "it is bound to a key (cnf), which is not supported",
+            ));
         }
         identify(config, &claims, map)
     }
@@ -247,7 +249,7 @@ fn lookup<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
 
 fn string_values(value: Option<&Value>) -> Vec<&str> {
     match value {
-        Some(Value::String(word)) => vec![word],
+        Some(Value::String(value)) => vec![value],
         Some(Value::Array(string_values)) => {
             string_values.iter().filter_map(Value::as_str).collect()
         }
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_says_who_somebody_is() {
+    fn the_map_gives_the_identity_of_a_user() {
         assert_eq!(
             users("", &json!({ "sub": "a-1" })),
             ["alice", "alice-admin"]
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_names_a_user_only_if_it_is_believed_and_the_map_does_not_disagree() {
+    fn a_claim_maps_to_a_user_only_if_it_is_trusted_and_the_map_agrees() {
         let claims = json!({ "sub": "d-1", "preferred_username": "dave" });
         assert_eq!(users("", &claims), [""; 0]);
         let trusting = "user_claim = 'preferred_username'";

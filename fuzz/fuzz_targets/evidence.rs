@@ -27,8 +27,8 @@ fuzz_target!(|data: &[u8]| {
             .as_ref()
             .map(|spooled| (spooled.subject.as_str(), spooled.body.as_slice()));
         // Any other subject would break a line of the protocol. The spool never writes it.
-        let is_word = !subject.is_empty() && subject.bytes().all(|byte| byte.is_ascii_graphic());
-        assert_eq!(read, is_word.then_some((subject, body)));
+        let is_token = !subject.is_empty() && subject.bytes().all(|byte| byte.is_ascii_graphic());
+        assert_eq!(read, is_token.then_some((subject, body)));
         doorbell(body);
     }
     doorbell(data);

@@ -10,13 +10,13 @@ use slurm_types::{
 fuzz_target!(|text: &str| {
     if let Ok(hosts) = HostList::expand_up_to(text, 4_096) {
         let written = HostList::compress(&hosts);
-        let mut again = HostList::expand(&written).expect("what is written can be read");
+        let mut reparsed = HostList::expand(&written).expect("what is written can be read");
         let mut hosts = hosts;
-        for names in [&mut again, &mut hosts] {
+        for names in [&mut reparsed, &mut hosts] {
             names.sort();
             names.dedup();
         }
-        assert_eq!(again, hosts, "{text:?} was written as {written:?}");
+        assert_eq!(reparsed, hosts, "{text:?} was written as {written:?}");
     }
     let (tres, _) = Tres::parse_lossy(text);
     let written = tres.to_string();

@@ -19,20 +19,20 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A command failed.
-    #[error("{command}: {status}: {said}")]
+    #[error("{command}: {status}: {printed}")]
     Command {
         /// The command.
         command: String,
         /// Its exit status.
         status: String,
         /// Its output.
-        said: String,
+        printed: String,
     },
     /// An expected event did not happen in time.
-    #[error("not within {patience:?}: {what}")]
+    #[error("not within {patience:?}: {description}")]
     Deadline {
         /// The expected event.
-        what: String,
+        description: String,
         /// The time limit.
         patience: Duration,
     },
@@ -68,15 +68,15 @@ impl Error {
 
     /// The error for a failed command.
     pub(crate) fn command(command: impl Into<String>, output: &Output) -> Self {
-        let said = [&output.stderr, &output.stdout]
+        let printed = [&output.stderr, &output.stdout]
             .map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned())
             .into_iter()
             .find(|text| !text.is_empty())
-            .unwrap_or_else(|| "it said nothing".to_owned());
+            .unwrap_or_else(|| "no output".to_owned());
         Self::Command {
             command: command.into(),
             status: output.status.to_string(),
-            said,
+            printed,
         }
     }
 

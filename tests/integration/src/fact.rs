@@ -71,7 +71,7 @@ pub fn lives(facts: &[Fact]) -> BTreeMap<Run, Vec<&'static str>> {
     }
     let in_order = |mut life: Vec<(u64, &'static str)>| {
         life.sort_by_key(|(run_seq, _)| *run_seq);
-        life.into_iter().map(|(_, word)| word).collect()
+        life.into_iter().map(|(_, event_name)| event_name).collect()
     };
     lives
         .into_iter()

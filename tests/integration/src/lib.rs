@@ -39,9 +39,9 @@ pub use service::Service;
 /// Polls every 100 ms until there is a value.
 ///
 /// # Errors
-/// [`Error::Deadline`] with `what`, or the error of the poll.
+/// [`Error::Deadline`] with `description`, or the error of the poll.
 pub async fn wait_for<T>(
-    what: &str,
+    description: &str,
     patience: Duration,
     mut ask: impl AsyncFnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
@@ -52,7 +52,7 @@ pub async fn wait_for<T>(
         }
         if started.elapsed() > patience {
             return Err(Error::Deadline {
-                what: what.to_owned(),
+                description: description.to_owned(),
                 patience,
             });
         }

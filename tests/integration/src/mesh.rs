@@ -189,14 +189,20 @@ impl Mesh {
             Ok(self.is_ready().await.then_some(()))
         });
         match ready.await {
-            Err(Error::Deadline { what, patience }) => {
+            Err(Error::Deadline {
+                description,
+                patience,
+            }) => {
                 let problems = self.get("/readyz").await.map(|answer| answer.body);
-                let what = format!(
-                    "{what}: {}; its log ends with: {}",
+                let description = format!(
+                    "{description}: {}; its log ends with: {}",
                     problems.unwrap_or_default(),
                     self.log_tail()
                 );
-                Err(Error::Deadline { what, patience })
+                Err(Error::Deadline {
+                    description,
+                    patience,
+                })
             }
             done => done,
         }
@@ -249,7 +255,7 @@ impl Mesh {
     }
 
     /// Its standard output.
-    pub fn said(&self) -> String {
+    pub fn log_text(&self) -> String {
         std::fs::read_to_string(self.folder.join("up.out")).unwrap_or_default()
     }
 
@@ -276,7 +282,7 @@ impl Mesh {
         match tokio::time::timeout(PATIENCE, child.wait()).await {
             Ok(status) => status.map_err(Error::io("wait for", "smesh")),
             Err(_) => Err(Error::Deadline {
-                what: format!("`smesh up` stops; its log ends with: {}", self.log_tail()),
+                description: format!("`smesh up` stops; its log ends with: {}", self.log_tail()),
                 patience: PATIENCE,
             }),
         }
@@ -309,7 +315,7 @@ impl Mesh {
         let path = self.data_dir().join("private/nats.pid");
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::Machine(format!("{text:?} is no process id")))?;
+        let pid = pid.ok_or_else(|| Error::Machine(format!("{text:?} is not a process id")))?;
         kill_process(pid, signal).map_err(|error| Error::io("signal", "nats-server")(error.into()))
     }
 
@@ -321,7 +327,7 @@ impl Mesh {
         let path = self.data_dir().join("private/nats.port");
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let port = text.trim().parse();
-        port.map_err(|_| Error::Machine(format!("{}: {text:?} is no port", path.display())))
+        port.map_err(|_| Error::Machine(format!("{}: {text:?} is not a port", path.display())))
     }
 
     /// A connection to its bus with read access to events.
@@ -403,20 +409,23 @@ impl Mesh {
     /// Waits until the facts of these types are sufficient.
     ///
     /// # Errors
-    /// [`Error::Deadline`] with `what` and the end of the log.
+    /// [`Error::Deadline`] with `description` and the end of the log.
     pub async fn wait_facts<T>(
         &self,
-        what: &str,
+        description: &str,
         patience: Duration,
         types: &str,
-        enough: impl Fn(&[Fact]) -> Option<T>,
+        is_done: impl Fn(&[Fact]) -> Option<T>,
     ) -> Result<T, Error> {
-        let found = wait_for(what, patience, async || {
-            Ok(enough(&self.facts(types).await?))
+        let found = wait_for(description, patience, async || {
+            Ok(is_done(&self.facts(types).await?))
         });
         match found.await {
-            Err(Error::Deadline { what, patience }) => Err(Error::Deadline {
-                what: format!("{what}; its log ends with: {}", self.log_tail()),
+            Err(Error::Deadline {
+                description,
+                patience,
+            }) => Err(Error::Deadline {
+                description: format!("{description}; its log ends with: {}", self.log_tail()),
                 patience,
             }),
             done => done,
@@ -457,9 +466,9 @@ fn is_running(pid: &Path, conf: &Path) -> bool {
     command.is_ok_and(|command| command.contains(&*conf.to_string_lossy()))
 }
 
-fn parse(text: &str, what: &str) -> Result<toml::Table, Error> {
+fn parse(text: &str, description: &str) -> Result<toml::Table, Error> {
     text.parse()
-        .map_err(|error| Error::Machine(format!("{what}: {error}")))
+        .map_err(|error| Error::Machine(format!("{description}: {error}")))
 }
 
 fn merge(under: &mut toml::Table, over: toml::Table) {

@@ -131,8 +131,8 @@ fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     if output.status.success() {
         Ok(())
     } else {
-        let what = format!("cargo build of {}", packages.join(", "));
-        Err(Error::command(what, &output))
+        let description = format!("cargo build of {}", packages.join(", "));
+        Err(Error::command(description, &output))
     }
 }
 

@@ -30,26 +30,26 @@ pub struct Expected {
 
 impl Expected {
     /// A job with one run.
-    pub fn new(title: &'static str, user: &str, job: u32, words: &[&'static str]) -> Self {
+    pub fn new(title: &'static str, user: &str, job: u32, event_names: &[&'static str]) -> Self {
         Self {
             title,
             user: user.to_owned(),
             job,
-            runs: vec![words.to_vec()],
+            runs: vec![event_names.to_vec()],
             tasks: BTreeMap::new(),
             explained: false,
         }
     }
 
     /// Adds a run after a requeue.
-    pub fn then(mut self, words: &[&'static str]) -> Self {
-        self.runs.push(words.to_vec());
+    pub fn then(mut self, event_names: &[&'static str]) -> Self {
+        self.runs.push(event_names.to_vec());
         self
     }
 
     /// Adds a task.
-    pub fn task(mut self, task: u32, words: &[&'static str]) -> Self {
-        self.tasks.insert(task, words.to_vec());
+    pub fn task(mut self, task: u32, event_names: &[&'static str]) -> Self {
+        self.tasks.insert(task, event_names.to_vec());
         self
     }
 

@@ -118,12 +118,12 @@ impl Service {
     /// # Errors
     /// If that takes too long, or the service ends. Includes the end of its log.
     pub async fn wait_ready(&mut self, status: u16) -> Result<String, Error> {
-        let what = format!("{} answers /readyz with {status}", self.name);
+        let description = format!("{} answers /readyz with {status}", self.name);
         let mut last = Answer {
             status: 0,
             body: String::new(),
         };
-        let ready = wait_for(&what, PATIENCE, async || {
+        let ready = wait_for(&description, PATIENCE, async || {
             if let Ok(Some(ended)) = self.child.try_wait() {
                 return Err(Error::Machine(format!("{} ended: {ended}", self.name)));
             }
@@ -191,7 +191,7 @@ impl Service {
         match tokio::time::timeout(PATIENCE, self.child.wait()).await {
             Ok(status) => status.map_err(Error::io("wait for", self.name)),
             Err(_) => Err(Error::Deadline {
-                what: format!("{} ends; its log ends with: {}", self.name, self.log_tail()),
+                description: format!("{} ends; its log ends with: {}", self.name, self.log_tail()),
                 patience: PATIENCE,
             }),
         }

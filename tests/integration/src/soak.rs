@@ -102,7 +102,7 @@ pub struct Outcome {
     /// Slurm version.
     pub slurm: String,
     /// The folder, if it was kept.
-    pub kept_folder: Option<PathBuf>,
+    pub stored_folder: Option<PathBuf>,
 }
 
 impl Outcome {
@@ -123,7 +123,7 @@ pub async fn run(
 ) -> Result<Outcome, Error> {
     progress(Phase::Starting);
     let mut stage = Stage::set(options.base_port, plan.form, plan.source).await?;
-    let kept_folder = options.keep.then(|| stage.cluster.keep().to_owned());
+    let stored_folder = options.keep.then(|| stage.cluster.keep().to_owned());
     let stage = stage;
     let player = Player::new(&stage);
     let began = Instant::now();
@@ -150,14 +150,14 @@ pub async fn run(
         try_join(faults, try_join(works, show)).await?;
         progress(Phase::Ending);
         stage.clear(ENDING).await?;
-        stage.stop_looking();
+        stage.stop_polling();
         Ok::<_, Error>(())
     };
     let (played, ()) = join(acts, stage.poll()).await;
     played?;
     let mut published = Published::default();
     let verdict = compare(&stage, plan.source, &mut published, &progress).await?;
-    if let Some(folder) = &kept_folder {
+    if let Some(folder) = &stored_folder {
         write(folder, plan, &stage, &published, &verdict).await?;
     }
     let (left_out, needed): (Vec<_>, Vec<_>) = judge::TYPES
@@ -169,7 +169,7 @@ pub async fn run(
         verdict,
         slurm: stage.cluster.fact("slurm_version").unwrap_or_default(),
         given_up: player.done().1,
-        kept_folder,
+        stored_folder,
     })
 }
 

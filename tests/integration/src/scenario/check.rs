@@ -21,8 +21,8 @@ pub fn complaints(expected: &[Expected], facts: &[Fact]) -> Vec<String> {
 /// Ids that occur twice in the ledger.
 pub fn repeated(facts: &[Fact]) -> Vec<String> {
     let mut seen = BTreeSet::new();
-    let again = facts.iter().filter(|fact| !seen.insert(&fact.event.id));
-    again
+    let duplicates = facts.iter().filter(|fact| !seen.insert(&fact.event.id));
+    duplicates
         .map(|fact| format!("the ledger holds {} {} twice", fact.kind, fact.event.id))
         .collect()
 }
@@ -61,7 +61,7 @@ fn of_part(
     let own = |task: Option<u32>| {
         lives
             .range((part.job, task, i64::MIN, 0)..=(part.job, task, i64::MAX, u32::MAX))
-            .map(|(_, words)| words.clone())
+            .map(|(_, event_names)| event_names.clone())
             .collect::<Vec<_>>()
     };
     let id = part.job.to_string();
@@ -102,7 +102,7 @@ fn of_part(
     // A run that started and ended has a cost and a usage, exactly one of each.
     let ran: Vec<Run> = lives
         .iter()
-        .filter(|(run, words)| run.0 == part.job && words.contains(&"started"))
+        .filter(|(run, event_names)| run.0 == part.job && event_names.contains(&"started"))
         .map(|(run, _)| *run)
         .collect();
     let once = [
@@ -112,23 +112,30 @@ fn of_part(
     ];
     for kind in once {
         if of_job(kind) != ran {
-            let (have, want) = (of_job(kind).len(), ran.len());
-            complain(&id, format!("{have} {kind} for {want} runs that started"));
+            let (have, expected_count) = (of_job(kind).len(), ran.len());
+            complain(
+                &id,
+                format!("{have} {kind} for {expected_count} runs that started"),
+            );
         }
     }
     complaints
 }
 
 fn difference(expected: &[Vec<&'static str>], came: &[Vec<&'static str>]) -> String {
-    let words = |runs: &[Vec<&'static str>]| match runs {
+    let event_names = |runs: &[Vec<&'static str>]| match runs {
         [] => "nothing".to_owned(),
         runs => runs
             .iter()
-            .map(|words| words.join(", "))
+            .map(|event_names| event_names.join(", "))
             .collect::<Vec<_>>()
             .join("; then "),
     };
-    format!("{} came instead of {}", words(came), words(expected))
+    format!(
+        "{} came instead of {}",
+        event_names(came),
+        event_names(expected)
+    )
 }
 
 #[cfg(test)]
@@ -168,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_as_it_must_is_no_complaint() {
+    fn expected_events_are_no_fault() {
         assert_eq!(
             complaints(&[expected()], &facts(WHOLE)),
             Vec::<String>::new()
@@ -177,11 +184,11 @@ mod tests {
 
     #[test]
     fn each_missing_and_each_further_event_is_a_complaint() {
-        for gone in 0..WHOLE.len() {
-            let rest = [&WHOLE[..gone], &WHOLE[gone + 1..]].concat();
+        for removed in 0..WHOLE.len() {
+            let rest = [&WHOLE[..removed], &WHOLE[removed + 1..]].concat();
             assert!(
                 !complaints(&[expected()], &facts(&rest)).is_empty(),
-                "{gone}"
+                "{removed}"
             );
         }
         let further = [

@@ -88,9 +88,9 @@ impl Stage<'_> {
 
     /// Waits until the mesh has published an event of a job.
     async fn wait_event(&self, job: u32, kind: EventType) -> Result<(), Error> {
-        let what = format!("{kind} of job {job} is in the ledger");
+        let description = format!("{kind} of job {job} is in the ledger");
         let path = format!("/v1/events?job={job}&type={kind}");
-        wait_for(&what, PATIENCE, async || {
+        wait_for(&description, PATIENCE, async || {
             let answer = self.mesh.get(&path).await?.json();
             let entries = answer["entries"].as_array();
             Ok(entries
@@ -129,8 +129,8 @@ impl Stage<'_> {
         let job = self
             .submit("alice", &["-Aphysics", "-Janalyse"], "exit 3")
             .await?;
-        let words = ["submitted", "started", "failed"];
-        Ok(Expected::new("exit status 3", "alice", job, &words))
+        let event_names = ["submitted", "started", "failed"];
+        Ok(Expected::new("exit status 3", "alice", job, &event_names))
     }
 
     /// `tail` buffers the whole endless line.
@@ -139,8 +139,8 @@ impl Stage<'_> {
         let job = self
             .submit("bob", &["-Aml", "--mem=60", "-Jload"], script)
             .await?;
-        let words = ["submitted", "started", "out_of_memory"];
-        Ok(Expected::new("out of memory", "bob", job, &words))
+        let event_names = ["submitted", "started", "out_of_memory"];
+        Ok(Expected::new("out of memory", "bob", job, &event_names))
     }
 
     /// Slurm checks time limits every 30 s (seen on 22.05). An end time in the past is found within that time.
@@ -150,8 +150,8 @@ impl Stage<'_> {
         let job_id = format!("JobId={job}");
         self.admin(&["scontrol", "update", &job_id, "EndTime=now+1"])
             .await?;
-        let words = ["submitted", "started", "timeout"];
-        Ok(Expected::new("time limit", "carol", job, &words))
+        let event_names = ["submitted", "started", "timeout"];
+        Ok(Expected::new("time limit", "carol", job, &event_names))
     }
 
     async fn cancelled_while_waiting(&self) -> Result<Expected, Error> {
@@ -160,8 +160,8 @@ impl Stage<'_> {
         self.explained(job).await?;
         let id = job.to_string();
         self.cluster.ask("bob", &["scancel", &id]).await?;
-        let words = ["submitted", "cancelled"];
-        Ok(Expected::new("cancelled while waiting", "bob", job, &words).explained())
+        let event_names = ["submitted", "cancelled"];
+        Ok(Expected::new("cancelled while waiting", "bob", job, &event_names).explained())
     }
 
     async fn cancelled_while_running(&self) -> Result<Expected, Error> {
@@ -171,12 +171,12 @@ impl Stage<'_> {
         self.running(job).await?;
         let id = job.to_string();
         self.cluster.ask("alice", &["scancel", &id]).await?;
-        let words = ["submitted", "started", "cancelled"];
+        let event_names = ["submitted", "started", "cancelled"];
         Ok(Expected::new(
             "cancelled while running",
             "alice",
             job,
-            &words,
+            &event_names,
         ))
     }
 
@@ -199,9 +199,9 @@ impl Stage<'_> {
         self.explained(second).await?;
         let id = first.to_string();
         self.cluster.ask("alice", &["scancel", &id]).await?;
-        let words = ["submitted", "started", "cancelled"];
+        let event_names = ["submitted", "started", "cancelled"];
         Ok(vec![
-            Expected::new("uses up a QOS limit", "alice", first, &words),
+            Expected::new("uses up a QOS limit", "alice", first, &event_names),
             Expected::new("over a QOS limit", "alice", second, SUCCESS).explained(),
         ])
     }
@@ -212,7 +212,7 @@ impl Stage<'_> {
         self.explained(job).await?;
         // A node that is resumed before the next poll would never be seen drained.
         let drained = self.mesh.wait_facts(
-            "n4 is told to be drained",
+            "n4 is drained",
             PATIENCE,
             "node.drained",
             |facts| (!facts.is_empty()).then_some(()),
@@ -229,7 +229,7 @@ impl Stage<'_> {
         let options = ["-Aphysics", "-pcloud", "-Jburst"];
         let job = self.submit("alice", &options, "sleep 2").await?;
         let booting = self.mesh.wait_facts(
-            "a cloud node is told to boot",
+            "a cloud node boots",
             PATIENCE,
             "node.provisioning",
             |facts| (!facts.is_empty()).then_some(()),
@@ -257,7 +257,7 @@ impl Stage<'_> {
         )
         .await?;
         self.admin(&["scontrol", "requeue", &id]).await?;
-        let words = ["submitted", "started", "requeued"];
-        Ok(Expected::new("requeued", "bob", job, &words).then(SUCCESS))
+        let event_names = ["submitted", "started", "requeued"];
+        Ok(Expected::new("requeued", "bob", job, &event_names).then(SUCCESS))
     }
 }

@@ -94,17 +94,17 @@ impl Stage {
             .filter(|name| name.strip_suffix("-2").unwrap_or(name) == service)
             .collect();
         // Locked in the order of their names, as everywhere, to avoid deadlocks.
-        let mut away = Vec::new();
+        let mut stopped = Vec::new();
         for name in &names {
             if let Some(replica) = self.services.get(name) {
                 let mut replica = replica.lock().await;
                 replica.kill().await?;
-                away.push(replica);
+                stopped.push(replica);
             }
         }
         self.note(format!("{} killed", names.join(" and ")));
         let done = act.await;
-        for replica in &mut away {
+        for replica in &mut stopped {
             let name = replica.name;
             **replica = start(&self.mesh, name, &self.environment).await?;
         }

@@ -261,7 +261,7 @@ fn contradicted(published: &Published, verdict: &mut Verdict) {
     let lines = published.contradicted_hooks.iter();
     verdict
         .wrong
-        .extend(lines.map(|line| format!("a genuine hook was not believed: {line}")));
+        .extend(lines.map(|line| format!("evidence of a genuine hook was refused: {line}")));
 }
 
 fn witnessed((job, task, submit): Run, witness: &Witness) -> Row {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_accounting_lost_is_what_slurmctld_showed() {
+    fn an_end_lost_by_accounting_is_as_slurmctld_reported() {
         let mut log = Log::new();
         log.jobs.extend([7, 8]);
         let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_accounting_ends_and_nobody_told_is_missing() {
+    fn an_end_in_accounting_without_event_is_missing() {
         let ended = row("7|7|alice|FAILED|100|110|120|n1|3:0|10|00:00:00");
         let published = Published::default();
         let verdict = judge(&[ended], &Log::new(), &published, Source::Commands, false);

@@ -34,7 +34,7 @@ pub(super) struct Hold {
 pub(super) struct Pause {
     pub(super) job: u32,
     /// `suspended` or `resumed`.
-    pub(super) word: &'static str,
+    pub(super) event_name: &'static str,
     /// True if Slurm's records prove it. They do not for the second in which the job ended.
     pub(super) proven: bool,
     /// Earliest time, Unix seconds.

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn by_slurmrestd_nothing_is_done_that_only_sweeps_would_show() {
+    fn over_slurmrestd_nothing_depends_on_polls_alone() {
         for seed in 0..50 {
             let plan = Plan::draw(seed, 250, Form::Long, Source::Rest);
             assert!(plan.faults().contains_key("slurmrestd killed"));

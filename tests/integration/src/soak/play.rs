@@ -164,7 +164,7 @@ impl<'a> Player<'a> {
                 match answer {
                     Err(Error::Command { .. }) => Ok(()),
                     Err(error) => Err(error),
-                    Ok(said) => Err(Error::Machine(format!("{said}: it was to be refused"))),
+                    Ok(printed) => Err(Error::Machine(format!("{printed}: it was to be refused"))),
                 }
             }
         }

@@ -160,8 +160,8 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
 /// Both ids and the submit time, which identify a row in accounting. The line of a run whose end is lost changes every second.
 fn key(line: &str) -> Vec<String> {
     let columns = line.split('|').enumerate();
-    let kept = columns.filter(|(at, _)| [0, 1, 4].contains(at));
-    kept.map(|(_, column)| column.to_owned()).collect()
+    let selected = columns.filter(|(at, _)| [0, 1, 4].contains(at));
+    selected.map(|(_, column)| column.to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -172,8 +172,8 @@ mod tests {
     fn a_row_that_grows_is_one() {
         let at = |elapsed| format!("9|9|bob|RUNNING|100|101|Unknown|n1|0:0|{elapsed}|00:00:00");
         assert_eq!(key(&at(943)), key(&at(944)));
-        let again = "9|9|bob|RUNNING|200|201|Unknown|n1|0:0|1|00:00:00";
-        assert_ne!(key(&at(943)), key(again));
+        let second_row = "9|9|bob|RUNNING|200|201|Unknown|n1|0:0|1|00:00:00";
+        assert_ne!(key(&at(943)), key(second_row));
     }
 
     #[test]

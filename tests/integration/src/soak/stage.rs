@@ -40,7 +40,7 @@ pub(super) struct Stage {
     pub(super) environment: Vec<(&'static str, OsString)>,
     source: Source,
     queue: watch::Sender<Queue>,
-    looking: Cell<bool>,
+    polling: Cell<bool>,
 }
 
 impl Stage {
@@ -103,7 +103,7 @@ impl Stage {
             environment,
             source,
             queue: watch::Sender::default(),
-            looking: Cell::new(true),
+            polling: Cell::new(true),
         };
         stage.write_hook_configs().await?;
         stage.cluster.ring(&stage.hook_config("hook"))?;
@@ -150,15 +150,15 @@ impl Stage {
         loop {
             let _open = self.gate.read().await;
             match self.cluster.ask(user, command).await {
-                Err(Error::Command { said, .. })
+                Err(Error::Command { printed, .. })
                     if began.elapsed() < PATIENCE
-                        && NOT_THROUGH.iter().any(|words| said.contains(words)) => {}
+                        && NOT_THROUGH.iter().any(|words| printed.contains(words)) => {}
                 answer => {
-                    let said = answer
+                    let printed = answer
                         .as_ref()
                         .map_or_else(Error::to_string, |text| text.replace('\n', " / "));
                     if !matches!(command.first(), Some(&("env" | "squeue"))) {
-                        self.note(format!("{user}: {}: {said}", command.join(" ")));
+                        self.note(format!("{user}: {}: {printed}", command.join(" ")));
                     }
                     return answer;
                 }

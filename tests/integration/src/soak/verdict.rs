@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_accounting_does_not_have_is_no_success() {
+    fn a_job_missing_in_accounting_is_no_success() {
         let mut verdict = Verdict::default();
         assert!(verdict.is_clean());
         verdict.open.push("job 7 has no row".to_owned());

@@ -8,7 +8,7 @@ use integration::{Cluster, Fact, Run, Slurm as _};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Event words of its life.
-    pub words: Vec<&'static str>,
+    pub event_names: Vec<&'static str>,
     /// Start and end, Unix seconds; `None` if it never ran.
     pub ran: Option<(i64, i64)>,
     /// Its nodes.
@@ -45,29 +45,29 @@ pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Row>>
             None => (id.parse().unwrap(), None),
         };
         let ran = nodes != "None assigned";
-        let mut words = Vec::new();
+        let mut event_names = Vec::new();
         if task.is_none() {
-            words.push("submitted");
+            event_names.push("submitted");
         } else {
             // Published once, for the array itself.
             let array = Row {
-                words: vec!["submitted"],
+                event_names: vec!["submitted"],
                 ran: None,
                 nodes: String::new(),
             };
             runs.insert((job, None, submit, 0), array);
         }
         if ran {
-            words.push("started");
+            event_names.push("started");
         }
-        words.extend(end_word(state));
+        event_names.extend(end_name(state));
         let start = start.parse();
         if ran && start.is_err() {
             return None;
         }
         let ran_from = start.ok().filter(|_| ran);
         let row = Row {
-            words,
+            event_names,
             ran: ran_from.map(|start| (start, end.parse().unwrap_or_default())),
             nodes: if ran { nodes.to_owned() } else { String::new() },
         };
@@ -77,13 +77,15 @@ pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Row>>
 }
 
 /// The event words of each run.
-pub fn words(runs: &BTreeMap<Run, Row>) -> BTreeMap<Run, Vec<&'static str>> {
-    let words = runs.iter().map(|(run, row)| (*run, row.words.clone()));
-    words.collect()
+pub fn event_names(runs: &BTreeMap<Run, Row>) -> BTreeMap<Run, Vec<&'static str>> {
+    let event_names = runs
+        .iter()
+        .map(|(run, row)| (*run, row.event_names.clone()));
+    event_names.collect()
 }
 
 /// States of sacct(1). The user who cancelled follows the state.
-fn end_word(state: &str) -> Option<&'static str> {
+fn end_name(state: &str) -> Option<&'static str> {
     match state.split(' ').next().unwrap_or_default() {
         "COMPLETED" => Some("completed"),
         "FAILED" => Some("failed"),
@@ -129,13 +131,13 @@ pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
 /// The event words of every run of these jobs, once accounting has all of them and each has ended. slurmdbd receives jobs with a
 /// delay, and without this check two empty results would match.
 pub async fn complete(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Vec<&'static str>>> {
-    let accounting = words(&runs(cluster, jobs).await?);
+    let accounting = event_names(&runs(cluster, jobs).await?);
     let there = jobs
         .iter()
         .all(|job| accounting.keys().any(|run| run.0 == *job));
     let ended = accounting
         .iter()
-        .filter(|(run, words)| run.1.is_none() && words.len() < 2)
+        .filter(|(run, event_names)| run.1.is_none() && event_names.len() < 2)
         // An array's own record has no end.
         .all(|(run, _)| {
             accounting

@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_millis(250);
 const SLACK: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_not_delayed_and_nothing_is_missing_when_nats_is_away() {
+async fn a_job_is_neither_delayed_nor_missed_while_nats_is_unavailable() {
     let (cluster, mut mesh) = small("away", 27_100, "").await;
     let mut jobs = vec![run(&cluster, "sleep 1").await];
 
@@ -67,9 +67,9 @@ async fn run(cluster: &Cluster, script: &str) -> u32 {
 /// Time from the call of PrologSlurmctld to the script's first line.
 async fn until_script(cluster: &Cluster, job: u32) -> Duration {
     let job = job.to_string();
-    let when = async |what: &str| -> Instant {
-        let mark = integration::wait_for(what, PATIENCE, async || {
-            Ok(cluster.clock().when(what, &job, 0))
+    let when = async |description: &str| -> Instant {
+        let mark = integration::wait_for(description, PATIENCE, async || {
+            Ok(cluster.clock().when(description, &job, 0))
         });
         mark.await.unwrap()
     };

@@ -7,7 +7,7 @@ use integration::{Cluster, ClusterOptions, Mesh, Receiver, Slurm as _, lives};
 use crate::support::{PATIENCE, options};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
+async fn existing_jobs_at_the_first_start_are_only_baseline() {
     let cluster = Cluster::start(&ClusterOptions::small("busy", 27_300))
         .await
         .unwrap();
@@ -61,13 +61,15 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
 }
 
 /// Waits until the ledger has exactly these events of exactly these jobs.
-async fn published(mesh: &Mesh, jobs: &[u32], words: &[&'static str]) {
-    let expected: BTreeMap<u32, Vec<&str>> =
-        jobs.iter().map(|job| (*job, words.to_vec())).collect();
+async fn published(mesh: &Mesh, jobs: &[u32], event_names: &[&'static str]) {
+    let expected: BTreeMap<u32, Vec<&str>> = jobs
+        .iter()
+        .map(|job| (*job, event_names.to_vec()))
+        .collect();
     let by_job = |facts: &[integration::Fact]| {
         lives(facts)
             .into_iter()
-            .map(|(run, words)| (run.0, words))
+            .map(|(run, event_names)| (run.0, event_names))
             .collect::<BTreeMap<_, _>>()
     };
     let done = mesh.wait_facts("what lives is told", PATIENCE, "job.*", |facts| {

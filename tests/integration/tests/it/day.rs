@@ -4,11 +4,11 @@ use integration::scenario::{self, Day};
 use integration::{Cluster, ClusterOptions, Fact, Mesh, recorded_ids, wait_for};
 
 use crate::accounting;
-use crate::ids::are_computed_again;
+use crate::ids::are_reproducible;
 use crate::support::{PATIENCE, agrees, options};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
+async fn a_day_is_published_as_in_accounting_with_and_without_hooks() {
     let cluster = Cluster::start(&ClusterOptions::full("day", 27_000))
         .await
         .unwrap();
@@ -25,9 +25,9 @@ async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
     let facts = agrees(&cluster, &mesh, &jobs).await;
     let runs = accounting::runs(&cluster, &jobs).await.unwrap();
     assert_eq!(accounting::differences(&runs, &facts), Vec::<String>::new());
-    names_people(&facts);
+    has_identities(&facts);
     let folder = tempfile::tempdir().unwrap();
-    are_computed_again(&mesh, folder.path()).await;
+    are_reproducible(&mesh, folder.path()).await;
     assert!(!by_hook(&facts).is_empty(), "the hooks rang the first mesh");
 
     let same = wait_for("both know the same facts", PATIENCE, async || {
@@ -85,7 +85,7 @@ fn by_hook(facts: &[Fact]) -> Vec<String> {
         .collect()
 }
 
-fn names_people(facts: &[Fact]) {
+fn has_identities(facts: &[Fact]) {
     for fact in facts.iter().filter(|fact| fact.run().is_some()) {
         let owner = fact.event.owner.as_ref().unwrap();
         let identity = owner.identity.as_ref().unwrap();

@@ -61,12 +61,12 @@ impl Side {
 
     /// Waits until an event of a job is published.
     async fn wait_published(&self, kind: EventType, job: u32) -> Event {
-        let what = format!("{kind} of job {job} is published");
-        let wanted = |event: &Event| {
+        let description = format!("{kind} of job {job} is published");
+        let is_expected = |event: &Event| {
             event.r#type == kind.to_string() && event.job().is_some_and(|of| of.job_id == job)
         };
-        wait_for(&what, PATIENCE, async || {
-            Ok(self.published().into_values().find(wanted))
+        wait_for(&description, PATIENCE, async || {
+            Ok(self.published().into_values().find(is_expected))
         })
         .await
         .unwrap()
@@ -101,7 +101,7 @@ impl Side {
         *found.unwrap().0
     }
 
-    async fn begin_again(&mut self) {
+    async fn restart(&mut self) {
         for service in [&mut self.ingest, &mut self.ledger] {
             service.kill().await.unwrap();
             *service = start(&self.mesh, service.name).await;
@@ -135,7 +135,7 @@ async fn follow(nats: &NatsServer) -> Arc<Mutex<BTreeMap<u64, Event>>> {
 
 fn capture(event: &Event) -> &CaptureEvent {
     match &event.payload {
-        Some(Payload::Capture(what)) => what,
+        Some(Payload::Capture(description)) => description,
         other => panic!("an event of capture, not {other:?}"),
     }
 }
@@ -155,34 +155,35 @@ impl Side {
             };
             let gaps = |kind| facts.iter().filter(|fact| is_gap(fact, kind)).count();
             let gaps = [EventType::CaptureGapOpened, EventType::CaptureGapClosed].map(gaps);
-            let kept: Ids = facts.iter().map(|fact| fact.event.id.clone()).collect();
+            let stored_ids: Ids = facts.iter().map(|fact| fact.event.id.clone()).collect();
             let published: Ids = self
                 .published()
                 .into_values()
                 .map(|event| event.id)
                 .collect();
-            let gone = published.difference(&kept).cloned().collect::<Ids>();
-            let nobody_records = |id: &String| {
+            let lost_events = published.difference(&stored_ids).cloned().collect::<Ids>();
+            let is_unrecorded = |id: &String| {
                 let lost = lost.iter().find(|event| event.id == *id);
                 lost.is_some_and(|event| !is_recorded(event))
             };
-            let done =
-                gaps == [2, 2] && kept.is_subset(&published) && gone.iter().all(nobody_records);
-            let unknown: Vec<_> = kept.difference(&published).cloned().collect();
+            let done = gaps == [2, 2]
+                && stored_ids.is_subset(&published)
+                && lost_events.iter().all(is_unrecorded);
+            let unknown: Vec<_> = stored_ids.difference(&published).cloned().collect();
             let published = self.published().into_values();
-            let published = published.filter(|event| gone.contains(&event.id));
+            let published = published.filter(|event| lost_events.contains(&event.id));
             let published =
                 published.map(|event| (event.r#type.clone(), event.entity_key().to_owned()));
             last = Some((gaps, unknown, published.collect::<Vec<_>>()));
-            Ok(done.then_some((facts, gone)))
+            Ok(done.then_some((facts, lost_events)))
         });
-        let (facts, gone) = filled
+        let (facts, lost_events) = filled
             .await
             .unwrap_or_else(|error| panic!("{error}: {last:#?}"));
         assert!(
             lost.iter()
-                .any(|event| event.r#type == "job.held" && gone.contains(&event.id)),
-            "a hold cannot be told again: {gone:?}"
+                .any(|event| event.r#type == "job.held" && lost_events.contains(&event.id)),
+            "a hold cannot be told again: {lost_events:?}"
         );
         let recorded = lost.iter().filter(|event| is_recorded(event)).count();
         for part in [
@@ -229,13 +230,13 @@ fn has_twice(published: &BTreeMap<u64, Event>, id: &str) -> bool {
 
 /// Waits until the events of these jobs on a bus or in a ledger match accounting, run by run and word by word.
 async fn agrees(
-    what: &str,
+    description: &str,
     cluster: &Cluster,
     jobs: &[u32],
     published_of: impl AsyncFn() -> Option<Vec<Fact>>,
 ) {
     let mut last = None;
-    let agreed = wait_for(what, PATIENCE, async || {
+    let agreed = wait_for(description, PATIENCE, async || {
         let accounting = accounting::complete(cluster, jobs).await;
         let mut published = lives(&published_of().await.unwrap_or_default());
         published.retain(|run, _| jobs.contains(&run.0));
@@ -249,7 +250,7 @@ async fn agrees(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_named() {
+async fn lost_events_are_republished_from_slurm_and_the_rest_is_reported() {
     let cluster = Cluster::start(&ClusterOptions {
         hooks: false,
         ..ClusterOptions::small("holes", 27_700)
@@ -307,10 +308,10 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
         .await;
         purged.push(side.published().into_keys().max().unwrap());
     }
-    let later = submit(&[], "true").await;
-    ended(&later.to_string()).await;
+    let next_job = submit(&[], "true").await;
+    ended(&next_job.to_string()).await;
     for (side, purged) in sides.iter_mut().zip(purged) {
-        let alone = side.wait_published(EventType::JobCompleted, later).await;
+        let alone = side.wait_published(EventType::JobCompleted, next_job).await;
         let alone = side.sequence(&alone.id);
         let before = side.published();
         side.lose(purged, alone).await;
@@ -323,7 +324,7 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
         })
         .await
         .unwrap();
-        side.begin_again().await;
+        side.restart().await;
 
         let lost = before
             .range(..=purged)
@@ -343,7 +344,7 @@ async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_na
             recorded(&now),
             "the same facts, no others"
         );
-        let jobs = [first, completed, failed, array, later];
+        let jobs = [first, completed, failed, array, next_job];
         agrees("everything is in the ledger", &cluster, &jobs, async || {
             side.facts().await
         })

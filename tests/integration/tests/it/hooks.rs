@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const NAME: &str = "meshhooks";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
+async fn every_hook_sends_a_doorbell_and_site_programs_run_unchanged() {
     let mut nats = NatsServer::start().await;
     let (site, stop) = (Site::start().await, CancellationToken::new());
     let cluster = &site.cluster;
@@ -228,8 +228,8 @@ async fn everything_is_seen_to_arrive(site: &Site) {
     let mut last = None;
     let arrives = wait_for("every probe arrives", PATIENCE, async || {
         let tested = site.hooks(&arguments).await;
-        let said = String::from_utf8_lossy(&tested.stdout);
-        let rows: Vec<Value> = said
+        let printed = String::from_utf8_lossy(&tested.stdout);
+        let rows: Vec<Value> = printed
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();

@@ -8,7 +8,7 @@ use integration::{Cluster, Mesh, Receiver, Slurm as _, wait_for};
 use crate::support::{PATIENCE, small};
 
 /// Runs that program on all signed entries of the ledger. Returns its output.
-pub async fn are_computed_again(mesh: &Mesh, folder: &Path) -> String {
+pub async fn are_reproducible(mesh: &Mesh, folder: &Path) -> String {
     let (export, keys) = (folder.join("ledger.ndjson"), folder.join("ledger.keys"));
     if export.exists() {
         std::fs::remove_file(&export).unwrap();
@@ -21,10 +21,10 @@ pub async fn are_computed_again(mesh: &Mesh, folder: &Path) -> String {
         .args([&export, &keys])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{errors}");
-    said
+    assert!(output.status.success(), "{printed}{errors}");
+    printed
 }
 
 async fn smesh(mesh: &Mesh, arguments: &[&str]) -> String {
@@ -90,11 +90,11 @@ async fn every_id_of_a_real_ledger_is_computed_from_the_page() {
     smesh(&mesh, &["events", "--user", "alice"]).await;
 
     let computed = async |kinds: &[&str]| {
-        let mut said = String::new();
+        let mut printed = String::new();
         let all = wait_for("everything is signed", PATIENCE, async || {
-            said = are_computed_again(&mesh, folder.path()).await;
+            printed = are_reproducible(&mesh, folder.path()).await;
             let lacks = |kind: &&&str| {
-                !said.lines().any(|line| {
+                !printed.lines().any(|line| {
                     line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit())
                         .trim()
                         == **kind
@@ -103,7 +103,7 @@ async fn every_id_of_a_real_ledger_is_computed_from_the_page() {
             Ok(kinds.iter().find(lacks).is_none().then_some(()))
         });
         let all = all.await;
-        assert!(all.is_ok(), "{said}");
+        assert!(all.is_ok(), "{printed}");
     };
     computed(&[
         "recorded",

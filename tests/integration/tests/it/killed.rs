@@ -6,7 +6,7 @@ use mesh_events::EventType;
 use crate::support::{PATIENCE, agrees, small, submit_all};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_jobs_are_told_once_each_although_smesh_is_killed_twice() {
+async fn fifty_jobs_are_published_once_each_although_smesh_is_killed_twice() {
     let (cluster, mut mesh) = small("killed", 27_200, "").await;
     let jobs = submit_all(&cluster, "bob", 50, "sleep 0.3").await.unwrap();
     for starts in [8, 25] {

@@ -68,8 +68,8 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
             assert_eq!(body.trim(), "{\"webhooks\":[]}");
         }
     }
-    keeps_its_files(&cluster, &mesh).await;
-    keeps_its_nats(&cluster, &mesh).await;
+    files_unchanged(&cluster, &mesh).await;
+    nats_unchanged(&cluster, &mesh).await;
     coordinates(&cluster, &mesh, job, other).await;
 }
 
@@ -79,8 +79,14 @@ async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
         let history = format!("/v1/jobs/{}/{job}", cluster.name());
         ask(cluster, mesh, "bob", &[], &history).await.0 == 200
     };
-    let sacctmgr = async |what: &str| {
-        let command = ["sacctmgr", "-i", what, "coordinator", "account=physics"];
+    let sacctmgr = async |sacctmgr_arguments: &str| {
+        let command = [
+            "sacctmgr",
+            "-i",
+            sacctmgr_arguments,
+            "coordinator",
+            "account=physics",
+        ];
         let command = [&command[..], &["names=bob"]].concat();
         cluster.ask("root", &command).await.unwrap();
     };
@@ -111,8 +117,8 @@ async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
     .await
     .unwrap();
     sacctmgr("delete").await;
-    let gone = async || Ok((!sees(job).await).then_some(()));
-    wait_for("bob sees it no more", PATIENCE, gone)
+    let is_hidden = async || Ok((!sees(job).await).then_some(()));
+    wait_for("bob sees it no more", PATIENCE, is_hidden)
         .await
         .unwrap();
 }
@@ -134,7 +140,7 @@ async fn ask(
     (status.parse().unwrap(), body.to_owned())
 }
 
-async fn keeps_its_files(cluster: &Cluster, mesh: &Mesh) {
+async fn files_unchanged(cluster: &Cluster, mesh: &Mesh) {
     let data = mesh.data_dir();
     for name in [
         "private/nats-passwords/admin",
@@ -162,7 +168,7 @@ async fn keeps_its_files(cluster: &Cluster, mesh: &Mesh) {
 }
 
 /// Its port is on loopback, where any user may connect. The server requires a password.
-async fn keeps_its_nats(cluster: &Cluster, mesh: &Mesh) {
+async fn nats_unchanged(cluster: &Cluster, mesh: &Mesh) {
     let port = mesh.nats_port().unwrap();
     // Nothing is sent after the login: unread bytes could reset the connection and lose the server's refusal.
     for login in [
@@ -174,8 +180,11 @@ async fn keeps_its_nats(cluster: &Cluster, mesh: &Mesh) {
             "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'CONNECT {{{login}\"verbose\":true}}\\r\\n' >&3; timeout 60 cat <&3"
         );
         let output = cluster.run("bob", &["bash", "-c", &talk]).await.unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains("Authorization Violation"), "{login}: {said}");
-        assert!(!said.contains("+OK"), "{login}: {said}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            printed.contains("Authorization Violation"),
+            "{login}: {printed}"
+        );
+        assert!(!printed.contains("+OK"), "{login}: {printed}");
     }
 }

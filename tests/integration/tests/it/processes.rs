@@ -79,7 +79,7 @@ async fn each_service_runs_alone_waits_for_nats_and_drains() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_never_saw_nats_ends_at_once_when_told() {
+async fn a_service_that_never_reached_nats_stops_at_once() {
     let cluster = Cluster::start(&ClusterOptions {
         hooks: false,
         ..ClusterOptions::small("alone2", 29_800)

@@ -7,7 +7,7 @@ use integration::{Receiver, Slurm as _, wait_for};
 use crate::support::{PATIENCE, agrees, small};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobody() {
+async fn a_receiver_that_was_down_gets_everything_and_a_failing_one_affects_no_other() {
     let receiver = Receiver::start().await.unwrap();
     let mut late = Receiver::start().await.unwrap();
     late.stop().await;

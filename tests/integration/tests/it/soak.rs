@@ -7,7 +7,7 @@ const JOBS: u32 = 220;
 const SEED: u64 = 20_261_122;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_fact_is_told_once_whatever_breaks() {
+async fn every_fact_is_published_once_whatever_breaks() {
     let plan = Plan::draw(SEED, JOBS, Form::Short, Source::Commands);
     let options = Options {
         base_port: 28_000,

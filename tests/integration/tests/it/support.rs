@@ -49,7 +49,7 @@ pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
         Ok(facts) => facts,
         Err(error) => {
             let accounting = accounting::runs(cluster, jobs).await;
-            let accounting = accounting.as_ref().map(accounting::words);
+            let accounting = accounting.as_ref().map(accounting::event_names);
             let published = lives(&mesh.facts("").await.unwrap());
             panic!("{error}\naccounting: {accounting:#?}\nledger: {published:#?}");
         }

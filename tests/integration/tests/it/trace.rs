@@ -128,8 +128,8 @@ async fn delivered(receiver: &Receiver, kind: &str, job: u32) -> String {
         let event = delivery.event()?;
         (event.r#type == kind && event.job()?.job_id == job).then_some(event.id)
     };
-    let what = format!("{kind} of job {job} is delivered");
-    wait_for(&what, PATIENCE, async || {
+    let description = format!("{kind} of job {job} is delivered");
+    wait_for(&description, PATIENCE, async || {
         Ok(receiver.deliveries("pipeline").iter().find_map(about))
     })
     .await
@@ -138,11 +138,11 @@ async fn delivered(receiver: &Receiver, kind: &str, job: u32) -> String {
 
 /// The only span of a service for an event.
 fn only(collector: &MockCollector, service: &str, name: &str, event: &str) -> TestSpan {
-    let wanted = collector
+    let matching = collector
         .expect_span_with_name(name)
         .with_resource_attributes([("service.name", service)])
         .with_attributes([("event.id", event)]);
-    let found = wanted.get_all();
+    let found = matching.get_all();
     assert_eq!(
         found.len(),
         1,

@@ -84,8 +84,11 @@ async fn without_slurm(cluster: &Cluster) {
         mesh.spawn().unwrap();
         // Conditions reported by all services so far.
         wait_for("it says what it waits for", PATIENCE, async || {
-            let said = mesh.said();
-            Ok((said.contains("not ready yet") && said.contains("slurmctld")).then_some(()))
+            let log_text = mesh.log_text();
+            Ok(
+                (log_text.contains("not ready yet") && log_text.contains("slurmctld"))
+                    .then_some(()),
+            )
         })
         .await
         .unwrap_or_else(|error| panic!("without {daemon}: {error}; {}", mesh.log()));

@@ -104,7 +104,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     while published.iter().any(|published| *published < jobs) {
         ensure!(
             news.elapsed() < PATIENCE,
-            "nothing new in {PATIENCE:?}, {published:?} told of {jobs}: {}",
+            "nothing new in {PATIENCE:?}, {published:?} of {jobs} published: {}",
             std::fs::read_to_string(folder.path().join("log"))?
         );
         tokio::time::sleep(PROGRESS_INTERVAL).await;
@@ -120,12 +120,12 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let took = start.elapsed();
     let (memory, cpu) = (Memory::of(pid)?, cpu_time(pid)?);
     // Duplicates would appear within this time.
-    let again = PROGRESS_INTERVAL * 5;
-    tokio::time::sleep(again).await;
+    let retry_after = PROGRESS_INTERVAL * 5;
+    tokio::time::sleep(retry_after).await;
     let published = count(&jetstream).await?;
     ensure!(
         published == [jobs; EACH.len()],
-        "{published:?} told of {jobs}"
+        "{published:?} of {jobs} published"
     );
     ingest.stop()?;
     let per_second = |time: Duration| f64::from(jobs) / time.as_secs_f64();
@@ -133,7 +133,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         title: "ingest catches up with a day",
         lines: vec![
             Line::value(
-                format!("{jobs} ended runs, told with what they used"),
+                format!("{jobs} ended runs, published with their usage"),
                 "runs/s",
                 per_second(took),
             ),

@@ -39,7 +39,7 @@ pub async fn measure(_: &Arguments) -> anyhow::Result<Section> {
                 .against(without.rpcs, "without"),
         ],
         notes: vec![format!(
-            "one job of `true` a second for {} s, two nodes; the same again with the mesh; of slurmctld alone, not of its hooks",
+            "one job of `true` per second for {} s, two nodes; repeated with the mesh; CPU of slurmctld without its hooks",
             WINDOW.as_secs()
         )],
     })
@@ -65,16 +65,16 @@ async fn window(cluster: &Cluster) -> anyhow::Result<Load> {
     }
     let cpu = cpu_time(pid)?.saturating_sub(cpu);
     let minutes = began.elapsed().as_secs_f64() / 60.0;
-    let said = cluster.ask("root", &["sdiag"]).await?;
+    let printed = cluster.ask("root", &["sdiag"]).await?;
     Ok(Load {
         cpu: cpu.as_secs_f64() * 1_000.0 / minutes,
-        rpcs: f64::from(rpcs(&said).context("sdiag counts RPCs by type")?) / minutes,
+        rpcs: f64::from(rpcs(&printed).context("sdiag counts RPCs by type")?) / minutes,
     })
 }
 
 /// Sum of all RPCs in `sdiag`'s table by type, whose lines contain `count:`.
-fn rpcs(said: &str) -> Option<u32> {
-    let (_, table) = said.split_once("Remote Procedure Call statistics by message type")?;
+fn rpcs(printed: &str) -> Option<u32> {
+    let (_, table) = printed.split_once("Remote Procedure Call statistics by message type")?;
     let (table, _) = table.split_once("Remote Procedure Call statistics by user")?;
     let counts = table.lines().filter_map(|line| {
         let (_, rest) = line.split_once("count:")?;

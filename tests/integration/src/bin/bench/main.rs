@@ -191,7 +191,7 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
 
 #[allow(
     clippy::print_stderr,
-    reason = "says that it goes on, beside the report on standard output"
+    reason = "progress, besides the report on standard output"
 )]
 fn eprintln_progress(title: &str) {
     eprintln!("measured: {title}");

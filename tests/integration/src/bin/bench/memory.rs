@@ -68,7 +68,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             Line::times("publish → signed POST received", &through.received),
         ],
         notes: vec![format!(
-            "{} job starts at {}/s, each kept by the ledger, priced, and delivered; {} lost, {} twice; a small real Slurm is swept meanwhile",
+            "{} job starts at {}/s, each recorded by the ledger, priced, and delivered; {} lost, {} twice; a small real Slurm is polled at the same time",
             through.events, arguments.rate, through.lost, through.twice
         )],
     })

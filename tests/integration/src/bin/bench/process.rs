@@ -85,7 +85,7 @@ pub struct Memory {
 
 impl Memory {
     /// Resets the peak, by writing "5" to clear_refs (proc(5)).
-    pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
+    pub fn reset_peak(pid: u32) -> anyhow::Result<()> {
         let path = format!("/proc/{pid}/clear_refs");
         std::fs::write(&path, "5").with_context(|| format!("write {path}"))
     }
@@ -110,14 +110,14 @@ impl Memory {
 
 /// Waits until a condition holds.
 pub async fn wait_until(
-    what: &str,
+    description: &str,
     patience: Duration,
     mut condition: impl AsyncFnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let start = Instant::now();
     while !condition().await? {
         if start.elapsed() > patience {
-            bail!("not within {patience:?}: {what}");
+            bail!("not within {patience:?}: {description}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

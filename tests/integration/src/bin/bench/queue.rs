@@ -34,7 +34,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         title: "ingest on a long queue",
         lines: Vec::new(),
         notes: vec![format!(
-            "Slurm's answers come from files; per second of CPU of ingest alone; reasons flap between two classes with every sweep for {} s",
+            "Slurm's answers come from files; per second of CPU of ingest alone; reasons flap between two classes at every poll for {} s",
             FLAPPING.as_secs()
         )],
     };
@@ -77,20 +77,20 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
                 .messages,
         )
     };
-    let mut wait_published = async |what: &str, events: u64| {
-        wait_until(what, PATIENCE, async || {
+    let mut wait_published = async |description: &str, events: u64| {
+        wait_until(description, PATIENCE, async || {
             ingest.check()?;
             Ok(published().await? >= events)
         })
         .await
     };
-    let of = |what: &str| format!("{jobs} jobs: {what}");
+    let of = |description: &str| format!("{jobs} jobs: {description}");
     let per_cpu = |cpu: Duration, polls: usize| {
         f64::from(jobs) * f64::from(u32::try_from(polls).unwrap_or(u32::MAX)) / cpu.as_secs_f64()
     };
 
     // The first poll publishes the live jobs: one event per job.
-    wait_published("the first sweep is told", u64::from(jobs)).await?;
+    wait_published("the first poll is published", u64::from(jobs)).await?;
     wait_polls(&slurm, 2).await?;
 
     // No change.
@@ -112,7 +112,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     // All jobs start.
     let (before, cpu) = (published().await?, cpu_time(pid)?);
     slurm.show("running", jobs, |_| Phase::Running)?;
-    wait_published("every start is told", before + u64::from(jobs)).await?;
+    wait_published("every start is published", before + u64::from(jobs)).await?;
     let cpu = cpu_time(pid)?.saturating_sub(cpu);
     section.lines.push(Line::value(
         of("changed, read, decided, published"),
@@ -122,7 +122,7 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let rate = stored_rate(&jetstream, before + 1, before + u64::from(jobs)).await?;
     let raw = raw(&jetstream, before).await?;
     section.lines.push(
-        Line::value(of("told, first to last event on disk"), "events/s", rate)
+        Line::value(of("published, first to last event on disk"), "events/s", rate)
             .against(raw, "raw publish of the same, timed alike")
             .budget("≥ 0.5", rate / raw >= 0.5),
     );
@@ -153,11 +153,11 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let polls = slurm.polls()? - polls;
     section.lines.push(
         Line::value(
-            format!("{flapping} pending jobs flap, {polls} sweeps: events told"),
+            format!("{flapping} pending jobs flap, {polls} polls: events published"),
             "events/min",
             f64::from(u32::try_from(events)?),
         )
-        .budget("0: no two sweeps agree", events == 0),
+        .budget("0: no two polls agree", events == 0),
     );
     ingest.stop()
 }

@@ -20,7 +20,7 @@ pub async fn run() -> Result<ExitCode, Error> {
     let feed = Feed::new(started);
     let slurm = Attached::find().await?;
     feed.heading(&format!("the Slurm that is here: cluster {}", slurm.name()));
-    feed.note("its configuration stays as it is: without hooks everything is told, only later");
+    feed.note("its configuration is not changed: without hooks all events are published, but later");
     let folder = tempfile::Builder::new()
         .prefix("mesh-demo-")
         .tempdir()
@@ -49,7 +49,7 @@ pub async fn run() -> Result<ExitCode, Error> {
         cluster: None,
     };
     let code = end.conclude(started).await?;
-    if std::env::var("DEMO_STAY").is_ok_and(|stay| stay == "1") {
+    if std::env::var("DEMO_STAY").is_ok_and(|value| value == "1") {
         feed.note("everything stays up until Ctrl-C");
         std::future::pending::<()>().await;
     }
@@ -85,11 +85,11 @@ async fn play(slurm: &Attached) -> Result<Day, Error> {
     let running = slurm
         .wait_state(&cancelled.to_string(), &["RUNNING"], PATIENCE)
         .await;
-    let words: &[&'static str] = match running {
+    let event_names: &[&'static str] = match running {
         Ok(()) => &["submitted", "started", "cancelled"],
         Err(_) => &["submitted", "cancelled"],
     };
-    expected.push(Expected::new("cancelled", &user, cancelled, words));
+    expected.push(Expected::new("cancelled", &user, cancelled, event_names));
     let ids = [success, failure, cancelled].map(|job| job.to_string());
     let waits = slurm
         .wait_state(&ids[0], &["COMPLETED"], PATIENCE)

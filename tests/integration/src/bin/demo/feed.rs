@@ -78,12 +78,12 @@ impl Feed {
             Some(Err(_)) => "SIGNATURE WRONG",
             None => "not signed",
         };
-        let later = after_bus.map_or(String::new(), |bus| {
-            let later = delivery.at.saturating_duration_since(bus);
-            format!(", {} ms after the bus", later.as_millis())
+        let delay = after_bus.map_or(String::new(), |bus| {
+            let delay = delivery.at.saturating_duration_since(bus);
+            format!(", {} ms after the bus", delay.as_millis())
         });
         anstream::println!(
-            "{DIM}{time}  → {endpoint:<16} {:<10} {} {signature}{later}{DIM:#}",
+            "{DIM}{time}  → {endpoint:<16} {:<10} {} {signature}{delay}{DIM:#}",
             words::subject(&event),
             event.r#type,
         );

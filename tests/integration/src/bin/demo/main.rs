@@ -85,7 +85,7 @@ async fn run() -> Result<ExitCode, Error> {
         cluster: Some(&cluster),
     };
     let code = end.conclude(started).await?;
-    if std::env::var("DEMO_STAY").is_ok_and(|stay| stay == "1") {
+    if std::env::var("DEMO_STAY").is_ok_and(|value| value == "1") {
         print_next_steps(&cluster, &mesh);
         std::future::pending::<()>().await;
     }

@@ -36,8 +36,8 @@ impl Report<'_> {
         self.latencies();
         self.people();
         let ledger = match &self.verified {
-            Ok(said) => said.lines().next().unwrap_or_default().to_owned(),
-            Err(said) => said.clone(),
+            Ok(printed) => printed.lines().next().unwrap_or_default().to_owned(),
+            Err(printed) => printed.clone(),
         };
         anstream::println!(
             "\nledger: {} entries read; smesh verify: {ledger}",

@@ -58,7 +58,7 @@ impl Watch {
             // Held here, so that the connection lives as long as this task.
             let _bus = bus;
             let mut events = Box::pin(events);
-            let mut look = tokio::time::interval(Duration::from_millis(20));
+            let mut interval = tokio::time::interval(Duration::from_millis(20));
             loop {
                 tokio::select! {
                     Some(message) = events.next() => {
@@ -68,7 +68,7 @@ impl Watch {
                             lock(&shared).event(at, event);
                         }
                     }
-                    _ = look.tick() => {
+                    _ = interval.tick() => {
                         let known = lock(&shared).deliveries.len();
                         for delivery in requests.since(known) {
                             let bus = lock(&shared).on_bus(&delivery.id);

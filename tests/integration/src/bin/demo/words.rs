@@ -57,13 +57,17 @@ fn of_job(kind: EventType, payload: &JobEvent, job: &Job) -> String {
     let ran = ran.unwrap_or_default();
     match kind {
         EventType::JobSubmitted | EventType::JobBaseline => {
-            let again = payload
+            let republished = payload
                 .continues
                 .as_ref()
                 .map_or(String::new(), |continues| {
                     format!("again after {}", continues.cause)
                 });
-            sentence(&[&job.name, &format!("partition {}", job.partition), &again])
+            sentence(&[
+                &job.name,
+                &format!("partition {}", job.partition),
+                &republished,
+            ])
         }
         EventType::JobStarted => {
             sentence(&[&job.name, &format!("on {}", job.nodes), &job.alloc_tres])

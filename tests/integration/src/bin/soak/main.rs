@@ -65,7 +65,11 @@ async fn main() -> ExitCode {
 
 async fn soak(args: &Args, plan: &Plan) -> Result<ExitCode, Error> {
     let started = Instant::now();
-    anstream::eprintln!("{} jobs; the same again: {}", plan.jobs, again(args, plan));
+    anstream::eprintln!(
+        "{} jobs; the same again: {}",
+        plan.jobs,
+        rerun_command(args, plan)
+    );
     anstream::eprint!("{}", plan.schedule());
     let options = Options {
         base_port: free_ports()?,
@@ -97,7 +101,7 @@ async fn soak(args: &Args, plan: &Plan) -> Result<ExitCode, Error> {
 }
 
 /// The command that runs the same plan again.
-fn again(args: &Args, plan: &Plan) -> String {
+fn rerun_command(args: &Args, plan: &Plan) -> String {
     let source = match plan.source {
         Source::Commands => "",
         Source::Rest => "SOAK_SOURCE=rest ",
@@ -148,7 +152,7 @@ fn report(args: &Args, plan: &Plan, outcome: &Outcome, took: Duration) {
     }
     for kind in &outcome.left_out {
         anstream::eprintln!(
-            "{:7}  {kind}: only sweeps show it, and over slurmrestd they are too far apart to say what must be told",
+            "{:7}  {kind}: only polls show it, and over slurmrestd they are too far apart to predict it",
             "-"
         );
     }
@@ -164,10 +168,10 @@ fn report(args: &Args, plan: &Plan, outcome: &Outcome, took: Duration) {
             "{given_up} things could not be done as planned; what they led to was compared"
         );
     }
-    match &outcome.kept_folder {
+    match &outcome.stored_folder {
         Some(folder) => anstream::eprintln!("kept in {}", folder.display()),
         None if !outcome.is_clean() => {
-            anstream::eprintln!("SOAK_KEEP=1 keeps everything that was compared");
+            anstream::eprintln!("SOAK_KEEP=1 keeps the compared files");
         }
         None => {}
     }
@@ -186,7 +190,7 @@ fn report(args: &Args, plan: &Plan, outcome: &Outcome, took: Duration) {
         anstream::eprintln!("of {open} runs accounting has no end: nothing is proven about them");
     }
     if !outcome.is_clean() {
-        anstream::eprintln!("again: {}", again(args, plan));
+        anstream::eprintln!("again: {}", rerun_command(args, plan));
     }
     anstream::eprintln!("{}", verdict.closing_line());
 }

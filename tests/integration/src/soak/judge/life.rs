@@ -77,7 +77,7 @@ pub(super) fn judge(
             continue;
         }
         open = None;
-        let (Some(word), Some(end)) = (row.end_kind(), row.end) else {
+        let (Some(event_name), Some(end)) = (row.end_kind(), row.end) else {
             facts.take(run, "end");
             facts.take(run, "finalized");
             facts.take(run, "updated");
@@ -85,7 +85,7 @@ pub(super) fn judge(
             verdict.open.push(text);
             continue;
         };
-        ended(run, word, end, row, facts, verdict);
+        ended(run, event_name, end, row, facts, verdict);
         if has_started {
             one(
                 run,
@@ -106,7 +106,7 @@ pub(super) fn judge(
                 used::judge(run, &parts, event, source, verdict);
             }
         }
-        before = Some((run, word));
+        before = Some((run, event_name));
     }
 }
 
@@ -139,13 +139,13 @@ fn submitted(
 
 fn ended(
     run: Run,
-    word: &'static str,
+    event_name: &'static str,
     end: i64,
     row: &Row,
     facts: &mut Facts<'_>,
     verdict: &mut Verdict,
 ) {
-    let kind = kind_of(word);
+    let kind = kind_of(event_name);
     let events = facts.take(run, "end");
     let Some(event) = only(run, kind, Some(end), row, &events, verdict) else {
         return;
@@ -162,7 +162,9 @@ fn ended(
     let job = event.job();
     let exit = job.and_then(|job| job.exit_code.as_ref());
     let exit = exit.map(|exit| (exit.code, exit.signal));
-    let expected = row.exit.filter(|_| matches!(word, "completed" | "failed"));
+    let expected = row
+        .exit
+        .filter(|_| matches!(event_name, "completed" | "failed"));
     if row.ran() && expected.is_some() && exit != expected {
         faults.push(format!("its exit code is {exit:?}"));
     }
@@ -241,9 +243,9 @@ fn describe(run: Run, kind: &str, at: Option<i64>, row: &Row) -> String {
     format!("{kind} of {run:?}{at}; accounting: {}", row.line)
 }
 
-fn kind_of(word: &str) -> &'static str {
+fn kind_of(event_name: &str) -> &'static str {
     let kinds = EventType::ALL.iter().filter(|kind| kind.is_end());
-    let kind = kinds.copied().find(|kind| kind.event() == word);
+    let kind = kinds.copied().find(|kind| kind.event() == event_name);
     let types = TYPES.iter().copied();
     let named = types
         .filter_map(|name| name.strip_prefix("job.").map(|event| (name, event)))

@@ -14,7 +14,7 @@ use crate::soak::verdict::Verdict;
 pub(super) fn judge(life: &[&Row], log: &Log, published: &Published, verdict: &mut Verdict) {
     let Some(first) = life.first() else { return };
     let about = |(job, task, ..): fact::Run| (job, task) == (first.job, first.task);
-    let mut said: BTreeMap<Run, BTreeSet<u32>> = BTreeMap::new();
+    let mut reported: BTreeMap<Run, BTreeSet<u32>> = BTreeMap::new();
     for event in published.bus.values() {
         let Some((job, task, submit, attempt)) = fact::run(event).filter(|run| about(*run)) else {
             continue;
@@ -25,19 +25,19 @@ pub(super) fn judge(life: &[&Row], log: &Log, published: &Published, verdict: &m
         }
         if let Some(count) = event.job().and_then(|job| job.restarts) {
             let run = (job, task, submit);
-            said.entry(run).or_default().insert(count);
+            reported.entry(run).or_default().insert(count);
         }
     }
     let (mut before, mut is_part) = (0, false);
     for row in life {
         let run = (row.job, row.task, row.submit);
-        if !is_part && let Some(counts) = said.remove(&run) {
+        if !is_part && let Some(counts) = reported.remove(&run) {
             let lost = |what| matches!(what, Break::Slurmdbd);
             if counts == BTreeSet::from([before]) {
                 verdict.right("restarts");
             } else if counts.len() == 1 && log.was_broken(lost, first.submit, row.submit) {
                 let text = format!(
-                    "restarts of {run:?}: {counts:?}; slurmdbd was away: {}",
+                    "restarts of {run:?}: {counts:?}; slurmdbd was unavailable: {}",
                     row.line
                 );
                 verdict.unjudged.push(text);

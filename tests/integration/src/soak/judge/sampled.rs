@@ -18,19 +18,19 @@ pub(super) fn pauses(log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
         let runs: Vec<_> = facts
             .by_slot
             .keys()
-            .filter(|(run, slot)| run.0 == pause.job && *slot == pause.word)
+            .filter(|(run, slot)| run.0 == pause.job && *slot == pause.event_name)
             .copied()
             .collect();
         let found = runs
             .into_iter()
             .find_map(|(run, slot)| facts.take_at(run, slot, pause.from - 1, pause.until + 1));
         match found {
-            Some(_) if pause.word == "suspended" => verdict.right("job.suspended"),
+            Some(_) if pause.event_name == "suspended" => verdict.right("job.suspended"),
             Some(_) => verdict.right("job.resumed"),
             None => {
                 let what = format!(
                     "job.{} of {} between {} and {}; the driver did it",
-                    pause.word, pause.job, pause.from, pause.until
+                    pause.event_name, pause.job, pause.from, pause.until
                 );
                 if pause.proven {
                     verdict.missing.push(what);
@@ -103,7 +103,7 @@ pub(super) fn waits(log: &Log, published: &Published, verdict: &mut Verdict) {
         {
             verdict
                 .wrong
-                .push(format!("job.pending of {key} says {class} twice in a row"));
+                .push(format!("job.pending of {key} has {class} twice in a row"));
         }
     }
 }
@@ -200,11 +200,11 @@ pub(super) fn nodes(log: &Log, published: &Published, verdict: &mut Verdict) {
             (EventType::NodeDraining, drained),
             (EventType::NodeDown, count(&["down", "killed"])),
         ];
-        for (kind, most) in limits {
+        for (kind, max) in limits {
             let times = of_node(kind, node);
-            if times > most {
+            if times > max {
                 verdict.extra.push(format!(
-                    "{kind} of {node}: {times} times, by what the driver did {most} times at most"
+                    "{kind} of {node}: {times} times, by what the driver did {max} times at most"
                 ));
             }
         }
@@ -221,10 +221,10 @@ fn max_drained(log: &Log, node: &str) -> usize {
             times += 1;
             since = Some(act.from);
         } else if let Some(since) = since.take() {
-            let meanwhile = log.pauses.iter().filter(|pause| {
-                pause.word == "resumed" && pause.until >= since && pause.from <= act.from + 1
+            let during = log.pauses.iter().filter(|pause| {
+                pause.event_name == "resumed" && pause.until >= since && pause.from <= act.from + 1
             });
-            times += meanwhile.count();
+            times += during.count();
         }
     }
     times
@@ -236,7 +236,7 @@ mod tests {
     use crate::soak::log::{NodeAct, Pause};
 
     #[test]
-    fn a_job_that_goes_on_lets_its_node_drain_again() {
+    fn a_job_that_continues_returns_its_node_to_draining() {
         let mut log = Log::new();
         let act = |what, from| NodeAct {
             node: "n2".to_owned(),
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(max_drained(&log, "n2"), 1);
         let resumed = |from| Pause {
             job: 7,
-            word: "resumed",
+            event_name: "resumed",
             proven: true,
             from,
             until: from + 1,

@@ -37,7 +37,7 @@ impl Stage {
             }
             if began.elapsed() > patience + PATIENCE {
                 return Err(Error::Deadline {
-                    what: format!("the queue is empty: {left}"),
+                    description: format!("the queue is empty: {left}"),
                     patience: patience + PATIENCE,
                 });
             }

@@ -26,8 +26,8 @@ impl Player<'_> {
         let fixed = ["sbatch", "--parsable", "--chdir=/tmp", "--output=/dev/null"];
         // The script comes last, because in accounting's submit line the words after it may be a part of it.
         let command = [&fixed[..], options, &["--wrap", script]].concat();
-        let said = self.stage.ask(work.user, &command).await?;
-        self.submitted(&said)
+        let printed = self.stage.ask(work.user, &command).await?;
+        self.submitted(&printed)
     }
 
     pub(super) async fn submit_array(
@@ -42,11 +42,11 @@ impl Player<'_> {
         Ok(job)
     }
 
-    pub(super) fn submitted(&self, said: &str) -> Result<u32, Error> {
-        let id = said.split(';').next().unwrap_or_default();
+    pub(super) fn submitted(&self, printed: &str) -> Result<u32, Error> {
+        let id = printed.split(';').next().unwrap_or_default();
         let job = id
             .parse()
-            .map_err(|_| Error::Machine(format!("sbatch answered {said:?}, not a job id")))?;
+            .map_err(|_| Error::Machine(format!("sbatch answered {printed:?}, not a job id")))?;
         self.stage.log.borrow_mut().jobs.insert(job);
         Ok(job)
     }
@@ -102,10 +102,10 @@ impl Player<'_> {
             let (state, reason) = row(queue, job)?;
             (state == "PENDING").then(|| reason.clone())
         };
-        let what = format!("job {job} waits for its reason");
+        let description = format!("job {job} waits for its reason");
         let reason = self
             .stage
-            .see(&what, PATIENCE, |queue| {
+            .see(&description, PATIENCE, |queue| {
                 waiting(queue).filter(|reason| is(reason))
             })
             .await?;
@@ -120,7 +120,7 @@ impl Player<'_> {
                 Ok(polled.then_some(Wait { job, reason, from, until }))
             }
             found = other => {
-                self.stage.note(format!("job {job}: {reason} became {found:?} before two sweeps"));
+                self.stage.note(format!("job {job}: {reason} became {found:?} before two polls"));
                 Ok(None)
             }
         }

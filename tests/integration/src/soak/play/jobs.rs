@@ -63,9 +63,9 @@ impl Player<'_> {
     /// Accounting may never list a job that was cancelled before it could run, so slurmctld must have shown it.
     pub(super) async fn cancel_waiting(&self, user: &str, job: u32) -> Result<(), Error> {
         self.run_as(user, &["scancel", &job.to_string()]).await?;
-        let what = format!("job {job} is cancelled");
+        let description = format!("job {job} is cancelled");
         self.stage
-            .see(&what, PATIENCE, |queue| {
+            .see(&description, PATIENCE, |queue| {
                 (row(queue, job)?.0 == "CANCELLED").then_some(())
             })
             .await
@@ -233,8 +233,8 @@ impl Player<'_> {
         self.ended(job).await
     }
 
-    async fn pause(&self, job: u32, word: &'static str, proven: bool) -> Result<(), Error> {
-        let command = if word == "resumed" {
+    async fn pause(&self, job: u32, event_name: &'static str, proven: bool) -> Result<(), Error> {
+        let command = if event_name == "resumed" {
             "resume"
         } else {
             "suspend"
@@ -244,7 +244,7 @@ impl Player<'_> {
             .await?;
         self.stage.log.borrow_mut().pauses.push(Pause {
             job,
-            word,
+            event_name,
             proven,
             from,
             until: now(),
@@ -265,10 +265,10 @@ impl Player<'_> {
         if succeeds {
             return self.ended(second).await;
         }
-        let what = format!("job {second} can never run");
+        let description = format!("job {second} can never run");
         let id = second.to_string();
         self.stage
-            .see(&what, PATIENCE, |queue| {
+            .see(&description, PATIENCE, |queue| {
                 (queue.get(&id)?.1 == "DependencyNeverSatisfied").then_some(())
             })
             .await?;
@@ -288,8 +288,8 @@ impl Player<'_> {
             "--ntasks=1",
             NOT_ARENA,
         ];
-        let said = self.stage.ask(work.user, &command).await?;
-        self.submitted(&said).map(drop)
+        let printed = self.stage.ask(work.user, &command).await?;
+        self.submitted(&printed).map(drop)
     }
 
     pub(super) async fn resized(&self, work: &Work) -> Result<(), Error> {

@@ -21,8 +21,8 @@ impl Player<'_> {
     pub(super) async fn preempted(&self, work: &Work, requeue: bool) -> Result<(), Error> {
         let _arena = self.have(ARENA).await?;
         let on = format!("--nodelist={ARENA}");
-        let again = if requeue { "--requeue" } else { "--no-requeue" };
-        let options = ["--partition=low", &on, "--ntasks=4", again];
+        let requeue_option = if requeue { "--requeue" } else { "--no-requeue" };
+        let options = ["--partition=low", &on, "--ntasks=4", requeue_option];
         let low = self.submit(work, &options, FIRST_RUN_SLEEPS).await?;
         self.running(low).await?;
         sleep(MIN_RUN_AGE).await;
@@ -68,8 +68,10 @@ impl Player<'_> {
     /// A job that stays on a node.
     async fn on_node(&self, work: &Work, node: &str, requeue: bool) -> Result<u32, Error> {
         let on = format!("--nodelist={node}");
-        let again = if requeue { "--requeue" } else { "--no-requeue" };
-        let job = self.submit(work, &[&on, again], FIRST_RUN_SLEEPS).await?;
+        let requeue_option = if requeue { "--requeue" } else { "--no-requeue" };
+        let job = self
+            .submit(work, &[&on, requeue_option], FIRST_RUN_SLEEPS)
+            .await?;
         self.running(job).await?;
         sleep(MIN_RUN_AGE).await;
         Ok(job)
@@ -94,8 +96,8 @@ impl Player<'_> {
         let from = now();
         match self.run_as("root", &command).await {
             // The first answer was lost and the command was retried, so there was nothing left to resume.
-            Err(Error::Command { said, .. })
-                if what == "resume" && said.contains("Invalid node state") => {}
+            Err(Error::Command { printed, .. })
+                if what == "resume" && printed.contains("Invalid node state") => {}
             done => done?,
         }
         let seen = self.stage.polled("node-watcher").await;
@@ -121,8 +123,8 @@ impl Player<'_> {
                 .stage
                 .ask("root", &["scontrol", "-o", "show", "node", node])
                 .await?;
-            let mut words = text.split_whitespace();
-            let found = words.find_map(|word| word.strip_prefix("State="));
+            let mut tokens = text.split_whitespace();
+            let found = tokens.find_map(|token| token.strip_prefix("State="));
             if found.is_some_and(|found| found.starts_with(state) && !found.contains("COMPLETING"))
                 && (state == "DOWN" || found == Some(state) || found == Some("MIXED"))
             {
@@ -130,7 +132,7 @@ impl Player<'_> {
             }
             if began.elapsed() > PATIENCE {
                 return Err(Error::Deadline {
-                    what: format!("node {node} is {state}, not {found:?}"),
+                    description: format!("node {node} is {state}, not {found:?}"),
                     patience: PATIENCE,
                 });
             }

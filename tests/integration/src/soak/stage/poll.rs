@@ -26,7 +26,7 @@ impl Stage {
             "-o",
             "%i|%T|%r|%A|%u|%V|%e|%S|%N",
         ];
-        while self.looking.get() {
+        while self.polling.get() {
             if let Ok(text) = self.ask("root", &command).await {
                 let mut queue = Queue::new();
                 for line in text.lines() {
@@ -46,16 +46,16 @@ impl Stage {
     }
 
     /// Ends [`Stage::poll`].
-    pub(in crate::soak) fn stop_looking(&self) {
-        self.looking.set(false);
+    pub(in crate::soak) fn stop_polling(&self) {
+        self.polling.set(false);
     }
 
     /// Waits until a poll of the queue gives a value.
     pub(in crate::soak) async fn see<T>(
         &self,
-        what: &str,
+        description: &str,
         patience: Duration,
-        mut shows: impl FnMut(&Queue) -> Option<T>,
+        mut condition: impl FnMut(&Queue) -> Option<T>,
     ) -> Result<T, Error> {
         let mut polls = self.queue.subscribe();
         let seen = async {
@@ -64,7 +64,7 @@ impl Stage {
                     // Cannot happen: the sender lives as long as self.
                     std::future::pending::<()>().await;
                 }
-                if let Some(value) = shows(&polls.borrow_and_update()) {
+                if let Some(value) = condition(&polls.borrow_and_update()) {
                     return value;
                 }
             }
@@ -72,15 +72,15 @@ impl Stage {
         tokio::time::timeout(patience, seen)
             .await
             .map_err(|_| Error::Deadline {
-                what: what.to_owned(),
+                description: description.to_owned(),
                 patience,
             })
     }
 
     /// Waits until a job is in one of these states.
     pub(in crate::soak) async fn see_state(&self, job: &str, states: &[&str]) -> Result<(), Error> {
-        let what = format!("job {job} is {}", states.join(" or "));
-        self.see(&what, PATIENCE, |queue| {
+        let description = format!("job {job} is {}", states.join(" or "));
+        self.see(&description, PATIENCE, |queue| {
             let (state, _) = queue.get(job)?;
             states.contains(&state.as_str()).then_some(())
         })
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_over_is_a_witness() {
+    fn only_ended_runs_are_witnesses() {
         let witness = |line: &str| witness(&line.split('|').collect::<Vec<_>>());
         let of_task = "12_3|FAILED|NonZeroExitCode|14|alice|100|120|110|n1";
         let (run, seen) = witness(of_task).unwrap();

@@ -50,8 +50,8 @@ impl Doorbells {
         self.all().iter().filter(|doorbell| is(doorbell)).count()
     }
 
-    pub async fn wait_for(&self, what: &str, found: impl Fn(&Doorbell) -> bool) {
-        let outcome = wait_for(what, PATIENCE, async || {
+    pub async fn wait_for(&self, description: &str, found: impl Fn(&Doorbell) -> bool) {
+        let outcome = wait_for(description, PATIENCE, async || {
             Ok(self.all().iter().any(&found).then_some(()))
         });
         if let Err(error) = outcome.await {

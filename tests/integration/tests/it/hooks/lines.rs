@@ -77,8 +77,8 @@ pub async fn a_disk_that_hangs_holds_up_no_submission(site: &Site, nats: &str) {
     let flushed = site
         .hooks(&["flush", "--hook-config", config.to_str().unwrap()])
         .await;
-    let said = String::from_utf8_lossy(&flushed.stdout);
-    assert!(said.contains("not on a tmpfs"), "{flushed:?}");
+    let printed = String::from_utf8_lossy(&flushed.stdout);
+    assert!(printed.contains("not on a tmpfs"), "{flushed:?}");
     assert!(former.iter().all(|(path, _)| !path.exists()));
 
     disk.freeze();

@@ -200,11 +200,11 @@ impl Site {
             .filter_map(|line| line.split('=').next())
             .collect();
         let old = fs::read_to_string(&conf).unwrap();
-        let kept = old.lines().filter(|line| {
+        let other_lines = old.lines().filter(|line| {
             let key = line.split('=').next().unwrap_or_default();
             !keys.iter().any(|other| other.eq_ignore_ascii_case(key))
         });
-        let text: String = kept
+        let text: String = other_lines
             .chain(ours.iter().map(String::as_str))
             .map(|line| format!("{line}\n"))
             .collect();
@@ -280,9 +280,9 @@ impl Site {
     }
 
     /// Waits until a site's program was called like this.
-    pub async fn wait_ran(&self, hook: &str, enough: impl Fn(&[String]) -> bool) {
+    pub async fn wait_ran(&self, hook: &str, is_done: impl Fn(&[String]) -> bool) {
         let called = wait_for(hook, PATIENCE, async || {
-            Ok(enough(&self.ran(hook)).then_some(()))
+            Ok(is_done(&self.ran(hook)).then_some(()))
         });
         if let Err(error) = called.await {
             panic!("{error}: {:?}", self.ran(hook));

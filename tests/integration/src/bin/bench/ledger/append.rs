@@ -26,8 +26,8 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         .map(|event| message(&event))
         .collect::<anyhow::Result<_>>()?;
     let mut lines = Vec::new();
-    let wanted = |kind: &Kind| arguments.database.is_none_or(|only| only == *kind);
-    for kind in Kind::BOTH.into_iter().filter(wanted) {
+    let is_selected = |kind: &Kind| arguments.database.is_none_or(|only| only == *kind);
+    for kind in Kind::BOTH.into_iter().filter(is_selected) {
         let mut databases = Databases::of(kind).await?;
         let name = kind.name();
         let mut size = None;

@@ -39,7 +39,7 @@ pub async fn measure(name: &str, url: &str, count: u32) -> anyhow::Result<[Line;
     .await?;
     let ready = begun.elapsed();
     let idle = Memory::of(ledger.pid())?;
-    Memory::forget_peak(ledger.pid())?;
+    Memory::reset_peak(ledger.pid())?;
     let start = Instant::now();
     let request = http.get("http://ledger/v1/events/export?type=job.*&type=cost.*&type=queue.*&type=node.*&type=user.*&type=capture.*");
     let mut answer = request.send().await?.error_for_status()?;
@@ -48,7 +48,7 @@ pub async fn measure(name: &str, url: &str, count: u32) -> anyhow::Result<[Line;
         lines += u32::try_from(chunk.iter().filter(|byte| **byte == b'\n').count())?;
     }
     let took = start.elapsed();
-    let most = Memory::of(ledger.pid())?.peak;
+    let peak_bytes = Memory::of(ledger.pid())?.peak;
     ledger.stop()?;
     if lines < count {
         bail!("of {count} entries {lines} were exported");
@@ -69,7 +69,7 @@ pub async fn measure(name: &str, url: &str, count: u32) -> anyhow::Result<[Line;
             "MiB",
             idle.resident,
         ),
-        Line::value(format!("{name}: most during the export"), "MiB", most)
-            .budget("≤ 100 MiB", most <= 100.0),
+        Line::value(format!("{name}: most during the export"), "MiB", peak_bytes)
+            .budget("≤ 100 MiB", peak_bytes <= 100.0),
     ])
 }

@@ -48,8 +48,8 @@ impl Dice {
         (cubed * below) >> 20
     }
 
-    fn seconds(&mut self, most: i64) -> i64 {
-        self.skewed(most.unsigned_abs()).cast_signed()
+    fn seconds(&mut self, max: i64) -> i64 {
+        self.skewed(max.unsigned_abs()).cast_signed()
     }
 }
 

@@ -288,8 +288,8 @@ fn in_memory(name: &str, entries: &[StoredEntry]) -> anyhow::Result<Vec<Line>> {
         };
         file::verify_text(&mut Cursor::new(&text), options)?;
         let took = rate(start.elapsed());
-        let what = format!("{name}: an export, {threads} threads");
-        lines.push(Line::value(what, "entries/s", took).against(sha, "SHA-256"));
+        let description = format!("{name}: an export, {threads} threads");
+        lines.push(Line::value(description, "entries/s", took).against(sha, "SHA-256"));
     }
     Ok(lines)
 }

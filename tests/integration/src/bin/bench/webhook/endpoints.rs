@@ -65,7 +65,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     world.receivers.take()?;
     world.stop().await?;
 
-    let mib = |what: &str, memory: f64| Line::value(what, "MiB", memory);
+    let mib = |description: &str, memory: f64| Line::value(description, "MiB", memory);
     Ok(Section {
         title: "many endpoints",
         lines: vec![
@@ -83,7 +83,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
                 first_start.as_secs_f64(),
             ),
             Line::value(
-                "next start: until every endpoint has what came meanwhile",
+                "next start: until every endpoint has the events of the stop",
                 "s",
                 next_start.as_secs_f64(),
             ),

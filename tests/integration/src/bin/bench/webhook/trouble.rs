@@ -49,8 +49,8 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let mut times = [const { Vec::<Vec<Duration>>::new() }; 3];
     // The cases alternate, each with a fresh start and in rotating order, so that other load on the machine affects all of them.
     for round in 0..rounds as usize {
-        for turn in 0..Beside::ALL.len() {
-            let n = (round + turn) % Beside::ALL.len();
+        for offset in 0..Beside::ALL.len() {
+            let n = (round + offset) % Beside::ALL.len();
             let beside = Beside::ALL[n];
             let mut world = started(|n| beside.kind(n)).await?;
             if beside == Beside::Waiting {
@@ -65,8 +65,8 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         .map(|rounds| Sorted::milliseconds(rounds.concat()));
     let [all_well, beside, beside_waiting] = &all;
     let base = all_well.p99();
-    let line = |what: String, samples: &Sorted| {
-        Line::times(what, samples)
+    let line = |description: String, samples: &Sorted| {
+        Line::times(description, samples)
             .p99_against(base, "p99, all healthy")
             .budget("p99 ≤ 1.5", samples.p99() <= 1.5 * base)
     };
@@ -152,8 +152,8 @@ async fn offer(world: &mut World, first: u32, seconds: u32) -> anyhow::Result<Ve
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
         for (key, value) in world.receivers.take()? {
-            let again = arrivals.insert(key, value).is_some();
-            anyhow::ensure!(!again, "a delivery came twice");
+            let is_duplicate = arrivals.insert(key, value).is_some();
+            anyhow::ensure!(!is_duplicate, "a delivery came twice");
         }
     }
     let times = published.iter().flat_map(|(id, start)| {

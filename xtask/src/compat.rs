@@ -93,9 +93,10 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     println!("Slurm {version}");
     let mut notes = Vec::new();
     let mut broken = Vec::new();
-    let wanted = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.package);
+    let is_selected =
+        |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.package);
     let programs = build(root)?;
-    for suite in SUITES.iter().filter(wanted) {
+    for suite in SUITES.iter().filter(is_selected) {
         let (found, ended_well) = run_suite(&programs, suite, &slurm)?;
         if !ended_well {
             broken.push(suite.package);
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_is_not_claimed() {
+    fn suites_that_did_not_run_are_not_claimed() {
         let text = r#"{"live":{"22.05.8":[{"package":"p","test":"m::it_works","outcome":"passed"},
             {"package":"p","test":"m::it_fails","outcome":{"impossible":"no program"}}],
             "24.11.5":[{"package":"p","test":"m::it_fails","outcome":"failed"}]}}"#;

@@ -100,7 +100,7 @@ fn streams() -> String {
     );
     for stream in STREAMS {
         let days = stream.max_age.as_secs() / 86_400;
-        let kept = if stream.work_queue {
+        let retention = if stream.work_queue {
             format!("until acknowledged, {days} days at most")
         } else {
             format!("{days} days")
@@ -110,7 +110,7 @@ fn streams() -> String {
         let cells = [
             &format!("`{}`", stream.name),
             &format!("`{subjects}`"),
-            &kept,
+            &retention,
             &full,
             stream.summary,
         ];
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_test_that_is_said_to_notice_a_trap_is_there() {
+    fn every_test_named_for_a_trap_exists() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let text = std::fs::read_to_string(root.join("docs/internals/traps.md")).unwrap();
         let named = text.split('`').filter_map(|part| part.split_once(".rs::"));

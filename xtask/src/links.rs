@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_is_not_named() {
+    fn existing_targets_are_not_reported() {
         for text in [
             "[a](docs/guide/hooks.md) [b](docs/guide) [c](docs/guide/hooks.md#in-slurm-the-hooks) [d](#install)",
             "[a](https://example.org/docs/no.md), https://example.org/docs/no.md and /etc/docs/no.md",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_named() {
+    fn missing_targets_are_reported() {
         for (file, text, named) in [
             ("README.md", "[a](docs/no.md)", "link to docs/no.md"),
             ("docs/guide/hooks.md", "[a](no.md)", "link to no.md"),

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_found_in_prose_and_nowhere_else() {
+    fn banned_words_are_found_in_prose_and_nowhere_else() {
         let rules = [(Regex::new(r"(?i)\b(holes?)\b").unwrap(), "gap")];
         let page = "A Hole.\n\n```\nhole\n```\n    hole\n`holes` [x](holes.md) wholes\n<!-- generated:x -->\nhole\n<!-- /generated -->\ntwo holes\n";
         let found: Vec<_> = faults(&rules, page).collect();

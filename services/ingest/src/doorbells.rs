@@ -91,7 +91,11 @@ pub struct Doorbells {
 
 impl Doorbells {
     /// Creates the handler. `requests` receives the read requests; logins are published at once.
-    pub const fn new(cluster: String, requests: mpsc::Sender<JobReadRequest>, logins: Logins) -> Self {
+    pub const fn new(
+        cluster: String,
+        requests: mpsc::Sender<JobReadRequest>,
+        logins: Logins,
+    ) -> Self {
         Self {
             cluster,
             requests,

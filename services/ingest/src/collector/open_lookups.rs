@@ -111,9 +111,7 @@ impl Collector {
             }
         }
         let Core {
-            run_store,
-            lookups,
-            ..
+            run_store, lookups, ..
         } = &mut *core;
         for id in ids {
             if let Some(open) = lookups.get_mut(id) {
@@ -159,8 +157,7 @@ impl Core {
             let Some(tracked) = self.run_store.get_mut(&run) else {
                 continue;
             };
-            if tracked.over() || tracked.is_array || !is_news(tracked.lookup.as_deref(), &stored)
-            {
+            if tracked.over() || tracked.is_array || !is_news(tracked.lookup.as_deref(), &stored) {
                 continue;
             }
             let known = tracked.lookup.take().map(|known| known.owner);

@@ -267,10 +267,14 @@ impl JobReader {
             let core = self.collector.core().await;
             let observed = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
             // Doorbells of jobs that no poll has shown were already limited before the read.
-            let is_limited =
-                |request: &JobReadRequest| request.ended_run.as_ref().is_some_and(|run| !observed(run));
+            let is_limited = |request: &JobReadRequest| {
+                request.ended_run.as_ref().is_some_and(|run| !observed(run))
+            };
             let known = core.run_store.knows(job_id);
-            requests.iter().map(|request| known && is_limited(request)).collect()
+            requests
+                .iter()
+                .map(|request| known && is_limited(request))
+                .collect()
         };
         let now = Instant::now();
         let (mut admitted, mut limited) = (Vec::new(), Vec::new());

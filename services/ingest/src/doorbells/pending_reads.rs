@@ -28,7 +28,10 @@ const MAX_ENDS_PER_READ: usize = 500;
 impl PendingRead {
     /// Whether any hook reports something other than an end.
     fn is_urgent(&self) -> bool {
-        let hooks = self.requests.iter().filter_map(|request| request.hook.as_deref());
+        let hooks = self
+            .requests
+            .iter()
+            .filter_map(|request| request.hook.as_deref());
         hooks.into_iter().any(|hook| !END_HOOKS.contains(&hook))
     }
 }
@@ -62,19 +65,22 @@ pub(super) fn next(
 /// Whether all doorbells are redeliveries whose end was published meanwhile.
 pub(super) fn is_settled(job: &PendingRead, run_store: &RunStore) -> bool {
     let is_published = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
-    let settled =
-        |request: &JobReadRequest| request.is_redelivery && request.end.as_deref().is_some_and(is_published);
+    let settled = |request: &JobReadRequest| {
+        request.is_redelivery && request.end.as_deref().is_some_and(is_published)
+    };
     !job.requests.is_empty() && job.requests.iter().all(settled)
 }
 
 pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, request: JobReadRequest) {
-    let job = waiting.entry(request.job_id).or_insert_with(|| PendingRead {
-        requests: Vec::new(),
-        due: Instant::now(),
-        reads: 0,
-        is_unknown: None,
-        admitted_by: None,
-    });
+    let job = waiting
+        .entry(request.job_id)
+        .or_insert_with(|| PendingRead {
+            requests: Vec::new(),
+            due: Instant::now(),
+            reads: 0,
+            is_unknown: None,
+            admitted_by: None,
+        });
     job.due = Instant::now();
     job.reads = 0;
     job.requests.push(request);
@@ -96,7 +102,10 @@ pub(super) struct MergedRecords {
 pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
     let mut merged = MergedRecords::default();
     let mut observations = found;
-    let ends = job.requests.iter().filter_map(|request| request.end.as_deref());
+    let ends = job
+        .requests
+        .iter()
+        .filter_map(|request| request.end.as_deref());
     let ends: Vec<&Observation> = ends.collect();
     let disputed: BTreeSet<RunKey> = ends
         .iter()
@@ -129,7 +138,12 @@ pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core)
         job.requests.push(request);
     }
     observations.sort_by_key(|observation| observation.run.submit_time);
-    let links = || job.requests.iter().map(|request| request.span.clone()).collect();
+    let links = || {
+        job.requests
+            .iter()
+            .map(|request| request.span.clone())
+            .collect()
+    };
     let readings = observations
         .into_iter()
         .map(|observation| TracedObservation {

@@ -249,7 +249,9 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
         Checkpoint::unverified(&resumed.checkpoint).unwrap().size >= 65,
         "{resumed:?}"
     );
-    let request = ReportContradictionRequest { checkpoint: checkpoint_note };
+    let request = ReportContradictionRequest {
+        checkpoint: checkpoint_note,
+    };
     let seen = grpc.report_contradiction(request).await.unwrap();
     assert_eq!(seen.into_inner(), ReportContradictionResponse::default());
     until_ready(&process).await;

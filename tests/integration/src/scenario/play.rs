@@ -211,12 +211,11 @@ impl Stage<'_> {
         let job = self.submit("bob", &options, "sleep 1").await?;
         self.explained(job).await?;
         // A node that is resumed before the next poll would never be seen drained.
-        let drained = self.mesh.wait_facts(
-            "n4 is drained",
-            PATIENCE,
-            "node.drained",
-            |facts| (!facts.is_empty()).then_some(()),
-        );
+        let drained = self
+            .mesh
+            .wait_facts("n4 is drained", PATIENCE, "node.drained", |facts| {
+                (!facts.is_empty()).then_some(())
+            });
         drained.await?;
         self.admin(&["scontrol", "update", "NodeName=n4", "State=RESUME"])
             .await?;

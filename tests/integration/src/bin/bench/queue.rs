@@ -122,9 +122,13 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
     let rate = stored_rate(&jetstream, before + 1, before + u64::from(jobs)).await?;
     let raw = raw(&jetstream, before).await?;
     section.lines.push(
-        Line::value(of("published, first to last event on disk"), "events/s", rate)
-            .against(raw, "raw publish of the same, timed alike")
-            .budget("≥ 0.5", rate / raw >= 0.5),
+        Line::value(
+            of("published, first to last event on disk"),
+            "events/s",
+            rate,
+        )
+        .against(raw, "raw publish of the same, timed alike")
+        .budget("≥ 0.5", rate / raw >= 0.5),
     );
     let peak = Memory::of(pid)?.peak;
     section.lines.push(

@@ -20,7 +20,9 @@ pub async fn run() -> Result<ExitCode, Error> {
     let feed = Feed::new(started);
     let slurm = Attached::find().await?;
     feed.heading(&format!("the Slurm that is here: cluster {}", slurm.name()));
-    feed.note("its configuration is not changed: without hooks all events are published, but later");
+    feed.note(
+        "its configuration is not changed: without hooks all events are published, but later",
+    );
     let folder = tempfile::Builder::new()
         .prefix("mesh-demo-")
         .tempdir()

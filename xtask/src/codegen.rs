@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use prost::Message;
 
+/// Packages of gRPC messages. REST has JSON types of its own, so these need no proto3 JSON.
+const API_PACKAGES: [&str; 2] = [".mesh.ledger", ".mesh.webhook"];
+
 /// Generated files and their content.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let proto = root.join("proto");
@@ -31,6 +34,7 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         .out_dir(&messages)
         .extern_path(".google.protobuf", "::pbjson_types")
         .btree_map(["."])
+        .exclude(API_PACKAGES)
         .build(&[".mesh"])?;
     collect(
         &messages,

@@ -9,6 +9,7 @@ mod dependencies;
 mod docs;
 mod identifiers;
 mod links;
+mod modules;
 mod words;
 
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Check the words of names in Rust sources, and that each package uses its dependencies.
+    /// Check the words of names in Rust sources, the names of their files, and that each package uses its dependencies.
     Lint,
     /// Generate `docs/internals/compat.md`, the results of tests per version of Slurm, from `docs/internals/compat.json`.
     Compat {
@@ -60,6 +61,7 @@ fn main() -> Result<()> {
         Chore::Docs { check } => (docs::files(&root())?, check, "docs"),
         Chore::Lint => {
             identifiers::check(&root())?;
+            modules::check(&root())?;
             return dependencies::check(&root());
         }
         Chore::Compat {

@@ -247,5 +247,4 @@ impl TrackedNode {
 }
 
 #[cfg(test)]
-#[path = "diff_tests.rs"]
 mod tests;

@@ -114,5 +114,4 @@ fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> ReasonText {
 }
 
 #[cfg(test)]
-#[path = "explain_tests.rs"]
 mod tests;

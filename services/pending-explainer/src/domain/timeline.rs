@@ -325,5 +325,4 @@ pub fn expire(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
 }
 
 #[cfg(test)]
-#[path = "timeline_tests.rs"]
 mod tests;

@@ -330,5 +330,4 @@ impl Site<'_> {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

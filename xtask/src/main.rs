@@ -7,6 +7,7 @@ mod compat;
 mod configuration;
 mod dependencies;
 mod docs;
+mod duplicates;
 mod identifiers;
 mod links;
 mod modules;
@@ -39,7 +40,8 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Check the words of names in Rust sources, the names of their files, and that each package uses its dependencies.
+    /// Check the words of names in Rust sources, the names of their files, that each package uses its dependencies, and that
+    /// no dependency is built in several versions.
     Lint,
     /// Generate `docs/internals/compat.md`, the results of tests per version of Slurm, from `docs/internals/compat.json`.
     Compat {
@@ -62,6 +64,7 @@ fn main() -> Result<()> {
         Chore::Lint => {
             identifiers::check(&root())?;
             modules::check(&root())?;
+            duplicates::check(&root())?;
             return dependencies::check(&root());
         }
         Chore::Compat {

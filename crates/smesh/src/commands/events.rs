@@ -15,7 +15,7 @@ const PAGE_SIZE: u32 = 500;
 
 pub(super) async fn run(global: &Global, args: cli::Events) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
-    let query = query(global, &args.filter);
+    let query = filter(global, &args.filter).query();
     if args.follow && args.filter.until.is_some() {
         return Err(Error::Usage("--follow never ends: omit --until".into()));
     }
@@ -43,26 +43,22 @@ fn print(global: &Global, entry: &Value) -> Result<(), Error> {
     }
 }
 
-/// The filters as query parameters of the API.
-pub(super) fn query(global: &Global, filter: &Filter) -> Query {
-    let mut query = Query::new();
-    let mut add =
-        |name: &'static str, value: Option<String>| query.extend(value.map(|value| (name, value)));
-    add("cluster", global.cluster.clone());
-    add(
-        "type",
-        (!filter.r#type.is_empty()).then(|| filter.r#type.join(",")),
-    );
-    add("job", filter.job.as_ref().map(ToString::to_string));
-    add("user", filter.user.clone());
-    add("identity", filter.identity.clone());
-    add("account", filter.account.clone());
-    add("partition", filter.partition.clone());
-    add("node", filter.node.clone());
-    add("name", filter.name.clone());
-    add("since", filter.since.map(String::from));
-    add("until", filter.until.map(String::from));
-    query
+/// The filter as the API has it.
+pub(super) fn filter(global: &Global, args: &Filter) -> ledger::domain::filter::Filter {
+    ledger::domain::filter::Filter {
+        cluster: global.cluster.clone(),
+        types: args.r#type.clone(),
+        job: args.job.as_ref().map(ToString::to_string),
+        user: args.user.clone(),
+        identity: args.identity.clone(),
+        account: args.account.clone(),
+        partition: args.partition.clone(),
+        node: args.node.clone(),
+        name: args.name.clone(),
+        since: args.since,
+        until: args.until,
+        ..Default::default()
+    }
 }
 
 /// Sequence of the newest entry.

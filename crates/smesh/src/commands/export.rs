@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
-use super::events::query;
+use super::events::filter;
 use crate::cli::{self, Global};
 use crate::error::Error;
 use crate::settings;
 
 pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
-    let mut query = query(global, &args.filter);
+    let mut query = filter(global, &args.filter).query();
     query.push(("format", args.format.as_str().into()));
     query.extend(args.fields.map(|fields| ("fields", fields)));
     let mut download = client.download("/v1/events/export", &query).await?;

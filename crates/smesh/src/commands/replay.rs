@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ledger::domain::replay::ReplayRequest;
 use reqwest::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::events::query;
-use crate::cli::{Filter, Global, Replay, ReplayStart};
+use super::events::filter;
+use crate::cli::{Global, Replay, ReplayStart};
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
@@ -52,16 +53,16 @@ fn path(id: &str) -> String {
 }
 
 async fn start(global: &Global, client: &Client, args: ReplayStart) -> Result<ExitCode, Error> {
-    let mut filter = filter(global, &args.filter);
-    filter.extend(args.from.map(|from| ("from_seq".to_owned(), from.into())));
-    filter.extend(args.to.map(|to| ("to_seq".to_owned(), to.into())));
-    let mut body = json!({ "filter": filter });
-    if let Some(endpoint) = args.to_endpoint {
-        body["endpoint"] = endpoint.into();
-    }
-    if let Some(rate) = args.rate {
-        body["rate"] = rate.into();
-    }
+    let request = ReplayRequest {
+        filter: ledger::domain::filter::Filter {
+            from_seq: args.from,
+            to_seq: args.to,
+            ..filter(global, &args.filter)
+        },
+        endpoint: args.to_endpoint,
+        rate: args.rate,
+    };
+    let body = json!(request);
     let key: Vec<_> = args
         .key
         .into_iter()
@@ -74,18 +75,6 @@ async fn start(global: &Global, client: &Client, args: ReplayStart) -> Result<Ex
     }
     print(global, &replay)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The filters as a request body: those of a query, with the types as a list.
-fn filter(global: &Global, filter: &Filter) -> Map<String, Value> {
-    let named = |(name, value): (&'static str, String)| {
-        let value = match name {
-            "type" => value.split(',').collect(),
-            _ => value.into(),
-        };
-        (name.to_owned(), value)
-    };
-    query(global, filter).into_iter().map(named).collect()
 }
 
 /// Shows the progress until the replay has ended.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::events::query;
+use super::events::filter;
 use crate::cli::{self, Global};
 use crate::error::Error;
 use crate::{settings, show};
@@ -22,7 +22,7 @@ const FAILURES: [&str; 7] = [
 
 pub(super) async fn run(global: &Global, args: cli::Stats) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
-    let mut query = query(global, &args.filter);
+    let mut query = filter(global, &args.filter).query();
     query.extend(args.by.clone().map(|by| ("by", by)));
     let stats = client.get("/v1/events/stats", &query).await?;
     if global.json {

@@ -56,10 +56,7 @@ impl Table {
     /// Appends the row of an entry.
     pub(super) fn write(&self, entry: &Entry, text: &mut Vec<u8>) -> Result<(), Problem> {
         let cells = match (&self.fields, &entry.content) {
-            (Some(fields), _) => {
-                let json = json::entry(entry)?;
-                fields.cells(json.seq, &json.event)
-            }
+            (Some(fields), _) => fields.cells(entry.seq, &json::event(entry)?),
             (None, EntryContent::Event(event)) => cells(entry.seq, event),
             (None, EntryContent::Audit(audit)) => {
                 let mut cells = vec![String::new(); COLUMNS.len()];

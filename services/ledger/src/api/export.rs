@@ -16,11 +16,12 @@ use mesh_runtime::api::{AuditedRead, AuditedStream, Caller, Problem};
 
 use super::csv::Table;
 use super::fields::Fields;
-use super::openapi::{self, FilterParams};
+use super::openapi;
 use super::pages::Pages;
 use super::params::Params;
 use super::rest::{line, problem};
 use super::{Entry, EventsApi, count, json};
+use crate::domain::filter::Filter;
 
 /// Output format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +38,10 @@ enum Format {
 #[utoipa::path(
     get, path = "/v1/events/export", operation_id = "exportEvents", tag = "events",
     params(
-        FilterParams,
+        Filter,
+        ("category" = Option<String>, Query, description = openapi::CATEGORY),
         ("format" = Option<String>, Query, description = "`ndjson`: one JSON entry per line; `csv`: a table with a header. Default: `ndjson`"),
-        ("fields" = Option<String>, Query, description = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`"),
+        ("fields" = Option<String>, Query, description = openapi::FIELDS),
     ),
     responses(
         (status = 200, description = "The entries", content(

@@ -20,8 +20,8 @@ use mesh_runtime::api::grpc::{audited_response, caller};
 use tonic::{Request, Response, Status};
 
 use self::answers::{entry, recorded, run, stats_row};
-pub(super) use self::requests::{asked_filter, filter, present};
 use self::requests::{fields, list_request, time};
+pub(super) use self::requests::{filter, present};
 use super::follow::Follower;
 use super::pages::Pages;
 use super::{ApiError, EventsApi, audited_read, audited_runs, audited_stats, count, unavailable};

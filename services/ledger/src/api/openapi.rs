@@ -3,8 +3,8 @@
 use axum::{Extension, Json};
 use mesh_runtime::api::openapi::{BearerAuth, problem_responses};
 use mesh_runtime::api::{AuditedRead, Caller};
+use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
-use utoipa::{IntoParams, OpenApi};
 
 use super::proof::recovery;
 use super::proof::rest as proof;
@@ -52,58 +52,7 @@ problem_responses! {
     NotFound: "It does not exist, or the caller may not see it",
 }
 
-/// Filters of entries. All filters that are given must match.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-#[allow(dead_code, reason = "it describes parameters that api::params reads")]
-pub(super) struct FilterParams {
-    /// Slurm cluster (`ClusterName`).
-    cluster: Option<String>,
-    /// Event types, comma-separated or repeated: `job.completed`, `job.*`. Audit entries are included only if `audit.*` or
-    /// an audit type is named.
-    r#type: Option<String>,
-    /// Event categories, comma-separated or repeated: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.
-    category: Option<String>,
-    /// Job id as Slurm displays it: `123` (includes its array tasks or components), `123_4`, `123+1`.
-    job: Option<String>,
-    /// Entity key of a run, as in `subject` of its events.
-    run: Option<String>,
-    /// Job id of an array; matches the array and its tasks.
-    array: Option<u32>,
-    /// Unix user to whom the event belongs.
-    user: Option<String>,
-    /// OIDC subject or e-mail address of the person to whom the event belongs.
-    identity: Option<String>,
-    /// Slurm account.
-    account: Option<String>,
-    /// Slurm partition.
-    partition: Option<String>,
-    /// Node (`NodeName`): events of the node, and of jobs that ran on it.
-    node: Option<String>,
-    /// Job name; a `*` at the end matches any suffix.
-    name: Option<String>,
-    /// Occurred at or after this time: RFC 3339, a date, or a duration before now such as `2h`, `7days`.
-    since: Option<String>,
-    /// Occurred before this time; same formats as `since`.
-    until: Option<String>,
-    /// First ledger sequence, inclusive.
-    from_seq: Option<u64>,
-    /// Last ledger sequence, inclusive.
-    to_seq: Option<u64>,
-}
-
-/// Paging of a list.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-#[allow(dead_code, reason = "it describes parameters that api::params reads")]
-pub(super) struct PageParams {
-    /// Page size, from 1 to the ledger's `max_page_size` (1000 by default). Default: 100.
-    #[param(minimum = 1)]
-    limit: Option<u32>,
-    /// `next_cursor` of the previous page, with the same filters. Absent for the first page.
-    cursor: Option<String>,
-    /// `asc` (oldest first) or `desc`. Default: `asc`.
-    order: Option<String>,
-    /// Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`.
-    fields: Option<String>,
-}
+/// Description of `category`, which is a filter of query strings only: short for types.
+pub(super) const CATEGORY: &str = "Event categories, comma-separated or repeated: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.";
+/// Description of `fields`.
+pub(super) const FIELDS: &str = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`";

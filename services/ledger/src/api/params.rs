@@ -1,15 +1,11 @@
 //! Query parameters. Each may occur once; errors name the parameter.
 
-use chrono::Utc;
 use mesh_runtime::TimeBound;
 use mesh_runtime::api::Problem;
 
-use crate::domain::filter::Filter;
+use crate::domain::filter::{Filter, InvalidFilter, list, number, time_bound};
 use crate::domain::query::ListRequest;
 use crate::domain::record::categories;
-
-/// Filters of all requests for entries.
-const FILTERS: &str = "cluster, category, type, job, run, array, user, identity, account, partition, node, name, since, until, from_seq, to_seq";
 
 /// The parameters of one request.
 pub(super) struct Params {
@@ -51,9 +47,12 @@ impl Params {
     /// Removes a parameter and parses it as an integer.
     pub(super) fn number<T: std::str::FromStr>(
         &mut self,
-        name: &str,
+        name: &'static str,
     ) -> Result<Option<T>, Problem> {
-        self.take(name).map(|value| whole(name, &value)).transpose()
+        self.take(name)
+            .map(|value| number(name, &value))
+            .transpose()
+            .map_err(invalid)
     }
 
     /// Removes a parameter and parses it as one of several keywords.
@@ -77,7 +76,10 @@ impl Params {
 
     /// Removes a parameter and parses it as a time.
     pub(super) fn time(&mut self, name: &'static str) -> Result<Option<TimeBound>, Problem> {
-        self.take(name).map(|value| time(name, &value)).transpose()
+        self.take(name)
+            .map(|value| time_bound(name, &value))
+            .transpose()
+            .map_err(invalid)
     }
 
     /// Rejects remaining parameters. `own` lists the parameters of this request.
@@ -95,38 +97,22 @@ impl Params {
     pub(super) fn filter(self, own: &str) -> Result<Filter, Problem> {
         let mut filter = Filter::default();
         for (name, value) in self.pairs {
-            match name.as_str() {
-                "cluster" => filter.cluster = Some(value),
-                "job" => filter.job = Some(value),
-                "run" => filter.run = Some(value),
-                "user" => filter.user = Some(value),
-                "identity" => filter.identity = Some(value),
-                "account" => filter.account = Some(value),
-                "partition" => filter.partition = Some(value),
-                "node" => filter.node = Some(value),
-                "name" => filter.name = Some(value),
-                "type" => filter.types.extend(list(&value)),
-                "category" => {
-                    for category in list(&value) {
-                        if !categories().any(|known| known == category) {
-                            return Err(Problem::bad_request(format!(
-                                "category: unknown category {category:?}; allowed: {}",
-                                categories().collect::<Vec<_>>().join(", ")
-                            )));
-                        }
-                        filter.types.push(format!("{category}.*"));
+            if name == "category" {
+                for category in list(&value) {
+                    if !categories().any(|known| known == category) {
+                        return Err(Problem::bad_request(format!(
+                            "category: unknown category {category:?}; allowed: {}",
+                            categories().collect::<Vec<_>>().join(", ")
+                        )));
                     }
+                    filter.types.push(format!("{category}.*"));
                 }
-                "array" => filter.array = Some(whole("array", &value)?),
-                "from_seq" => filter.from_seq = Some(whole("from_seq", &value)?),
-                "to_seq" => filter.to_seq = Some(whole("to_seq", &value)?),
-                "since" => filter.since = Some(time("since", &value)?),
-                "until" => filter.until = Some(time("until", &value)?),
-                _ => {
-                    return Err(Problem::bad_request(format!(
-                        "{name}: unknown filter; allowed: {FILTERS}, {own}"
-                    )));
-                }
+            } else if !filter.set(&name, &value).map_err(invalid)? {
+                let (first, rest) = Filter::KEYS.split_at(1);
+                let allowed = [first, &["category"], rest, &[own]].concat().join(", ");
+                return Err(Problem::bad_request(format!(
+                    "{name}: unknown filter; allowed: {allowed}"
+                )));
             }
         }
         Ok(filter)
@@ -145,19 +131,8 @@ impl Params {
     }
 }
 
-fn list(value: &str) -> impl Iterator<Item = String> {
-    value.split(',').map(|choice| choice.trim().to_owned())
-}
-
-fn whole<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
-    value.parse().map_err(|_| {
-        Problem::bad_request(format!("{name}: {value:?} is not a whole number from 0"))
-    })
-}
-
-fn time(name: &'static str, value: &str) -> Result<TimeBound, Problem> {
-    TimeBound::parse(value, &Utc::now())
-        .map_err(|error| Problem::bad_request(format!("{name}: {error}")))
+fn invalid(error: InvalidFilter) -> Problem {
+    Problem::bad_request(error.to_string())
 }
 
 #[cfg(test)]
@@ -199,17 +174,17 @@ mod tests {
             assert_eq!(problem.status, 400);
             assert!(problem.detail.contains(part), "{}", problem.detail);
         };
-        check("colour=red", "colour: unknown filter; allowed: cluster");
+        check(
+            "colour=red",
+            "colour: unknown filter; allowed: cluster",
+        );
         check(
             "category=jobs",
             "category: unknown category \"jobs\"; allowed: job",
         );
         check("limit=many", "limit: \"many\"");
         check("limit=-1", "limit: \"-1\"");
-        check(
-            "order=up",
-            "order: unknown value \"up\"; allowed: asc, desc",
-        );
+        check("order=up", "order: unknown value \"up\"; allowed: asc, desc");
         check("since=tomorrow", "since: \"tomorrow\" is not a time");
         check("array=1_2", "array: \"1_2\"");
         check("job=1&job=2", "job: given twice");

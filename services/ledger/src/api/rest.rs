@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
@@ -14,11 +15,12 @@ use utoipa::ToSchema;
 
 use super::fields::Fields;
 use super::json::{self, EventPageJson, JobHistoryJson, NodeJson};
-use super::openapi::{FilterParams, PageParams};
 use super::params::Params;
 use super::{
     ApiError, EventsApi, audited_read, audited_runs, export, openapi, stats, stream, unavailable,
 };
+use crate::domain::filter::Filter;
+use crate::domain::query::ListRequest;
 
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     Router::new()
@@ -35,7 +37,13 @@ pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
 
 /// Lists entries in ledger order, in pages.
 #[utoipa::path(
-    get, path = "/v1/events", operation_id = "listEvents", tag = "events", params(FilterParams, PageParams),
+    get, path = "/v1/events", operation_id = "listEvents", tag = "events", 
+    params(
+        Filter,
+        ("category" = Option<String>, Query, description = openapi::CATEGORY),
+        ListRequest,
+        ("fields" = Option<String>, Query, description = openapi::FIELDS),
+    ),
     responses(
         (status = 200, description = "A page of entries", body = EventPageJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
@@ -78,15 +86,15 @@ pub(super) async fn job<A: EventsApi>(
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<AuditedRead>, Json<JobHistoryJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Response), Problem> {
     let at = at(query.as_deref())?;
     let history = api
         .job(&caller, &cluster, &job, at)
         .await
         .map_err(problem)?;
     let audited_read = audited_runs(&caller, &history.runs);
-    let history = json::history(cluster, job, at, &history)?;
-    Ok((audited_read.extension(), Json(history)))
+    let history = json::history(cluster, job, at, history);
+    Ok((audited_read.extension(), json::response(&history)?))
 }
 
 /// Returns the current or a past state of a node, with its timeline.
@@ -107,14 +115,14 @@ pub(super) async fn node<A: EventsApi>(
     caller: Caller,
     Path((cluster, node)): Path<(String, String)>,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<AuditedRead>, Json<NodeJson>), Problem> {
+) -> Result<(Extension<AuditedRead>, Response), Problem> {
     let at = at(query.as_deref())?;
     let history = api
         .node(&caller, &cluster, &node, at)
         .await
         .map_err(problem)?;
-    let node = json::node(cluster, node, at, &history)?;
-    Ok((AuditedRead::nothing().extension(), Json(node)))
+    let node = json::node(cluster, node, at, history);
+    Ok((AuditedRead::nothing().extension(), json::response(&node)?))
 }
 
 /// Head of the hash chain.

@@ -9,10 +9,11 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::openapi::{self, FilterParams};
+use super::openapi;
 use super::params::Params;
 use super::rest::problem;
 use super::{EventsApi, audited_stats};
+use crate::domain::filter::Filter;
 use crate::domain::stats::{Group, StatsRow, WaitStats};
 
 /// Statistics by group.
@@ -33,30 +34,17 @@ struct StatsRowJson {
     /// Number of job events by type without `job.`: `submitted`, `started`, `completed`, `failed` and others.
     jobs: BTreeMap<String, u64>,
     /// Wait times of the jobs that started, from eligible to start; null if none started.
-    wait: Option<WaitStatsJson>,
+    wait: Option<WaitStats>,
     /// Final cost of ended runs by currency (ISO 4217), in millionths of the currency unit, as decimal strings.
     cost_micros: BTreeMap<String, String>,
-}
-
-/// Wait times in seconds.
-#[derive(Serialize, ToSchema)]
-#[schema(as = WaitStats)]
-struct WaitStatsJson {
-    /// Number of starts.
-    starts: u64,
-    /// Median.
-    p50_seconds: u64,
-    /// 90th percentile.
-    p90_seconds: u64,
-    /// Maximum.
-    max_seconds: u64,
 }
 
 /// Returns the number of job events, wait times and costs: in total or by group.
 #[utoipa::path(
     get, path = "/v1/events/stats", operation_id = "getEventStats", tag = "events",
     params(
-        FilterParams,
+        Filter,
+        ("category" = Option<String>, Query, description = openapi::CATEGORY),
         ("by" = Option<String>, Query, description = "Grouping dimensions, comma-separated: `day` (UTC), `cluster`, `user`, `account`, `partition`, `name`. Default: one total"),
     ),
     responses(
@@ -87,16 +75,10 @@ pub(super) async fn stats<A: EventsApi>(
 }
 
 fn row(row: StatsRow, by: &[Group]) -> StatsRowJson {
-    let wait = |wait: WaitStats| WaitStatsJson {
-        starts: wait.starts,
-        p50_seconds: wait.p50,
-        p90_seconds: wait.p90,
-        max_seconds: wait.max,
-    };
     StatsRowJson {
         group: by.iter().map(|group| group.as_str()).zip(row.key).collect(),
         jobs: row.counts,
-        wait: row.wait.map(wait),
+        wait: row.wait,
         cost_micros: row
             .costs
             .into_iter()

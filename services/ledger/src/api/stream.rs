@@ -17,10 +17,11 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 
 use super::fields::Fields;
 use super::follow::Follower;
-use super::openapi::{self, FilterParams};
+use super::openapi;
 use super::params::Params;
 use super::rest::problem;
 use super::{Entry, EventsApi, count, json};
+use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
 
 /// Interval of keep-alive comments on an idle stream.
@@ -34,9 +35,10 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 #[utoipa::path(
     get, path = "/v1/events/stream", operation_id = "streamEvents", tag = "events",
     params(
-        FilterParams,
+        Filter,
+        ("category" = Option<String>, Query, description = openapi::CATEGORY),
         ("after" = Option<u64>, Query, description = "Starts after this ledger sequence; 0 for the whole history. Default: only new entries"),
-        ("fields" = Option<String>, Query, description = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`"),
+        ("fields" = Option<String>, Query, description = openapi::FIELDS),
         ("Last-Event-ID" = Option<u64>, Header, description = "Same as `after`, and takes precedence over it. Sent by clients of server-sent events when they reconnect"),
     ),
     responses(

@@ -1,11 +1,17 @@
 //! Filters of entries, shared by listings, streams, exports, statistics and replays.
 
+mod value;
+
 use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::ledger::v1::EventFilter;
 use mesh_events::{Category, EventType};
 use mesh_runtime::TimeBound;
 use serde::{Deserialize, Serialize};
 use slurm_types::JobRef;
+use utoipa::{IntoParams, ToSchema};
 
+use self::value::FilterValue;
+pub use self::value::{list, number, time, time_bound};
 use super::nodes::is_single_node;
 use super::record::{AUDIT, categories};
 
@@ -28,91 +34,123 @@ impl InvalidFilter {
     }
 }
 
-/// A filter as requested. `None` and empty fields do not filter. Its JSON has the names of the
-/// API's filters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Filter {
-    /// Cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<String>,
-    /// Types; `job.*` is allowed.
-    #[serde(rename = "type", skip_serializing_if = "Vec::is_empty")]
-    pub types: Vec<String>,
-    /// Job, in Slurm's id form.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
-    /// Run, by its entity key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// Tasks, and the record, of this array.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub array: Option<u32>,
-    /// Events that belong to this Unix user.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// Events that belong to the person with this OIDC subject or e-mail address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub identity: Option<String>,
-    /// Slurm account.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub account: Option<String>,
-    /// Partition.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub partition: Option<String>,
-    /// Events of this node, and of jobs that ran on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// Job name; a `*` at the end matches any suffix.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Events that occurred at or after this time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<TimeBound>,
-    /// Events that occurred before this time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<TimeBound>,
-    /// First sequence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_seq: Option<u64>,
-    /// Last sequence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to_seq: Option<u64>,
+/// Declares the filters. Each line: name, key in REST, requested type, validation, validated type.
+///
+/// REST, its OpenAPI description, gRPC and the CLI use `Filter`; SQL uses `Selection`.
+macro_rules! filters {
+    ($($(#[$attribute:meta])+ $name:ident $key:literal: $requested:ty, $check:expr => $validated:ty;)+) => {
+        /// Filter of events. All filters that are given must match.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+        #[serde(deny_unknown_fields, default)]
+        #[schema(as = ReplayFilter)]
+        #[into_params(parameter_in = Query)]
+        pub struct Filter {
+            $($(#[$attribute])+ #[serde(rename = $key, skip_serializing_if = "is_unset")] pub $name: $requested,)+
+        }
+
+        /// A validated filter.
+        #[derive(Clone, Debug, Default)]
+        #[allow(missing_docs, reason = "documented in Filter")]
+        pub struct Selection {
+            $(pub $name: $validated,)+
+        }
+
+        impl Filter {
+            /// Keys in REST.
+            pub const KEYS: &[&str] = &[$($key),+];
+
+            /// Sets a filter from a query string. False if there is no such filter.
+            ///
+            /// # Errors
+            /// If the value is invalid.
+            pub fn set(&mut self, key: &str, text: &str) -> Result<bool, InvalidFilter> {
+                match key {
+                    $($key => self.$name.read($key, text)?,)+
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+
+            /// Returns the filters of a query string that are set.
+            pub fn query(&self) -> Vec<(&'static str, String)> {
+                let texts = [$(($key, self.$name.text())),+];
+                texts
+                    .into_iter()
+                    .filter_map(|(key, text)| Some((key, text?)))
+                    .collect()
+            }
+
+            /// Validates the filter. Relative times are relative to `now`.
+            ///
+            /// # Errors
+            /// The first invalid field.
+            pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, InvalidFilter> {
+                let selection = Selection {
+                    $($name: $check(&self.$name, now)?,)+
+                };
+                selection.check_bounds()?;
+                Ok(selection)
+            }
+        }
+
+        impl TryFrom<EventFilter> for Filter {
+            type Error = InvalidFilter;
+
+            fn try_from(message: EventFilter) -> Result<Self, InvalidFilter> {
+                Ok(Self {
+                    $($name: FilterValue::from_message($key, message.$name)?,)+
+                })
+            }
+        }
+
+        impl From<Filter> for EventFilter {
+            fn from(filter: Filter) -> Self {
+                Self {
+                    $($name: filter.$name.into_message(),)+
+                }
+            }
+        }
+    };
 }
 
-/// A validated filter.
-#[derive(Clone, Debug, Default)]
-pub struct Selection {
-    /// Cluster.
-    pub cluster: Option<String>,
-    /// Types; if empty, all events, but no audit entries.
-    pub types: Vec<TypePattern>,
-    /// Job.
-    pub job: Option<JobRef>,
-    /// Run, by its entity key.
-    pub run: Option<String>,
-    /// Array.
-    pub array: Option<u32>,
-    /// Events that belong to this Unix user.
-    pub user: Option<String>,
-    /// Events that belong to the person with this OIDC subject or e-mail address.
-    pub identity: Option<String>,
+filters! {
+    /// Slurm cluster (`ClusterName`).
+    cluster "cluster": Option<String>, unchanged => Option<String>;
+    /// Event types: `job.completed`, `job.*`; in a query comma-separated or repeated. Audit entries are included only if
+    /// `audit.*` or an audit type is named.
+    #[schema(rename = "type")]
+    #[param(rename = "type", value_type = Option<String>)]
+    types "type": Vec<String>, type_patterns => Vec<TypePattern>;
+    /// Job id as Slurm displays it: `123` (includes its array tasks or components), `123_4`, `123+1`.
+    job "job": Option<String>, parsed(job_ref) => Option<JobRef>;
+    /// Entity key of a run, as in `subject` of its events.
+    run "run": Option<String>, unchanged => Option<String>;
+    /// Job id of an array; matches the array and its tasks.
+    array "array": Option<u32>, unchanged => Option<u32>;
+    /// Unix user to whom the event belongs.
+    user "user": Option<String>, unchanged => Option<String>;
+    /// OIDC subject or e-mail address of the person to whom the event belongs.
+    identity "identity": Option<String>, unchanged => Option<String>;
     /// Slurm account.
-    pub account: Option<String>,
-    /// Partition.
-    pub partition: Option<String>,
-    /// Events of this node, and of jobs that ran on it.
-    pub node: Option<String>,
-    /// Job name.
-    pub name: Option<NamePattern>,
-    /// Events that occurred at or after this time, in microseconds since 1970.
-    pub since: Option<i64>,
-    /// Events that occurred before this time, in microseconds since 1970.
-    pub until: Option<i64>,
-    /// First sequence.
-    pub from_seq: Option<i64>,
-    /// Last sequence.
-    pub to_seq: Option<i64>,
+    account "account": Option<String>, unchanged => Option<String>;
+    /// Slurm partition.
+    partition "partition": Option<String>, unchanged => Option<String>;
+    /// Node (`NodeName`): events of the node, and of jobs that ran on it.
+    node "node": Option<String>, parsed(node_name) => Option<String>;
+    /// Job name; a `*` at the end matches any suffix.
+    name "name": Option<String>, parsed(name_pattern) => Option<NamePattern>;
+    /// Occurred at or after this time: RFC 3339, a date, or a duration before now such as `2h`, `7days`.
+    #[schema(value_type = Option<String>)]
+    #[param(value_type = Option<String>)]
+    since "since": Option<TimeBound>, micros => Option<i64>;
+    /// Occurred before this time; same formats as `since`.
+    #[schema(value_type = Option<String>)]
+    #[param(value_type = Option<String>)]
+    until "until": Option<TimeBound>, micros => Option<i64>;
+    /// First ledger sequence, inclusive.
+    from_seq "from_seq": Option<u64>, bounded => Option<i64>;
+    /// Last ledger sequence, inclusive.
+    to_seq "to_seq": Option<u64>, bounded => Option<i64>;
 }
 
 /// A type, or all types of a category.
@@ -131,43 +169,6 @@ pub enum NamePattern {
     Exactly(String),
     /// `train*`
     Prefix(String),
-}
-
-impl Filter {
-    /// Validates the filter. Relative times are relative to `now`.
-    ///
-    /// # Errors
-    /// The first invalid field.
-    pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, InvalidFilter> {
-        let types = self
-            .types
-            .iter()
-            .map(|text| type_pattern(text))
-            .collect::<Result<_, _>>()?;
-        let selection = Selection {
-            cluster: self.cluster.clone(),
-            types,
-            job: self.job.as_deref().map(job_ref).transpose()?,
-            run: self.run.clone(),
-            array: self.array,
-            user: self.user.clone(),
-            identity: self.identity.clone(),
-            account: self.account.clone(),
-            partition: self.partition.clone(),
-            node: self.node.as_deref().map(node_name).transpose()?,
-            name: self.name.as_deref().map(name_pattern).transpose()?,
-            since: self
-                .since
-                .map(|since| since.resolve(&now).timestamp_micros()),
-            until: self
-                .until
-                .map(|until| until.resolve(&now).timestamp_micros()),
-            from_seq: self.from_seq.map(bounded),
-            to_seq: self.to_seq.map(bounded),
-        };
-        selection.check_bounds()?;
-        Ok(selection)
-    }
 }
 
 impl Selection {
@@ -218,9 +219,32 @@ impl Selection {
     }
 }
 
+fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn unchanged<T: Clone>(value: &T, _: DateTime<Utc>) -> Result<T, InvalidFilter> {
+    Ok(value.clone())
+}
+
+fn parsed<T>(
+    parse: impl Fn(&str) -> Result<T, InvalidFilter>,
+) -> impl Fn(&Option<String>, DateTime<Utc>) -> Result<Option<T>, InvalidFilter> {
+    move |text, _| text.as_deref().map(&parse).transpose()
+}
+
+fn type_patterns(types: &[String], _: DateTime<Utc>) -> Result<Vec<TypePattern>, InvalidFilter> {
+    types.iter().map(|text| type_pattern(text)).collect()
+}
+
+/// Converts a time to microseconds since 1970.
+fn micros(time: &Option<TimeBound>, now: DateTime<Utc>) -> Result<Option<i64>, InvalidFilter> {
+    Ok(time.map(|time| time.resolve(&now).timestamp_micros()))
+}
+
 /// Converts a sequence for the database. Larger values match nothing.
-fn bounded(seq: u64) -> i64 {
-    i64::try_from(seq).unwrap_or(i64::MAX)
+fn bounded(seq: &Option<u64>, _: DateTime<Utc>) -> Result<Option<i64>, InvalidFilter> {
+    Ok(seq.map(|seq| i64::try_from(seq).unwrap_or(i64::MAX)))
 }
 
 /// Parses a job in Slurm's id form.

@@ -5,73 +5,103 @@ mod nodes;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
+use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
-use mesh_events::{Event, EventType, RunKey, from_timestamp};
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventType, RunKey, cloudevents, from_timestamp};
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 pub use nodes::{NodeWindow, add_node_events, node_windows};
 
-/// An event and its sequence in the ledger.
-#[derive(Clone, Debug, PartialEq)]
+/// An entry of the ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Entry)]
 pub struct RecordedEvent {
-    /// Sequence in the ledger.
+    /// Ledger sequence, from 1 without gaps.
     pub seq: u64,
-    /// The event.
+    /// The event or audit entry as structured CloudEvents JSON; `data` is the protobuf message in proto3 JSON.
+    #[serde(serialize_with = "cloudevent")]
+    #[schema(value_type = Object)]
     pub event: Event,
 }
 
 /// One run of a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = JobRun)]
 pub struct Run {
-    /// Entity key.
+    /// Entity key of the run.
+    #[serde(rename = "run")]
     pub key: String,
-    /// Summary of its state.
+    /// State of the run.
     pub summary: Summary,
     /// Nodes and time of its allocation, once it has started.
+    #[serde(skip)]
     pub window: Option<NodeWindow>,
-    /// All its events, in chronological order.
+    /// Events of the run, in chronological order.
     pub timeline: Vec<RecordedEvent>,
 }
 
-/// Summary of a run, from the newest snapshot of the job and its newest cost event.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Summary of a run.
+// It is from the newest snapshot of the job and its newest cost event.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[schema(as = RunSummary)]
 pub struct Summary {
-    /// Job id in the form that Slurm displays.
+    /// Job id as Slurm displays it.
     pub display_id: String,
     /// Job name.
     pub name: String,
-    /// Unix user who owns it.
+    /// Unix user who owns the job.
     pub user: String,
     /// Slurm account.
     pub account: String,
-    /// Partition.
+    /// Slurm partition.
     pub partition: String,
-    /// Slurm's state keyword.
+    /// Slurm's job state, such as `RUNNING`.
     pub state: String,
-    /// Submit time.
+    /// Submit time, RFC 3339; null if unknown.
+    #[schema(value_type = Option<String>)]
     pub submitted: Option<DateTime<Utc>>,
-    /// Start time of its allocation.
+    /// Start time of the allocation, RFC 3339; null if it has not started.
+    #[schema(value_type = Option<String>)]
     pub started: Option<DateTime<Utc>>,
-    /// End time.
+    /// End time, RFC 3339; null if it has not ended.
+    #[schema(value_type = Option<String>)]
     pub ended: Option<DateTime<Utc>>,
-    /// Exit code of the batch script.
+    /// Exit code of the batch script; null if unknown.
     pub exit_code: Option<ExitCode>,
-    /// Cost of the run.
+    /// Cost of the run; null if unknown.
     pub cost: Option<Cost>,
 }
 
+/// Exit code of a batch script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ExitCode {
+    /// Exit status.
+    pub code: u32,
+    /// Number of the signal that ended it; 0 if none.
+    pub signal: u32,
+}
+
 /// Cost of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = RunCost)]
 pub struct Cost {
-    /// Certainty of the amount.
+    /// `final`; `accrued`: so far; `estimated`: up to the time limit.
+    #[schema(value_type = String)]
     pub kind: CostKind,
-    /// Amount with its currency.
-    pub amount: Money,
+    /// Amount in millionths of the currency unit, as a decimal string.
+    #[serde(serialize_with = "decimal")]
+    #[schema(value_type = String)]
+    pub micros: i64,
+    /// Currency, ISO 4217 code.
+    pub currency: String,
 }
 
 /// Certainty of an amount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CostKind {
     /// Final cost of the run.
     Final,
@@ -92,18 +122,19 @@ impl CostKind {
     }
 }
 
-/// State of a node, from its newest event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// State of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct NodeState {
-    /// Slurm's base state.
+    /// Slurm's base state, such as `IDLE`.
     pub state: String,
-    /// Slurm's state flags.
+    /// Slurm's state flags, such as `DRAIN`.
     pub flags: Vec<String>,
-    /// Life-cycle class.
+    /// Life-cycle class: `provisioning`, `active`, `draining`, `drained`, `down`, `terminating`, `terminated` or `unknown`.
     pub lifecycle: String,
-    /// Reason text.
+    /// Slurm's reason text; empty if none.
     pub reason: String,
-    /// Time of the event with this state.
+    /// When the node entered this state, RFC 3339; null if unknown.
+    #[schema(value_type = Option<String>)]
     pub since: Option<DateTime<Utc>>,
 }
 
@@ -250,7 +281,10 @@ fn describe(summary: &mut Summary, job: &Job) {
     summary.submitted = moment(&job.submit_time);
     summary.started = moment(&job.start_time);
     summary.ended = moment(&job.end_time);
-    summary.exit_code = job.exit_code;
+    summary.exit_code = job.exit_code.map(|exit| ExitCode {
+        code: exit.code,
+        signal: exit.signal,
+    });
 }
 
 fn amount(cost: &CostEvent) -> Option<Cost> {
@@ -260,13 +294,29 @@ fn amount(cost: &CostEvent) -> Option<Cost> {
         (CostKind::Estimated, &cost.estimated),
     ]
     .into_iter()
-    .find_map(|(kind, amount)| amount.clone().map(|amount| Cost { kind, amount }))
+    .find_map(|(kind, amount)| {
+        amount.as_ref().map(|amount| Cost {
+            kind,
+            micros: amount.micros,
+            currency: amount.currency.clone(),
+        })
+    })
+}
+
+fn cloudevent<S: Serializer>(event: &Event, serializer: S) -> Result<S::Ok, S::Error> {
+    let event = cloudevents::to_json(event).map_err(S::Error::custom)?;
+    event.serialize(serializer)
+}
+
+fn decimal<S: Serializer>(micros: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(micros)
 }
 
 #[cfg(test)]
 mod tests {
+    use mesh_events::proto::mesh::cost::v1::Money;
     use mesh_events::proto::mesh::event::v1::Entity;
-    use mesh_events::proto::mesh::job::v1::JobEvent;
+    use mesh_events::proto::mesh::job::v1::{self, JobEvent};
     use mesh_events::timestamp;
 
     use super::*;
@@ -355,7 +405,7 @@ mod tests {
                 job.submit_time = Some(timestamp(at(100)));
                 job.start_time = Some(timestamp(at(110)));
                 job.end_time = Some(timestamp(at(190)));
-                job.exit_code = Some(ExitCode { code: 3, signal: 0 });
+                job.exit_code = Some(v1::ExitCode { code: 3, signal: 0 });
             }
             recorded
         };

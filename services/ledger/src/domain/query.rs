@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
+use utoipa::IntoParams;
 
 use super::cursor::{Cursor, DIGEST};
 use super::filter::{Filter, InvalidFilter, Selection};
@@ -10,15 +11,19 @@ use super::filter::{Filter, InvalidFilter, Selection};
 pub const DEFAULT_LIMIT: u32 = 100;
 
 /// A request as received.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct ListRequest {
     /// Filter of the entries.
+    #[param(ignore)]
     pub filter: Filter,
-    /// Cursor returned with the previous page.
+    /// `next_cursor` of the previous page, with the same filters. Absent for the first page.
     pub cursor: Option<String>,
-    /// Page size.
+    /// Page size, from 1 to the ledger's `max_page_size` (1000 by default). Default: 100.
+    #[param(minimum = 1)]
     pub limit: Option<u32>,
-    /// True for newest first.
+    /// `asc` (oldest first) or `desc`. Default: `asc`.
+    #[param(rename = "order", value_type = Option<String>)]
     pub descending: bool,
 }
 

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use mesh_runtime::TimeBound;
 use mesh_runtime::api::{AuthMethod, Caller, Visibility};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::filter::{Filter, InvalidFilter, Selection};
 use super::record::AUDIT;
@@ -24,15 +25,17 @@ const MAX_KEY_BYTES: usize = 200;
 const MAX_NAME_BYTES: usize = 400;
 
 /// A replay request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplayRequest {
-    /// Filter of the events.
+    /// Events to replay; without `to_seq`, up to the current end of the ledger. Default: all events. Audit entries are
+    /// never replayed.
     pub filter: Filter,
-    /// Only for this webhook endpoint.
+    /// Replays only to this webhook, which must be the caller's own (administrators: any). Default: replays on the bus.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Maximum events per second.
+    /// Maximum events per second. Default: the ledger's `replay.rate` (1000 by default).
+    #[schema(minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::filter::InvalidFilter;
 
 /// Maximum number of groups in a response.
@@ -87,17 +90,21 @@ pub struct StatsRow {
     pub costs: BTreeMap<String, i64>,
 }
 
-/// Wait times from the eligible time to the start, in seconds. Counted from submission if Slurm
-/// does not report an eligible time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Wait times in seconds.
+// From the eligible time to the start. Counted from submission if Slurm does not report an eligible
+// time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct WaitStats {
     /// Number of starts.
     pub starts: u64,
     /// Median.
+    #[serde(rename = "p50_seconds")]
     pub p50: u64,
     /// 90th percentile.
+    #[serde(rename = "p90_seconds")]
     pub p90: u64,
     /// Maximum.
+    #[serde(rename = "max_seconds")]
     pub max: u64,
 }
 

@@ -1,6 +1,7 @@
 //! Converts results to gRPC messages.
 
 use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::proto::mesh::job::v1;
 use mesh_events::proto::mesh::ledger::v1::{
     JobRun, LedgerEntry, RunCost, RunSummary, StatsRow, Wait,
 };
@@ -10,7 +11,7 @@ use tonic::Status;
 
 use crate::api::fields::Fields;
 use crate::api::{Entry, EntryContent};
-use crate::domain::job_history::{RecordedEvent, Run, Summary};
+use crate::domain::job_history::{ExitCode, RecordedEvent, Run, Summary};
 use crate::domain::stats::{self, Group};
 
 /// Converts an entry, or only the requested parts of it.
@@ -84,10 +85,15 @@ fn summary(summary: &Summary) -> RunSummary {
         submitted: summary.submitted.map(timestamp),
         started: summary.started.map(timestamp),
         ended: summary.ended.map(timestamp),
-        exit_code: summary.exit_code,
+        exit_code: summary
+            .exit_code
+            .map(|ExitCode { code, signal }| v1::ExitCode { code, signal }),
         cost: summary.cost.as_ref().map(|cost| RunCost {
             kind: cost.kind.as_str().to_owned(),
-            amount: Some(cost.amount.clone()),
+            amount: Some(Money {
+                micros: cost.micros,
+                currency: cost.currency.clone(),
+            }),
         }),
     }
 }

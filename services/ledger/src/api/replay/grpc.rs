@@ -14,7 +14,7 @@ use mesh_runtime::api::grpc::caller;
 use tonic::{Request, Response, Status};
 
 use super::{ReplayError, Replays, subject_of};
-use crate::api::grpc::{asked_filter, filter, present};
+use crate::api::grpc::{filter, present};
 use crate::api::unavailable;
 use crate::domain::replay::{Replay as Stored, ReplayRequest};
 
@@ -101,7 +101,7 @@ fn to_proto(replay: Stored) -> Replay {
         cursor: replay.cursor.unsigned_abs(),
         sent: replay.sent.unsigned_abs(),
         progress: replay.progress(),
-        filter: Some(asked_filter(replay.request.filter)),
+        filter: Some(replay.request.filter.into()),
         endpoint: replay.request.requested.endpoint.unwrap_or_default(),
         problem: replay.problem,
         cancelled_by: replay.cancelled_by.unwrap_or_default(),

@@ -30,58 +30,6 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
         .with_state(replays)
 }
 
-/// A replay request.
-#[derive(ToSchema)]
-#[schema(as = ReplayRequest)]
-#[allow(dead_code, reason = "it describes domain::replay::ReplayRequest")]
-pub(in crate::api) struct ReplayRequestJson {
-    /// Events to replay; without `to_seq`, up to the current end of the ledger. Default: all events. Audit entries are
-    /// never replayed.
-    filter: Option<FilterJson>,
-    /// Replays only to this webhook, which must be the caller's own (administrators: any). Default: replays on the bus.
-    endpoint: Option<String>,
-    /// Maximum events per second. Default: the ledger's `replay.rate` (1000 by default).
-    #[schema(minimum = 1)]
-    rate: Option<u32>,
-}
-
-/// Filter of events. All filters that are given must match.
-#[derive(ToSchema)]
-#[schema(as = ReplayFilter)]
-#[allow(dead_code, reason = "it describes domain::filter::Filter")]
-pub(in crate::api) struct FilterJson {
-    /// Slurm cluster (`ClusterName`).
-    cluster: Option<String>,
-    /// Event types: `job.completed`, `job.*`.
-    r#type: Option<Vec<String>>,
-    /// Job id as Slurm displays it: `123` (includes its array tasks or components), `123_4`, `123+1`.
-    job: Option<String>,
-    /// Entity key of a run, as in `subject` of its events.
-    run: Option<String>,
-    /// Job id of an array; matches the array and its tasks.
-    array: Option<u32>,
-    /// Unix user to whom the event belongs.
-    user: Option<String>,
-    /// OIDC subject or e-mail address of the person to whom the event belongs.
-    identity: Option<String>,
-    /// Slurm account.
-    account: Option<String>,
-    /// Slurm partition.
-    partition: Option<String>,
-    /// Node (`NodeName`): events of the node, and of jobs that ran on it.
-    node: Option<String>,
-    /// Job name; a `*` at the end matches any suffix.
-    name: Option<String>,
-    /// Occurred at or after this time: RFC 3339, a date, or a duration before now such as `2h`, `7days`.
-    since: Option<String>,
-    /// Occurred before this time; same formats as `since`.
-    until: Option<String>,
-    /// First ledger sequence, inclusive.
-    from_seq: Option<u64>,
-    /// Last ledger sequence, inclusive.
-    to_seq: Option<u64>,
-}
-
 /// A replay and its progress.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replay)]
@@ -99,7 +47,6 @@ pub(in crate::api) struct ReplayJson {
     /// Caller who cancelled it; null if it was not cancelled.
     cancelled_by: Option<String>,
     /// The filter, with absolute times.
-    #[schema(value_type = FilterJson)]
     filter: Filter,
     /// Full name of the webhook; null if it is replayed on the bus.
     endpoint: Option<String>,
@@ -133,7 +80,7 @@ pub(in crate::api) struct ReplaysJson {
 ///
 /// Publishes the selected events again with their original ids on `mesh.replay.<id>.>`. Continues after a crash.
 #[utoipa::path(
-    post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = ReplayRequestJson,
+    post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = ReplayRequest,
     params(
         ("Idempotency-Key" = Option<String>, Header, description = "Key of the request: 1 to 200 printable ASCII characters without spaces. Repeating the request with the same key returns the existing replay"),
     ),
@@ -150,9 +97,8 @@ pub(in crate::api) async fn start(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let requested: ReplayRequest = serde_json::from_slice(&body).map_err(|error| {
-        Problem::bad_request(format!("the body is not a replay request: {error}"))
-    })?;
+    let requested: ReplayRequest = serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad_request(format!("the body is not a replay request: {error}")))?;
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| {
         // A value that is not text is rejected as a key.
         String::from_utf8_lossy(key.as_bytes()).into_owned()

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::repair::Consumers;
 use crate::state::FormerStates;
 use crate::status::Status;
-use crate::{BoxError, Config, Error, authentication, innermost, metrics};
+use crate::{Backoff, BoxError, Config, Error, authentication, innermost, metrics};
 
 /// How long a completed declaration counts as current.
 const DECLARATION_TTL: Duration = Duration::from_secs(10);
@@ -125,6 +125,7 @@ impl Bus {
         // No warning during the first moments of a connection.
         let patience = Instant::now() + Duration::from_secs(2);
         let mut warned = false;
+        let mut backoff = Backoff::fixed(Duration::from_millis(50));
         loop {
             let ready = shutdown.run_until_cancelled(self.try_ready()).await;
             match ready.ok_or(Error::Cancelled)? {
@@ -135,9 +136,8 @@ impl Bus {
                 }
                 Err(_) => {}
             }
-            tokio::select! {
-                () = shutdown.cancelled() => return Err(Error::Cancelled),
-                () = tokio::time::sleep(Duration::from_millis(50)) => {}
+            if !backoff.wait(shutdown).await {
+                return Err(Error::Cancelled);
             }
         }
     }

@@ -20,7 +20,7 @@ use tracing::Instrument as _;
 
 use crate::metrics::Pending;
 use crate::repair::of_catalogue;
-use crate::{Bus, Error, Message, metrics};
+use crate::{Backoff, Bus, Error, Message, metrics};
 
 /// Interval of progress acknowledgements: shorter than the shortest ack wait, the ledger's ten seconds.
 const ACK_PROGRESS_INTERVAL: Duration = Duration::from_secs(7);
@@ -156,7 +156,7 @@ impl Bus {
         max_messages: usize,
         shutdown: &CancellationToken,
     ) -> Option<stream::BoxStream<'static, Message>> {
-        let mut delay = Duration::from_millis(100);
+        let mut backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(2));
         while !shutdown.is_cancelled() {
             match self.open(stream, durable, max_messages).await {
                 Ok(messages) => {
@@ -173,10 +173,7 @@ impl Bus {
                     );
                 }
             }
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = tokio::time::sleep(delay) => delay = (delay * 2).min(Duration::from_secs(2)),
-            }
+            backoff.wait(shutdown).await;
         }
         None
     }

@@ -24,6 +24,7 @@ mod provision;
 mod publish;
 mod repair;
 mod restore;
+mod retry;
 mod state;
 mod status;
 mod stream;
@@ -41,6 +42,7 @@ pub use lease::{Candidate, LeadershipState, Lease};
 pub use message::Message;
 pub use probe::StorageState;
 pub use publish::{PublishAck, ReplayedEvent};
+pub use retry::Backoff;
 pub use state::ClusterState;
 pub use stream::{StoredMessage, StreamState};
 

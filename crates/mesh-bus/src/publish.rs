@@ -14,7 +14,7 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::{Bus, Error, metrics, trace};
+use crate::{Backoff, Bus, Error, metrics, trace};
 
 /// Limit of entities that [`Bus::publish_all`] publishes at the same time.
 const MAX_IN_FLIGHT_PUBLISHES: usize = 256;
@@ -205,7 +205,9 @@ impl Bus {
         event: &Event,
         shutdown: &CancellationToken,
     ) -> Result<PublishAck, Error> {
-        let mut delay = Duration::from_millis(100);
+        // Full jitter spreads many publishers that wait for the same server.
+        let mut backoff =
+            Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5)).with_jitter(1.0);
         let mut warned = false;
         loop {
             let published = tokio::select! {
@@ -225,11 +227,8 @@ impl Bus {
                 }
                 done => return done,
             }
-            // Full jitter spreads many publishers that wait for the same server.
-            let wait = delay.mul_f64(rand::random::<f64>());
-            tokio::select! {
-                () = shutdown.cancelled() => return Err(Error::Cancelled),
-                () = tokio::time::sleep(wait) => delay = (delay * 2).min(Duration::from_secs(5)),
+            if !backoff.wait(shutdown).await {
+                return Err(Error::Cancelled);
             }
         }
     }

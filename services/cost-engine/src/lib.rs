@@ -33,7 +33,7 @@ mod vectors;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mesh_bus::Bus;
+use mesh_bus::{Backoff, Bus};
 use mesh_db::Location;
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
@@ -257,6 +257,7 @@ async fn open(
     database: &Condition,
     shutdown: &CancellationToken,
 ) -> Result<bool, error::Error> {
+    let mut backoff = Backoff::fixed(RETRY_INTERVAL);
     loop {
         match prepare(store, prices).await {
             Ok(()) => return Ok(true),
@@ -265,9 +266,8 @@ async fn open(
             }
             Err(error) => return Err(error),
         }
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(false),
-            () = tokio::time::sleep(RETRY_INTERVAL) => {}
+        if !backoff.wait(shutdown).await {
+            return Ok(false);
         }
     }
 }

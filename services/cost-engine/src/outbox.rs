@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_bus::{Bus, trace};
+use mesh_bus::{Backoff, Bus, trace};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -50,10 +50,7 @@ impl Outbox {
                         error = mesh_runtime::error_chain(error.as_ref()),
                         "publish failed, retrying"
                     );
-                    tokio::select! {
-                        () = shutdown.cancelled() => {}
-                        () = tokio::time::sleep(RETRY_DELAY) => {}
-                    }
+                    Backoff::fixed(RETRY_DELAY).wait(shutdown).await;
                 }
             }
         }

@@ -10,7 +10,7 @@ use slurm_types::{JobBaseState, JobRef, UnixTime};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::adapters::fenced::{FIRST_PAUSE, pause};
+use crate::adapters::fenced::{BACKOFF, pause};
 use crate::domain::RunStore;
 
 /// Maximum number of jobs per chunk.
@@ -146,7 +146,7 @@ impl QueuePublisher {
         shutdown: &CancellationToken,
     ) -> Result<Self, Error> {
         let prefix = subject::token(cluster);
-        let mut delay = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             match bus.take_over(BUCKET_QUEUE, &prefix).await {
                 Ok((state, entries)) => {
@@ -166,7 +166,7 @@ impl QueuePublisher {
                         error = &error as &dyn std::error::Error,
                         "queue snapshot takeover failed"
                     );
-                    pause(shutdown, &mut delay).await?;
+                    pause(shutdown, &mut backoff).await?;
                 }
             }
         }

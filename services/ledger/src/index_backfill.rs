@@ -10,6 +10,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use mesh_bus::Backoff;
 use mesh_runtime::Condition;
 use mesh_runtime::api::Problem;
 use tokio::time::Instant;
@@ -17,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::{BackfillProgress, Store};
 use crate::error::Error;
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_AFTER_SECONDS: u64 = 5;
 #[derive(Clone)]
@@ -50,6 +50,7 @@ impl IndexBackfill {
     ) -> Result<bool, Error> {
         let mut progress: Option<BackfillProgress> = None;
         let mut logged = Instant::now();
+        let mut backoff = Backoff::fixed(Duration::from_secs(1));
         while progress.is_none_or(|progress| !progress.is_done()) {
             let step = async {
                 match progress {
@@ -76,9 +77,8 @@ impl IndexBackfill {
                         error = mesh_runtime::error_chain(&error),
                         "ledger database unavailable, retrying"
                     );
-                    tokio::select! {
-                        () = tokio::time::sleep(RETRY_DELAY) => {}
-                        () = shutdown.cancelled() => return Ok(false),
+                    if !backoff.wait(shutdown).await {
+                        return Ok(false);
                     }
                 }
                 Err(error) => return Err(error),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_bus::{Bus, ReplayedEvent};
+use mesh_bus::{Backoff, Bus, ReplayedEvent};
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::{Event, subject};
 use prost::Message as _;
@@ -29,8 +29,7 @@ const MAX_CONCURRENT_REPLAYS: usize = 8;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longer than the timeouts of JetStream and of the database together.
 const LEASE_DURATION: TimeDelta = TimeDelta::seconds(15);
-const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(250);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(5));
 /// Ended replays are deleted after this time.
 const REPLAY_RETENTION: TimeDelta = TimeDelta::days(30);
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
@@ -314,7 +313,7 @@ impl Replayer {
     ) -> Result<Result<(), String>, Stop> {
         let endpoint = claimed.replay.request.requested.endpoint.clone();
         let id = claimed.replay.id.clone();
-        let mut delay = INITIAL_RETRY_DELAY;
+        let mut backoff = BACKOFF;
         loop {
             let sent = self
                 .bus
@@ -330,7 +329,7 @@ impl Replayer {
             if matches!(error, mesh_bus::Error::Invalid { .. }) {
                 return Ok(Err(problem));
             }
-            self.wait_for_nats(claimed, problem, &mut delay, shutdown)
+            self.wait_for_nats(claimed, problem, &mut backoff, shutdown)
                 .await?;
         }
     }
@@ -342,7 +341,7 @@ impl Replayer {
         entries: Vec<AuditEntry>,
         shutdown: &CancellationToken,
     ) -> Result<(), Stop> {
-        let mut delay = INITIAL_RETRY_DELAY;
+        let mut backoff = BACKOFF;
         for entry in entries {
             let body = entry.encode_to_vec();
             loop {
@@ -351,7 +350,7 @@ impl Replayer {
                     Ok(_) => break,
                     Err(error) => {
                         let problem = mesh_runtime::error_chain(&error);
-                        self.wait_for_nats(claimed, problem, &mut delay, shutdown)
+                        self.wait_for_nats(claimed, problem, &mut backoff, shutdown)
                             .await?;
                     }
                 }
@@ -365,7 +364,7 @@ impl Replayer {
         &self,
         claimed: &mut ReplayLease,
         problem: String,
-        delay: &mut Duration,
+        backoff: &mut Backoff,
         shutdown: &CancellationToken,
     ) -> Result<(), Stop> {
         if claimed.replay.state == ReplayState::Running && claimed.replay.problem != problem {
@@ -377,9 +376,7 @@ impl Replayer {
             claimed.replay.problem = problem;
         }
         self.save(claimed, claimed.replay.state).await?;
-        wait(*delay, shutdown).await?;
-        *delay = (*delay * 2).min(MAX_RETRY_DELAY);
-        Ok(())
+        wait(backoff.next_delay(), shutdown).await
     }
 
     async fn end(

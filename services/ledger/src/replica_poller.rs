@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
+use mesh_bus::Backoff;
 use mesh_runtime::Condition;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::Store;
 use crate::error::Error;
-const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(250);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+
 /// Maximum delay until followers see entries appended by another replica.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Well below the two months for which partitions are created in advance.
@@ -25,7 +25,7 @@ pub(crate) async fn open(
     database: &Condition,
     shutdown: &CancellationToken,
 ) -> Result<bool, Error> {
-    let mut pause = INITIAL_RETRY_DELAY;
+    let mut backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(5));
     loop {
         match store.prepare().await {
             Ok(()) => return Ok(true),
@@ -38,9 +38,8 @@ pub(crate) async fn open(
             }
             Err(error) => return Err(error),
         }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_RETRY_DELAY),
-            () = shutdown.cancelled() => return Ok(false),
+        if !backoff.wait(shutdown).await {
+            return Ok(false);
         }
     }
 }

@@ -18,7 +18,7 @@ pub mod metrics;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mesh_bus::Bus;
+use mesh_bus::{Backoff, Bus};
 use mesh_events::catalogue;
 use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 
@@ -115,6 +115,7 @@ async fn run(
 
 /// Loads the state and retries while NATS is unavailable. `None` on shutdown.
 async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store> {
+    let mut backoff = Backoff::fixed(Duration::from_secs(1));
     loop {
         let loaded = async {
             Store::load(
@@ -134,9 +135,8 @@ async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store>
                 health.fail(mesh_runtime::error_chain(&error));
             }
         }
-        tokio::select! {
-            () = context.shutdown.cancelled() => return None,
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        if !backoff.wait(&context.shutdown).await {
+            return None;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use mesh_bus::{BucketEntry, Bus, ClusterState, PutError};
+use mesh_bus::{Backoff, BucketEntry, Bus, ClusterState, PutError};
 use mesh_events::Event;
 use mesh_runtime::{Condition, error_chain};
 use prost::Message as _;
@@ -17,8 +17,9 @@ use crate::Error;
 /// Retry until success or shutdown.
 pub const NO_TIMEOUT: Duration = Duration::MAX;
 
-/// First delay between two attempts; later ones grow.
-pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Delays between two attempts.
+pub const BACKOFF: Backoff =
+    Backoff::doubling(Duration::from_millis(50), Duration::from_secs(5)).with_jitter(0.5);
 
 /// One cluster's keys of a bucket.
 pub struct Fenced {
@@ -75,7 +76,7 @@ impl Fenced {
         shutdown: &CancellationToken,
     ) -> Result<(Self, Vec<BucketEntry>), Error> {
         let mut health = Health::new(condition);
-        let mut delay = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             match bus.take_over(name, prefix).await {
                 Ok((state, entries)) => {
@@ -90,7 +91,7 @@ impl Fenced {
                 }
                 Err(error) => {
                     health.fails(name, &error);
-                    pause(shutdown, &mut delay).await?;
+                    pause(shutdown, &mut backoff).await?;
                 }
             }
         }
@@ -110,7 +111,7 @@ impl Fenced {
             Ok(value) => value.into(),
             Err(source) => return Err(Error::Encode { key, source }),
         };
-        let (began, mut delay) = (Instant::now(), FIRST_PAUSE);
+        let (began, mut backoff) = (Instant::now(), BACKOFF);
         loop {
             match self.state.put(&key, value.clone()).await {
                 Ok(()) => {
@@ -126,7 +127,7 @@ impl Fenced {
             if began.elapsed() >= max_wait {
                 return Ok(false);
             }
-            pause(&self.shutdown, &mut delay).await?;
+            pause(&self.shutdown, &mut backoff).await?;
         }
     }
 
@@ -158,13 +159,11 @@ impl Fenced {
 ///
 /// # Errors
 /// On shutdown.
-pub async fn pause(shutdown: &CancellationToken, delay: &mut Duration) -> Result<(), Error> {
-    tokio::select! {
-        () = shutdown.cancelled() => return Err(Error::Stopped),
-        () = tokio::time::sleep(delay.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
+pub async fn pause(shutdown: &CancellationToken, backoff: &mut Backoff) -> Result<(), Error> {
+    match backoff.wait(shutdown).await {
+        true => Ok(()),
+        false => Err(Error::Stopped),
     }
-    *delay = (*delay * 2).min(Duration::from_secs(5));
-    Ok(())
 }
 
 /// Encodes an event for an outbox.

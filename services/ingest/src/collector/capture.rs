@@ -10,7 +10,7 @@ use tracing::Span;
 
 use super::outbox::BLOCKING_WRITE_TIMEOUT;
 use super::{Collector, Core};
-use crate::adapters::fenced::{FIRST_PAUSE, pause};
+use crate::adapters::fenced::{BACKOFF, pause};
 use crate::adapters::store::Meta;
 use crate::{Error, metrics};
 
@@ -21,7 +21,7 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn capture(&self, kind: EventType, capture_event: CaptureEvent) -> Result<(), Error> {
-        let mut delay = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             let mut core = self.core.lock().await;
             if self
@@ -31,7 +31,7 @@ impl Collector {
                 return Ok(());
             }
             drop(core);
-            pause(&self.shutdown, &mut delay).await?;
+            pause(&self.shutdown, &mut backoff).await?;
         }
     }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::access::Entity;
 use super::access_store::StoredAccess;
 use crate::Error;
-use crate::adapters::fenced::{FIRST_PAUSE, pause};
+use crate::adapters::fenced::{BACKOFF, pause};
 
 /// Returns coordinators with their accounts, without Slurm administrators, who have more rights everywhere.
 pub fn coordinators_by_user(
@@ -50,7 +50,7 @@ impl Coordinators {
         cluster: &str,
         shutdown: &CancellationToken,
     ) -> Result<Self, Error> {
-        let mut delay = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             match bus
                 .take_over(BUCKET_COORDINATORS, &subject::token(cluster))
@@ -69,7 +69,7 @@ impl Coordinators {
                 }
                 Err(error) => {
                     tracing::debug!(error = error_chain(&error), "coordinators takeover failed");
-                    pause(shutdown, &mut delay).await?;
+                    pause(shutdown, &mut backoff).await?;
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mesh_bus::{Bucket, PutError};
+use mesh_bus::{Backoff, Bucket, PutError};
 use mesh_events::{Event, subject};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -123,6 +123,7 @@ impl Store {
         let target_changes = shard.memory().changes;
         let mut writer = shard.writer.lock().await;
         let mut logged = false;
+        let mut backoff = Backoff::fixed(Duration::from_millis(500));
         while writer.stored < target_changes {
             let (value, changes, outbox) = shard.serialised()?;
             match self.bucket.put(&shard.key, value, writer.revision).await {
@@ -157,10 +158,7 @@ impl Store {
                             "state not written, retrying"
                         );
                     }
-                    tokio::select! {
-                        () = shutdown.cancelled() => {}
-                        () = tokio::time::sleep(Duration::from_millis(500)) => {}
-                    }
+                    backoff.wait(shutdown).await;
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Reads the rows to verify, page by page. Each page is read, hashed and compared by a task of its
-//! own with a connection of its own, and as many pages as there are cores are in work.
+//! own with a connection of its own; a few pages are in work at a time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,10 +20,14 @@ use crate::domain::verify::{HashedEntry, StoredEntry, StoredEntryRef, StoredHead
 /// Entries per page.
 const PAGE_ENTRIES: i64 = 1000;
 
-/// Returns the number of pages in work: one for each core, and one while another one waits for the
-/// database.
+/// Maximum number of pages in work. Each takes some ten megabytes, and chain and tree are computed in
+/// order, which more cores do not speed up.
+const MAX_PAGES_AHEAD: usize = 5;
+
+/// Returns the number of pages in work: one for each core, and one because another one waits for
+/// the database.
 pub(super) fn pages_ahead() -> usize {
-    available_threads() + 1
+    (available_threads() + 1).min(MAX_PAGES_AHEAD)
 }
 
 /// A compared page, with the head from the same snapshot: entries may be appended meanwhile.

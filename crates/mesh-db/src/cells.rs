@@ -218,12 +218,13 @@ mod tests {
                 .push(" ORDER BY seq")
         };
         let cells = connection.conn().cells(&columns, from(0)).await.unwrap();
-        let expected: [(_, Option<&[u8]>, Option<&[u8]>); 5] = [
+        let bytes = |bytes: &'static [u8]| Some(bytes);
+        let expected = [
             (None, None, None),
-            (Some(i64::MIN), Some(b""), Some(b"")),
-            (Some(0), Some("3:abc:ü".as_bytes()), Some(b"\0\xff:")),
-            (Some(i64::MAX), Some(b"a\0b"), Some(b"\0\0\0")),
-            (Some(1), Some(b"\xff:"), Some(b":")),
+            (Some(i64::MIN), bytes(b""), bytes(b"")),
+            (Some(0), bytes("3:abc:ü".as_bytes()), bytes(b"\0\xff:")),
+            (Some(i64::MAX), bytes(b"a\0b"), bytes(b"\0\0\0")),
+            (Some(1), bytes(b"\xff:"), bytes(b":")),
         ];
         assert_eq!(cells.len(), expected.len());
         for (place, (number, name, body)) in expected.into_iter().enumerate() {

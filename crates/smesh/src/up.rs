@@ -90,7 +90,7 @@ async fn serve(
     slurm_user: &str,
 ) -> Result<(), Error> {
     if let Some(child) = child {
-        let provisioning = child.provision(&context);
+        let provisioning = Box::pin(child.provision(&context));
         match context.shutdown.run_until_cancelled(provisioning).await {
             Some(provisioned) => provisioned?,
             None => return Ok(()),

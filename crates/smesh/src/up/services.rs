@@ -80,9 +80,8 @@ impl Starter<'_> {
         S::database_file(&context).map_err(failed)?;
         let running = context.health.condition(&format!("{}.running", S::NAME));
         // A database that hangs must not delay a stop.
-        let started = context
-            .shutdown
-            .run_until_cancelled(mesh_runtime::start_service::<S>(&context));
+        let starting = Box::pin(mesh_runtime::start_service::<S>(&context));
+        let started = context.shutdown.run_until_cancelled(starting);
         let RunningService { router, run } = match started.await {
             Some(Ok(started)) => started,
             None => return Ok(()),

@@ -9,6 +9,7 @@ use async_nats::jetstream::AckKind;
 use async_nats::jetstream::consumer::pull::MessagesErrorKind;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use chrono::Utc;
+use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use mesh_events::proto::mesh::audit::v1::DeadLetter;
 use mesh_events::subject;
@@ -24,6 +25,12 @@ use crate::{Backoff, Bus, Error, Message, metrics};
 
 /// Interval of progress acknowledgements: shorter than the shortest ack wait, the ledger's ten seconds.
 const ACK_PROGRESS_INTERVAL: Duration = Duration::from_secs(7);
+
+/// Maximum number of messages that a reader requests ahead.
+const MAX_REQUESTED_MESSAGES: usize = 5_000;
+
+/// Bytes of message bodies after which a batch takes no further message.
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// A handler's decision about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +55,11 @@ pub trait Handler: Send + Sync + 'static {
     fn handle(&self, message: &Message) -> impl Future<Output = Disposition> + Send;
 }
 
-/// Handles messages in batches, one batch at a time.
+/// Handles messages in batches.
 pub trait BatchHandler: Send + Sync + 'static {
+    /// Maximum number of batches that are handled at the same time. They begin in the order of the stream.
+    const CONCURRENT_BATCHES: usize = 1;
+
     /// Handles a batch; returns one disposition per message, in the same order.
     fn handle(&self, messages: &[Message]) -> impl Future<Output = Vec<Disposition>> + Send;
 }
@@ -105,13 +115,13 @@ impl Bus {
         let now = Disposition::Nak {
             after: Duration::ZERO,
         };
-        while let Some(Some(message)) = messages.next().now_or_never() {
+        while let Some(message) = available(messages) {
             self.answer(&message, now.clone()).await;
         }
     }
 
     /// Reads a durable consumer in batches of up to `max_messages` messages. A batch holds the messages available at once; it does not wait
-    /// for more.
+    /// for more. It is acknowledged while the next one is handled, if the handler accepts several.
     ///
     /// # Errors
     /// None at present; see [`Bus::consume`].
@@ -124,28 +134,39 @@ impl Bus {
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
         let _checking = self.checking(stream, durable, shutdown);
-        while let Some(messages) = self.reopen(stream, durable, max_messages, shutdown).await {
-            let mut batches = messages.ready_chunks(max_messages);
+        while let Some(mut messages) = self.reopen(stream, durable, max_messages, shutdown).await {
+            let mut handled = FuturesUnordered::new();
             loop {
-                let mut batch = tokio::select! {
+                let batch = tokio::select! {
+                    biased;
+                    // First: a batch begins before the next one is read.
+                    Some(()) = handled.next() => continue,
                     () = shutdown.cancelled() => break,
-                    batch = batches.next() => match batch { Some(batch) => batch, None => break },
+                    batch = next_batch(&mut messages, max_messages), if handled.len() < H::CONCURRENT_BATCHES => {
+                        match batch { Some(batch) => batch, None => break }
+                    }
                 };
-                // One span per message, so that each event's trace shows this service.
-                for message in &mut batch {
-                    message.handling = message.span(self.role());
-                }
-                let outcomes = keep_alive(&batch, pin!(handler.handle(&batch))).await;
-                debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
-                stream::iter(batch.iter().zip(outcomes))
-                    .for_each_concurrent(64, |(message, outcome)| {
-                        self.answer(message, outcome).instrument(message.handling())
-                    })
-                    .await;
+                handled.push(self.handle_batch(batch, &handler));
             }
-            self.hand_back(batches.get_mut()).await;
+            handled.collect::<()>().await;
+            self.hand_back(&mut messages).await;
         }
         Ok(())
+    }
+
+    /// Handles and acknowledges a batch.
+    async fn handle_batch<H: BatchHandler>(&self, mut batch: Vec<Message>, handler: &H) {
+        // One span per message, so that each event's trace shows this service.
+        for message in &mut batch {
+            message.handling = message.span(self.role());
+        }
+        let outcomes = keep_alive(&batch, pin!(handler.handle(&batch))).await;
+        debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
+        stream::iter(batch.iter().zip(outcomes))
+            .for_each_concurrent(64, |(message, outcome)| {
+                self.answer(message, outcome).instrument(message.handling())
+            })
+            .await;
     }
 
     /// Opens the consumer, checked against its declaration, and retries while NATS is unavailable; `None` on shutdown.
@@ -249,6 +270,30 @@ impl Bus {
     }
 }
 
+/// The messages that are available at once, at least one. `None` at the end.
+async fn next_batch(
+    messages: &mut stream::BoxStream<'static, Message>,
+    max_messages: usize,
+) -> Option<Vec<Message>> {
+    let first = messages.next().await?;
+    let mut bytes = first.body.len();
+    let mut batch = vec![first];
+    while batch.len() < max_messages
+        && bytes < MAX_BATCH_BYTES
+        && let Some(message) = available(messages)
+    {
+        bytes += message.body.len();
+        batch.push(message);
+    }
+    Some(batch)
+}
+
+/// The next message, if it was received already. Tokio's budget would end after 128 of them, as if there were no more.
+fn available(messages: &mut stream::BoxStream<'static, Message>) -> Option<Message> {
+    let next = tokio::task::unconstrained(messages.next());
+    next.now_or_never().flatten()
+}
+
 /// The messages of an open consumer. Ends when the server is gone or no longer knows our pull request. `asking` limits concurrent requests
 /// for consumer info.
 pub(crate) async fn messages(
@@ -258,7 +303,7 @@ pub(crate) async fn messages(
 ) -> Result<stream::BoxStream<'static, Message>, Error> {
     let messages: pull::Stream = consumer
         .stream()
-        .max_messages_per_batch(max_messages.clamp(1, 1_000))
+        .max_messages_per_batch(max_messages.clamp(1, MAX_REQUESTED_MESSAGES))
         .expires(Duration::from_secs(10))
         .heartbeat(Duration::from_secs(2))
         .messages()

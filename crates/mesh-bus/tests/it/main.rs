@@ -6,6 +6,7 @@
 )]
 
 mod authentication;
+mod batches;
 mod buckets;
 mod consuming;
 mod leading;

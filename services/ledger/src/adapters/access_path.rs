@@ -1,6 +1,6 @@
 //! Access paths for a page of entries: one for each condition that has an index.
 //!
-//! Alternatives (`subject = x OR email = x`) become one index scan each, with its own limit. As a single condition the database would
+//! Alternatives (several users or accounts) become one index scan each, with its own limit. As a single condition the database would
 //! find and sort all matching entries for every page.
 
 use std::collections::BTreeSet;
@@ -67,8 +67,6 @@ const CATEGORY: IndexedColumn = IndexedColumn {
 };
 const TYPE: IndexedColumn = IndexedColumn::of("type", "event_index_type");
 const USER: IndexedColumn = IndexedColumn::of("user_name", "event_index_user");
-const SUBJECT: IndexedColumn = IndexedColumn::of("subject", "event_index_subject");
-const EMAIL: IndexedColumn = IndexedColumn::of("email", "event_index_email");
 const ACCOUNT: IndexedColumn = IndexedColumn::of("account", "event_index_account");
 const PARTITION: IndexedColumn = IndexedColumn::of("partition", "event_index_partition");
 
@@ -96,15 +94,15 @@ impl AccessPath {
             };
             paths.push(Self::of(covering(node).into_iter().map(of)));
         }
-        if let Some(identity) = &selection.identity {
-            let of = |column| IndexScan {
+        if let Some(users) = &selection.identity_users {
+            let of = |user: &String| IndexScan {
                 selection: Selection {
-                    identity: None,
+                    identity_users: None,
                     ..selection.clone()
                 },
-                ..whole(IndexCondition::Equals(column, identity.clone()))
+                ..whole(IndexCondition::Equals(&USER, user.clone()))
             };
-            paths.push(Self::of([&SUBJECT, &EMAIL].map(of)));
+            paths.push(Self::of(users.iter().map(of)));
         }
         let is = |column, value: &Option<String>| {
             let value = value.clone()?;

@@ -1,11 +1,12 @@
 //! An in-memory block range index, similar to PostgreSQL's BRIN. It holds the clusters of each
 //! block of entries, with the earliest and latest time of each cluster.
 //!
-//! It maps a cluster and a time range to sequence ranges, so that neither needs an index. Blocks
-//! are summarized on first use and extended as entries are appended. Nothing is persisted, because
-//! entries never change. Erased entries only make the ranges wider than necessary.
+//! It maps a cluster and a time range to sequence ranges, and an identity to the Unix users that
+//! have it, so that none of them needs an index. Blocks are summarized on first use and extended as
+//! entries are appended. Nothing is persisted, because entries never change. Erased entries only
+//! make the ranges wider than necessary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use mesh_db::sql::{Row, Sql};
@@ -22,6 +23,8 @@ pub(super) struct BlockRange {
     pub last: i64,
     /// Time range of each cluster.
     pub clusters: BTreeMap<String, TimeRange>,
+    /// OIDC subjects and e-mail addresses, each with a Unix user that has it.
+    pub identities: BTreeSet<(String, Option<String>)>,
 }
 
 /// Earliest and latest time of occurrence, in microseconds since 1970.
@@ -67,36 +70,58 @@ impl BlockRange {
             let both = self.clusters.entry(cluster).or_insert(times);
             *both = both.and(times);
         }
+        self.identities.extend(other.identities);
     }
 }
 
 /// Block ranges in sequence order.
 #[derive(Debug, Default)]
-pub(super) struct BlockRanges(Mutex<Vec<BlockRange>>);
+pub(super) struct BlockRanges(Mutex<Summary>);
+
+#[derive(Debug, Default)]
+struct Summary {
+    blocks: Vec<BlockRange>,
+    /// Unix users of each identity in all blocks; `None` for entries without a user.
+    users: HashMap<String, BTreeSet<Option<String>>>,
+}
 
 impl BlockRanges {
     /// Returns the last summarized sequence.
     pub(super) fn covered_to(&self) -> i64 {
-        self.with(|blocks| blocks.last().map_or(0, |block| block.last))
+        self.with(|summary| summary.blocks.last().map_or(0, |block| block.last))
     }
 
     /// Adds the summary of the entries after `after`. A block has at most `size` entries.
-    pub(super) fn add(&self, after: i64, read: BlockRange, size: i64) {
-        self.with(|blocks| match blocks.last_mut() {
-            // A concurrent query has added them already.
-            Some(last) if after < last.last => {}
-            Some(last) if read.last - last.first < size => last.add(read),
-            _ => blocks.push(read),
+    pub(super) fn add(&self, after: i64, mut read: BlockRange, size: i64) {
+        self.with(|Summary { blocks, users }| {
+            for (identity, user) in std::mem::take(&mut read.identities) {
+                users.entry(identity).or_default().insert(user);
+            }
+            match blocks.last_mut() {
+                // A concurrent query has added them already.
+                Some(last) if after < last.last => {}
+                Some(last) if read.last - last.first < size => last.add(read),
+                _ => blocks.push(read),
+            }
         });
+    }
+
+    /// Returns the Unix users that have an identity in the summarized entries, or `None` if entries
+    /// without a user have it, too.
+    pub(super) fn users_of(&self, identity: &str) -> Option<BTreeSet<String>> {
+        self.with(|summary| match summary.users.get(identity) {
+            Some(users) => users.iter().cloned().collect(),
+            None => Some(BTreeSet::new()),
+        })
     }
 
     /// Returns the sequence ranges that contain all summarized entries of a selection's cluster and
     /// time, in order. Adjacent blocks are merged into one range.
     pub(super) fn spans(&self, selection: &Selection) -> Vec<SequenceRange> {
         let mut spans: Vec<SequenceRange> = Vec::new();
-        self.with(|blocks| {
+        self.with(|summary| {
             let mut adjacent = false;
-            for block in blocks.iter() {
+            for block in &summary.blocks {
                 let overlaps = block.overlaps(selection);
                 match spans.last_mut() {
                     Some(span) if overlaps && adjacent => span.to = Some(block.last),
@@ -112,23 +137,29 @@ impl BlockRanges {
         spans
     }
 
-    fn with<T>(&self, perform: impl FnOnce(&mut Vec<BlockRange>) -> T) -> T {
+    fn with<T>(&self, perform: impl FnOnce(&mut Summary) -> T) -> T {
         perform(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Summarizes the entries of a sequence range, with one row per cluster.
+/// Summarizes the entries of a sequence range, with one row per cluster and owner.
 pub(super) fn block_range_sql(after: i64, to: i64) -> Sql {
     Sql::new("SELECT ")
         .bytes("cluster")
+        .push(", ")
+        .bytes("user_name")
+        .push(", ")
+        .bytes("subject")
+        .push(", ")
+        .bytes("email")
         .push(
             ", COUNT(*) AS present, MIN(seq) AS first, MAX(seq) AS last, MIN(occurred_at) AS earliest, MAX(occurred_at) AS latest
-             FROM event_index WHERE seq > ",
+             FROM event_index i WHERE seq > ",
         )
         .bind(after)
         .push(" AND seq <= ")
         .bind(to)
-        .push(" GROUP BY event_index.cluster")
+        .push(" GROUP BY i.cluster, i.user_name, i.subject, i.email")
 }
 
 /// Returns the number of entries, and their block if there are any.
@@ -137,8 +168,14 @@ pub(super) fn block(rows: &[Row]) -> Result<(i64, Option<BlockRange>), sqlx::Err
     let mut block: Option<BlockRange> = None;
     for row in rows {
         present += row.get::<i64>("present")?;
-        // A tampered cluster may not be valid UTF-8.
-        let cluster: Vec<u8> = row.get("cluster")?;
+        // A tampered text may not be valid UTF-8.
+        let text = |column| {
+            let bytes: Option<Vec<u8>> = row.get(column)?;
+            let text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            Ok::<_, sqlx::Error>(text)
+        };
+        let user = text("user_name")?;
+        let identities = [text("subject")?, text("email")?].into_iter().flatten();
         let times = TimeRange {
             earliest: row.get("earliest")?,
             latest: row.get("latest")?,
@@ -146,7 +183,8 @@ pub(super) fn block(rows: &[Row]) -> Result<(i64, Option<BlockRange>), sqlx::Err
         let read = BlockRange {
             first: row.get("first")?,
             last: row.get("last")?,
-            clusters: [(String::from_utf8_lossy(&cluster).into_owned(), times)].into(),
+            clusters: [(text("cluster")?.unwrap_or_default(), times)].into(),
+            identities: identities.map(|one| (one, user.clone())).collect(),
         };
         match &mut block {
             Some(block) => block.add(read),
@@ -169,6 +207,7 @@ mod tests {
             first,
             last,
             clusters: [(cluster.to_owned(), TimeRange { earliest, latest })].into(),
+            identities: BTreeSet::new(),
         }
     }
 
@@ -237,7 +276,31 @@ mod tests {
             block_ranges.add(after, read, 10);
         }
         assert_eq!(block_ranges.covered_to(), 51);
-        let blocks = block_ranges.with(|blocks| blocks.clone());
+        let blocks = block_ranges.with(|summary| summary.blocks.clone());
         assert_eq!(blocks[4..], [of(41, 50, 50, 530), of(51, 51, 540, 540)]);
+    }
+
+    #[test]
+    fn an_identity_maps_to_the_users_that_have_it() {
+        let block_ranges = BlockRanges::default();
+        let have = |first: i64, identities: &[(&str, Option<&str>)]| BlockRange {
+            identities: identities
+                .iter()
+                .map(|(identity, user)| (identity.to_string(), user.map(str::to_owned)))
+                .collect(),
+            ..of(first, first + 9, 1, 2)
+        };
+        for read in [
+            have(1, &[("a", Some("alice")), ("a@x", Some("alice"))]),
+            have(11, &[("a@x", Some("admin")), ("b", Some("bob"))]),
+            have(21, &[("b", None)]),
+        ] {
+            block_ranges.add(read.first - 1, read, 10);
+        }
+        let users = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
+        assert_eq!(block_ranges.users_of("a"), users(&["alice"]));
+        assert_eq!(block_ranges.users_of("a@x"), users(&["admin", "alice"]));
+        assert_eq!(block_ranges.users_of("b"), None);
+        assert_eq!(block_ranges.users_of("c"), users(&[]));
     }
 }

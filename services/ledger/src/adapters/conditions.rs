@@ -38,11 +38,6 @@ impl Conditions for Sql {
         let Visibility::Restricted { users, accounts } = visibility else {
             return self;
         };
-        // A single value is compared with `=`, so that an index returns the entries in order.
-        let one_of = |sql: Self, values: &BTreeSet<String>| match values.first() {
-            Some(only) if values.len() == 1 => sql.push(" = ").bind(only),
-            _ => sql.any_of(values.iter().cloned().collect::<Vec<_>>()),
-        };
         let mut sql = self.push(" AND (");
         let mut or = "";
         if !users.is_empty() || accounts.is_empty() {
@@ -77,6 +72,9 @@ impl Conditions for Sql {
         }
         if let Some(run) = &selection.run {
             self = self.of_run(run);
+        }
+        if let Some(users) = &selection.identity_users {
+            self = one_of(self.push(" AND i.user_name"), users);
         }
         if let Some(identity) = &selection.identity {
             self = self
@@ -194,6 +192,14 @@ impl Conditions for Sql {
                 .push(" AND i.het_offset = ")
                 .bind(*offset),
         }
+    }
+}
+
+/// A single value is compared with `=`, so that an index returns the entries in order.
+fn one_of(sql: Sql, values: &BTreeSet<String>) -> Sql {
+    match values.first() {
+        Some(only) if values.len() == 1 => sql.push(" = ").bind(only),
+        _ => sql.any_of(values.iter().cloned().collect::<Vec<_>>()),
     }
 }
 

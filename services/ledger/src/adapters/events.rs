@@ -1,5 +1,7 @@
 //! Queries over the event history.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Visibility;
@@ -73,17 +75,27 @@ impl Store {
         visibility: &Visibility,
         limits: ScanLimits,
     ) -> Result<Vec<Row>, Error> {
-        let page = PageQuery::new(query, visibility);
-        let first = page.ordered_path();
-        if page.is_selective() {
-            return self
-                .page(&page, first, page.span(), ScanOrder::Sorted)
-                .await;
+        // Sorted: PostgreSQL may overestimate a job and scan the whole ledger for it.
+        if query.selection.is_narrow() {
+            let page = PageQuery::new(query, visibility);
+            let path = page.ordered_path();
+            return self.page(&page, path, page.span(), ScanOrder::Sorted).await;
         }
         let head = self.head().await?.seq.cast_signed();
+        let block_entries = limits.block_entries;
+        let mut query = query.clone();
+        query.selection = self
+            .with_identity_users(&query.selection, head, block_entries)
+            .await?;
+        let users = query.selection.identity_users.as_ref();
+        if users.is_some_and(BTreeSet::is_empty) {
+            return Ok(Vec::new());
+        }
+        let query = &query;
+        let page = PageQuery::new(query, visibility);
+        let first = page.ordered_path();
         let in_blocks = if query.selection.is_in_blocks() {
-            self.spans(&query.selection, head, limits.block_entries)
-                .await?
+            self.spans(&query.selection, head, block_entries).await?
         } else {
             vec![SequenceRange::default()]
         };
@@ -268,6 +280,28 @@ impl Store {
         head: i64,
         block_entries: i64,
     ) -> Result<Vec<SequenceRange>, Error> {
+        self.summarize(head, block_entries).await?;
+        Ok(self.block_ranges.spans(selection))
+    }
+
+    /// Adds the Unix users that have a selection's identity in the entries up to `head`, because the
+    /// identity has no index.
+    pub(super) async fn with_identity_users(
+        &self,
+        selection: &Selection,
+        head: i64,
+        block_entries: i64,
+    ) -> Result<Selection, Error> {
+        let mut known = selection.clone();
+        if let Some(identity) = &selection.identity {
+            self.summarize(head, block_entries).await?;
+            known.identity_users = self.block_ranges.users_of(identity);
+        }
+        Ok(known)
+    }
+
+    /// Adds the entries up to `head` to the block ranges.
+    async fn summarize(&self, head: i64, block_entries: i64) -> Result<(), Error> {
         let mut after = self.block_ranges.covered_to();
         while after < head {
             let to = after.saturating_add(block_entries).min(head);
@@ -279,7 +313,7 @@ impl Store {
             }
             after = to.max(self.block_ranges.covered_to());
         }
-        Ok(self.block_ranges.spans(selection))
+        Ok(())
     }
 }
 

@@ -88,12 +88,6 @@ impl<'a> PageQuery<'a> {
         })
     }
 
-    /// True if the selection has few entries. PostgreSQL may overestimate a job and scan the whole
-    /// ledger for it.
-    pub(super) const fn is_selective(&self) -> bool {
-        self.query.selection.is_narrow()
-    }
-
     /// Returns the sequence ranges to scan, in page order, limited to those that may contain
     /// selected entries.
     pub(super) fn spans(&self, in_blocks: Vec<SequenceRange>, head: i64) -> Vec<SequenceRange> {

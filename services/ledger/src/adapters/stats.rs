@@ -53,16 +53,21 @@ impl Store {
         sums().await.map_err(Error::Read)
     }
 
-    /// Adds the sequence range of the selection's cluster and time, because neither has an index.
+    /// Adds the Unix users of the selection's identity, and the sequence range of its cluster and time,
+    /// because none of them has an index.
     async fn within_blocks(&self, selection: &Selection) -> Result<Selection, Error> {
-        let mut within = selection.clone();
-        if !selection.is_in_blocks() || selection.is_narrow() {
+        if selection.is_narrow() {
+            return Ok(selection.clone());
+        }
+        let block_entries = BLOCK_ENTRIES.cast_signed();
+        let head = self.head().await?.seq.cast_signed();
+        let mut within = self
+            .with_identity_users(selection, head, block_entries)
+            .await?;
+        if !selection.is_in_blocks() {
             return Ok(within);
         }
-        let head = self.head().await?.seq.cast_signed();
-        let spans = self
-            .spans(selection, head, BLOCK_ENTRIES.cast_signed())
-            .await?;
+        let spans = self.spans(selection, head, block_entries).await?;
         let nothing = SequenceRange {
             from: Some(1),
             to: Some(0),

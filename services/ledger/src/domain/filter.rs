@@ -2,6 +2,8 @@
 
 mod value;
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::ledger::v1::EventFilter;
 use mesh_events::{Category, EventType};
@@ -53,6 +55,8 @@ macro_rules! filters {
         #[allow(missing_docs, reason = "documented in Filter")]
         pub struct Selection {
             $(pub $name: $validated,)+
+            /// All Unix users with the requested identity, once they are known.
+            pub identity_users: Option<BTreeSet<String>>,
         }
 
         impl Filter {
@@ -87,6 +91,7 @@ macro_rules! filters {
             pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, InvalidFilter> {
                 let selection = Selection {
                     $($name: $check(&self.$name, now)?,)+
+                    identity_users: None,
                 };
                 selection.check_bounds()?;
                 Ok(selection)

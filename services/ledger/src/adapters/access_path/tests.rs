@@ -37,6 +37,7 @@ fn every_indexed_condition_gives_a_path() {
         account: text("physics"),
         types: vec![exactly("job.failed"), TypePattern::Category("queue".into())],
         identity: text("a@example.org"),
+        identity_users: Some(["alice".into(), "admin".into()].into()),
         cluster: text("one"),
         name: Some(NamePattern::Prefix("train".into())),
         since: Some(1),
@@ -45,7 +46,7 @@ fn every_indexed_condition_gives_a_path() {
     assert_eq!(
         paths(&asked, &Visibility::All),
         [
-            "subject=a@example.org|email=a@example.org",
+            "user=admin|user=alice",
             "account=physics",
             "type=job.failed|type=queue.explained",
             "names",

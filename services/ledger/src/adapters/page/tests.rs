@@ -192,6 +192,14 @@ fn selections() -> Vec<Selection> {
             ..none()
         },
         Selection {
+            identity: text("c"),
+            ..none()
+        },
+        Selection {
+            identity: text("nobody"),
+            ..none()
+        },
+        Selection {
             account: text("art"),
             types: vec![exactly("job.failed")],
             ..none()

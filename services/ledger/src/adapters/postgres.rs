@@ -38,8 +38,13 @@ pub(super) fn pools(
     // plan after a few executions, which scans the whole ledger for rare values.
     let reader = reader.unwrap_or(options).clone();
     let reader = reader.options([("plan_cache_mode", "force_custom_plan")]);
+    // Appends look for many ids by index. PostgreSQL retains a plan for statements that are executed
+    // often; one of a small table would scan it, and compare each row with each id. What can only be
+    // scanned then seems so expensive that it would be compiled.
+    let writer = [("enable_seqscan", "off"), ("jit", "off")];
+    let writer = options.clone().options(writer);
     (
-        writers(NAME, options, MAX_WRITERS, "5s"),
+        writers(NAME, &writer, MAX_WRITERS, "5s"),
         readers(NAME, &reader, max_readers, longest),
     )
 }

@@ -5,6 +5,7 @@
 
 mod api;
 mod append;
+mod append_batches;
 mod connection;
 mod damaged;
 mod faults;

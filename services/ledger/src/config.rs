@@ -152,7 +152,7 @@ pub struct Database {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            batch_size: 1000,
+            batch_size: 2000,
             max_page_size: 1000,
             max_history_events: 5000,
             db: Database::default(),

@@ -201,7 +201,7 @@ impl GapMonitor {
         }
         let appended = self
             .store
-            .append_batch(stream, &BatchSequences::Messages(sequences), records)
+            .append_batch(stream, &BatchSequences::Messages(sequences), &records)
             .await;
         let appended = appended.map_err(text)?;
         metrics::recovered(stream, appended.entries.len());

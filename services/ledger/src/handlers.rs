@@ -6,6 +6,7 @@ use bytes::Bytes;
 use mesh_bus::{BatchHandler, Disposition, Message};
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
 use mesh_runtime::Condition;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +19,9 @@ use crate::metrics;
 /// ack wait, after which the server would redeliver the batch.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 const REDELIVERY_DELAY: Duration = Duration::from_secs(2);
+
+/// Maximum number of messages that are decoded inline, in some 100 µs.
+const MAX_DECODED_INLINE: usize = 32;
 
 /// A stream that the ledger records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,40 @@ impl Source {
             Self::Audit => Record::audit(subject, body),
         }
     }
+
+    /// Decodes messages. Those that cannot be decoded become dead letters.
+    fn decode_all<'m>(
+        self,
+        messages: impl ExactSizeIterator<Item = (&'m str, Bytes)>,
+    ) -> (Vec<Record>, Vec<Disposition>) {
+        let mut records = Vec::with_capacity(messages.len());
+        let outcomes = messages.map(|(subject, body)| match self.decode(subject, body) {
+            Ok(record) => {
+                records.push(record);
+                Disposition::Ack
+            }
+            Err(error) => {
+                metrics::rejected(self.stream());
+                Disposition::DeadLetter {
+                    reason: mesh_runtime::error_chain(&error),
+                }
+            }
+        });
+        let outcomes = outcomes.collect();
+        (records, outcomes)
+    }
+}
+
+/// A message of a stream.
+pub struct Received<'m> {
+    /// Its subject.
+    pub subject: &'m str,
+    /// Its body.
+    pub body: Bytes,
+    /// Its sequence in the stream.
+    pub sequence: u64,
+    /// When the stream stored it, in microseconds since 1970.
+    pub stored_at: i64,
 }
 
 /// Appends the messages of a stream.
@@ -51,11 +89,13 @@ pub struct Appender {
     store: Store,
     database: Condition,
     shutdown: CancellationToken,
+    /// Held from the beginning of a batch until it is stored. Batches get it in the order of the stream.
+    turn: Mutex<()>,
 }
 
 impl Appender {
     /// Creates an appender. `database` reports whether appending works.
-    pub const fn new(
+    pub fn new(
         source: Source,
         store: Store,
         database: Condition,
@@ -66,22 +106,75 @@ impl Appender {
             store,
             database,
             shutdown,
+            turn: Mutex::new(()),
         }
     }
 
-    /// Appends with retries until success, timeout or shutdown.
-    async fn append(&self, batch: &BatchSequences, records: &[Record]) -> Result<(), Error> {
+    /// Appends messages. The next batch is decoded while this one is stored: up to
+    /// [`Self::CONCURRENT_BATCHES`] of these futures are polled at the same time, each for the first time in the
+    /// order of the stream.
+    pub async fn append_messages(&self, messages: &[Received<'_>]) -> Vec<Disposition> {
+        let (_turn, (records, mut outcomes)) =
+            tokio::join!(biased; self.turn.lock(), self.decode(messages));
+        let sequences = messages.iter().map(|one| (one.sequence, one.stored_at));
+        let batch = BatchSequences::Messages(sequences.collect());
+        let after = match self.append(&batch, &records).await {
+            Ok(()) => return outcomes,
+            // Not begun: another replica may have it now.
+            Err(None) => Duration::ZERO,
+            Err(Some(error)) => {
+                tracing::error!(
+                    error = mesh_runtime::error_chain(&error),
+                    stream = self.source.stream(),
+                    "append failed, requesting redelivery"
+                );
+                REDELIVERY_DELAY
+            }
+        };
+        for outcome in &mut outcomes {
+            if *outcome == Disposition::Ack {
+                *outcome = Disposition::Nak { after };
+            }
+        }
+        outcomes
+    }
+
+    /// Decodes messages, many of them on another thread, so that the other batch is not delayed.
+    async fn decode(&self, messages: &[Received<'_>]) -> (Vec<Record>, Vec<Disposition>) {
+        let source = self.source;
+        if messages.len() <= MAX_DECODED_INLINE {
+            let messages = messages.iter().map(|one| (one.subject, one.body.clone()));
+            return source.decode_all(messages);
+        }
+        let messages: Vec<_> = messages
+            .iter()
+            .map(|one| (one.subject.to_owned(), one.body.clone()))
+            .collect();
+        let decoded = tokio::task::spawn_blocking(move || {
+            let messages = messages
+                .iter()
+                .map(|(subject, body)| (subject.as_str(), body.clone()));
+            source.decode_all(messages)
+        });
+        decoded.await.expect("decoding does not panic")
+    }
+
+    /// Appends with retries until success, timeout or shutdown. `None` if it did not begin before the
+    /// shutdown.
+    async fn append(
+        &self,
+        batch: &BatchSequences,
+        records: &[Record],
+    ) -> Result<(), Option<Error>> {
+        if self.shutdown.is_cancelled() {
+            return Err(None);
+        }
         let stream = self.source.stream();
         let give_up = Instant::now() + RETRY_TIMEOUT;
         let mut delay = Duration::from_millis(50);
         loop {
             let begin = Instant::now();
-            // Cheap: bodies are shared, not copied.
-            match self
-                .store
-                .append_batch(stream, batch, records.to_vec())
-                .await
-            {
+            match self.store.append_batch(stream, batch, records).await {
                 Ok(appended) => {
                     self.database.ok();
                     metrics::appended(
@@ -93,10 +186,11 @@ impl Appender {
                         begin.elapsed(),
                     );
                     for entry in &appended.entries {
-                        if entry.record.index.nodes.unread {
+                        let record = &records[entry.record];
+                        if record.index.nodes.unread {
                             metrics::unread_host_list();
                             tracing::warn!(
-                                event.id = entry.record.id,
+                                event.id = record.id,
                                 seq = entry.seq,
                                 "host list of event unreadable, event not indexed by node"
                             );
@@ -113,12 +207,12 @@ impl Appender {
                     return Ok(());
                 }
                 // Not retryable; the checkpointer reports it.
-                Err(error @ Error::SetBack { .. }) => return Err(error),
+                Err(error @ Error::SetBack { .. }) => return Err(Some(error)),
                 Err(error) => {
                     metrics::failed(stream);
                     self.database.fail(mesh_runtime::error_chain(&error));
                     if Instant::now() + delay > give_up || self.shutdown.is_cancelled() {
-                        return Err(error);
+                        return Err(Some(error));
                     }
                     tracing::warn!(
                         error = mesh_runtime::error_chain(&error),
@@ -136,42 +230,17 @@ impl Appender {
 }
 
 impl BatchHandler for Appender {
+    /// One is stored, the next is decoded.
+    const CONCURRENT_BATCHES: usize = 2;
+
     async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
-        let mut records = Vec::with_capacity(messages.len());
-        let mut outcomes = Vec::with_capacity(messages.len());
-        for message in messages {
-            match self.source.decode(&message.subject, message.body.clone()) {
-                Ok(record) => {
-                    records.push(record);
-                    outcomes.push(Disposition::Ack);
-                }
-                Err(error) => {
-                    metrics::rejected(self.source.stream());
-                    outcomes.push(Disposition::DeadLetter {
-                        reason: mesh_runtime::error_chain(&error),
-                    });
-                }
-            }
-        }
-        let sequences = messages.iter().map(|message| {
-            let stored = message.published.timestamp_micros();
-            (message.stream_sequence, stored)
+        let received = messages.iter().map(|message| Received {
+            subject: &message.subject,
+            body: message.body.clone(),
+            sequence: message.stream_sequence,
+            stored_at: message.published.timestamp_micros(),
         });
-        let batch = BatchSequences::Messages(sequences.collect());
-        if let Err(error) = self.append(&batch, &records).await {
-            tracing::error!(
-                error = mesh_runtime::error_chain(&error),
-                stream = self.source.stream(),
-                "append failed, requesting redelivery"
-            );
-            for outcome in &mut outcomes {
-                if *outcome == Disposition::Ack {
-                    *outcome = Disposition::Nak {
-                        after: REDELIVERY_DELAY,
-                    };
-                }
-            }
-        }
-        outcomes
+        let received: Vec<_> = received.collect();
+        self.append_messages(&received).await
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::Utc;
-use mesh_db::pool::{Access, Conn, Connection};
+use mesh_db::pool::{Access, Conn, Connection, Transaction};
 use mesh_db::sql::{Column, Sql};
 
 use super::store::{Store, head};
@@ -30,7 +30,7 @@ impl Store {
         last_sequence: u64,
         records: Vec<Record>,
     ) -> Result<AppendResult, Error> {
-        self.append_batch(stream, &BatchSequences::UpTo(last_sequence), records)
+        self.append_batch(stream, &BatchSequences::UpTo(last_sequence), &records)
             .await
     }
 
@@ -43,7 +43,7 @@ impl Store {
         after: u64,
         stream: &str,
         batch: &BatchSequences,
-        records: Vec<Record>,
+        records: &[Record],
     ) -> Result<AppendResult, Error> {
         self.append_if(AppendCondition::Exactly(after), stream, batch, records)
             .await
@@ -58,7 +58,7 @@ impl Store {
         &self,
         stream: &str,
         batch: &BatchSequences,
-        records: Vec<Record>,
+        records: &[Record],
     ) -> Result<AppendResult, Error> {
         self.append_if(
             AppendCondition::AtLeast(self.signed()),
@@ -74,7 +74,7 @@ impl Store {
         gate: AppendCondition,
         stream: &str,
         batch: &BatchSequences,
-        records: Vec<Record>,
+        records: &[Record],
     ) -> Result<AppendResult, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
         let attempt = try_append(&mut writer, gate, stream, batch, records);
@@ -115,7 +115,7 @@ async fn try_append(
     gate: AppendCondition,
     stream: &str,
     batch: &BatchSequences,
-    records: Vec<Record>,
+    records: &[Record],
 ) -> Result<AppendResult, Error> {
     let mut transaction = writer.begin(Access::Write).await.map_err(Error::Append)?;
     // Serializes appends until the commit: the write lock in SQLite, the row lock on the head in PostgreSQL.
@@ -123,15 +123,20 @@ async fn try_append(
     let row = transaction.conn().first(&before).await;
     let before = head(row.map_err(Error::Append)?)?;
     gate.check(before.seq)?;
-    let known = find_existing(transaction.conn(), &records)
-        .await
-        .map_err(Error::Append)?;
-    let appended = append(before, records, &known);
+    // Usually all records are new: they are hashed while the database looks for their ids.
+    let (known, all_new) = tokio::join!(find_existing(transaction.conn(), records), async {
+        append(before, records, &HashMap::new())
+    });
+    let known = known.map_err(Error::Append)?;
+    let appended = match known.is_empty() {
+        true => all_new,
+        false => append(before, records, &known),
+    };
     streams::note(&mut transaction, stream, batch)
         .await
         .map_err(Error::Append)?;
     if !appended.entries.is_empty() {
-        write(&mut transaction, &appended)
+        write(&mut transaction, &appended, records)
             .await
             .map_err(Error::Append)?;
     }
@@ -164,18 +169,20 @@ async fn find_existing(
 }
 
 async fn write(
-    transaction: &mut mesh_db::pool::Transaction<'_>,
+    transaction: &mut Transaction<'_>,
     appended: &AppendResult,
+    records: &[Record],
 ) -> Result<(), sqlx::Error> {
     let entries = &appended.entries;
     let recorded_at = Utc::now().timestamp_micros();
     let seqs = || Column::Ints(entries.iter().map(|e| Some(e.seq.cast_signed())).collect());
+    let text = |of: fn(&Record) -> &str| {
+        let texts = entries.iter().map(|e| Some(of(&records[e.record])));
+        Column::Texts(texts.collect())
+    };
     let columns = [
         ("seq", seqs()),
-        (
-            "id",
-            Column::Texts(entries.iter().map(|e| Some(e.record.id.as_str())).collect()),
-        ),
+        ("id", text(|record| &record.id)),
         (
             "leaf",
             Column::Bytes(entries.iter().map(|e| e.leaf.as_slice()).collect()),
@@ -187,9 +194,7 @@ async fn write(
     ];
     transaction.conn().insert("entries", &columns).await?;
 
-    let text = |of: fn(&Record) -> &str| {
-        Column::Texts(entries.iter().map(|e| Some(of(&e.record))).collect())
-    };
+    let bodies = entries.iter().map(|e| records[e.record].body.as_ref());
     let columns = [
         ("seq", seqs()),
         (
@@ -198,10 +203,7 @@ async fn write(
         ),
         ("cluster", text(|record| &record.cluster)),
         ("subject", text(|record| &record.subject)),
-        (
-            "body",
-            Column::Bytes(entries.iter().map(|e| e.record.body.as_ref()).collect()),
-        ),
+        ("body", Column::Bytes(bodies.collect())),
     ];
     transaction.conn().insert("payloads", &columns).await?;
 
@@ -210,8 +212,8 @@ async fn write(
         .map(|entry| event_index::IndexRow {
             seq: entry.seq.cast_signed(),
             recorded_at,
-            cluster: &entry.record.cluster,
-            index: &entry.record.index,
+            cluster: &records[entry.record].cluster,
+            index: &records[entry.record].index,
         })
         .collect();
     event_index::insert(transaction.conn(), &rows).await?;

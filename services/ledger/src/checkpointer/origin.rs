@@ -79,7 +79,7 @@ impl Checkpointer {
             record.map_err(|error| Error::NotResumed(mesh_runtime::error_chain(&error)))?;
         let nothing = BatchSequences::Nothing;
         self.store
-            .append_recovered(before, MESH_AUDIT, &nothing, vec![record])
+            .append_recovered(before, MESH_AUDIT, &nothing, &[record])
             .await?;
 
         (state.tree, state.compared) = (Frontier::default(), false);

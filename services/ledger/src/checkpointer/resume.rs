@@ -276,7 +276,7 @@ impl Checkpointer {
             let batch = BatchSequences::Messages(sequences);
             let appended = self
                 .store
-                .append_recovered(after, stream, &batch, records)
+                .append_recovered(after, stream, &batch, &records)
                 .await?;
             after += page.len() as u64;
             if appended.head.seq != after {

@@ -38,8 +38,8 @@ pub struct NewEntry {
     pub leaf: Hash,
     /// Chain value after this entry.
     pub chain: Hash,
-    /// The appended record.
-    pub record: Record,
+    /// Index of its record among the appended records.
+    pub record: usize,
 }
 
 /// A stored entry with the id of a record.
@@ -73,25 +73,27 @@ pub struct AppendResult {
     pub conflicts: Vec<Conflict>,
 }
 
-/// Chains new records to the head.
+/// Chains new records to the head. `known` has the stored entries with the id of one of the records.
 pub fn append(
     head: Head,
-    records: Vec<Record>,
+    records: &[Record],
     known: &HashMap<String, ExistingEntry>,
 ) -> AppendResult {
     let mut appended = AppendResult {
+        entries: Vec::with_capacity(records.len()),
         head,
         ..AppendResult::default()
     };
-    let mut in_batch: HashMap<String, ExistingEntry> = HashMap::new();
-    for record in records {
-        if let Some(known) = known.get(&record.id).or_else(|| in_batch.get(&record.id)) {
+    let mut in_batch: HashMap<&str, ExistingEntry> = HashMap::with_capacity(records.len());
+    for (index, record) in records.iter().enumerate() {
+        let id = record.id.as_str();
+        if let Some(known) = known.get(id).or_else(|| in_batch.get(id)) {
             // The leaf covers every field, so equal leaves at the same sequence mean equal records.
             if record.leaf(known.seq) == known.leaf {
                 appended.duplicates += 1;
             } else {
                 appended.conflicts.push(Conflict {
-                    id: record.id,
+                    id: id.to_owned(),
                     stored_seq: known.seq,
                 });
             }
@@ -101,12 +103,12 @@ pub fn append(
         let leaf = record.leaf(seq);
         let chain = chain::chain_hash(&appended.head.chain, &leaf);
         appended.head = Head { seq, chain };
-        in_batch.insert(record.id.clone(), ExistingEntry { seq, leaf });
+        in_batch.insert(id, ExistingEntry { seq, leaf });
         appended.entries.push(NewEntry {
             seq,
             leaf,
             chain,
-            record,
+            record: index,
         });
     }
     appended
@@ -123,27 +125,20 @@ mod tests {
     }
 
     /// Splits a list of records into batches and appends them as the store does.
-    fn in_batches(records: &[(u8, u8)], size: usize) -> (Vec<NewEntry>, u64, usize) {
+    fn in_batches(records: &[(u8, u8)], size: usize) -> (Vec<(NewEntry, Record)>, u64, usize) {
         let mut head = Head::default();
         let mut known = HashMap::new();
         let (mut entries, mut duplicates, mut conflicts) = (Vec::new(), 0, 0);
         for batch in records.chunks(size) {
-            let appended = append(
-                head,
-                batch.iter().map(|(id, body)| record(*id, *body)).collect(),
-                &known,
-            );
+            let batch: Vec<Record> = batch.iter().map(|(id, body)| record(*id, *body)).collect();
+            let appended = append(head, &batch, &known);
             head = appended.head;
-            for entry in &appended.entries {
-                known.insert(
-                    entry.record.id.clone(),
-                    ExistingEntry {
-                        seq: entry.seq,
-                        leaf: entry.leaf,
-                    },
-                );
+            for entry in appended.entries {
+                let record = batch[entry.record].clone();
+                let (seq, leaf) = (entry.seq, entry.leaf);
+                known.insert(record.id.clone(), ExistingEntry { seq, leaf });
+                entries.push((entry, record));
             }
-            entries.extend(appended.entries);
             duplicates += appended.duplicates;
             conflicts += appended.conflicts.len();
         }
@@ -160,13 +155,13 @@ mod tests {
             let (reference, ..) = in_batches(&records, records.len());
             prop_assert_eq!(entries.len() + usize::try_from(duplicates).unwrap() + conflicts, records.len());
             let mut seen = std::collections::HashSet::new();
-            for (index, entry) in entries.iter().enumerate() {
+            for (index, (entry, record)) in entries.iter().enumerate() {
                 prop_assert_eq!(entry.seq, index as u64 + 1);
-                prop_assert!(seen.insert(entry.record.id.clone()));
-                prop_assert_eq!(entry.chain, reference[index].chain);
+                prop_assert!(seen.insert(record.id.clone()));
+                prop_assert_eq!(entry.chain, reference[index].0.chain);
                 // The first bytes of an id are retained.
-                let first = records.iter().find(|(id, _)| entry.record.id == format!("id-{id}")).unwrap();
-                prop_assert_eq!(entry.record.body.as_ref(), &[first.1]);
+                let first = records.iter().find(|(id, _)| record.id == format!("id-{id}")).unwrap();
+                prop_assert_eq!(record.body.as_ref(), &[first.1]);
             }
         }
     }
@@ -175,7 +170,7 @@ mod tests {
     fn the_same_id_with_different_bytes_retains_the_first() {
         let appended = append(
             Head::default(),
-            vec![record(1, 1), record(1, 1), record(1, 2)],
+            &[record(1, 1), record(1, 1), record(1, 2)],
             &HashMap::new(),
         );
         assert_eq!(appended.entries.len(), 1);

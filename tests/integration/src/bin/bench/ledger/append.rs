@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use bytes::Bytes;
-use ledger::domain::record::Record;
+use futures_util::{StreamExt as _, stream};
+use ledger::handlers::{Appender, Received, Source};
 use ledger::{Location, Store};
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_bus::{BatchHandler as _, Disposition};
 use mesh_events::{Event, subject};
+use mesh_runtime::Health;
 use prost::Message as _;
+use tokio_util::sync::CancellationToken;
 
 use super::database::{Databases, Kind, location};
 use super::size::Size;
@@ -111,25 +115,41 @@ impl Stopwatch {
     }
 }
 
-/// From received bytes to durable entries, as the service does it.
+/// From received bytes to durable entries, by the service's own handler.
 async fn append(
     location: &Location,
     messages: &[(String, Bytes)],
     batch: usize,
 ) -> anyhow::Result<(Duration, Duration)> {
     let store = Store::open(location, 1).await?;
+    let database = Health::default().condition("ledger.database");
+    let appender = Appender::new(
+        Source::Events,
+        store.clone(),
+        database,
+        CancellationToken::new(),
+    );
     let watch = Stopwatch::start()?;
-    let mut sequence = 0;
-    for batch in messages.chunks(batch) {
-        sequence += batch.len() as u64;
-        let records = batch
-            .iter()
-            .map(|(subject, body)| Record::event(subject, body.clone()))
-            .collect::<Result<Vec<_>, _>>()?;
-        store.append(SLURM_EVENTS, sequence, records).await?;
-    }
+    let received = (1..)
+        .zip(messages)
+        .map(|(sequence, (subject, body))| Received {
+            subject,
+            body: body.clone(),
+            sequence,
+            stored_at: 0,
+        });
+    let received: Vec<_> = received.collect();
+    let outcomes: Vec<_> = stream::iter(received.chunks(batch))
+        .map(|batch| appender.append_messages(batch))
+        .buffered(Appender::CONCURRENT_BATCHES)
+        .concat()
+        .await;
     let took = watch.stop();
     store.close().await;
+    ensure!(
+        outcomes.iter().all(|one| *one == Disposition::Ack),
+        "an event was not appended"
+    );
     took
 }
 

@@ -241,7 +241,8 @@ mod tests {
     fn a_row_is_read_again_if_its_record_was_of_another_hold_or_reason() {
         let held = || row_and_record(0, "JobHeldUser");
         let released = || row_and_record(1, "Priority");
-        let waits = || row_and_record(1, "Resources");
+        let depends = || row_and_record(1, "Dependency");
+        let next = || row_and_record(1, "Resources");
         let read_again = |(row, _): (QueueRow, Observation),
                           (_, record): (QueueRow, Observation)| {
             let mut run_store = RunStore::default();
@@ -260,7 +261,9 @@ mod tests {
         // Released between the poll and the read, and held again before the next poll.
         assert!(read_again(held(), released()));
         assert!(read_again(released(), held()));
-        assert!(read_again(released(), waits()));
+        assert!(read_again(released(), depends()));
+        // Both are the same class.
+        assert!(!read_again(released(), next()));
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Bucket {
         let filter = format!("{keys}{prefix}.>");
         let changes = self
             .bus
-            .read_stream(&stream, vec![filter], StartPosition::Sequence(1));
+            .read_stream(&stream, filter, StartPosition::Sequence(1));
         Ok(changes.await?.map(move |change| {
             change.map(|message| BucketEntry {
                 key: message.subject.replacen(&keys, "", 1),

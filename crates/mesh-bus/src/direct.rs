@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use async_nats::jetstream::message::StreamMessage;
 use chrono::{DateTime, Utc};
-use futures_util::stream::{self, SelectAll};
+use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 
@@ -48,12 +48,13 @@ enum Next {
 struct DirectReader {
     bus: Bus,
     stream: String,
-    filters: Vec<String>,
+    filter: String,
     next: Next,
     /// Creation time of the stream being read.
     created: Option<time::OffsetDateTime>,
     read: VecDeque<Message>,
-    wake_ups: SelectAll<Subscriber>,
+    /// `None` for a reader that never waits.
+    wake_ups: Option<Subscriber>,
     reads_left: u32,
 }
 
@@ -78,40 +79,39 @@ impl StoredMessages {
 impl Bus {
     /// Reads every message that a stream has now on a subject, without a consumer.
     pub fn stored_messages(&self, stream: &str, subject: String) -> StoredMessages {
-        StoredMessages(self.direct_reader(stream, vec![subject], Next::Sequence(1)))
+        StoredMessages(self.direct_reader(stream, subject, Next::Sequence(1)))
     }
 
-    fn direct_reader(&self, stream: &str, filters: Vec<String>, next: Next) -> DirectReader {
+    fn direct_reader(&self, stream: &str, filter: String, next: Next) -> DirectReader {
         DirectReader {
             bus: self.clone(),
             stream: stream.to_owned(),
-            filters,
+            filter,
             next,
             created: None,
             read: VecDeque::new(),
-            wake_ups: SelectAll::new(),
+            wake_ups: None,
             reads_left: 0,
         }
     }
 
-    /// Streams every message of a stream on these subjects, in order and without end. Survives disconnects; a stream that was created anew
-    /// is read from its beginning.
+    /// Streams every message of a stream on a subject, in order and without end. Survives disconnects; a stream that was created anew is
+    /// read from its beginning.
+    ///
+    /// One subject only: each request may be answered by another replica. One that is behind says that nothing is pending, and a message of
+    /// another subject that a second replica has already would then hide an earlier one of the first subject.
     pub(crate) async fn read_stream(
         &self,
         stream: &str,
-        filters: Vec<String>,
+        filter: String,
         start: StartPosition,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
-        let filters = match filters.is_empty() {
-            true => vec![">".to_owned()],
-            false => filters,
-        };
         let next = match start {
             StartPosition::Sequence(sequence) => Next::Sequence(sequence.max(1)),
             StartPosition::Since(time) => Next::Since(time),
             StartPosition::New => Next::Sequence(1),
         };
-        let mut reader = self.direct_reader(stream, filters, next);
+        let mut reader = self.direct_reader(stream, filter, next);
         let last = reader.read_last_sequence().await?;
         if matches!(start, StartPosition::New) {
             reader.next = Next::Sequence(last + 1);
@@ -144,22 +144,10 @@ impl DirectReader {
         Ok(info.state.last_sequence)
     }
 
-    /// Subscribes to the stream's subjects. A message there is only a sign that there is more to read.
+    /// Subscribes to the subject. A message there is only a sign that there is more to read.
     async fn subscribe(&mut self) -> Result<(), Error> {
-        let any = self.filters.iter().any(|filter| filter == ">");
-        let subjects = match any {
-            true => {
-                let stream = self.bus.jetstream.get_stream(&self.stream).await;
-                let stream = stream.map_err(|source| self.failed()(source.into()))?;
-                stream.cached_info().config.subjects.clone()
-            }
-            false => self.filters.clone(),
-        };
-        for subject in subjects {
-            let subscribed = self.bus.client.subscribe(subject).await;
-            let subscribed = subscribed.map_err(|source| self.failed()(source.into()))?;
-            self.wake_ups.push(subscribed);
-        }
+        let subscribed = self.bus.client.subscribe(self.filter.clone()).await;
+        self.wake_ups = Some(subscribed.map_err(|source| self.failed()(source.into()))?);
         Ok(())
     }
 
@@ -189,7 +177,13 @@ impl DirectReader {
             self.reads_left -= 1;
             return tokio::time::sleep(STORE_DELAY).await;
         }
-        let heard = tokio::time::timeout(IDLE_POLL_INTERVAL, self.wake_ups.next()).await;
+        let wake_up = async {
+            match &mut self.wake_ups {
+                Some(wake_ups) => wake_ups.next().await,
+                None => None,
+            }
+        };
+        let heard = tokio::time::timeout(IDLE_POLL_INTERVAL, wake_up).await;
         match heard {
             Ok(Some(_)) => self.reads_left = READS_AFTER_WAKE_UP,
             Ok(None) => tokio::time::sleep(IDLE_POLL_INTERVAL).await,
@@ -205,29 +199,11 @@ impl DirectReader {
         }
     }
 
-    /// Fetches the next messages of each filter. They are in order up to the point where all filters are complete.
+    /// Fetches the next messages that exist now.
     async fn fetch(&mut self) -> Result<(), Error> {
-        let (mut found, mut complete_to) = (Vec::new(), u64::MAX);
-        for filter in &self.filters {
-            let (messages, complete) = self.batch(filter).await?;
-            let last = messages.last().map(|message| message.stream_sequence);
-            if let (false, Some(last)) = (complete, last) {
-                complete_to = complete_to.min(last);
-            }
-            found.extend(messages);
-        }
-        found.retain(|message| message.stream_sequence <= complete_to);
-        found.sort_by_key(|message| message.stream_sequence);
-        found.dedup_by_key(|message| message.stream_sequence);
-        self.read.extend(found);
-        Ok(())
-    }
-
-    /// Messages of one filter, and whether they are all that exist now.
-    async fn batch(&self, filter: &str) -> Result<(Vec<Message>, bool), Error> {
         let request = BatchRequest {
             batch: BATCH_SIZE,
-            next_by_subj: filter,
+            next_by_subj: &self.filter,
             seq: match self.next {
                 Next::Sequence(sequence) => Some(sequence),
                 Next::Since(_) => None,
@@ -248,22 +224,19 @@ impl DirectReader {
             .publish_with_reply(subject, inbox, request.into())
             .await;
         sent.map_err(|source| self.failed()(source.into()))?;
-        let mut messages: Vec<Message> = Vec::new();
+        let mut messages = VecDeque::new();
         loop {
             let answer = tokio::time::timeout(ANSWER_TIMEOUT, answers.next()).await;
             let Ok(Some(answer)) = answer else {
                 return Err(self.failed()("no answer in time".into()));
             };
             match answer.status.map(|status| status.as_u16()) {
-                None => messages.push(self.decode(answer)?),
+                None => messages.push_back(self.decode(answer)?),
                 // End of the batch, or no messages at all.
-                Some(204) => {
-                    let pending = answer.headers.as_ref();
-                    let pending = pending.and_then(|headers| headers.get("Nats-Num-Pending"));
-                    let complete = pending.is_none_or(|pending| pending.as_str() == "0");
-                    return Ok((messages, complete));
+                Some(204 | 404) => {
+                    self.read = messages;
+                    return Ok(());
                 }
-                Some(404) => return Ok((messages, true)),
                 Some(status) => {
                     let text = answer.description.unwrap_or_default();
                     return Err(self.failed()(format!("{status} {text}").into()));

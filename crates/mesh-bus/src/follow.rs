@@ -42,16 +42,18 @@ impl StartPosition {
 }
 
 impl Bus {
-    /// Follows the public bus in order, without a consumer; nothing is acknowledged. The stream recovers from reconnects by itself.
+    /// Follows a subject of the public bus in order, without a consumer; nothing is acknowledged. The stream recovers from reconnects by
+    /// itself.
     ///
     /// # Errors
     /// If the stream does not exist or NATS does not answer.
     pub async fn follow(
         &self,
-        filters: Vec<String>,
+        filter: &str,
         start: StartPosition,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
-        self.read_stream(SLURM_EVENTS, filters, start).await
+        self.read_stream(SLURM_EVENTS, filter.to_owned(), start)
+            .await
     }
 
     /// Names of webhook endpoints that have replayed events: first those already in the stream, then each as it arrives. Ends when the

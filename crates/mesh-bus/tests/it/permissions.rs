@@ -150,7 +150,7 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
     let reader = connect_as(&nats, "reader").await;
     let mut events = Box::pin(
         reader
-            .follow(vec!["slurm.*.job.>".into()], StartPosition::Sequence(1))
+            .follow("slurm.*.job.>", StartPosition::Sequence(1))
             .await
             .unwrap(),
     );

@@ -29,7 +29,7 @@ async fn events_carry_cloudevents_headers() {
     let event = job_event(JobStarted, job(1));
     bus.publish(&event).await.unwrap();
     let mut messages = Box::pin(
-        bus.follow(Vec::new(), StartPosition::Sequence(1))
+        bus.follow("slurm.>", StartPosition::Sequence(1))
             .await
             .unwrap(),
     );
@@ -82,7 +82,7 @@ async fn events_of_one_run_keep_their_order() {
         .await
         .unwrap();
     let messages = bus
-        .follow(Vec::new(), StartPosition::Sequence(1))
+        .follow("slurm.>", StartPosition::Sequence(1))
         .await
         .unwrap();
     let received: Vec<_> = messages

@@ -170,7 +170,7 @@ impl Outside {
     pub async fn messages(&self, filter: &str, count: usize) -> Vec<Message> {
         let stream = self
             .bus
-            .follow(vec![filter.to_owned()], StartPosition::Sequence(1))
+            .follow(filter, StartPosition::Sequence(1))
             .await
             .unwrap();
         let messages = stream.take(count).map(Result::unwrap).collect();
@@ -182,10 +182,7 @@ impl Outside {
     pub async fn costs_until(&self, job_id: u32) -> Vec<(Event, CostEvent)> {
         let stream = self
             .bus
-            .follow(
-                vec!["slurm.*.cost.>".to_owned()],
-                StartPosition::Sequence(1),
-            )
+            .follow("slurm.*.cost.>", StartPosition::Sequence(1))
             .await
             .unwrap();
         let mut stream = std::pin::pin!(stream);

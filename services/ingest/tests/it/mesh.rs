@@ -49,7 +49,7 @@ impl Mesh {
         let events = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&events);
         let messages = bus
-            .follow(vec!["slurm.>".into()], StartPosition::Sequence(1))
+            .follow("slurm.>", StartPosition::Sequence(1))
             .await
             .unwrap();
         let follower = tokio::spawn(async move {

@@ -145,12 +145,9 @@ async fn a_message_that_is_no_event_is_parked_and_does_not_stop_the_others() {
         .unwrap();
     use futures_util::StreamExt as _;
     let mut events = Box::pin(
-        bus.follow(
-            vec!["slurm.*.queue.>".into()],
-            mesh_bus::StartPosition::Sequence(1),
-        )
-        .await
-        .unwrap(),
+        bus.follow("slurm.*.queue.>", mesh_bus::StartPosition::Sequence(1))
+            .await
+            .unwrap(),
     );
     let event = tokio::time::timeout(crate::harness::DEADLINE, events.next())
         .await

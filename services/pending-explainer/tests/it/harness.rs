@@ -131,11 +131,7 @@ async fn events(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         ..template
     })
     .await?;
-    let filters = vec![
-        "slurm.*.queue.>".to_owned(),
-        "slurm.*.job.suspended.>".to_owned(),
-    ];
-    let mut messages = Box::pin(bus.follow(filters, StartPosition::Sequence(1)).await?);
+    let mut messages = Box::pin(bus.follow("slurm.>", StartPosition::Sequence(1)).await?);
     let mut events = Vec::new();
     while let Some(message) = messages.next().await {
         let event = message?.event().unwrap();

@@ -116,7 +116,7 @@ async fn follow(nats: &NatsServer) -> Arc<Mutex<BTreeMap<u64, Event>>> {
     };
     let bus = Bus::connect(&config, "admin").await.unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
-    let messages = bus.follow(vec!["slurm.>".into()], StartPosition::Sequence(1));
+    let messages = bus.follow("slurm.>", StartPosition::Sequence(1));
     let messages = messages.await.unwrap();
     let published = Arc::new(Mutex::new(BTreeMap::new()));
     let seen = Arc::clone(&published);

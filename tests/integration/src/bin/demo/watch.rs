@@ -48,9 +48,7 @@ impl Watch {
         let bus = mesh.bus().await?;
         bus.ready(&tokio_util::sync::CancellationToken::new())
             .await?;
-        let events = bus
-            .follow(vec!["slurm.>".into()], StartPosition::Sequence(1))
-            .await?;
+        let events = bus.follow("slurm.>", StartPosition::Sequence(1)).await?;
         let seen = Arc::<Mutex<Seen>>::default();
         let requests = receiver.requests();
         let shared = Arc::clone(&seen);

@@ -358,6 +358,8 @@ async fn published_with_owner(mesh: &Mesh, array: u32) {
         .await;
     assert_eq!(published.owner.as_ref().unwrap().user, "alice");
     assert_eq!(published.confidence(), Confidence::Inferred);
+    // No record of Slurm names the canceller of a single waiting task.
+    assert_eq!(published.actor, None);
     let rest = mesh.of_job(array);
     let mut rest = rest
         .iter()

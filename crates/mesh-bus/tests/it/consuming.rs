@@ -3,6 +3,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use mesh_bus::{BatchHandler, Disposition, EndpointConsumer, Handler, Message};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{self, SLURM_EVENTS};
@@ -13,7 +14,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{PATIENCE, connect};
+use crate::{PATIENCE, connect, lookups};
 
 /// Answers as configured and counts deliveries by job id.
 #[derive(Clone, Default)]
@@ -130,11 +131,19 @@ async fn a_consumer_that_was_deleted_is_opened_again() {
     };
     bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
     come(1).await;
+    let mut looked_up = [
+        lookups(&nats, &one.name).await,
+        lookups(&nats, &many.name).await,
+    ];
     for consumer in [&one, &many] {
         bus.delete_endpoint_consumer(&consumer.name).await.unwrap();
     }
     bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Both readers have noticed it and look for their consumers.
+    for lookups in &mut looked_up {
+        let lookup = tokio::time::timeout(PATIENCE, lookups.next()).await;
+        lookup.unwrap().unwrap();
+    }
     assert!(!consuming.is_finished());
     declare().await;
     come(2).await;

@@ -208,8 +208,16 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
             (second, lease)
         }
     });
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let leases = async_nats::jetstream::new(client).get_key_value("mesh_leases");
+    let leases = leases.await.unwrap();
+    let renewed = async || leases.entry("c1.ingest").await.unwrap().unwrap().created;
+    let begun = renewed().await;
     // Longer than the lease's lifetime.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    wait_until("it is renewed again and again", PATIENCE, async || {
+        renewed().await - begun > Duration::from_secs(8)
+    })
+    .await;
     assert!(!waiting.is_finished(), "the leader renews its lease");
     let given_up = Instant::now();
     lease.give_up().await;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::PullConsumer;
 use chrono::Utc;
+use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Disposition, EndpointConsumer, Handler, Message};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{self, SLURM_EVENTS};
@@ -16,10 +17,12 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect;
+use crate::{connect, lookups};
 
 /// Consumers are compared every minute.
 const PATIENCE: Duration = Duration::from_secs(150);
+/// How long an endpoint's consumer may be missing before it would be made anew.
+const ENDPOINT_ABSENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Default)]
 struct Jobs(Arc<Mutex<BTreeSet<u32>>>);
@@ -154,9 +157,17 @@ async fn a_deleted_consumer_is_recreated_without_skipping_messages() {
 async fn an_endpoint_that_was_removed_stays_removed() {
     let durable = catalogue::endpoint_consumer("chat");
     let side = Side::start("webhook-dispatcher", &durable).await;
+    let mut lookups = lookups(&side.nats, &durable).await;
     side.bus.delete_endpoint_consumer(&durable).await.unwrap();
-    // The consumer is looked up several times meanwhile.
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    // Until it is looked up so long after the first time that an absence is no moment any more.
+    let late = async {
+        lookups.next().await.unwrap();
+        let first = Instant::now();
+        while first.elapsed() < ENDPOINT_ABSENCE * 2 {
+            lookups.next().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, late).await.unwrap();
     assert!(side.bus.endpoint_consumers().await.unwrap().is_empty());
     assert!(side.bus.repairs().is_empty());
     side.stop.cancel();

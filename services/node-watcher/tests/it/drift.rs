@@ -8,7 +8,7 @@ use crate::harness::{DEADLINE, Running, bus, cluster, configuration, published_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_700));
+    let (nats, cluster) = (NatsServer::start().await, cluster(25_000));
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let real = cluster.commands().join("scontrol");
@@ -71,7 +71,7 @@ async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
 /// One unreadable record makes the answer unusable. The drift is published although nothing else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreadable_record_is_reported_without_its_content() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
+    let (nats, cluster) = (NatsServer::start().await, cluster(25_100));
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let real = cluster.commands().join("scontrol");

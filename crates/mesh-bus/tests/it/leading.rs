@@ -209,7 +209,8 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
         }
     });
     let client = async_nats::connect(nats.url()).await.unwrap();
-    let leases = async_nats::jetstream::new(client).get_key_value("mesh_leases");
+    let jetstream = async_nats::jetstream::new(client);
+    let leases = jetstream.get_key_value("mesh_leases");
     let leases = leases.await.unwrap();
     let renewed = async || leases.entry("c1.ingest").await.unwrap().unwrap().created;
     let begun = renewed().await;

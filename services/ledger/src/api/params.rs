@@ -174,17 +174,17 @@ mod tests {
             assert_eq!(problem.status, 400);
             assert!(problem.detail.contains(part), "{}", problem.detail);
         };
-        check(
-            "colour=red",
-            "colour: unknown filter; allowed: cluster",
-        );
+        check("colour=red", "colour: unknown filter; allowed: cluster");
         check(
             "category=jobs",
             "category: unknown category \"jobs\"; allowed: job",
         );
         check("limit=many", "limit: \"many\"");
         check("limit=-1", "limit: \"-1\"");
-        check("order=up", "order: unknown value \"up\"; allowed: asc, desc");
+        check(
+            "order=up",
+            "order: unknown value \"up\"; allowed: asc, desc",
+        );
         check("since=tomorrow", "since: \"tomorrow\" is not a time");
         check("array=1_2", "array: \"1_2\"");
         check("job=1&job=2", "job: given twice");

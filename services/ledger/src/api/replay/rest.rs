@@ -97,8 +97,9 @@ pub(in crate::api) async fn start(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let requested: ReplayRequest = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad_request(format!("the body is not a replay request: {error}")))?;
+    let requested: ReplayRequest = serde_json::from_slice(&body).map_err(|error| {
+        Problem::bad_request(format!("the body is not a replay request: {error}"))
+    })?;
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| {
         // A value that is not text is rejected as a key.
         String::from_utf8_lossy(key.as_bytes()).into_owned()

@@ -128,12 +128,8 @@ pub fn list(text: &str) -> impl Iterator<Item = String> {
 /// # Errors
 /// If it is none, or out of range.
 pub fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, InvalidFilter> {
-    text.parse().map_err(|_| {
-        InvalidFilter::new(
-            field,
-            format!("{text:?} is not a whole number from 0"),
-        )
-    })
+    text.parse()
+        .map_err(|_| InvalidFilter::new(field, format!("{text:?} is not a whole number from 0")))
 }
 
 /// Parses a time of a query string.

@@ -832,7 +832,7 @@ pub mod proof_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Requests the newest checkpoint.
+        /// Returns the newest checkpoint.
         pub async fn get_checkpoint(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1084,7 +1084,7 @@ pub mod proof_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ProofServiceServer.
     #[async_trait]
     pub trait ProofService: std::marker::Send + std::marker::Sync + 'static {
-        /// Requests the newest checkpoint.
+        /// Returns the newest checkpoint.
         async fn get_checkpoint(
             &self,
             request: tonic::Request<

@@ -100,6 +100,8 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
         "CREATE INDEX event_index_run ON event_index (run, seq) WHERE run IS NOT NULL",
         "CREATE INDEX event_index_cluster ON event_index (cluster, seq) WHERE seq > 0",
         "CREATE INDEX event_index_time ON event_index (occurred_at, seq)",
+        "CREATE INDEX event_index_subject ON event_index (subject, seq) WHERE subject IS NOT NULL",
+        "CREATE INDEX event_index_email ON event_index (email, seq) WHERE email IS NOT NULL",
         "ALTER TABLE archives DROP COLUMN note",
         "ALTER TABLE archives DROP COLUMN ids",
         "DELETE FROM _sqlx_migrations WHERE version >= 14",

@@ -147,15 +147,9 @@ fn consumers() -> String {
     for (stream, consumer, filter, which) in [
         (
             SLURM_EVENTS,
-            "`wh-…`",
-            "as the endpoint says",
-            "one per webhook endpoint, made by webhook-dispatcher",
-        ),
-        (
-            MESH_REPLAY,
-            "`wh-…`",
-            "`mesh.replay.*.webhook.<endpoint>.>`",
-            "one per webhook endpoint to which something was replayed",
+            "`webhook-dispatcher-…`",
+            "all",
+            "one per webhook-dispatcher at work, not durable, nothing is acknowledged: positions of endpoints are in its database",
         ),
         (
             MESH_REPLAY,

@@ -240,7 +240,10 @@ impl Bus {
     }
 
     /// Stores a message that cannot be processed as a dead letter.
-    async fn park(&self, message: &Message, reason: &str) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// If NATS does not store it.
+    pub async fn park(&self, message: &Message, reason: &str) -> Result<(), Error> {
         tracing::error!(
             subject = message.subject,
             reason,

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::follow::StartPosition;
 use crate::{Bus, Error, Message};
 
-/// Messages per request.
+/// Messages per request of a reader of a whole subject.
 const BATCH_SIZE: u32 = 256;
 /// A request without an answer in this time is retried.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,19 +40,20 @@ struct BatchRequest<'a> {
 
 /// Where the next read begins.
 #[derive(Clone, Copy, Debug)]
-enum Next {
+pub(crate) enum Next {
     Sequence(u64),
     Since(DateTime<Utc>),
 }
 
-struct DirectReader {
+pub(crate) struct DirectReader {
     bus: Bus,
     stream: String,
     filter: String,
+    batch_size: u32,
     next: Next,
     /// Creation time of the stream being read.
     created: Option<time::OffsetDateTime>,
-    read: VecDeque<Message>,
+    pub(crate) read: VecDeque<Message>,
     /// `None` for a reader that never waits.
     wake_ups: Option<Subscriber>,
     reads_left: u32,
@@ -79,14 +80,21 @@ impl StoredMessages {
 impl Bus {
     /// Reads every message that a stream has now on a subject, without a consumer.
     pub fn stored_messages(&self, stream: &str, subject: String) -> StoredMessages {
-        StoredMessages(self.direct_reader(stream, subject, Next::Sequence(1)))
+        StoredMessages(self.direct_reader(stream, subject, Next::Sequence(1), BATCH_SIZE))
     }
 
-    fn direct_reader(&self, stream: &str, filter: String, next: Next) -> DirectReader {
+    pub(crate) fn direct_reader(
+        &self,
+        stream: &str,
+        filter: String,
+        next: Next,
+        batch_size: u32,
+    ) -> DirectReader {
         DirectReader {
             bus: self.clone(),
             stream: stream.to_owned(),
             filter,
+            batch_size,
             next,
             created: None,
             read: VecDeque::new(),
@@ -111,7 +119,7 @@ impl Bus {
             StartPosition::Since(time) => Next::Since(time),
             StartPosition::New => Next::Sequence(1),
         };
-        let mut reader = self.direct_reader(stream, filter, next);
+        let mut reader = self.direct_reader(stream, filter, next, BATCH_SIZE);
         let last = reader.read_last_sequence().await?;
         if matches!(start, StartPosition::New) {
             reader.next = Next::Sequence(last + 1);
@@ -200,9 +208,9 @@ impl DirectReader {
     }
 
     /// Fetches the next messages that exist now.
-    async fn fetch(&mut self) -> Result<(), Error> {
+    pub(crate) async fn fetch(&mut self) -> Result<(), Error> {
         let request = BatchRequest {
-            batch: BATCH_SIZE,
+            batch: self.batch_size,
             next_by_subj: &self.filter,
             seq: match self.next {
                 Next::Sequence(sequence) => Some(sequence),

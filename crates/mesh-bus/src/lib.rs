@@ -14,11 +14,12 @@ mod config;
 mod connection;
 mod consume;
 mod direct;
-mod endpoint;
 mod follow;
+mod former;
 mod lease;
 mod message;
 mod metrics;
+mod ordered;
 mod probe;
 mod provision;
 mod publish;
@@ -29,6 +30,7 @@ mod state;
 mod status;
 mod stream;
 pub mod trace;
+mod webhooks;
 
 pub use batch::RawMessage;
 pub use bucket::{Bucket, BucketEntry, PutError};
@@ -36,8 +38,8 @@ pub use config::Config;
 pub use connection::Bus;
 pub use consume::{BatchHandler, Disposition, Handler};
 pub use direct::StoredMessages;
-pub use endpoint::EndpointConsumer;
 pub use follow::StartPosition;
+pub use former::FormerConsumer;
 pub use lease::{Candidate, LeadershipState, Lease};
 pub use message::Message;
 pub use probe::StorageState;
@@ -45,6 +47,7 @@ pub use publish::{PublishAck, ReplayedEvent};
 pub use retry::Backoff;
 pub use state::ClusterState;
 pub use stream::{StoredMessage, StreamState};
+pub use webhooks::WebhookNames;
 
 /// An operation on the bus that failed.
 #[derive(Debug, thiserror::Error)]

@@ -28,6 +28,8 @@ pub struct Message {
     pub published: DateTime<Utc>,
     /// Messages that its consumer had still to deliver.
     pub(crate) pending: u64,
+    /// Number of messages that its consumer has delivered, with this one.
+    pub(crate) consumer_sequence: u64,
     pub(crate) inner: jetstream::Message,
     /// Span of handling the message as part of a batch.
     pub(crate) handling: Span,
@@ -45,6 +47,7 @@ impl Message {
             delivery: u64::try_from(info.delivered).unwrap_or(1),
             published: DateTime::from_timestamp_nanos(nanos),
             pending: info.pending,
+            consumer_sequence: info.consumer_sequence,
             inner,
             handling: Span::none(),
         })
@@ -66,6 +69,7 @@ impl Message {
             delivery: 1,
             published: DateTime::from_timestamp_nanos(nanos),
             pending: 0,
+            consumer_sequence: 0,
             inner: jetstream::Message {
                 message: async_nats::Message {
                     reply: None,

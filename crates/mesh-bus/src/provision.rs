@@ -6,8 +6,8 @@ use mesh_events::catalogue::{self, BUCKETS, CONSUMERS, RETIRED_CONSUMERS, STREAM
 
 use crate::{Bus, Error};
 
-/// Consumer limit of a stream with a consumer per endpoint. nats-server 2.15 and later allows only 1,000 unless the stream sets a limit,
-/// and has no value for "unlimited". One server's capacity is far below this number.
+/// Consumer limit of the streams that had a consumer per webhook endpoint in former versions. A lower one would be refused at the upgrade,
+/// before the dispatcher has deleted them.
 const MAX_CONSUMERS: i32 = 1_000_000;
 
 impl Bus {

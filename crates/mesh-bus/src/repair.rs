@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{
@@ -22,8 +22,6 @@ use crate::{Bus, Error, metrics};
 
 /// Interval of comparisons.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// An endpoint's consumer is missing for a moment when another replica has deleted the endpoint.
-const ENDPOINT_ABSENCE: Duration = Duration::from_secs(10);
 
 /// Stream and durable name.
 type Key = (String, String);
@@ -34,10 +32,7 @@ pub(crate) struct Consumers(Mutex<HashMap<Key, Watched>>);
 
 #[derive(Default)]
 struct Watched {
-    /// The declaration of an endpoint's consumer, which the catalogue does not have.
-    endpoint: Option<pull::Config>,
     seen: Option<Seen>,
-    missing_since: Option<Instant>,
     /// Why it is being replaced. A request that timed out may have been done: what the next comparison finds then is our own doing.
     replacing: Option<&'static str>,
 }
@@ -60,14 +55,6 @@ enum Repair {
 }
 
 impl Consumers {
-    pub(crate) fn expect(&self, stream: &str, config: pull::Config) {
-        let name = config.durable_name.clone().unwrap_or_default();
-        self.lock()
-            .entry((stream.to_owned(), name))
-            .or_default()
-            .endpoint = Some(config);
-    }
-
     pub(crate) fn remove(&self, stream: &str, name: &str) {
         self.lock().remove(&(stream.to_owned(), name.to_owned()));
     }
@@ -86,7 +73,7 @@ impl Consumers {
 }
 
 impl Bus {
-    /// Opens a consumer as the catalogue or an endpoint declares it, after repairing it if needed.
+    /// Opens a consumer as the catalogue declares it, after repairing it if needed.
     pub(crate) async fn checked_consumer(
         &self,
         stream: &str,
@@ -99,31 +86,14 @@ impl Bus {
             Err(error) if is_absent(&error.kind()) => None,
             Err(error) => return Err(failed()(error.into())),
         };
-        let endpoint = self
-            .consumers
-            .with(stream, name, |one| one.endpoint.clone());
-        let Some(expected) = endpoint.clone().or_else(|| of_catalogue(stream, name)) else {
+        let Some(expected) = of_catalogue(stream, name) else {
             return found.ok_or_else(|| failed()("it does not exist".into()));
         };
-        let info = found.as_ref().map(PullConsumer::cached_info);
-        let (mut seen, missing_for) = self.consumers.with(stream, name, |one| {
-            match info {
-                Some(_) => one.missing_since = None,
-                None => drop(one.missing_since.get_or_insert_with(Instant::now)),
-            }
-            (
-                one.seen,
-                one.missing_since
-                    .map_or(Duration::ZERO, |since| since.elapsed()),
-            )
-        });
-        let repair = match info {
+        let mut seen = self.consumers.with(stream, name, |one| one.seen);
+        let repair = match found.as_ref().map(PullConsumer::cached_info) {
             None if seen.is_none() => None,
-            None if endpoint.is_some() && missing_for < ENDPOINT_ABSENCE => {
-                return Err(failed()("it does not exist".into()));
-            }
             None => Some(Repair::Replace("it was deleted")),
-            Some(info) => repair(&expected, endpoint.is_some(), info, seen),
+            Some(info) => repair(&expected, info, seen),
         };
         let repair = repair.map(|repair| match repair {
             Repair::Replace(change) => Repair::Replace(
@@ -180,9 +150,7 @@ impl Bus {
                 .repaired(format!("consumer {name} of {stream}: {change}"));
         }
         let info = consumer.cached_info();
-        if endpoint.is_none() {
-            Pending::of(stream, name).set(info.num_pending);
-        }
+        Pending::of(stream, name).set(info.num_pending);
         let seen = Seen {
             created: info.created,
             ack_floor: info
@@ -275,12 +243,7 @@ fn begin(stream: &str, declared: DeliverPolicy, seen: Option<Seen>) -> DeliverPo
 }
 
 /// Compares a consumer with its declaration.
-fn repair(
-    expected: &pull::Config,
-    of_endpoint: bool,
-    found: &Info,
-    seen: Option<Seen>,
-) -> Option<Repair> {
+fn repair(expected: &pull::Config, found: &Info, seen: Option<Seen>) -> Option<Repair> {
     let expected = expected.clone().into_consumer_config();
     let config = &found.config;
     let begins_elsewhere = match config.deliver_policy {
@@ -292,15 +255,11 @@ fn repair(
     } else if config.durable_name != expected.durable_name
         || config.deliver_subject.is_some()
         || config.ack_policy != expected.ack_policy
-        || (begins_elsewhere && !of_endpoint)
+        || begins_elsewhere
     {
         Some(Repair::Replace("its kind was changed"))
     } else if filters(config) != filters(&expected) {
-        // The owner changes an endpoint's filters, perhaps at another replica.
-        Some(match of_endpoint {
-            true => Repair::Update("its filters were changed"),
-            false => Repair::Replace("its filters were changed"),
-        })
+        Some(Repair::Replace("its filters were changed"))
     } else if config.headers_only || config.max_deliver > 0 {
         Some(Repair::Replace("its delivery policy was changed"))
     } else if config.ack_wait != expected.ack_wait
@@ -311,10 +270,6 @@ fn repair(
         || config.max_batch != expected.max_batch
         || config.max_bytes != expected.max_bytes
         || config.max_expires != expected.max_expires
-        || expected
-            .metadata
-            .iter()
-            .any(|(key, value)| config.metadata.get(key) != Some(value))
     {
         Some(Repair::Update("its limits were changed"))
     } else {

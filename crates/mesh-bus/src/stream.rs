@@ -16,6 +16,8 @@ pub struct StreamState {
     pub first_sequence: u64,
     /// Sequence of the last message it ever had.
     pub last_sequence: u64,
+    /// When the last message was stored; 1970 if there never was one.
+    pub last_stored: DateTime<Utc>,
 }
 
 /// A message as the stream stores it, independent of any consumer.
@@ -44,6 +46,8 @@ impl Bus {
             created: time(info.created).map_err(failed())?,
             first_sequence: info.state.first_sequence,
             last_sequence: info.state.last_sequence,
+            // The server says year 1, which nanoseconds cannot.
+            last_stored: time(info.state.last_timestamp).unwrap_or_default(),
         })
     }
 

@@ -42,6 +42,8 @@ pub const BUCKET_QUEUE: &str = "mesh_queue";
 pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 /// Who leads each service of each cluster.
 pub const BUCKET_LEASES: &str = "mesh_leases";
+/// Names of the webhook endpoints, in shards.
+pub const BUCKET_WEBHOOKS: &str = "mesh_webhooks";
 
 /// How long JetStream remembers message ids.
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(10 * 60);
@@ -128,7 +130,7 @@ pub const STREAMS: &[Stream] = &[
     },
 ];
 
-/// A durable consumer that is made at set-up. The dispatcher makes its `wh-…` consumers itself, one per endpoint.
+/// A durable consumer that is made at set-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Consumer {
     /// Stream.
@@ -145,7 +147,7 @@ pub struct Consumer {
     pub max_ack_pending: i64,
 }
 
-/// Every durable consumer but the webhooks'.
+/// Every durable consumer.
 pub const CONSUMERS: &[Consumer] = &[
     // Many: an end that only accounting can prove is unanswered until it does, and must not keep a start from being heard.
     Consumer {
@@ -208,12 +210,15 @@ pub const CONSUMERS: &[Consumer] = &[
     },
 ];
 
-/// Durable name of the consumer of a webhook endpoint: `wh-` and 12 hexadecimal digits of its name's SHA-256.
-///
-/// The name of an endpoint may be anything; durable names must be short and without dots, blanks and wildcards.
-pub fn endpoint_consumer(endpoint: &str) -> String {
+/// Durable name of the consumer that a webhook endpoint had in former versions: `wh-` and 12 hexadecimal digits of its name's SHA-256.
+pub fn former_endpoint_consumer(endpoint: &str) -> String {
     let digest = Sha256::digest(endpoint.as_bytes());
     format!("wh-{}", hex::encode(&digest[..6]))
+}
+
+/// The shard of [`BUCKET_WEBHOOKS`] that has the name of a webhook endpoint.
+pub fn webhook_shard(endpoint: &str) -> u8 {
+    Sha256::digest(endpoint.as_bytes())[0]
 }
 
 /// Consumers of former versions that stand in the way of the present ones: stream and durable name.
@@ -308,6 +313,11 @@ pub const BUCKETS: &[Bucket] = &[
         max_value_size: 1 << 10,
         summary: "Leases of the leaders, `<cluster>.<service>`.",
     },
+    Bucket {
+        name: BUCKET_WEBHOOKS,
+        max_value_size: 1 << 20,
+        summary: "Names of the webhook endpoints, by webhook-dispatcher for the ledger, which replays to them, `names.<shard>`.",
+    },
 ];
 
 /// What a NATS user may do.
@@ -388,8 +398,6 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "mesh.replay.>".into(),
             // What a replay told is taken away some time after its end.
             format!("$JS.API.STREAM.PURGE.{MESH_REPLAY}"),
-            // Whose a webhook endpoint is stands in its consumer.
-            format!("$JS.API.CONSUMER.INFO.{SLURM_EVENTS}.*"),
             // What is gone from a stream before it was taken in; and what is there and was taken in by nobody.
             "slurm.*.capture.gap_opened.stream".into(),
             "slurm.*.capture.gap_closed.stream".into(),
@@ -416,18 +424,19 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
     };
     let mut publish_denied = Vec::new();
     if role == "webhook-dispatcher" {
-        // It makes and removes a consumer of its own per endpoint.
         for stream in [SLURM_EVENTS, MESH_REPLAY] {
+            publish.extend(read_directly(stream));
             publish.extend([
+                // The ephemeral consumer by which each dispatcher reads the stream. Nothing is acknowledged.
                 format!("$JS.API.CONSUMER.CREATE.{stream}.*"),
                 format!("$JS.API.CONSUMER.CREATE.{stream}.*.>"),
-                format!("$JS.API.CONSUMER.DELETE.{stream}.*"),
-                format!("$JS.API.CONSUMER.NAMES.{stream}"),
                 format!("$JS.API.CONSUMER.INFO.{stream}.*"),
                 format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.*"),
-                format!("$JS.API.STREAM.INFO.{stream}"),
-                format!("$JS.ACK.{stream}.>"),
-                format!("$JS.ACK.*.*.{stream}.>"),
+                // Its end, and the removal of the consumers that endpoints had in former versions.
+                format!("$JS.API.CONSUMER.DELETE.{stream}.*"),
+                format!("$JS.API.CONSUMER.LIST.{stream}"),
+                // Only the leader knows that there is nothing more to read.
+                format!("$JS.API.STREAM.MSG.GET.{stream}"),
             ]);
         }
         let of_others = CONSUMERS.iter().filter(|one| one.stream == SLURM_EVENTS);
@@ -438,8 +447,6 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
                 format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.>"),
                 format!("$JS.API.CONSUMER.DELETE.{stream}.{name}"),
                 format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"),
-                format!("$JS.ACK.{stream}.{name}.>"),
-                format!("$JS.ACK.*.*.{stream}.{name}.>"),
             ]);
         }
     }
@@ -530,7 +537,12 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
             (BUCKET_QUEUE, Written::Nothing),
             (BUCKET_COORDINATORS, Written::Nothing),
         ],
-        "ledger" | "cost-engine" => &[(BUCKET_COORDINATORS, Written::Nothing)],
+        "ledger" => &[
+            (BUCKET_COORDINATORS, Written::Nothing),
+            (BUCKET_WEBHOOKS, Written::Nothing),
+        ],
+        "cost-engine" => &[(BUCKET_COORDINATORS, Written::Nothing)],
+        "webhook-dispatcher" => &[(BUCKET_WEBHOOKS, Written::All)],
         _ => &[],
     }
 }

@@ -17,6 +17,11 @@ pub fn short(full: &str) -> &str {
     full.rsplit_once('/').map_or(full, |(_, name)| name)
 }
 
+/// The owner in a full name; empty if no user owns the endpoint.
+pub fn owner(full: &str) -> &str {
+    full.rsplit_once('/').map_or("", |(owner, _)| owner)
+}
+
 /// Full names that a caller with these Unix users may mean; the first that exists applies. A name with a slash is a full name (`/ci`:
 /// without owner). One without a slash is the caller's own, or else one without owner.
 pub fn candidates<'a>(named: &str, users: impl IntoIterator<Item = &'a String>) -> Vec<String> {
@@ -43,6 +48,7 @@ mod tests {
         assert_eq!(candidates("ci", &[]), ["ci"]);
         for (owner, name) in [("alice", "ci"), ("", "ci"), ("odd/user", "a.b")] {
             assert_eq!(short(&full(owner, name)), name);
+            assert_eq!(super::owner(&full(owner, name)), owner);
         }
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Backoff, Bus, ReplayedEvent};
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
-use mesh_events::{Event, subject};
+use mesh_events::{Event, subject, webhook_name};
 use prost::Message as _;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -76,13 +76,14 @@ impl Replayer {
         }
     }
 
-    /// Returns the Unix user who owns a webhook endpoint, as published by the dispatcher. The
-    /// result is empty for endpoints of the operator, and `None` if the endpoint is unknown.
+    /// Returns the Unix user who owns a webhook endpoint, which its full name says. The result is
+    /// empty for endpoints of the operator, and `None` if the endpoint is unknown.
     ///
     /// # Errors
     /// If NATS does not respond.
     pub async fn endpoint_owner(&self, endpoint: &str) -> Result<Option<String>, mesh_bus::Error> {
-        self.bus.endpoint_owner(endpoint).await
+        let exists = self.bus.has_webhook(endpoint).await?;
+        Ok(exists.then(|| webhook_name::owner(endpoint).to_owned()))
     }
 
     /// Wakes the replayer, because a replay was created or changed.

@@ -1,6 +1,7 @@
 //! The IO side. Makes no decisions.
 
 mod command;
+pub mod cursors;
 mod database;
 mod delivery;
 pub mod endpoint_stats;

@@ -1,10 +1,11 @@
 //! Array digests of chat endpoints: events of array tasks are aggregated instead of sent one by one.
 //!
-//! A digest is stored, together with the messages it produced, before its event is acknowledged. After a crash an
-//! event may be redelivered, which does not change the digest. Message ids are derived from the digest and a sequence
+//! A digest is stored, together with the messages it produced, before its event is settled. After a crash an
+//! event may be read again, which does not change the digest. Message ids are derived from the digest and a sequence
 //! number, so none is sent twice.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -17,7 +18,7 @@ use crate::domain::digest::{self, Digest, DigestSchedule, Summary};
 use crate::domain::names;
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::handlers::DecodedMessage;
+use crate::reader::event::StreamEvent;
 
 /// Interval while nothing is due.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
@@ -35,13 +36,14 @@ impl EndpointWorker {
     /// for each event whether it was added; the others must be sent individually.
     ///
     /// # Errors
-    /// If the database read or write fails. The events are redelivered.
-    pub async fn digest(&self, events: &[Option<&DecodedMessage<'_>>]) -> Result<Vec<bool>, Error> {
-        let keyed = events.iter().map(|read| {
-            let read = (*read)?;
-            Some((read, self.digest_of(read)?))
-        });
-        let keyed: Vec<Option<(&DecodedMessage<'_>, String)>> = keyed.collect();
+    /// If the database read or write fails. The events are handled again.
+    pub async fn digest(&self, events: &[Arc<StreamEvent>]) -> Result<Vec<bool>, Error> {
+        if !self.makes_digests() {
+            return Ok(vec![false; events.len()]);
+        }
+        let keyed = events.iter();
+        let keyed = keyed.map(|read| Some((&**read, self.digest_of(read)?)));
+        let keyed: Vec<Option<(&StreamEvent, String)>> = keyed.collect();
         if keyed.iter().all(Option::is_none) {
             return Ok(vec![false; events.len()]);
         }
@@ -81,9 +83,9 @@ impl EndpointWorker {
         Ok(taken)
     }
 
-    fn digest_of(&self, read: &DecodedMessage<'_>) -> Option<String> {
+    fn digest_of(&self, read: &StreamEvent) -> Option<String> {
         let key = digest::key(read.kind, &read.event)?;
-        Some(match read.replay {
+        Some(match &read.replay {
             Some(replay) => format!("{key}/{replay}"),
             None => key,
         })
@@ -94,7 +96,7 @@ impl EndpointWorker {
         &self,
         live: &BTreeMap<String, Digest>,
         key: &str,
-        read: &DecodedMessage<'_>,
+        read: &StreamEvent,
         now: DateTime<Utc>,
     ) -> Result<Option<Digest>, Error> {
         if let Some(digest) = live.get(key) {
@@ -103,7 +105,7 @@ impl EndpointWorker {
         if let Some(digest) = self.stored(key).await? {
             return Ok(Some(digest));
         }
-        Ok(match read.replay {
+        Ok(match &read.replay {
             Some(replay) => Some(Digest::replayed(replay)),
             // An old event of an array without a digest is treated like any other event.
             None if self.is_too_old(&read.event, now) => None,

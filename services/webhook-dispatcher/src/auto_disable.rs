@@ -191,7 +191,8 @@ impl EndpointWorker {
         let what = auto_disable.activity.as_str();
         let act = outbox_publisher::own_act(
             &self.shared.cluster,
-            &stored,
+            &stored.name,
+            &stored.owner,
             what,
             &auto_disable.reason,
             now,

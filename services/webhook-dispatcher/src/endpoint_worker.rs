@@ -1,12 +1,13 @@
 //! One endpoint: its limits, attempts and retries. Endpoints share only the resources of [`WorkerContext`].
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, trace};
+use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,13 +23,19 @@ use crate::config::Endpoint;
 use crate::costs::Costs;
 use crate::domain::gate::AttemptSignal;
 use crate::domain::retry::{Next, next_attempt};
+use crate::domain::subscription::Subscription;
 use crate::domain::{pairing, pending};
 use crate::error::Error;
 use crate::event_cache::EventCache;
 use crate::lease::Lease;
 use crate::pending::PendingWatermark;
 use crate::post::DeliveryContent;
+use crate::reader::EventReader;
+use crate::reader::queue::EventQueue;
 use crate::{clock, metrics, post};
+
+/// Events that wait for an endpoint in memory, at least.
+const MIN_QUEUE_LENGTH: usize = 64;
 
 /// Resources shared by all endpoints.
 pub struct WorkerContext {
@@ -52,8 +59,12 @@ pub struct WorkerContext {
     pub places: Arc<Semaphore>,
     /// Endpoints whose outcomes this dispatcher publishes.
     pub owned: RwLock<Vec<String>>,
-    /// Endpoints that have, or had, events of replays.
-    pub replayed: watch::Sender<BTreeSet<String>>,
+    /// The reader of the public bus.
+    pub reader: EventReader,
+    /// Endpoints that have, or had, events of replays, with the sequence of the last one.
+    pub replayed: watch::Sender<BTreeMap<String, u64>>,
+    /// Names of all endpoints.
+    pub names: watch::Sender<BTreeSet<String>>,
 }
 
 impl WorkerContext {
@@ -90,7 +101,9 @@ pub struct EndpointWorker {
     pub arrays: ArrayDigests,
     /// Costs that arrived before their message.
     pub costs: Costs,
-    /// Cancelled once the consumer exists: from then on no event is missed.
+    /// Its events that are read and not settled.
+    pub events: Arc<EventQueue>,
+    /// Cancelled once its position is stored: from then on no event is missed.
     pub declared: CancellationToken,
     /// Signals that a redelivery of dead letters was requested.
     pub asked_again: Notify,
@@ -139,6 +152,20 @@ impl EndpointWorker {
         } else {
             Vec::new()
         };
+        let besides = [
+            companions.as_slice(),
+            &array_companions,
+            &pending_companions,
+        ]
+        .concat();
+        let subscription = Subscription::new(endpoint.filter.clone(), &besides, created_at);
+        let events = Arc::new(EventQueue::new(
+            &endpoint.name,
+            SLURM_EVENTS,
+            shared.reader.key(),
+            subscription,
+            (2 * endpoint.concurrency).max(MIN_QUEUE_LENGTH),
+        ));
         let costs = Costs::new(shared.cost_join_timeout);
         let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision, endpoint.concurrency == 1);
@@ -150,6 +177,7 @@ impl EndpointWorker {
             heard: PendingWatermark::default(),
             arrays: ArrayDigests::default(),
             costs,
+            events,
             declared: CancellationToken::new(),
             asked_again: Notify::new(),
             admission,
@@ -164,7 +192,7 @@ impl EndpointWorker {
         }
     }
 
-    /// Subjects of the endpoint's consumer.
+    /// Subjects of the events that the endpoint needs.
     pub fn subjects(&self) -> Vec<String> {
         let besides = [
             self.companions.as_slice(),
@@ -204,7 +232,7 @@ impl EndpointWorker {
         self.lease.check()
     }
 
-    /// Marks an event as being handled. `None` if it already is, for example after a redelivery by NATS.
+    /// Marks an event as being handled. `None` if it already is, for example because it is on the bus twice.
     pub fn begin(&self, event: &str) -> Option<InFlightDelivery<'_>> {
         let began = self.events_under_way().insert(event.to_owned());
         began.then(|| InFlightDelivery {
@@ -380,6 +408,17 @@ impl EndpointWorker {
             self.wake();
         }
         Ok(())
+    }
+
+    /// Stores the position of an endpoint that stops.
+    pub async fn save_position(&self, queue: &EventQueue) {
+        if let Some((cursor, created)) = queue.unstored()
+            && let Err(error) = self.shared.store.save_cursor(queue, cursor, created).await
+        {
+            // Some events are read again, and recognised.
+            let (error, endpoint) = (mesh_runtime::error_chain(&error), &self.endpoint.name);
+            tracing::debug!(error, endpoint, "store position");
+        }
     }
 
     /// Adds a cost to the message that waits for it. Returns true if there was one.

@@ -2,7 +2,8 @@
 //!
 //! - [`domain`]: filters, retries, chat messages, forbidden addresses. Pure.
 //! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
-//! - [`handlers`]: handles one message: decide, send, store.
+//! - [`reader`]: reads the public bus once for all endpoints, and how an endpoint that is behind catches up.
+//! - [`handlers`]: handles one event: decide, send, store.
 //! - [`registry`]: resolves endpoint definitions; [`vault`]: encrypts their secrets at rest.
 //! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: how long the
 //!   ownership lasts.
@@ -17,8 +18,9 @@
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: the Webhooks API, REST under `/v1/webhooks` and gRPC.
 //!
-//! Every endpoint has its own durable consumer and its own limits, so a receiver that fails, hangs or is flooded
-//! affects no other endpoint. An event is acknowledged once its outcome, or its place in the retry queue, is on disk.
+//! Every endpoint has its own bounded queue, its own position on the bus and its own limits, so a receiver that fails,
+//! hangs or is flooded affects no other endpoint. An event is settled once its outcome, or its place in the retry queue,
+//! is on disk; the position is stored in the same transaction.
 //! A crash may repeat attempts that were in flight, with the same `webhook-id`.
 
 pub mod adapters;
@@ -41,6 +43,7 @@ pub mod metrics;
 pub mod outbox_publisher;
 pub mod pending;
 pub mod post;
+pub mod reader;
 pub mod redeliver;
 pub mod registry;
 pub mod replays;
@@ -50,14 +53,12 @@ pub mod vault;
 pub mod work;
 pub mod worker_pool;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_db::Location;
-use mesh_events::webhook_name;
 use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
@@ -70,9 +71,9 @@ pub use error::Error;
 use adapters::http::Http;
 use adapters::store::Store;
 use api::{TestLimiter, Webhooks};
-use domain::names;
 use endpoint_worker::WorkerContext;
 use event_cache::EventCache;
+use reader::EventReader;
 use registry::Registry;
 use vault::Vault;
 use work::pause;
@@ -80,6 +81,8 @@ use worker_pool::WorkerPool;
 
 /// Wait between retries after an error of NATS or the database.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between checks that nobody deleted the names on the bus.
+const NAMES_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The service as run by `mesh-runtime`.
 pub struct WebhookDispatcherService;
@@ -140,7 +143,9 @@ impl Service for WebhookDispatcherService {
             outcomes: Notify::new(),
             places: Arc::new(Semaphore::new(max_in_flight)),
             owned: RwLock::default(),
+            reader: EventReader::default(),
             replayed: watch::Sender::default(),
+            names: watch::Sender::default(),
         });
         let worker_pool = Arc::new(WorkerPool::new(Arc::clone(&shared), Arc::clone(&registry)));
         let router = api::router(Arc::new(Webhooks {
@@ -272,7 +277,12 @@ impl Dispatcher {
             shutdown.clone(),
         ));
         tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
-        tasks.spawn(remove_orphans(Arc::clone(&self.shared), shutdown.clone()));
+        tasks.spawn(reader::run(Arc::clone(&self.shared), shutdown.clone()));
+        tasks.spawn(publish_names(Arc::clone(&self.shared), shutdown.clone()));
+        tasks.spawn(reader::store_positions(
+            Arc::clone(&self.shared),
+            shutdown.clone(),
+        ));
         tasks.spawn(retention_schedule::run(
             Arc::clone(&self.shared),
             self.retention,
@@ -308,43 +318,41 @@ impl Dispatcher {
     }
 }
 
-/// Deletes consumers of endpoints that the database does not know, for example after it was recreated.
-async fn remove_orphans(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
-    if shared.bus.ready(&shutdown).await.is_err() {
-        // Shutdown came before the NATS connection.
-        return;
-    }
-    while let Err(error) = try_remove_orphans(&shared).await {
-        tracing::warn!(
-            error = mesh_runtime::error_chain(&error),
-            "delete consumers of unknown webhooks, trying again"
-        );
+/// Keeps the names of all endpoints on the bus, for the ledger, until shutdown.
+async fn publish_names(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
+    let mut names = shared.names.subscribe();
+    while shared.bus.ready(&shutdown).await.is_ok() {
+        let written = async {
+            let mut written = shared.bus.webhook_names().await?;
+            loop {
+                let known = names.borrow_and_update().clone();
+                // Empty before the first look at the database.
+                let complete = known.is_empty() || written.write(&known).await?;
+                let pause = if complete {
+                    NAMES_CHECK_INTERVAL
+                } else {
+                    RETRY_INTERVAL
+                };
+                tokio::select! {
+                    changed = names.changed() => if changed.is_err() { return Ok(()) },
+                    () = tokio::time::sleep(pause) => written.check().await?,
+                }
+            }
+        };
+        let result: Option<Result<(), mesh_bus::Error>> =
+            shutdown.run_until_cancelled(written).await;
+        let Some(result) = result else { return };
+        if let Err(error) = result {
+            let error = mesh_runtime::error_chain(&error);
+            tracing::warn!(
+                error,
+                "write the names of webhooks to the bus, trying again"
+            );
+        }
         if !pause(RETRY_INTERVAL, &shutdown).await {
             return;
         }
     }
-}
-
-async fn try_remove_orphans(shared: &WorkerContext) -> Result<(), Error> {
-    // List consumers before reading the endpoints, so that a consumer created in between is not taken for an orphan.
-    let there = shared.bus.endpoint_consumers().await?;
-    let known: BTreeSet<String> = shared
-        .store
-        .outlines()
-        .await?
-        .keys()
-        // A user's endpoint may still use a consumer named before names included the owner.
-        .flat_map(|name| [name.as_str(), webhook_name::short(name)])
-        .map(names::consumer)
-        .collect();
-    for name in there.into_iter().filter(|name| !known.contains(name)) {
-        shared.bus.delete_endpoint_consumer(&name).await?;
-        tracing::info!(
-            consumer = name,
-            "deleted the consumer of an unknown webhook"
-        );
-    }
-    Ok(())
 }
 
 /// Reports whether database writes succeed, and wakes the workers once they succeed again.

@@ -17,7 +17,7 @@ use mesh_events::{subject, timestamp};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::endpoints::{Act as Recorded, EndpointRow};
+use crate::adapters::endpoints::Act as Recorded;
 use crate::adapters::outbox::{Key, Outcome};
 use crate::adapters::store::State;
 use crate::domain::cause::Cause;
@@ -147,7 +147,8 @@ fn taken(
 /// An audit entry about an automatic change of an endpoint.
 pub fn own_act(
     cluster: &str,
-    stored: &EndpointRow,
+    endpoint: &str,
+    owner: &str,
     what: &str,
     reason: &str,
     now: DateTime<Utc>,
@@ -160,9 +161,9 @@ pub fn own_act(
         at: Some(timestamp(now)),
         service: SERVICE.to_owned(),
         act: Some(Act::Webhook(WebhookChanged {
-            endpoint: stored.name.clone(),
+            endpoint: endpoint.to_owned(),
             what: what.to_owned(),
-            owner: stored.owner.clone(),
+            owner: owner.to_owned(),
             reason: reason.to_owned(),
             ..WebhookChanged::default()
         })),

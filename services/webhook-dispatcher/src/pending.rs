@@ -3,32 +3,29 @@
 //! The event that ends a wait may still be on the bus: after an outage, an hours-old explanation arrives before the
 //! start that followed it. A notice is therefore sent only when the endpoint has consumed all events up to now.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::Event;
 
 use crate::adapters::store::{Delivery, State};
 use crate::clock;
-use crate::domain::names;
 use crate::domain::pending::{self, PendingNotice, PublishedTopics};
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::handlers::DecodedMessage;
+use crate::reader::event::StreamEvent;
 
 /// An endpoint is up to date if its latest event is no older than this.
 const RECENT_WITHIN: TimeDelta = TimeDelta::seconds(1);
 /// Delay of a notice while the endpoint is not up to date.
 const RETRY_INTERVAL: TimeDelta = TimeDelta::seconds(1);
-/// Interval between reads of the consumer's state. One read serves all notices.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time up to which an endpoint has consumed all events.
 #[derive(Default)]
 pub struct PendingWatermark {
     millis: AtomicI64,
-    looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl PendingWatermark {
@@ -55,15 +52,12 @@ impl EndpointWorker {
     /// Drops notices about waits that these events end. Called before the events are delivered.
     ///
     /// # Errors
-    /// If the database write fails. The events are redelivered.
-    pub async fn end_waits(&self, events: &[Option<&DecodedMessage<'_>>]) -> Result<(), Error> {
+    /// If the database write fails. The events are handled again.
+    pub async fn end_waits(&self, events: &[Arc<StreamEvent>]) -> Result<(), Error> {
         if self.pending_companions.is_empty() {
             return Ok(());
         }
-        let news = || {
-            let read = events.iter().flatten();
-            read.filter(|read| read.replay.is_none())
-        };
+        let news = || events.iter().filter(|read| read.replay.is_none());
         let ended: Vec<String> = news()
             .flat_map(|read| pending::ended(read.kind, &read.event))
             .collect();
@@ -84,7 +78,7 @@ impl EndpointWorker {
                     .await?;
             }
         }
-        if let Some(last) = news().map(|read| read.message.published).max() {
+        if let Some(last) = news().map(|read| read.stored).max() {
             self.heard.up_to(last);
         }
         Ok(())
@@ -186,18 +180,12 @@ impl EndpointWorker {
         if self.heard.is_recent(now) {
             return true;
         }
-        let mut looked = self.heard.looked.lock().await;
-        if looked.is_some_and(|looked| looked.elapsed() < POLL_INTERVAL) {
-            return self.heard.is_recent(now);
-        }
-        *looked = Some(Instant::now());
-        let consumer = names::consumer(&self.endpoint.name);
-        match self.shared.bus.has_endpoint_caught_up(&consumer).await {
-            Ok(true) => {
+        match self.shared.reader.is_at_end(&self.shared.bus).await {
+            Ok(true) if self.events.is_up_to_date() => {
                 self.heard.is_at(now);
                 true
             }
-            Ok(false) => false,
+            Ok(_) => false,
             Err(error) => {
                 let error = mesh_runtime::error_chain(&error);
                 tracing::debug!(

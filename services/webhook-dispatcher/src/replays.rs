@@ -3,25 +3,29 @@
 //! The endpoint's filter applies, its maximum event age does not. Events delivered earlier are delivered again:
 //! deduplication is per replay. Arrays are aggregated into digests as usual.
 //!
-//! Replays are rare, and an idle replay consumer costs NATS as much as one for events. So an endpoint gets one only
-//! when there is a replay for it.
+//! Replays are rare. A dispatcher follows which endpoints have replayed events; only such an endpoint reads them.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::DateTime;
 use futures_util::StreamExt as _;
+use mesh_events::catalogue::MESH_REPLAY;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Delivery;
 use crate::clock;
+use crate::domain::subscription::Subscription;
 use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
-use crate::handlers::DecodedMessage;
+use crate::handlers;
+use crate::reader::event::StreamEvent;
+use crate::reader::queue::EventQueue;
 use crate::work::pause;
 
 /// Wait between retries after an error of NATS.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches for endpoints that have replays, until shutdown.
 pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
@@ -32,7 +36,7 @@ pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
             },
             () = shutdown.cancelled() => return,
         }
-        if !pause(RETRY, &shutdown).await {
+        if !pause(RETRY_INTERVAL, &shutdown).await {
             return;
         }
     }
@@ -40,31 +44,58 @@ pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
 
 async fn hear(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
     let mut endpoints = pin!(shared.bus.follow_replayed_endpoints().await?);
-    while let Some(endpoint) = endpoints.next().await {
-        shared
-            .replayed
-            .send_if_modified(|known| known.insert(endpoint));
+    while let Some((endpoint, sequence)) = endpoints.next().await {
+        shared.replayed.send_if_modified(|last| {
+            let last = last.entry(endpoint).or_default();
+            let is_newer = sequence > *last;
+            *last = sequence.max(*last);
+            is_newer
+        });
     }
     Ok(())
 }
 
-/// Waits until there is a replay for the endpoint. Returns false if stopped before.
-pub async fn heard(worker: &EndpointWorker, stop: &CancellationToken) -> bool {
+/// Delivers replayed events from the first one to the endpoint on, until stopped.
+pub async fn consume(worker: Arc<EndpointWorker>, stop: CancellationToken) {
     let mut replayed = worker.shared.replayed.subscribe();
-    let heard = replayed.wait_for(|endpoints| endpoints.contains(&worker.endpoint.name));
-    tokio::select! {
-        heard = heard => heard.is_ok(),
-        () = stop.cancelled() => false,
+    let heard = replayed.wait_for(|last| last.contains_key(&worker.endpoint.name));
+    let heard = stop.run_until_cancelled(heard).await.is_some();
+    // The watch locks its value while its result lives.
+    drop(replayed);
+    if heard {
+        // Boxed: most endpoints never have replays.
+        Box::pin(read(worker, stop)).await;
     }
+}
+
+async fn read(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+    // What a replay publishes to the endpoint is selected by its filter alone.
+    let all = Subscription::new(worker.endpoint.filter.clone(), &[], DateTime::UNIX_EPOCH);
+    let queue = EventQueue::new(&worker.endpoint.name, MESH_REPLAY, 0, all, 0);
+    while let Err(error) = worker.load_replays(&queue).await {
+        let (error, endpoint) = (mesh_runtime::error_chain(&error), &worker.endpoint.name);
+        tracing::warn!(
+            error,
+            endpoint,
+            "read the position of replays, trying again"
+        );
+        if !pause(RETRY_INTERVAL, &stop).await {
+            return;
+        }
+    }
+    let queue = Arc::new(queue);
+    handlers::consume(Arc::clone(&worker), Arc::clone(&queue), stop).await;
+    worker.save_position(&queue).await;
 }
 
 /// Delivers a replayed event, stored under this id.
 ///
 /// # Errors
-/// If the database read or write fails, or the lease is lost. The event is redelivered.
-pub async fn take(
+/// If the database read or write fails, or the lease is lost. The event is handled again.
+pub async fn deliver(
     worker: &EndpointWorker,
-    read: &DecodedMessage<'_>,
+    queue: &Arc<EventQueue>,
+    read: &StreamEvent,
     id: String,
 ) -> Result<(), Error> {
     let (endpoint, kind, event) = (&worker.endpoint, read.kind, &read.event);
@@ -76,6 +107,6 @@ pub async fn take(
     if worker.shared.store.knows(&endpoint.name, &id).await? {
         return Ok(());
     }
-    let delivery = Delivery::of(&endpoint.name, id, event, read.message, clock::now());
+    let delivery = Delivery::of(queue, id, read, clock::now());
     worker.deliver(delivery, None).await
 }

@@ -100,7 +100,7 @@ impl WorkerPool {
         self.running().get(name)?.worker.clone()
     }
 
-    /// Local endpoints whose consumers do not exist yet, with the tokens that signal their creation.
+    /// Local endpoints whose positions are not stored yet, with the tokens that signal it.
     fn undeclared(&self) -> Vec<(String, CancellationToken)> {
         let all = self.running();
         let undeclared = all.iter().filter_map(|(name, running)| {
@@ -122,7 +122,7 @@ impl WorkerPool {
     /// Runs until shutdown, then finishes the requests in flight for at most `patience` and releases every lease. The
     /// next owner repeats requests that were not answered by then.
     ///
-    /// The condition becomes ready once every endpoint found at the start has its consumer. Endpoints created later
+    /// The condition becomes ready once every endpoint found at the start has a position. Endpoints created later
     /// do not affect it; their API request waits for them.
     pub async fn run(&self, condition: Condition, shutdown: CancellationToken, patience: Duration) {
         let out_of_patience = async {
@@ -144,7 +144,7 @@ impl WorkerPool {
                     listens |= missing.is_empty();
                     match missing.first() {
                         Some((name, _)) => condition.fail(format!(
-                            "the consumer of {name} is not there yet: what is published before does not reach it"
+                            "the position of {name} is not stored yet: what is published before may not reach it"
                         )),
                         None => condition.ok(),
                     }
@@ -161,8 +161,8 @@ impl WorkerPool {
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.wake.notified() => {}
-                // Reconcile once when the last consumer exists. Doing so for each consumer would be quadratic in the
-                // number of endpoints.
+                // Reconcile once when the last position is stored. Doing so for each would be quadratic in the number
+                // of endpoints.
                 () = all(&missing), if !missing.is_empty() => {}
                 () = shutdown.cancelled(), if !leaving => {}
                 () = &mut out_of_patience, if !cut_off => {
@@ -240,6 +240,13 @@ impl WorkerPool {
             self.start(name, epoch, outline, stored.remove(name));
         }
         self.tidy();
+        self.shared.names.send_if_modified(|names| {
+            let changed = !names.iter().eq(outlines.keys());
+            if changed {
+                *names = outlines.keys().cloned().collect();
+            }
+            changed
+        });
         self.look_for_notices(&outlines);
         for name in store.with_redeliveries().await? {
             if let Some(worker) = self.running().get(&name).and_then(|it| it.worker.as_ref()) {
@@ -355,7 +362,7 @@ impl WorkerPool {
             (Some(worker), Activity::Active) => {
                 tokio::spawn(work::deliver(Arc::clone(worker), stop.clone()))
             }
-            (Some(worker), _) => tokio::spawn(work::queue(Arc::clone(worker), stop.clone())),
+            (Some(worker), _) => tokio::spawn(work::wait(Arc::clone(worker), stop.clone())),
             (None, Activity::Removed) => tokio::spawn(work::remove(
                 Arc::clone(&self.shared),
                 lease.clone(),
@@ -449,7 +456,7 @@ impl WorkerPool {
     }
 }
 
-/// Waits until all consumers exist.
+/// Waits until all positions are stored.
 async fn all(declared: &[(String, CancellationToken)]) {
     for (_, declared) in declared {
         declared.cancelled().await;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use mesh_bus::{BatchHandler, Disposition, EndpointConsumer, Handler, Message};
-use mesh_events::EventType::JobStarted;
+use mesh_bus::{BatchHandler, Disposition, Handler, Message};
+use mesh_events::EventType::{JobFinished, JobStarted};
 use mesh_events::catalogue::{self, SLURM_EVENTS};
 use mesh_events::subject;
 use mesh_testkit::fixtures::{job, job_event};
@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{PATIENCE, connect, lookups};
+use crate::{PATIENCE, connect};
 
 /// Answers as configured and counts deliveries by job id.
 #[derive(Clone, Default)]
@@ -73,99 +73,16 @@ async fn consumption_continues_after_the_server_was_killed() {
     // redelivers (`nats.restart` is a kill).
 }
 
-fn of_all_jobs(name: &str) -> EndpointConsumer {
-    EndpointConsumer {
-        name: name.to_owned(),
-        endpoint: "chat".into(),
-        owner: String::new(),
-        filters: vec!["slurm.*.job.>".into()],
-        max_ack_pending: 64,
-        ack_wait: PATIENCE * 2,
-        created_at: chrono::Utc::now(),
-    }
-}
-
-struct AcceptAll(Recorder);
-
-impl BatchHandler for AcceptAll {
-    async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
-        for message in messages {
-            self.0.note(message);
-        }
-        vec![Disposition::Ack; messages.len()]
-    }
-}
-
-/// A reader resumes as soon as its deleted consumer exists again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_was_deleted_is_opened_again() {
-    let nats = NatsServer::start().await;
-    let bus = connect(&nats, "webhook-dispatcher").await;
-    let (one, many) = (
-        of_all_jobs("wh-0123456789ab"),
-        of_all_jobs("wh-cdefcdefcdef"),
-    );
-    let (by_one, by_many) = (Recorder::default(), Recorder::default());
-    let shutdown = CancellationToken::new();
-    let declare = async || {
-        bus.endpoint_consumer(&one).await.unwrap();
-        bus.endpoint_consumer(&many).await.unwrap();
-    };
-    declare().await;
-    let consuming = {
-        let (bus, shutdown) = (bus.clone(), shutdown.clone());
-        let handlers = (Accept(by_one.clone()), AcceptAll(by_many.clone()));
-        let names = (one.name.clone(), many.name.clone());
-        tokio::spawn(async move {
-            tokio::join!(
-                bus.consume(SLURM_EVENTS, &names.0, 8, handlers.0, &shutdown),
-                bus.consume_batches(SLURM_EVENTS, &names.1, 8, handlers.1, &shutdown)
-            )
-        })
-    };
-    let come = async |count: usize| {
-        wait_until("every message", PATIENCE, async || {
-            by_one.jobs() == count && by_many.jobs() == count
-        })
-        .await;
-    };
-    bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
-    come(1).await;
-    let mut looked_up = [
-        lookups(&nats, &one.name).await,
-        lookups(&nats, &many.name).await,
-    ];
-    for consumer in [&one, &many] {
-        bus.delete_endpoint_consumer(&consumer.name).await.unwrap();
-    }
-    bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
-    // Both readers have noticed it and look for their consumers.
-    for lookups in &mut looked_up {
-        let lookup = tokio::time::timeout(PATIENCE, lookups.next()).await;
-        lookup.unwrap().unwrap();
-    }
-    assert!(!consuming.is_finished());
-    declare().await;
-    come(2).await;
-    shutdown.cancel();
-    let (one, many) = consuming.await.unwrap();
-    one.unwrap();
-    many.unwrap();
-}
-
 /// As on a busy machine: late messages are handled when they arrive, not after the ack wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_messages_of_a_server_are_handled() {
     let nats = NatsServer::start().await;
-    let bus = connect(&nats, "webhook-dispatcher").await;
-    let endpoint = of_all_jobs("wh-0123456789ab");
-    bus.endpoint_consumer(&endpoint).await.unwrap();
+    let bus = connect(&nats, "cost-engine").await;
     let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
     let consumer = {
         let (bus, handler, shutdown) = (bus.clone(), Accept(recorder.clone()), shutdown.clone());
-        let name = endpoint.name.clone();
         tokio::spawn(async move {
-            bus.consume(SLURM_EVENTS, &name, 8, handler, &shutdown)
+            bus.consume(SLURM_EVENTS, "cost-engine", 8, handler, &shutdown)
                 .await
         })
     };
@@ -276,42 +193,75 @@ async fn a_rejected_message_is_parked_with_its_reason() {
     );
 }
 
+/// A reader without acknowledgements stores its position itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
+async fn a_stream_is_read_in_order_from_a_sequence_or_a_time() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "webhook-dispatcher").await;
-    bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
-    let created_at = chrono::Utc::now();
-    // The consumer is created a moment later than the endpoint.
-    bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
-    let endpoint = EndpointConsumer {
-        created_at,
-        ..of_all_jobs("wh-0123456789ab")
-    };
-    bus.endpoint_consumer(&endpoint).await.unwrap();
-    bus.publish(&job_event(JobStarted, job(3))).await.unwrap();
-    // Declared again, as at every start: its position stays.
-    bus.endpoint_consumer(&endpoint).await.unwrap();
-    assert_eq!(bus.endpoint_consumers().await.unwrap(), ["wh-0123456789ab"]);
-    let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
-    let consuming = bus.consume(
-        SLURM_EVENTS,
-        &endpoint.name,
-        8,
-        Accept(recorder.clone()),
-        &shutdown,
-    );
-    let done = async {
-        wait_until("the new events", PATIENCE, async || recorder.jobs() > 1).await;
-        shutdown.cancel();
-    };
-    tokio::join!(consuming, done).0.unwrap();
-    assert_eq!(
-        *recorder.seen.lock().unwrap(),
-        HashMap::from([(2, 1), (3, 1)])
-    );
-    bus.delete_endpoint_consumer(&endpoint.name).await.unwrap();
-    assert!(bus.delete_endpoint_consumer("ledger").await.is_err());
+    let before = bus.sequence_before(SLURM_EVENTS, chrono::Utc::now());
+    assert_eq!(before.await.unwrap(), 0, "an empty stream");
+    for id in 1..=3 {
+        bus.publish(&job_event(JobStarted, job(id))).await.unwrap();
+    }
+    let since = chrono::Utc::now();
+    let last = bus.sequence_before(SLURM_EVENTS, since).await.unwrap();
+    assert_eq!(last, 3, "nothing since");
+    for id in 4..=600 {
+        bus.publish(&job_event(JobStarted, job(id))).await.unwrap();
+    }
+    assert_eq!(bus.sequence_before(SLURM_EVENTS, since).await.unwrap(), 3);
+
+    let mut batches = Box::pin(bus.messages_from(SLURM_EVENTS, 4).await.unwrap());
+    let mut read = Vec::new();
+    while read.len() < 597 {
+        let batch = batches.next().await.unwrap();
+        read.extend(batch.iter().map(|message| message.stream_sequence));
+    }
+    assert_eq!(read, (4..=600).collect::<Vec<u64>>());
+
+    let subjects = vec!["slurm.*.job.started.>".to_owned()];
+    let mut read = Vec::new();
+    loop {
+        let next = read.last().map_or(400, |last| last + 1);
+        let page = bus.stored_page(SLURM_EVENTS, &subjects, next, 64);
+        let page = page.await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        assert!(page.len() <= 64);
+        read.extend(page.iter().map(|message| message.stream_sequence));
+    }
+    assert_eq!(read, (400..=600).collect::<Vec<u64>>());
+    for (first, last, expected) in [(600, 600, true), (601, 700, false), (1, 600, true)] {
+        let found = bus.has_messages_between(SLURM_EVENTS, &subjects, first, last);
+        assert_eq!(found.await.unwrap(), expected, "{first} to {last}");
+    }
+    let others = ["slurm.*.node.>".to_owned()];
+    let found = bus.has_messages_between(SLURM_EVENTS, &others, 1, 600);
+    assert!(!found.await.unwrap());
+}
+
+/// Subjects of very different numbers of messages: a page ends before a message that was not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_several_subjects_leaves_no_message_out() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    let events = (1..=100).map(|id| match id % 20 {
+        0 => job_event(JobFinished, job(id)),
+        _ => job_event(JobStarted, job(id)),
+    });
+    let shutdown = CancellationToken::new();
+    bus.publish_all(events.collect(), &shutdown).await.unwrap();
+    let subjects = ["finished", "started"].map(|kind| format!("slurm.*.job.{kind}.>"));
+    let mut read = Vec::new();
+    while read.len() < 100 {
+        let next = read.last().map_or(1, |last| last + 1);
+        let page = bus.stored_page(SLURM_EVENTS, &subjects, next, 8).await;
+        let page = page.unwrap();
+        assert!((1..=16).contains(&page.len()), "{} messages", page.len());
+        read.extend(page.iter().map(|message| message.stream_sequence));
+    }
+    assert_eq!(read, (1..=100).collect::<Vec<u64>>());
 }
 
 struct Subjects(tokio::sync::mpsc::UnboundedSender<String>);

@@ -26,15 +26,6 @@ use tokio_util::sync::CancellationToken;
 /// Deadline for any wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Requests for a consumer of the public stream, as the server gets them.
-async fn lookups(nats: &NatsServer, consumer: &str) -> async_nats::Subscriber {
-    let client = async_nats::connect(nats.url()).await.unwrap();
-    let subject = format!("$JS.API.CONSUMER.INFO.SLURM_EVENTS.{consumer}");
-    let lookups = client.subscribe(subject).await.unwrap();
-    client.flush().await.unwrap();
-    lookups
-}
-
 async fn connect(nats: &NatsServer, role: &str) -> Bus {
     let bus = Bus::connect(
         &Config {

@@ -1,19 +1,17 @@
 //! Every role can do its work with the rights of the catalogue, and no more.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use async_nats::jetstream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use mesh_bus::{
-    Bus, Config, Disposition, EndpointConsumer, Handler, Message, ReplayedEvent, StartPosition,
-};
+use mesh_bus::{Bus, Config, Disposition, Handler, Message, ReplayedEvent, StartPosition};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{
-    self, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, CONSUMERS,
+    self, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_WEBHOOKS, CONSUMERS,
 };
 use mesh_events::subject;
-use mesh_testkit::NatsServer;
 use mesh_testkit::fixtures::{job, job_event};
+use mesh_testkit::{NatsServer, wait_until};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
@@ -94,58 +92,55 @@ async fn every_consumer_of_the_catalogue_can_be_read_by_its_role() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_dispatcher_makes_endpoints_and_readers_follow() {
+async fn the_dispatcher_names_endpoints_and_it_and_readers_follow() {
     let nats = NatsServer::start_with(&users()).await;
     connect_as(&nats, "admin").await;
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
-    let endpoint = EndpointConsumer {
-        name: catalogue::endpoint_consumer("chat"),
-        endpoint: "chat".into(),
-        owner: "alice".into(),
-        filters: vec!["slurm.*.job.>".into(), "slurm.*.cost.>".into()],
-        max_ack_pending: 64,
-        ack_wait: Duration::from_secs(30),
-        created_at: chrono::Utc::now(),
-    };
-    dispatcher.endpoint_consumer(&endpoint).await.unwrap();
-    assert_eq!(
-        dispatcher.endpoint_consumers().await.unwrap(),
-        std::slice::from_ref(&endpoint.name)
-    );
     let ledger = connect_as(&nats, "ledger").await;
-    for (name, owner) in [("chat", Some("alice".to_owned())), ("absent", None)] {
-        assert_eq!(ledger.endpoint_owner(name).await.unwrap(), owner);
+    let mut names = dispatcher.webhook_names().await.unwrap();
+    let mut late = dispatcher.webhook_names().await.unwrap();
+    let all: BTreeSet<String> = ["ci", "alice/ci"].map(str::to_owned).into();
+    assert!(names.write(&all).await.unwrap());
+    for (name, exists) in [("ci", true), ("alice/ci", true), ("absent", false)] {
+        assert_eq!(ledger.has_webhook(name).await.unwrap(), exists, "{name}");
     }
-    // Declared again, as at every start, with the present settings.
-    let other = EndpointConsumer {
-        owner: "bob".into(),
-        ..endpoint.clone()
-    };
-    dispatcher.endpoint_consumer(&other).await.unwrap();
-    assert_eq!(
-        ledger.endpoint_owner("chat").await.unwrap().as_deref(),
-        Some("bob")
+    // Another dispatcher, which had read before, does not write over it unseen.
+    let fewer: BTreeSet<String> = ["ci".to_owned()].into();
+    assert!(
+        !late
+            .write(&["other".to_owned(), "ci".to_owned()].into())
+            .await
+            .unwrap()
     );
+    assert!(late.write(&fewer).await.unwrap());
+    assert!(!ledger.has_webhook("alice/ci").await.unwrap());
+    // Names that somebody deleted come back.
+    let bucket = jetstream::new(async_nats_as(&nats, "admin").await);
+    let bucket = bucket.get_key_value(BUCKET_WEBHOOKS).await.unwrap();
+    let key = format!("names.{:02x}", catalogue::webhook_shard("ci"));
+    bucket.purge(&key).await.unwrap();
+    assert!(!ledger.has_webhook("ci").await.unwrap());
+    wait_until("the names are back", PATIENCE, async || {
+        late.check().await.unwrap();
+        drop(late.write(&fewer).await);
+        ledger.has_webhook("ci").await.unwrap()
+    })
+    .await;
+
     connect_as(&nats, "ingest")
         .await
         .publish(&job_event(JobStarted, job(1)))
         .await
         .unwrap();
-    let stop = CancellationToken::new();
-    dispatcher
-        .consume(
-            catalogue::SLURM_EVENTS,
-            &endpoint.name,
-            1,
-            Stop(stop.clone()),
-            &stop,
-        )
-        .await
-        .unwrap();
-    dispatcher
-        .delete_endpoint_consumer(&endpoint.name)
-        .await
-        .unwrap();
+    let (stream, subjects) = (catalogue::SLURM_EVENTS, vec!["slurm.*.job.>".to_owned()]);
+    let mut batches = Box::pin(dispatcher.messages_from(stream, 1).await.unwrap());
+    assert_eq!(batches.next().await.unwrap().len(), 1);
+    let stored = dispatcher.stored_page(stream, &subjects, 1, 10).await;
+    assert_eq!(stored.unwrap().len(), 1);
+    let found = dispatcher.has_messages_between(stream, &subjects, 1, 1);
+    assert!(found.await.unwrap());
+    let before = dispatcher.sequence_before(stream, chrono::DateTime::UNIX_EPOCH);
+    assert_eq!(before.await.unwrap(), 0);
 
     let reader = connect_as(&nats, "reader").await;
     let mut events = Box::pin(
@@ -200,9 +195,9 @@ async fn the_ledger_replays_and_deletes_the_replay() {
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
     replay_one("r3", Some("chat")).await;
     let mut endpoints = Box::pin(dispatcher.follow_replayed_endpoints().await.unwrap());
-    assert_eq!(endpoints.next().await.as_deref(), Some("chat"));
+    assert_eq!(endpoints.next().await.unwrap(), ("chat".to_owned(), 3));
     replay_one("r4", Some("a.b")).await;
-    assert_eq!(endpoints.next().await.as_deref(), Some("a.b"));
+    assert_eq!(endpoints.next().await.unwrap(), ("a.b".to_owned(), 4));
     drop(admin);
 }
 

@@ -2,27 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::PullConsumer;
-use chrono::Utc;
-use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Disposition, EndpointConsumer, Handler, Message};
+use mesh_bus::{Bus, Disposition, Handler, Message};
 use mesh_events::EventType::JobStarted;
-use mesh_events::catalogue::{self, SLURM_EVENTS};
+use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{connect, lookups};
+use crate::connect;
 
 /// Consumers are compared every minute.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// How long an endpoint's consumer may be missing before it would be made anew.
-const ENDPOINT_ABSENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Default)]
 struct Jobs(Arc<Mutex<BTreeSet<u32>>>);
@@ -58,18 +54,6 @@ impl Side {
     async fn start(role: &str, durable: &str) -> Self {
         let nats = NatsServer::start().await;
         let bus = connect(&nats, role).await;
-        if role == "webhook-dispatcher" {
-            let endpoint = EndpointConsumer {
-                name: durable.to_owned(),
-                endpoint: "chat".into(),
-                owner: String::new(),
-                filters: vec!["slurm.*.job.>".into()],
-                max_ack_pending: 64,
-                ack_wait: Duration::from_secs(30),
-                created_at: Utc::now(),
-            };
-            bus.endpoint_consumer(&endpoint).await.unwrap();
-        }
         let (jobs, stop) = (Jobs::default(), CancellationToken::new());
         let consuming = {
             let (bus, handler, stop) = (bus.clone(), jobs.clone(), stop.clone());
@@ -138,40 +122,13 @@ async fn a_consumer_with_an_empty_filter_receives_what_it_missed_after_the_repai
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_consumer_is_recreated_without_skipping_messages() {
-    let endpoint = catalogue::endpoint_consumer("chat");
-    for (role, durable) in [
-        ("pending-explainer", "pending-explainer"),
-        ("webhook-dispatcher", endpoint.as_str()),
-    ] {
-        let side = Side::start(role, durable).await;
-        let context = side.context().await;
-        let deleted = context.delete_consumer_from_stream(durable, SLURM_EVENTS);
-        assert!(deleted.await.unwrap().success);
-        side.publish(2).await;
-        side.jobs.wait_for([1, 2]).await;
-        side.end("it was deleted").await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_was_removed_stays_removed() {
-    let durable = catalogue::endpoint_consumer("chat");
-    let side = Side::start("webhook-dispatcher", &durable).await;
-    let mut lookups = lookups(&side.nats, &durable).await;
-    side.bus.delete_endpoint_consumer(&durable).await.unwrap();
-    // Until it is looked up so long after the first time that an absence is no moment any more.
-    let late = async {
-        lookups.next().await.unwrap();
-        let first = Instant::now();
-        while first.elapsed() < ENDPOINT_ABSENCE * 2 {
-            lookups.next().await.unwrap();
-        }
-    };
-    tokio::time::timeout(PATIENCE, late).await.unwrap();
-    assert!(side.bus.endpoint_consumers().await.unwrap().is_empty());
-    assert!(side.bus.repairs().is_empty());
-    side.stop.cancel();
-    side.consuming.await.unwrap().unwrap();
+    let side = Side::start("pending-explainer", "pending-explainer").await;
+    let context = side.context().await;
+    let deleted = context.delete_consumer_from_stream("pending-explainer", SLURM_EVENTS);
+    assert!(deleted.await.unwrap().success);
+    side.publish(2).await;
+    side.jobs.wait_for([1, 2]).await;
+    side.end("it was deleted").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -85,7 +85,7 @@ fn owns(role: &str, stream: &str, consumer: &str) -> bool {
     )
 }
 
-/// The dispatcher has a consumer per endpoint, with names not known beforehand: any name except those of this cluster's services.
+/// The dispatcher reads by consumers with names not known beforehand: any name except those of this cluster's services.
 fn is_of_dispatcher(role: &str, stream: &str, consumer: &str) -> bool {
     let services = [
         "ledger",
@@ -110,12 +110,15 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
         ) | ("node-watcher", "nodes" | "leases")
             | ("pending-explainer", "explainer" | "queue" | "coordinators")
             | ("ledger" | "cost-engine", "coordinators")
+            | ("ledger" | "webhook-dispatcher", "webhooks")
     ) && stream.starts_with("KV_")
 }
 
 fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
-    let reads =
-        role == "reader" && ["SLURM_EVENTS", "MESH_CHECKPOINTS", "MESH_REPLAY"].contains(&stream);
+    let is_dispatchers = is_of_dispatcher(role, stream, "anything");
+    let reads = role == "reader"
+        && ["SLURM_EVENTS", "MESH_CHECKPOINTS", "MESH_REPLAY"].contains(&stream)
+        || is_dispatchers;
     let consumes = CONSUMERS
         .iter()
         .any(|name| owns(role, stream, name) || is_of_dispatcher(role, stream, name));
@@ -126,6 +129,7 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
         }
         "STREAM.MSG.GET" => {
             reads_bucket(role, stream)
+                || is_dispatchers
                 || role == "ledger"
                     && [
                         "SLURM_EVENTS",
@@ -135,7 +139,7 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
                     ]
                     .contains(&stream)
         }
-        "CONSUMER.NAMES" => is_of_dispatcher(role, stream, "anything"),
+        "CONSUMER.LIST" => is_dispatchers,
         "STREAM.PURGE" => role == "ledger" && stream == "MESH_REPLAY",
         _ => false,
     }
@@ -144,13 +148,12 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
 fn may_with_consumer(role: &str, verb: &str, stream: &str, consumer: &str) -> bool {
     let has = owns(role, stream, consumer) || is_of_dispatcher(role, stream, consumer);
     match verb {
-        "CONSUMER.CREATE" | "CONSUMER.DELETE" | "CONSUMER.MSG.NEXT" | "ACK" => has,
+        "CONSUMER.CREATE" | "CONSUMER.DELETE" | "CONSUMER.MSG.NEXT" => has,
+        "ACK" => owns(role, stream, consumer),
         // With a filter in its subject.
         "CONSUMER.CREATE.>" => is_of_dispatcher(role, stream, consumer),
-        // The owner compares its consumers with their declaration; the ledger reads an endpoint's owner.
-        "CONSUMER.INFO" => {
-            has || ["ledger", "webhook-dispatcher"].contains(&role) && stream == "SLURM_EVENTS"
-        }
+        // The owner compares its consumers with their declaration.
+        "CONSUMER.INFO" => has || role == "webhook-dispatcher" && stream == "SLURM_EVENTS",
         _ => false,
     }
 }
@@ -160,7 +163,7 @@ fn may_write(role: &str, bucket: &str, key: &str) -> bool {
         ("ingest", "mesh_ingest" | "mesh_users" | "mesh_queue" | "mesh_coordinators")
         | ("node-watcher", "mesh_nodes") => key.starts_with("testbed."),
         ("ingest" | "node-watcher", "mesh_leases") => key == format!("testbed.{role}"),
-        ("pending-explainer", "mesh_explainer") => true,
+        ("pending-explainer", "mesh_explainer") | ("webhook-dispatcher", "mesh_webhooks") => true,
         _ => false,
     }
 }
@@ -346,10 +349,11 @@ async fn a_dispatcher_can_only_delete_consumers_of_endpoints() {
         .await
         .unwrap();
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
-    dispatcher
-        .delete_endpoint_consumer("wh-0123456789ab")
-        .await
-        .unwrap();
+    let former = dispatcher.former_consumers().await.unwrap();
+    let names: Vec<&str> = former.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["wh-0123456789ab"]);
+    dispatcher.delete_former_consumer(&former[0]).await.unwrap();
+    assert!(dispatcher.former_consumers().await.unwrap().is_empty());
     let client = async_nats::ConnectOptions::with_user_and_password(
         "webhook-dispatcher".into(),
         "webhook-dispatcher".into(),

@@ -4,11 +4,13 @@ use chrono::{DateTime, Utc};
 use mesh_db::pool::Transaction;
 use mesh_db::sql::Sql;
 
+use super::cursors::{self, CursorRow};
 use super::delivery::Delivery;
 use super::outbox;
 use super::retention::piece;
 use super::saves::{keep, save};
 use crate::domain::clock::MAX_DRIFT;
+use crate::domain::cursor::Cursor;
 
 /// A write.
 pub(super) enum Command {
@@ -57,6 +59,20 @@ pub(super) enum Command {
         done: bool,
         now: DateTime<Utc>,
     },
+    /// Move endpoints that have nothing under way to this position of a stream.
+    AdvanceCursors {
+        endpoints: Vec<String>,
+        stream: &'static str,
+        created: DateTime<Utc>,
+        settled: u64,
+    },
+    /// Store the cursor of an endpoint that stops.
+    SaveCursor {
+        endpoint: String,
+        stream: &'static str,
+        created: DateTime<Utc>,
+        cursor: Cursor,
+    },
     /// Mark outcomes as published.
     Announced(Vec<outbox::Key>),
 }
@@ -74,7 +90,7 @@ impl Command {
             | Self::Replan { endpoint, .. }
             | Self::End { endpoint, .. }
             | Self::Redeliver { endpoint, .. } => Some(endpoint),
-            Self::Announced(_) => None,
+            Self::AdvanceCursors { .. } | Self::SaveCursor { .. } | Self::Announced(_) => None,
         }
     }
 
@@ -237,6 +253,29 @@ impl Command {
                     .bind(job);
                 transaction.conn().execute(&sql).await?;
                 Ok(queued)
+            }
+            Self::AdvanceCursors {
+                endpoints,
+                stream,
+                created,
+                settled,
+            } => {
+                let sql = cursors::advance(endpoints.clone(), stream, *created, *settled);
+                transaction.conn().execute(&sql).await
+            }
+            Self::SaveCursor {
+                endpoint,
+                stream,
+                created,
+                cursor,
+            } => {
+                let row = CursorRow {
+                    endpoint,
+                    stream,
+                    created: *created,
+                    cursor: cursor.clone(),
+                };
+                cursors::save(transaction, &[row]).await.map(|()| 1)
             }
             Self::Announced(keys) => outbox::note(transaction, keys).await,
         }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_bus::Message;
 use mesh_db::sql::{Row, Sql};
 use mesh_events::{Event, cloudevents};
 use serde::Serialize;
@@ -15,6 +14,8 @@ use crate::domain::delivery_position::DeliveryPosition;
 use crate::domain::names;
 use crate::error::Error;
 use crate::event_cache::EventCache;
+use crate::reader::event::StreamEvent;
+use crate::reader::queue::{Arrival, EventQueue};
 
 /// State of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,6 +104,8 @@ pub struct Delivery {
     pub cause: Option<Cause>,
     /// The attempt that led to this state. Written with the delivery, never read with it.
     pub attempt: Option<Attempt>,
+    /// The event that it came from, which its first write settles. Never read with it.
+    pub arrival: Option<Arrival>,
     /// Provider state to store after the last response, by key. `None` removes a key. Written with the delivery,
     /// never read with it.
     pub keep: Vec<(String, Option<String>)>,
@@ -139,20 +142,30 @@ impl Delivery {
         }
     }
 
-    /// A new delivery of an event, without a trace: a replay does not continue the original trace.
+    /// A new delivery of an event, stored under this id.
     pub fn of(
-        endpoint: &str,
+        queue: &Arc<EventQueue>,
         id: String,
-        event: &Event,
-        message: &Message,
+        event: &StreamEvent,
         now: DateTime<Utc>,
     ) -> Self {
+        // A replay does not continue the original trace.
+        let is_replayed = event.replay.is_some();
         Self {
-            event_type: event.r#type.clone(),
+            event_type: event.event.r#type.clone(),
             next_at: None,
-            subject: message.subject.clone(),
-            stream_sequence: message.stream_sequence,
-            ..Self::message(endpoint, id, message.body.clone(), now)
+            subject: event.subject.clone(),
+            stream_sequence: event.sequence,
+            trace: if is_replayed {
+                String::new()
+            } else {
+                event.trace.clone()
+            },
+            arrival: Some(Arrival {
+                queue: Arc::clone(queue),
+                sequence: event.sequence,
+            }),
+            ..Self::message(&queue.endpoint, id, event.body.clone(), now)
         }
     }
 
@@ -198,6 +211,7 @@ impl Delivery {
             round: 0,
             cause: None,
             attempt: None,
+            arrival: None,
             keep: Vec::new(),
         }
     }
@@ -236,6 +250,7 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
         round: number("round")?.try_into().unwrap_or(u32::MAX),
         cause: Cause::parse(&row.get::<String>("cause")?),
         attempt: None,
+        arrival: None,
         keep: Vec::new(),
     })
 }

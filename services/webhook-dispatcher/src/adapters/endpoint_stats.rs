@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use mesh_db::sql::{Row, Sql};
+use mesh_events::catalogue::SLURM_EVENTS;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::cursors::{Missed, missed};
 use super::delivery::State;
 use super::store::Store;
 use crate::admission;
@@ -18,6 +20,8 @@ pub struct EndpointStats {
     pub counts: Counts,
     /// Stored state of the gate.
     pub gate: Option<String>,
+    /// Events that it missed.
+    pub missed: Option<Missed>,
 }
 
 /// Number of deliveries by state, and the last error.
@@ -76,11 +80,18 @@ impl Store {
         let gates = Sql::new("SELECT endpoint, value FROM kept WHERE key = ")
             .bind(admission::KEY)
             .push(" AND endpoint")
-            .any_of(endpoints);
-        let [counts, errors, gates] = [
+            .any_of(endpoints.clone());
+        let gaps = Sql::new(
+            "SELECT endpoint, missed_count, missed_first, missed_last, missed_at FROM cursors WHERE missed_count > 0 AND stream = ",
+        )
+        .bind(SLURM_EVENTS)
+        .push(" AND endpoint")
+        .any_of(endpoints);
+        let [counts, errors, gates, gaps] = [
             self.rows(action, &counts).await?,
             self.rows(action, &errors).await?,
             self.rows(action, &gates).await?,
+            self.rows(action, &gaps).await?,
         ];
         let mut read = || -> Result<(), sqlx::Error> {
             let of = |row: &Row| row.get::<String>("endpoint");
@@ -96,6 +107,9 @@ impl Store {
             }
             for row in &gates {
                 standings.entry(of(row)?).or_default().gate = row.get("value")?;
+            }
+            for row in &gaps {
+                standings.entry(of(row)?).or_default().missed = missed(row)?;
             }
             Ok(())
         };

@@ -48,7 +48,14 @@ const FUTURE: [(&str, &str, &str); 4] = [
 ];
 
 /// Tables with rows of an endpoint.
-const OWN: [&str; 5] = ["deliveries", "missed", "attempts", "redeliveries", "kept"];
+const OWN: [&str; 6] = [
+    "deliveries",
+    "missed",
+    "attempts",
+    "redeliveries",
+    "kept",
+    "cursors",
+];
 
 impl Store {
     /// Current time of the database's clock. All dispatchers share it; with a database server it is usually not this

@@ -1,4 +1,4 @@
-//! Stores deliveries in batches: one statement for many costs little more than one for a single delivery.
+//! Stores deliveries in batches, with the cursors that they move: one statement for many costs little more than one for a single delivery.
 
 use std::collections::HashSet;
 
@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use mesh_db::pool::Transaction;
 use mesh_db::sql::{Column, Sql};
 
+use super::cursors::save_arrivals;
 use super::delivery::{Attempt, Delivery, State};
 use crate::domain::cause::Cause;
 
@@ -147,6 +148,9 @@ pub(super) async fn save(
     ];
     let rows = transaction.conn().execute_bulk(&bulk, STORE).await?;
     note(transaction, deliveries).await?;
+    let arrivals = deliveries.iter();
+    let arrivals = arrivals.filter_map(|delivery| delivery.arrival.as_ref());
+    save_arrivals(transaction, arrivals).await?;
     for delivery in deliveries {
         for (key, value) in &delivery.keep {
             let (endpoint, now) = (&delivery.endpoint, delivery.updated_at);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{ApiError, Webhooks};
+use crate::adapters::cursors::Missed;
 use crate::adapters::endpoint_stats::{Counts, EndpointStats};
 use crate::adapters::endpoints::EndpointRow;
 use crate::admission::StoredGate;
@@ -47,6 +48,10 @@ pub struct Webhook {
     /// Pause requested by the receiver (`Retry-After`). Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Hold>,
+    /// Events that the bus no longer had when the webhook came to them, for example after a pause of weeks. Absent if
+    /// there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<Missed>,
 }
 
 /// State of a circuit breaker, which stops deliveries to a failing receiver.
@@ -131,6 +136,7 @@ impl Webhook {
             counts: standing.counts,
             circuit: Circuit::of(state.open, now),
             held: state.held.filter(|held| held.until > now).map(Hold::from),
+            missed: standing.missed,
         }
     }
 }

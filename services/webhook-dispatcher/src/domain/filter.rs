@@ -11,8 +11,8 @@
 //! - partitions: any of the job's partitions (a pending job may name several), or of the node's. Users and capture
 //!   have none.
 //!
-//! The consumer's subjects select as much as possible, so that the server sends less; [`Filter::matches`] decides.
-//! Partitions are never selected by subject: a pending job's subject has the whole list in one token, and a cost's
+//! The subjects select as much as possible, so that the server sends less to an endpoint that catches up;
+//! [`Filter::matches`] decides. Partitions are never selected by subject: a pending job's subject has the whole list in one token, and a cost's
 //! subject has the account in that position.
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ use super::expression::Expression;
 use super::fields;
 use super::routine::is_routine;
 
-/// Maximum subjects of a consumer. Beyond it whole categories are requested, as the server compares every subject
+/// Maximum subjects of a read. Beyond it whole categories are requested, as the server compares every subject
 /// with each message.
 const MAX_SUBJECTS: usize = 32;
 /// Maximum characters of a text that conditions see.
@@ -187,12 +187,26 @@ impl Filter {
         (self.clusters.is_empty() || self.clusters.contains(&event.cluster))
             && (self.accounts.is_empty()
                 || account_of(event).is_some_and(|account| self.accounts.contains(account)))
-            && (self.users.is_empty()
-                || user_of(kind, event).is_some_and(|user| self.users.contains(user)))
+            && self.is_of_users(kind, event)
             && (self.partitions.is_empty()
                 || partitions_of(event)
                     .iter()
                     .any(|partition| self.partitions.contains(*partition)))
+    }
+
+    /// True if the user matches, as the subjects say it too.
+    pub fn is_of_users(&self, kind: EventType, event: &Event) -> bool {
+        self.users.is_empty() || user_of(kind, event).is_some_and(|user| self.users.contains(user))
+    }
+
+    /// The users it selects. Empty: all.
+    pub const fn users(&self) -> &BTreeSet<String> {
+        &self.users
+    }
+
+    /// The accounts it selects. Empty: all.
+    pub const fn accounts(&self) -> &BTreeSet<String> {
+        &self.accounts
     }
 
     /// Subjects that cover all matching events and the additional types. They do not overlap, as the server rejects
@@ -250,7 +264,8 @@ impl Filter {
     }
 }
 
-fn user_of(kind: EventType, event: &Event) -> Option<&str> {
+/// The user that an event concerns.
+pub fn user_of(kind: EventType, event: &Event) -> Option<&str> {
     match (kind.category(), &event.payload) {
         (Category::User, Some(Payload::User(payload))) => Some(&payload.user),
         (Category::Node | Category::Capture, _) => None,
@@ -258,7 +273,8 @@ fn user_of(kind: EventType, event: &Event) -> Option<&str> {
     }
 }
 
-fn account_of(event: &Event) -> Option<&str> {
+/// The account that an event concerns.
+pub fn account_of(event: &Event) -> Option<&str> {
     match &event.payload {
         Some(Payload::User(payload)) if !payload.account.is_empty() => Some(&payload.account),
         _ => event.owner.as_ref().map(|owner| owner.account.as_str()),

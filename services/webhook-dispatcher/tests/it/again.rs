@@ -335,7 +335,7 @@ async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind:
     // New events are queued.
     mesh.publish(&event(EventType::JobStarted, 2)).await;
     wait_until("it queues on the bus", DEADLINE, async || {
-        mesh.pending("pipeline").await + mesh.unacknowledged("pipeline").await == 1
+        mesh.behind("pipeline").await == 1
     })
     .await;
     assert_eq!(receiver.received().len(), 1);
@@ -373,7 +373,7 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
             .await;
         assert_eq!(status, StatusCode::CREATED, "{made}");
     }
-    mesh.wait_for_consumers(3).await;
+    mesh.wait_for_positions(3).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     // One about the job, and one about the endpoint.
     mesh.wait_for_count("alice/hers", "delivered", 2).await;

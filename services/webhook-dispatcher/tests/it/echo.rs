@@ -280,7 +280,7 @@ async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown(kind: Kind) {
     let endpoints = endpoints(echo().await);
     let config = mesh.write_config(&endpoints);
     let dispatcher = Dispatcher::start(&config, 1);
-    mesh.wait_for_consumers(endpoints.len()).await;
+    mesh.wait_for_positions(endpoints.len()).await;
     for n in 0..EVENTS {
         let failed = event(EventType::JobFailed, u32::try_from(n).unwrap() + 1);
         mesh.publish(&failed).await;

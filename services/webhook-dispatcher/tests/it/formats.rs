@@ -307,7 +307,7 @@ async fn receivers_with_the_standard_libraries_verify_with_either_secret_while_i
     };
     let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
     let old = call("/v1/webhooks", &spec).await;
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     let new = call("/v1/webhooks/mine/rotate", &Value::Null).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("alice/mine", "delivered", 1).await;

@@ -57,7 +57,7 @@ async fn attempts(mesh: &Mesh) -> Vec<u64> {
 
 async fn nothing_is_held_on_the_bus(mesh: &Mesh, name: &str) {
     wait_until("the bus holds nothing", DEADLINE, async || {
-        mesh.pending(name).await + mesh.unacknowledged(name).await == 0
+        mesh.behind(name).await == 0
     })
     .await;
 }
@@ -282,7 +282,7 @@ async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind)
         "name": "pipeline", "url": receiver.url("/"), "concurrency": 1, "rate_limit": "6/h", "burst": 2,
     });
     as_root(Method::POST, "/v1/webhooks", spec).await;
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     let published = publish(&mesh, 1..=10).await;
     mesh.wait_for_count("pipeline", "waiting", 8).await;
     nothing_is_held_on_the_bus(&mesh, "root/pipeline").await;

@@ -1,17 +1,19 @@
 //! A running dispatcher with its bus, and queries about them.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{Info, PullConsumer};
+use async_nats::jetstream::consumer::{Info, pull};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use chrono::Utc;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use http_body_util::BodyExt as _;
-use mesh_bus::{Bus, EndpointConsumer};
+use mesh_bus::Bus;
 use mesh_db::Location;
+use mesh_events::catalogue::former_endpoint_consumer;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_runtime::{ConfigFile, Context, Health, Service as _, ServiceSection};
@@ -27,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use webhook_dispatcher::WebhookDispatcherService;
 use webhook_dispatcher::adapters::store::Store;
-use webhook_dispatcher::domain::names;
 use webhook_dispatcher::domain::ownership::preferred;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -155,21 +156,47 @@ impl Mesh {
         (mesh, servers)
     }
 
-    /// Starts or restarts the dispatcher, and waits for its consumers.
+    /// Starts or restarts the dispatcher, and waits until every endpoint has a position.
     pub async fn run(&mut self, endpoints: &[String]) {
         self.start_dispatcher(endpoints).await;
-        self.wait_for_consumers(endpoints.iter().filter(|text| text.contains("[[")).count())
+        self.wait_for_positions(endpoints.iter().filter(|text| text.contains("[[")).count())
             .await;
     }
 
-    pub async fn wait_for_consumers(&self, count: usize) {
-        wait_until("consumers of all endpoints", DEADLINE, async || {
-            self.bus
-                .endpoint_consumers()
-                .await
-                .is_ok_and(|names| names.len() == count)
+    pub async fn wait_for_positions(&self, count: usize) {
+        wait_until("positions of all endpoints", DEADLINE, async || {
+            self.positions().await.len() == count
         })
         .await;
+    }
+
+    /// The stored positions of the endpoints. Empty while the database is not prepared.
+    pub async fn positions(&self) -> BTreeMap<String, i64> {
+        let sql = "SELECT endpoint, settled FROM cursors WHERE stream = 'SLURM_EVENTS'";
+        let query = sqlx::query_as(sql);
+        let file = match self.database.as_str() {
+            "" => Some(self.folder.path().join("webhook-dispatcher.db")),
+            url => url.strip_prefix("sqlite:").map(PathBuf::from),
+        };
+        let rows: Result<Vec<(String, i64)>, _> = if let Some(file) = file {
+            let file = SqliteConnectOptions::new().filename(file);
+            match file.connect().await {
+                Ok(mut connection) => query.fetch_all(&mut connection).await,
+                Err(error) => Err(error),
+            }
+        } else {
+            let options: PgConnectOptions = self.database.parse().unwrap();
+            let mut connection = options.connect().await.unwrap();
+            sqlx::query_as(sql).fetch_all(&mut connection).await
+        };
+        rows.unwrap_or_default().into_iter().collect()
+    }
+
+    /// Number of events on the bus behind the stored position of an endpoint.
+    pub async fn behind(&self, endpoint: &str) -> i64 {
+        let state = self.bus.stream_state("SLURM_EVENTS").await.unwrap();
+        let last = i64::try_from(state.last_sequence).unwrap();
+        last - self.positions().await[endpoint]
     }
 
     pub async fn start_dispatcher(&mut self, endpoints: &[String]) {
@@ -226,23 +253,6 @@ impl Mesh {
             .unwrap()
     }
 
-    /// Number of messages delivered by the endpoint's consumer, including redeliveries.
-    pub async fn handed_out(&self, endpoint: &str) -> u64 {
-        self.consumer(endpoint).await.delivered.consumer_sequence
-    }
-
-    async fn consumer(&self, endpoint: &str) -> Info {
-        let client = async_nats::connect(self.nats.url()).await.unwrap();
-        let mut consumer: PullConsumer = async_nats::jetstream::new(client)
-            .get_stream("SLURM_EVENTS")
-            .await
-            .unwrap()
-            .get_consumer(&names::consumer(endpoint))
-            .await
-            .unwrap();
-        consumer.info().await.unwrap().clone()
-    }
-
     /// Runs statements on the dispatcher's database.
     pub async fn change_database(&self, statements: String) {
         let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(statements));
@@ -255,32 +265,65 @@ impl Mesh {
         }
     }
 
-    /// Replaces an endpoint's consumer by one with another name, which starts at new messages.
-    pub async fn replace_consumer(&self, old: &str, new: &str, owner: &str) {
-        let info = self.consumer(old).await;
-        let consumer = EndpointConsumer {
-            name: names::consumer(new),
-            endpoint: new.to_owned(),
-            owner: owner.to_owned(),
-            filters: info.config.filter_subjects,
-            max_ack_pending: info.config.max_ack_pending,
-            ack_wait: info.config.ack_wait,
-            created_at: Utc::now(),
-        };
-        let old = names::consumer(old);
-        self.bus.delete_endpoint_consumer(&old).await.unwrap();
-        self.bus.endpoint_consumer(&consumer).await.unwrap();
-    }
-
-    /// True if the endpoint has a replay consumer.
-    pub async fn consumes_replays(&self, endpoint: &str) -> bool {
+    /// Makes a consumer as former versions did, which has acknowledged these many messages of the stream.
+    pub async fn make_former_consumer(
+        &self,
+        stream: &str,
+        endpoint: &str,
+        owner: &str,
+        acknowledged: usize,
+    ) {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
-        let stream = async_nats::jetstream::new(client)
-            .get_stream("MESH_REPLAY")
+        let name = former_endpoint_consumer(endpoint);
+        let config = pull::Config {
+            durable_name: Some(name.clone()),
+            metadata: HashMap::from([
+                ("mesh-endpoint".to_owned(), endpoint.to_owned()),
+                ("mesh-owner".to_owned(), owner.to_owned()),
+            ]),
+            ..Default::default()
+        };
+        let jetstream = async_nats::jetstream::new(client);
+        let consumer = jetstream
+            .create_consumer_on_stream(config, stream)
             .await
             .unwrap();
-        let found: Result<PullConsumer, _> = stream.get_consumer(&names::consumer(endpoint)).await;
-        found.is_ok()
+        if acknowledged == 0 {
+            return;
+        }
+        let mut messages = consumer
+            .batch()
+            .max_messages(acknowledged)
+            .messages()
+            .await
+            .unwrap();
+        while let Some(message) = messages.next().await {
+            message.unwrap().double_ack().await.unwrap();
+        }
+    }
+
+    /// True if the dispatcher has read every event on the bus.
+    pub async fn is_read(&self) -> bool {
+        let client = async_nats::connect(self.nats.url()).await.unwrap();
+        let mut stream = async_nats::jetstream::new(client)
+            .get_stream("SLURM_EVENTS")
+            .await
+            .unwrap();
+        let consumers: Vec<Info> = stream.consumers().try_collect().await.unwrap();
+        let last = stream.info().await.unwrap().state.last_sequence;
+        consumers.iter().any(|info| {
+            info.name.starts_with("webhook-dispatcher-") && info.delivered.stream_sequence == last
+        })
+    }
+
+    /// Names of the consumers on a stream.
+    pub async fn consumers(&self, stream: &str) -> Vec<String> {
+        let client = async_nats::connect(self.nats.url()).await.unwrap();
+        let stream = async_nats::jetstream::new(client)
+            .get_stream(stream)
+            .await
+            .unwrap();
+        stream.consumer_names().try_collect().await.unwrap()
     }
 
     /// Stops the dispatcher as SIGTERM does.
@@ -358,16 +401,6 @@ impl Mesh {
         let routes = routes.layer(axum::Extension(caller));
         tokio::spawn(async move { axum::serve(listener, routes).await });
         format!("http://{address}")
-    }
-
-    /// Number of events on the bus that the endpoint has not received.
-    pub async fn pending(&self, endpoint: &str) -> u64 {
-        self.consumer(endpoint).await.num_pending
-    }
-
-    /// Number of events that the endpoint has received and not acknowledged.
-    pub async fn unacknowledged(&self, endpoint: &str) -> u64 {
-        self.consumer(endpoint).await.num_ack_pending as u64
     }
 
     /// The stored definition of an endpoint, plain and encrypted.

@@ -72,7 +72,7 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
     let text = brief(&signed("pipeline", &receiver.url("/"), ""));
     let config = mesh.write_config(&[text]);
     let mut dispatcher = Dispatcher::start(&config, 0);
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     let mut audit = mesh
         .listen::<AuditEntry>("mesh.testbed.audit.delivery")
         .await;
@@ -120,7 +120,7 @@ async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
     let mesh = Mesh::without_dispatcher().await;
     let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
     let mut dispatcher = Dispatcher::start(&config, 0);
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     let dead = started(&mesh, 1..1 + u32::try_from(DEAD).unwrap()).await;
     let mut file = mesh.outsider().await;
     let mut count = async |what: &'static str| -> usize {
@@ -181,7 +181,7 @@ async fn two_lose_nothing_when_postgresql_is_killed_again_and_again() {
     mesh.database = server.create_database();
     let config = mesh.write_config(&endpoints(&receiver));
     let _dispatchers: Vec<Dispatcher> = (0..2).map(|n| Dispatcher::start(&config, n)).collect();
-    mesh.wait_for_consumers(ENDPOINTS).await;
+    mesh.wait_for_positions(ENDPOINTS).await;
     mesh.wait_for_replicas(2, ENDPOINTS).await;
     let mut audit = mesh
         .listen::<AuditEntry>("mesh.testbed.audit.delivery")
@@ -306,7 +306,7 @@ async fn told_to_end_it_finishes_what_is_under_way_and_the_next_one_goes_on_at_o
     let text = signed("pipeline", &receiver.url("/"), "concurrency = 8");
     let config = mesh.write_config(&[text]);
     let mut dispatcher = Dispatcher::start(&config, 0);
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     let expected = started(&mesh, 1..31).await;
     wait_until("requests under way", DEADLINE, async || {
         receiver.received().len() >= 4

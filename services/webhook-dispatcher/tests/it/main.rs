@@ -28,6 +28,7 @@ mod matrix;
 mod names;
 mod openapi;
 mod pending;
+mod positions;
 mod preview;
 mod process;
 mod proxy;

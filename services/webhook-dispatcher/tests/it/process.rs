@@ -106,7 +106,7 @@ async fn the_key_of_secrets_may_be_in_the_environment() {
     let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
     let (status, answer) = alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     mesh.stop().await;
     let file = mesh.folder.path().join("webhook-dispatcher.key");
     let key = std::fs::read_to_string(&file).unwrap();
@@ -144,7 +144,7 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
     let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"4s\"", 1);
     std::fs::write(&config, text).unwrap();
     let mut dispatcher = Dispatcher::start(&config, 0);
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     // One of them is a retry when it stops, the others come from the bus.
     let slow = CannedResponse {
         delay: Duration::from_secs(25),
@@ -193,7 +193,7 @@ async fn a_database_that_hangs_does_not_hold_up_a_stop() {
     let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"4s\"", 1);
     std::fs::write(&config, text).unwrap();
     let mut dispatcher = Dispatcher::start(&config, 0);
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     receiver.answer_always(CannedResponse::status(204));
     let paused = postgres.pause();
     mesh.publish(&event(EventType::JobStarted, 1)).await;

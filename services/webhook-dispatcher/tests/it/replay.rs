@@ -10,7 +10,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, SECRET, event, on_both, signed};
 
 on_both!(
     what_was_delivered_is_delivered_again_once_for_each_replay,
-    an_endpoint_consumes_replays_from_the_first_one_to_it,
+    replays_are_found_whenever_they_come,
 );
 
 pub async fn replay(mesh: &Mesh, id: &str, endpoint: &str, events: &[&Event]) {
@@ -102,7 +102,7 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
     assert_eq!(first, 2, "each once for a replay");
 }
 
-async fn an_endpoint_consumes_replays_from_the_first_one_to_it(kind: Kind) {
+async fn replays_are_found_whenever_they_come(kind: Kind) {
     let receiver = WebhookReceiver::start().await;
     let endpoints = ["one", "two"].map(|name| signed(name, &receiver.url("/"), ""));
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
@@ -111,10 +111,7 @@ async fn an_endpoint_consumes_replays_from_the_first_one_to_it(kind: Kind) {
         replay(mesh, id, endpoint, &[&event]).await;
         mesh.wait_for_count(endpoint, "delivered", count).await;
     };
-    assert!(!mesh.consumes_replays("one").await);
     sent(&mesh, "r1", "one", 1).await;
-    assert!(mesh.consumes_replays("one").await);
-    assert!(!mesh.consumes_replays("two").await);
 
     // The listener for replays survives a restart of NATS.
     mesh.nats.kill();

@@ -76,7 +76,7 @@ async fn settled(mesh: &Mesh) {
     for n in 0..ENDPOINTS {
         let name = format!("endpoint-{n}");
         wait_until("nothing is under way", DEADLINE, async || {
-            mesh.pending(&name).await + mesh.unacknowledged(&name).await == 0
+            mesh.behind(&name).await == 0
         })
         .await;
     }
@@ -93,7 +93,7 @@ async fn killed_again_and_again_they_lose_nothing() {
     let mesh = Mesh::on(Kind::Postgres).await;
     let config = mesh.write_config(&endpoints(&receiver));
     let mut replicas: Vec<Dispatcher> = (0..3).map(|n| Dispatcher::start(&config, n)).collect();
-    mesh.wait_for_consumers(ENDPOINTS).await;
+    mesh.wait_for_positions(ENDPOINTS).await;
     let mut expected = BTreeSet::new();
     for kill in 0..KILLS {
         let first = 1 + 40 * u32::try_from(kill).unwrap();
@@ -125,7 +125,7 @@ async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and
     let mesh = Mesh::on(Kind::Postgres).await;
     let config = mesh.write_config(&endpoints(&receiver));
     let paused = Dispatcher::start(&config, 0);
-    mesh.wait_for_consumers(ENDPOINTS).await;
+    mesh.wait_for_positions(ENDPOINTS).await;
     let mut expected = publish(&mesh, 1..11).await;
     until(&mesh, &receiver, "the first dispatcher delivers", &expected).await;
     settled(&mesh).await;

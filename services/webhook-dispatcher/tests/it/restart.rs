@@ -77,7 +77,7 @@ async fn retries_go_on_while_nats_is_away(kind: Kind) {
     .await;
 }
 
-/// Events published before an endpoint's consumer exists never reach it.
+/// Events published before an endpoint has a position may not reach it.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_ready_once_every_endpoint_listens() {
     let endpoints: Vec<String> = (1..=40)
@@ -86,6 +86,6 @@ async fn it_is_ready_once_every_endpoint_listens() {
     let mut mesh = Mesh::without_dispatcher().await;
     mesh.start_dispatcher(&endpoints).await;
     wait_until("it is ready", DEADLINE, async || mesh.is_ready()).await;
-    assert_eq!(mesh.bus.endpoint_consumers().await.unwrap().len(), 40);
+    assert_eq!(mesh.positions().await.len(), 40);
     mesh.stop().await;
 }

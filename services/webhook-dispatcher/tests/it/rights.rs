@@ -260,7 +260,7 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
     mesh.stop().await;
     mesh.start_dispatcher(&[signed("pipeline", &receiver.url("/"), "")])
         .await;
-    mesh.wait_for_consumers(4).await;
+    mesh.wait_for_positions(4).await;
     let first = event(EventType::JobStarted, 1);
     mesh.publish(&first).await;
     wait_until("all four got it", DEADLINE, async || {

@@ -123,7 +123,7 @@ async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_th
     let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
     let (status, made) = alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
     assert_eq!(status, StatusCode::CREATED, "{made}");
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     mesh.stop().await;
 
     // The row as written by the previous version.
@@ -153,7 +153,7 @@ async fn an_endpoint_that_is_stored_under_old_keys_works_and_is_written_under_th
 
     // The endpoint works and shows the new keys.
     mesh.start_dispatcher(&[]).await;
-    mesh.wait_for_consumers(1).await;
+    mesh.wait_for_positions(1).await;
     let retry = json!({"initial_interval": "100ms", "multiplier": 2, "max_interval": "300ms"});
     let (_, shown) = alice(&mesh, Method::GET, path, &Value::Null).await;
     assert_eq!(shown["retry"], retry);

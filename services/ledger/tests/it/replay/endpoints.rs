@@ -1,8 +1,6 @@
 //! Events are replayed to a webhook endpoint by its owner and by administrators, if it exists.
 
 use mesh_api::ledger::replay_service_client::ReplayServiceClient;
-use mesh_bus::EndpointConsumer;
-use mesh_events::catalogue::endpoint_consumer;
 use mesh_events::proto::mesh::ledger::v1::StartReplayRequest;
 use mesh_events::{EventType, subject};
 use mesh_runtime::api::{Caller, Role};
@@ -20,19 +18,12 @@ on_both!(
 );
 
 impl Ledger {
-    /// Registers an endpoint as the dispatcher does.
-    async fn endpoint(&self, name: &str, owner: &str) {
-        let consumer = EndpointConsumer {
-            name: endpoint_consumer(name),
-            endpoint: name.into(),
-            owner: owner.into(),
-            filters: Vec::new(),
-            max_ack_pending: 1,
-            ack_wait: std::time::Duration::from_secs(30),
-            created_at: chrono::Utc::now(),
-        };
+    /// Registers endpoints as the dispatcher does.
+    async fn endpoints(&self, names: &[&str]) {
         let dispatcher = bus(&self.nats, "webhook-dispatcher").await;
-        dispatcher.endpoint_consumer(&consumer).await.unwrap();
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        let mut written = dispatcher.webhook_names().await.unwrap();
+        assert!(written.write(&names).await.unwrap());
     }
 }
 
@@ -41,8 +32,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
     let events = [("alice", 1), ("bob", 2)]
         .map(|(owner, job)| of_user(owner, EventType::JobStarted, fixtures::job(job)));
     ledger.append(&events).await;
-    ledger.endpoint("alice's.own", "alice").await;
-    ledger.endpoint("pipeline", "").await;
+    ledger.endpoints(&["alice/alice's.own", "pipeline"]).await;
 
     let coordinator = user("carol").coordinating(fixtures::CLUSTER, "physics");
     let auditor = Caller::peer("eve", 20_003, Role::Auditor);
@@ -58,7 +48,10 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
         let api = ledger.as_seen_by(caller).await;
         let channel = Endpoint::from_shared(api.url.clone()).unwrap();
         let mut grpc = ReplayServiceClient::new(channel.connect().await.unwrap());
-        for (endpoint, expected) in ["alice's.own", "pipeline", "absent"].iter().zip(statuses) {
+        for (endpoint, expected) in ["alice/alice's.own", "pipeline", "absent"]
+            .iter()
+            .zip(statuses)
+        {
             let (status, answer) = api
                 .start(json!({"endpoint": endpoint, "filter": {"from_seq": 1000}}))
                 .await;
@@ -104,7 +97,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
     assert_eq!(
         subjects,
         [format!(
-            "mesh.replay.{id}.webhook.alice_27s_2Eown.{original}"
+            "mesh.replay.{id}.webhook.alice_2Falice_27s_2Eown.{original}"
         )]
     );
 
@@ -118,9 +111,7 @@ async fn owner_and_administrators_may_replay_to_a_webhook_endpoint(database: Dat
 
 async fn a_name_alone_is_ones_own_or_the_operators(database: Database) {
     let ledger = Ledger::start(database).await;
-    for (endpoint, owner) in [("ci", ""), ("alice/ci", "alice"), ("bob/ci", "bob")] {
-        ledger.endpoint(endpoint, owner).await;
-    }
+    ledger.endpoints(&["ci", "alice/ci", "bob/ci"]).await;
     for (caller, named, meant) in [
         (user("alice"), "ci", Some("alice/ci")),
         (user("alice"), "alice/ci", Some("alice/ci")),

@@ -46,15 +46,11 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         &folder.path().join("log"),
     )?;
     wait_until(
-        "the dispatcher's consumer",
+        "the endpoint's position",
         Duration::from_secs(20),
         async || {
             dispatcher.check()?;
-            Ok(!bus
-                .endpoint_consumers()
-                .await
-                .unwrap_or_default()
-                .is_empty())
+            Ok(world::positions(folder.path()).await == 1)
         },
     )
     .await?;

@@ -1,7 +1,7 @@
 //! A dispatcher as a separate process with its own server, and receivers that answer, hang, drip or refuse.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use axum::http::{HeaderMap, StatusCode};
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::Bus;
 use mesh_testkit::{NatsServer, Port, fixtures};
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -141,6 +143,17 @@ async fn drip() -> Body {
     Body::from_stream(drops)
 }
 
+/// Number of endpoints that have a position, by the dispatcher's database; 0 before it is there.
+pub async fn positions(folder: &Path) -> usize {
+    let count = async {
+        let file = SqliteConnectOptions::new().filename(folder.join("webhook-dispatcher.db"));
+        let mut file = file.connect().await?;
+        let sql = "SELECT COUNT(*) FROM cursors WHERE stream = 'SLURM_EVENTS'";
+        sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut file).await
+    };
+    usize::try_from(count.await.unwrap_or_default()).unwrap_or_default()
+}
+
 /// A dispatcher with one endpoint per receiver.
 pub struct World {
     /// A single server or a cluster.
@@ -191,7 +204,7 @@ impl World {
             dispatcher,
             folder,
         };
-        world.wait_for_consumers().await?;
+        world.wait_for_positions().await?;
         Ok(world)
     }
 
@@ -214,16 +227,15 @@ impl World {
             .sum()
     }
 
-    /// Waits until the bus has the consumers of all endpoints, so that no event is missed.
-    async fn wait_for_consumers(&mut self) -> anyhow::Result<()> {
+    /// Waits until all endpoints have a position on the bus, so that no event is missed.
+    async fn wait_for_positions(&mut self) -> anyhow::Result<()> {
         let count = self.receivers.ports.len();
         wait_until(
-            "the dispatcher's consumers",
+            "the positions of all endpoints",
             Duration::from_secs(300),
             async || {
                 self.dispatcher.check()?;
-                let there = self.bus.endpoint_consumers().await.unwrap_or_default();
-                Ok(there.len() == count)
+                Ok(positions(self.folder.path()).await == count)
             },
         )
         .await

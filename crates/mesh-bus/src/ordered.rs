@@ -1,0 +1,161 @@
+//! Reads a stream in order without acknowledgements, for a reader that stores its position itself.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use chrono::{DateTime, Utc};
+use futures_util::{Stream, StreamExt as _, future};
+
+use crate::consume::messages;
+use crate::direct::Next;
+use crate::metrics::{self, Pending};
+use crate::{Bus, Error, Message};
+
+/// Messages per batch.
+const BATCH_SIZE: usize = 256;
+/// The server removes the consumer after this time without a reader.
+const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
+/// Interval of reads of a replica that lacks the newest messages.
+const REPLICA_LAG: Duration = Duration::from_millis(20);
+
+impl Bus {
+    /// Streams the messages of a stream from a sequence on, in order and without a gap, in batches of those that are there. Ends when the
+    /// server is gone or a message was lost on the way: the caller begins again after the last message it got.
+    ///
+    /// # Errors
+    /// If the stream does not exist or NATS does not answer.
+    pub async fn messages_from(
+        &self,
+        stream: &str,
+        first: u64,
+    ) -> Result<impl Stream<Item = Vec<Message>> + use<>, Error> {
+        let config = pull::Config {
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: first.max(1),
+            },
+            ..self.ephemeral()
+        };
+        let messages = self.open_ephemeral(stream, config).await?;
+        let pending = Pending::of(stream, self.role());
+        let mut expected = 1;
+        // A message that is lost on the way leaves a gap in the consumer's sequence: the server never sends it again.
+        let contiguous = messages.take_while(move |message| {
+            let follows = message.consumer_sequence == expected;
+            expected += 1;
+            future::ready(follows)
+        });
+        let batches = contiguous.ready_chunks(BATCH_SIZE);
+        Ok(batches.inspect(move |batch| {
+            for message in batch {
+                metrics::consumed(&message.stream, "done");
+            }
+            if let Some(last) = batch.last() {
+                pending.set(last.pending);
+            }
+        }))
+    }
+
+    /// A consumer that leaves no trace. Permissions allow creating a consumer only with a name.
+    pub(crate) fn ephemeral(&self) -> pull::Config {
+        pull::Config {
+            name: Some(format!("{}-{:016x}", self.role(), rand::random::<u64>())),
+            ack_policy: AckPolicy::None,
+            inactive_threshold: INACTIVE_THRESHOLD,
+            memory_storage: true,
+            num_replicas: 1,
+            ..Default::default()
+        }
+    }
+
+    pub(crate) async fn open_ephemeral(
+        &self,
+        stream: &str,
+        config: pull::Config,
+    ) -> Result<impl Stream<Item = Message> + use<>, Error> {
+        let consumer = self
+            .jetstream
+            .create_consumer_on_stream(config, stream)
+            .await
+            .map_err(|source| Error::jetstream("read stream", stream)(source.into()))?;
+        messages(consumer, BATCH_SIZE, self.declaring.clone()).await
+    }
+
+    /// Messages that a stream has on these subjects from a sequence on, in order: up to `max` of each subject, and none left out before
+    /// the last one of the page. Replicas answer, so an empty page does not show that there are no messages.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn stored_page(
+        &self,
+        stream: &str,
+        subjects: &[String],
+        first: u64,
+        max: u32,
+    ) -> Result<Vec<Message>, Error> {
+        let first = first.max(1);
+        let mut page: Vec<Message> = Vec::new();
+        let mut read_to = Vec::with_capacity(subjects.len());
+        for subject in subjects {
+            let next = Next::Sequence(first);
+            let mut reader = self.direct_reader(stream, subject.clone(), next, max);
+            reader.fetch().await?;
+            let last = reader.read.back().map(|last| last.stream_sequence);
+            read_to.push(last.unwrap_or(first - 1));
+            page.extend(reader.read);
+        }
+        page.sort_by_key(|message| message.stream_sequence);
+        page.dedup_by_key(|message| message.stream_sequence);
+        // Another replica may have answered each request, and one that is behind lacks messages which precede those of another subject.
+        // The leader lacks none.
+        for (subject, read_to) in subjects.iter().zip(read_to) {
+            if page.last().is_none_or(|last| last.stream_sequence <= read_to) {
+                continue;
+            }
+            if let Some(next) = self.next_stored(stream, subject, read_to + 1).await? {
+                page.retain(|message| message.stream_sequence < next.sequence);
+            }
+        }
+        Ok(page)
+    }
+
+    /// True if the stream has a message of one of these subjects with a sequence from `first` to `last`. The stream's leader answers; a
+    /// replica, as read by [`Bus::stored_page`], may lack the newest messages.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn has_messages_between(
+        &self,
+        stream: &str,
+        subjects: &[String],
+        first: u64,
+        last: u64,
+    ) -> Result<bool, Error> {
+        for subject in subjects {
+            let next = self.next_stored(stream, subject, first).await?;
+            if next.is_some_and(|next| next.sequence <= last) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The sequence before the first message that the stream stored at or after this time; its last one if there is none.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn sequence_before(&self, stream: &str, time: DateTime<Utc>) -> Result<u64, Error> {
+        loop {
+            // The leader answers: if it has nothing that recent, nobody has.
+            let state = self.stream_state(stream).await?;
+            if state.last_stored < time {
+                return Ok(state.last_sequence);
+            }
+            let mut reader = self.direct_reader(stream, ">".to_owned(), Next::Since(time), 1);
+            reader.fetch().await?;
+            if let Some(first) = reader.read.front() {
+                return Ok(first.stream_sequence - 1);
+            }
+            tokio::time::sleep(REPLICA_LAG).await;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Where the reader and the endpoints begin.
+
+use std::collections::{BTreeMap, HashMap};
+
+use chrono::{DateTime, Utc};
+use mesh_bus::StreamState;
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS, former_endpoint_consumer};
+use mesh_events::webhook_name;
+
+use super::MAX_RECENT_EVENTS;
+use crate::domain::cursor::Cursor;
+use crate::endpoint_worker::WorkerContext;
+use crate::error::Error;
+
+/// Endpoints that were created in the same minute begin with one look at the stream.
+const SAME_CREATION_SECONDS: i64 = 60;
+
+/// Gives every endpoint a position. Returns where the reader begins, so that every endpoint that is not far behind can be
+/// attached, and the cursors.
+pub(super) async fn prepare(
+    shared: &WorkerContext,
+    state: &StreamState,
+) -> Result<(u64, HashMap<String, Cursor>), Error> {
+    let (store, created) = (&shared.store, state.created);
+    let endpoints = store.creations().await?;
+    take_over_consumers(shared, state, &endpoints).await?;
+    // A stream that was made anew counts from 1 again; one that was set back has other events behind its end.
+    store
+        .reset_cursors(SLURM_EVENTS, created, state.last_sequence)
+        .await?;
+    let mut cursors = store.cursors(SLURM_EVENTS).await?;
+    let mut new: BTreeMap<i64, Vec<(&String, DateTime<Utc>)>> = BTreeMap::new();
+    for (name, created_at) in &endpoints {
+        if !cursors.contains_key(name) {
+            let minute = created_at.timestamp().div_euclid(SAME_CREATION_SECONDS);
+            new.entry(minute).or_default().push((name, *created_at));
+        }
+    }
+    for endpoints in new.into_values() {
+        let Some(first) = endpoints.iter().map(|(_, created_at)| *created_at).min() else {
+            continue;
+        };
+        let settled = shared.bus.sequence_before(SLURM_EVENTS, first).await?;
+        let begin: Vec<(String, u64)> = endpoints
+            .into_iter()
+            .map(|(name, _)| (name.clone(), settled))
+            .collect();
+        cursors.extend(
+            begin
+                .iter()
+                .map(|(name, settled)| (name.clone(), Cursor::at(*settled))),
+        );
+        store.begin_cursors(begin, SLURM_EVENTS, created).await?;
+    }
+    let earliest = state
+        .last_sequence
+        .saturating_sub(MAX_RECENT_EVENTS as u64)
+        .max(state.first_sequence.saturating_sub(1));
+    let near = cursors
+        .values()
+        .map(|cursor| cursor.settled)
+        .filter(|settled| *settled >= earliest);
+    Ok((near.min().unwrap_or(state.last_sequence), cursors))
+}
+
+/// Takes over the positions of the consumers that endpoints had in former versions, then deletes these consumers.
+async fn take_over_consumers(
+    shared: &WorkerContext,
+    state: &StreamState,
+    endpoints: &BTreeMap<String, DateTime<Utc>>,
+) -> Result<(), Error> {
+    let (bus, store) = (&shared.bus, &shared.store);
+    let consumers = bus.former_consumers().await?;
+    if consumers.is_empty() {
+        return Ok(());
+    }
+    let replays = bus.stream_state(MESH_REPLAY).await?;
+    let mut by_name: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for consumer in &consumers {
+        by_name.insert((consumer.stream, &consumer.name), consumer.acknowledged);
+    }
+    for (stream, created) in [
+        (SLURM_EVENTS, state.created),
+        (MESH_REPLAY, replays.created),
+    ] {
+        let begin = endpoints.keys().filter_map(|endpoint| {
+            let name = former_endpoint_consumer(endpoint);
+            let own = by_name.get(&(stream, name.as_str())).copied();
+            // Before names were per owner, the consumer of a user's endpoint was named by the name alone.
+            let (owner, short) = (webhook_name::owner(endpoint), webhook_name::short(endpoint));
+            let former = || {
+                let name = former_endpoint_consumer(short);
+                let is_its_own = |one: &&mesh_bus::FormerConsumer| {
+                    one.stream == stream && one.name == name && one.owner == owner
+                };
+                let found = consumers.iter().find(is_its_own);
+                found
+                    .filter(|_| !owner.is_empty())
+                    .map(|one| one.acknowledged)
+            };
+            // Nothing acknowledged: it begins at its creation.
+            let settled = own.or_else(former).filter(|settled| *settled > 0)?;
+            Some((endpoint.clone(), settled))
+        });
+        store
+            .begin_cursors(begin.collect(), stream, created)
+            .await?;
+    }
+    for consumer in &consumers {
+        bus.delete_former_consumer(consumer).await?;
+    }
+    tracing::info!(
+        consumers = consumers.len(),
+        "positions of endpoints are in the database from now on, their consumers are deleted"
+    );
+    Ok(())
+}

@@ -16,6 +16,7 @@ use crate::adapters::store::Delivery;
 use crate::clock;
 use crate::domain::digest::{self, Digest, DigestSchedule, Summary};
 use crate::domain::names;
+use crate::due::NOTHING_WAITS;
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::reader::event::StreamEvent;
@@ -119,7 +120,7 @@ impl EndpointWorker {
     /// If the database read or write fails.
     pub async fn tick_digests(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
         if !self.makes_digests() {
-            return Ok(IDLE_INTERVAL);
+            return Ok(NOTHING_WAITS);
         }
         let pace = self.pace();
         let mut arrays = self.arrays.lock().await;
@@ -140,6 +141,9 @@ impl EndpointWorker {
         self.keep_digests(&changed, sent, now).await?;
         live.extend(changed);
         live.retain(|_, digest| !digest.is_over());
+        if live.is_empty() {
+            pause = NOTHING_WAITS;
+        }
         for due in live.values().filter_map(|digest| digest.due(&pace)) {
             pause = pause.min((due - now).to_std().unwrap_or_default());
         }

@@ -19,6 +19,10 @@ use crate::error::Error;
 
 /// A summary of missed events is sent once none was missed for this long.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of looks while something waits: its time is by a clock that may be set.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of looks while nothing waits. What comes to wait wakes the loop.
+pub const NOTHING_WAITS: Duration = Duration::from_secs(60 * 60);
 /// Wait between retries after a database error.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -89,15 +93,18 @@ impl EndpointWorker {
         let room = match self.admission.room(now) {
             Ok(room) => room.min(self.endpoint.concurrency),
             Err(Closed::Until(until)) => {
-                return Ok(pause.min((until - now).to_std().unwrap_or_default()));
+                let wait = (until - now).to_std().unwrap_or_default();
+                return Ok(pause.min(POLL_INTERVAL).min(wait));
             }
             // The end of the probe wakes this loop.
-            Err(Closed::Probing) => return Ok(pause),
+            Err(Closed::Probing) => return Ok(pause.min(POLL_INTERVAL)),
         };
         let look = self.admission.look();
         let due = store.due(name, now, room + under_way.len()).await?;
         if due.is_empty() {
             self.admission.nobody_waits(look);
+        } else {
+            pause = pause.min(POLL_INTERVAL);
         }
         let mut started = 0;
         for id in due {
@@ -106,7 +113,7 @@ impl EndpointWorker {
             }
             if tasks.len() >= self.endpoint.concurrency {
                 // The end of a delivery wakes this loop.
-                return Ok(Duration::from_secs(60));
+                return Ok(POLL_INTERVAL);
             }
             if under_way.insert(id.clone()) {
                 started += 1;
@@ -128,7 +135,8 @@ impl EndpointWorker {
             }
         }
         if let Some(next) = store.next_due(name, now).await? {
-            pause = pause.min((next - now).to_std().unwrap_or_default());
+            let wait = (next - now).to_std().unwrap_or_default();
+            pause = pause.min(POLL_INTERVAL).min(wait);
         }
         Ok(pause)
     }
@@ -172,9 +180,8 @@ impl EndpointWorker {
 
     /// Queues "N events while away" once no more are missed. Returns the time to wait.
     async fn report_missed(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
-        let long = Duration::from_secs(60);
         let Some((first, last)) = self.shared.store.missed(&self.endpoint.name).await? else {
-            return Ok(long);
+            return Ok(NOTHING_WAITS);
         };
         let due = last + IDLE_INTERVAL;
         if !is_due(due, last, now) {
@@ -184,6 +191,6 @@ impl EndpointWorker {
         let report = Delivery::message(&self.endpoint.name, id, Vec::new(), now);
         let store = &self.shared.store;
         store.report_missed(self.lease.epoch, report).await?;
-        Ok(long)
+        Ok(POLL_INTERVAL)
     }
 }

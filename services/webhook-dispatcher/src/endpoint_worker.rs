@@ -63,8 +63,8 @@ pub struct WorkerContext {
     pub reader: EventReader,
     /// Endpoints that have, or had, events of replays, with the sequence of the last one.
     pub replayed: watch::Sender<BTreeMap<String, u64>>,
-    /// Names of all endpoints.
-    pub names: watch::Sender<BTreeSet<String>>,
+    /// Names of all endpoints. `None` before the first look at the database.
+    pub names: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 impl WorkerContext {

@@ -326,8 +326,10 @@ async fn publish_names(shared: Arc<WorkerContext>, shutdown: CancellationToken) 
             let mut written = shared.bus.webhook_names().await?;
             loop {
                 let known = names.borrow_and_update().clone();
-                // Empty before the first look at the database.
-                let complete = known.is_empty() || written.write(&known).await?;
+                let complete = match &known {
+                    Some(known) => written.write(known).await?,
+                    None => true,
+                };
                 let pause = if complete {
                     NAMES_CHECK_INTERVAL
                 } else {

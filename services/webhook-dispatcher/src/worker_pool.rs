@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub struct WorkerPool {
     /// Endpoints that were paused or disabled at the last poll.
     halted: Mutex<BTreeSet<String>>,
     wake: Arc<Notify>,
+    /// The state of the database at the last reconciliation, see [`Store::changes`](crate::adapters::store::Store::changes).
+    seen: AtomicU64,
 }
 
 struct ActiveEndpoint {
@@ -69,6 +72,7 @@ impl WorkerPool {
             running: Mutex::default(),
             halted: Mutex::default(),
             wake: Arc::default(),
+            seen: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -189,6 +193,11 @@ impl WorkerPool {
             store.join(&new, &self.registry.listed()).await?;
             *id = new;
         }
+        let changes = store.changes();
+        // A file has no other writer: without a change there is nothing to do.
+        if !store.is_shared() && !leaving && self.is_settled(changes) {
+            return Ok(());
+        }
         let replicas = store.replicas().await?;
         let mut leases = store.leases().await?;
         let outlines = store.outlines().await?;
@@ -241,9 +250,10 @@ impl WorkerPool {
         }
         self.tidy();
         self.shared.names.send_if_modified(|names| {
-            let changed = !names.iter().eq(outlines.keys());
+            let is_known = |names: &BTreeSet<String>| names.iter().eq(outlines.keys());
+            let changed = !names.as_ref().is_some_and(is_known);
             if changed {
-                *names = outlines.keys().cloned().collect();
+                *names = Some(outlines.keys().cloned().collect());
             }
             changed
         });
@@ -253,7 +263,15 @@ impl WorkerPool {
                 worker.asked_again.notify_one();
             }
         }
-        self.remove_from_config(&replicas, &outlines).await
+        self.remove_from_config(&replicas, &outlines).await?;
+        self.seen.store(changes, Ordering::Release);
+        Ok(())
+    }
+
+    /// True if nothing was changed since the last reconciliation, and no worker has ended or has to.
+    fn is_settled(&self, changes: u64) -> bool {
+        let is_over = |one: &ActiveEndpoint| one.stop.is_cancelled() || one.work.is_finished();
+        self.seen.load(Ordering::Acquire) == changes && !self.running().values().any(is_over)
     }
 
     /// Sends the heartbeat. Returns false if the dispatcher has to join, for the first time or again.

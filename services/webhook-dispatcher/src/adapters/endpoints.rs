@@ -220,6 +220,7 @@ impl Store {
                 }
             }
             transaction.commit().await?;
+            self.changed();
             Ok(None)
         };
         note.await.map_err(Error::database("note endpoints"))
@@ -399,6 +400,7 @@ impl Store {
                 save(&mut transaction, &[message]).await?;
             }
             transaction.commit().await?;
+            self.changed();
             Ok(true)
         };
         perform.await.map_err(Error::database(action))

@@ -160,6 +160,7 @@ impl Store {
                 }
             }
             transaction.commit().await?;
+            self.changed();
             Ok(taken)
         };
         take.await.map_err(Error::database(action))
@@ -195,6 +196,7 @@ impl Store {
             let mut transaction = connection.begin(Access::Write).await?;
             let rows = transaction.conn().execute(sql).await?;
             transaction.commit().await?;
+            self.changed();
             Ok(rows)
         };
         run.await.map_err(Error::database(action))

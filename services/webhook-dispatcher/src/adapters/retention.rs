@@ -175,6 +175,7 @@ impl Store {
                 transaction.conn().execute(&sql).await?;
             }
             transaction.commit().await?;
+            self.changed();
             Ok(true)
         };
         erase.await.map_err(Error::database(action))

@@ -5,6 +5,8 @@
 //! more.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::{DateTime, Utc};
 use mesh_db::Location;
@@ -27,6 +29,8 @@ pub struct Store {
     pub(super) database: Database,
     pub(super) writer: Writer,
     lookup: Lookup,
+    /// Number of writes to the tables of endpoints, leases and jobs by this process.
+    changes: Arc<AtomicU64>,
 }
 
 impl Store {
@@ -52,6 +56,7 @@ impl Store {
             database,
             writer,
             lookup,
+            changes: Arc::default(),
         })
     }
 
@@ -66,6 +71,16 @@ impl Store {
     /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
         self.database.is_shared()
+    }
+
+    /// A number that is the same as long as endpoints, leases and jobs are, as far as this process changes them.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Called after each change.
+    pub(super) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Watches why writes fail. `None` while they succeed.

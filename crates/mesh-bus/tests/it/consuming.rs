@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use mesh_bus::{BatchHandler, Disposition, Handler, Message};
-use mesh_events::EventType::{JobFinished, JobStarted};
+use mesh_events::EventType::{JobCompleted, JobStarted};
 use mesh_events::catalogue::{self, SLURM_EVENTS};
 use mesh_events::subject;
 use mesh_testkit::fixtures::{job, job_event};
@@ -247,12 +247,12 @@ async fn a_page_of_several_subjects_leaves_no_message_out() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "webhook-dispatcher").await;
     let events = (1..=100).map(|id| match id % 20 {
-        0 => job_event(JobFinished, job(id)),
+        0 => job_event(JobCompleted, job(id)),
         _ => job_event(JobStarted, job(id)),
     });
     let shutdown = CancellationToken::new();
     bus.publish_all(events.collect(), &shutdown).await.unwrap();
-    let subjects = ["finished", "started"].map(|kind| format!("slurm.*.job.{kind}.>"));
+    let subjects = ["completed", "started"].map(|kind| format!("slurm.*.job.{kind}.>"));
     let mut read = Vec::new();
     while read.len() < 100 {
         let next = read.last().map_or(1, |last| last + 1);

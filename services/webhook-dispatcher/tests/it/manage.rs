@@ -140,8 +140,8 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     .await;
     received(&receiver, &[&first, &second, &third, &fourth]).await;
 
-    replay(&mesh, "r1", "alice/mine", &[&first]).await;
-    received(&receiver, &[&first, &second, &third, &fourth, &first]).await;
+    replay(&mesh, "r1", "alice/mine", &[&fourth]).await;
+    received(&receiver, &[&first, &second, &third, &fourth, &fourth]).await;
     let test = "/v1/webhooks/mine/test";
     for what in [Value::Null, json!({"dry_run": true})] {
         let (status, tested) = alice(&mesh, Method::POST, test, &what).await;

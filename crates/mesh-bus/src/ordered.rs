@@ -108,7 +108,10 @@ impl Bus {
         // Another replica may have answered each request, and one that is behind lacks messages which precede those of another subject.
         // The leader lacks none.
         for (subject, read_to) in subjects.iter().zip(read_to) {
-            if page.last().is_none_or(|last| last.stream_sequence <= read_to) {
+            if page
+                .last()
+                .is_none_or(|last| last.stream_sequence <= read_to)
+            {
                 continue;
             }
             if let Some(next) = self.next_stored(stream, subject, read_to + 1).await? {

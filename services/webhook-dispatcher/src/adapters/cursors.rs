@@ -254,7 +254,7 @@ pub(super) async fn save_arrivals(
     arrivals: impl Iterator<Item = &Arrival>,
 ) -> Result<(), sqlx::Error> {
     // Sorted, to lock in a fixed order.
-    let mut queues: BTreeMap<(&str, &str), (&Arc<EventQueue>, Vec<u64>)> = BTreeMap::new();
+    let mut queues: BTreeMap<_, (&Arc<EventQueue>, Vec<u64>)> = BTreeMap::new();
     for Arrival { queue, sequence } in arrivals {
         let entry = queues.entry((&queue.endpoint, queue.stream));
         let (known, settled) = entry.or_insert_with(|| (queue, Vec::new()));

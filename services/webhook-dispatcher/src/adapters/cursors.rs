@@ -138,7 +138,7 @@ impl Store {
         write.await.map_err(Error::database("begin cursors"))
     }
 
-    /// Corrects the cursors of a stream that was made anew, or that lost its end.
+    /// Corrects the cursors of a stream that was recreated, or that lost its end.
     ///
     /// # Errors
     /// If the database write fails.
@@ -154,7 +154,7 @@ impl Store {
             .bind(stream)
             .push(" AND stream_created <> ")
             .bind(nanos(created));
-        let anew = self.run("reset cursors", &sql).await?;
+        let recreated = self.run("reset cursors", &sql).await?;
         let sql = Sql::new("UPDATE cursors SET above = '', settled = ")
             .bind(last.cast_signed())
             .push(" WHERE stream = ")
@@ -162,12 +162,12 @@ impl Store {
             .push(" AND settled > ")
             .bind(last.cast_signed());
         let set_back = self.run("reset cursors", &sql).await?;
-        if anew + set_back > 0 {
+        if recreated + set_back > 0 {
             tracing::warn!(
                 stream,
-                anew,
+                recreated,
                 set_back,
-                "the stream was made anew or has lost its end: positions of endpoints follow"
+                "the stream was recreated or has lost its end: positions of endpoints follow"
             );
         }
         Ok(())

@@ -229,7 +229,7 @@ fn prompted(mesh: &Mesh, address: &str) -> Output {
         .unwrap();
     let mut terminal = child.stdout.take().unwrap();
     let (mut printed, mut byte) = (Vec::new(), [0]);
-    while !printed.ends_with(b"address (is not shown): ") {
+    while !printed.ends_with(b"address (not echoed): ") {
         terminal.read_exact(&mut byte).unwrap();
         printed.push(byte[0]);
     }

@@ -171,19 +171,30 @@ impl Bucket {
     /// # Errors
     /// If NATS does not answer.
     pub async fn load(&self, prefix: &str) -> Result<Vec<BucketEntry>, Error> {
+        self.entries(&format!("{prefix}.>")).await
+    }
+
+    /// Reads every key, except the writers' marks.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn all(&self) -> Result<Vec<BucketEntry>, Error> {
+        self.entries(">").await
+    }
+
+    async fn entries(&self, keys: &str) -> Result<Vec<BucketEntry>, Error> {
         // The keys of a bucket are the subjects of its stream.
-        let subjects = format!("{}{prefix}.", self.store.prefix);
         let mut found = self
             .store
             .stream
-            .info_with_subjects(format!("{subjects}>"))
+            .info_with_subjects(format!("{}{keys}", self.store.prefix))
             .await
             .map_err(self.error("read bucket"))?;
-        let mark = format!("{prefix}.{MARK}");
+        let is_mark = |key: &str| key.split_once('.').is_some_and(|(_, key)| key == MARK);
         let mut entries = Vec::new();
         while let Some((subject, _)) = found.try_next().await.map_err(self.error("read bucket"))? {
             let key = subject.strip_prefix(&self.store.prefix);
-            if let Some(key) = key.filter(|key| *key != mark) {
+            if let Some(key) = key.filter(|key| !is_mark(key)) {
                 entries.extend(self.get(key).await?);
             }
         }

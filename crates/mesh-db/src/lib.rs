@@ -5,9 +5,11 @@
 //! - [`pool`], [`sql`]: connections and statements for both dialects, and bulk statements.
 //! - [`cells`]: rows of results with millions of rows.
 //! - [`damage`]: detects damaged SQLite files and recovers their readable rows.
+//! - [`backup`]: copies databases that are in use, and restores them.
 //!
 //! Tables and queries belong to the services.
 
+pub mod backup;
 mod bulk;
 pub mod cells;
 pub mod damage;

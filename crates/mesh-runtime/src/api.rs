@@ -11,6 +11,7 @@ mod caller;
 mod coordinators;
 pub mod grpc;
 mod limit;
+mod log_filter;
 pub(crate) mod metrics;
 mod oidc;
 pub mod openapi;
@@ -18,6 +19,7 @@ mod problem;
 mod proxy;
 mod reads;
 mod server;
+mod tls;
 mod tokens;
 
 pub(crate) use access::Access;

@@ -3,6 +3,7 @@
 mod renamed;
 mod secrets;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use figment::Figment;
 use figment::providers::{Env, Format as _, Toml};
+use figment::value::Value;
 use ipnet::IpNet;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -77,6 +79,8 @@ impl MeshConfig {
             self.nats.key_file.as_mut(),
             Some(&mut self.api.socket),
             Some(&mut self.api.token_file),
+            Some(&mut self.api.cert_file),
+            Some(&mut self.api.key_file),
         ]
         .into_iter()
         .flatten()
@@ -119,6 +123,10 @@ pub struct ApiConfig {
     pub socket_mode: String,
     /// TCP address. Empty: the API does not listen on TCP.
     pub listen: String,
+    /// Certificate chain of the TCP address. Empty: no TLS.
+    pub cert_file: PathBuf,
+    /// Private key of `cert_file`.
+    pub key_file: PathBuf,
     /// Maximum number of connections, separately for the socket and for TCP.
     pub max_connections: usize,
     /// Maximum number of connections of one client.
@@ -155,6 +163,12 @@ impl ApiConfig {
         let mut faults = Vec::new();
         if u32::from_str_radix(&self.socket_mode, 8).is_err() {
             faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
+        }
+        if self.cert_file.as_os_str().is_empty() != self.key_file.as_os_str().is_empty() {
+            faults.push("mesh.api.cert_file, mesh.api.key_file: set both".to_owned());
+        }
+        if self.listen.is_empty() && !self.cert_file.as_os_str().is_empty() {
+            faults.push("mesh.api.cert_file: it is for mesh.api.listen, which is empty".to_owned());
         }
         let no_tcp_callers = self.token_file.as_os_str().is_empty()
             && self.tokens.is_empty()
@@ -264,6 +278,7 @@ impl ServiceSection {
 pub struct ConfigFile {
     figment: Figment,
     path: Option<PathBuf>,
+    services: Vec<ServiceSection>,
     /// Sections in which old keys are set, with a fault for each.
     renamed: Vec<(&'static str, Vec<String>)>,
 }
@@ -275,6 +290,7 @@ impl ConfigFile {
     /// # Errors
     /// If the file does not exist or is not TOML.
     pub fn load(services: &[ServiceSection], path: Option<&Path>) -> Result<Self, ConfigError> {
+        let all = services.to_vec();
         let mut figment = Figment::from(Toml::string(DEFAULTS));
         for service in services {
             figment = figment.merge(Toml::string(service.defaults));
@@ -306,12 +322,34 @@ impl ConfigFile {
             renamed: renamed.collect(),
             figment,
             path: path.map(Path::to_owned),
+            services: all,
         };
         // Any lookup fails if the file is not TOML.
         match config.figment.find_value("mesh") {
             Ok(_) => Ok(config),
             Err(error) => Err(config.invalid(error)),
         }
+    }
+
+    /// Reads the same file and the environment again.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::load`].
+    pub fn read_again(&self) -> Result<Self, ConfigError> {
+        Self::load(&self.services, self.path())
+    }
+
+    /// Keys whose values differ from another configuration's, such as `mesh.api.listen`.
+    pub fn changed_keys(&self, other: &Self) -> Vec<String> {
+        let mut changed = Vec::new();
+        let sections = self.services.iter().map(|service| service.name);
+        for name in sections.chain(["mesh"]) {
+            let value = |config: &Self| config.figment.find_value(name).ok();
+            differing(name, value(self), value(other), &mut changed);
+        }
+        changed.sort();
+        changed.dedup();
+        changed
     }
 
     /// Reads a section.
@@ -383,6 +421,21 @@ impl ConfigFile {
     fn invalid(&self, error: figment::Error) -> ConfigError {
         let faults: Vec<String> = error.into_iter().map(|fault| fault.to_string()).collect();
         ConfigError::faults(self.name(), &faults)
+    }
+}
+
+/// Names keys with different values. The values may be secrets.
+fn differing(key: &str, a: Option<Value>, b: Option<Value>, changed: &mut Vec<String>) {
+    match (a, b) {
+        (Some(Value::Dict(_, mut a)), Some(Value::Dict(_, mut b))) => {
+            let names: BTreeSet<String> = a.keys().chain(b.keys()).cloned().collect();
+            for name in names {
+                let below = format!("{key}.{name}");
+                differing(&below, a.remove(&name), b.remove(&name), changed);
+            }
+        }
+        (a, b) if a != b => changed.push(key.to_owned()),
+        _ => {}
     }
 }
 

@@ -126,6 +126,11 @@ impl Context {
         self.config.section(name)
     }
 
+    /// The layers of the configuration as they were at the start.
+    pub(crate) const fn config(&self) -> &ConfigFile {
+        &self.config
+    }
+
     /// An error for faults that a service found in its section.
     pub fn faults(&self, faults: &[String]) -> ConfigError {
         ConfigError::faults(self.config.name(), faults)

@@ -114,6 +114,8 @@ struct State {
     was_read: bool,
     /// Size and change time of the file last read, good or bad, so that a bad file is warned about once.
     seen: Option<Option<(u64, SystemTime)>>,
+    /// Why the file last read cannot be used.
+    problem: Option<String>,
 }
 
 impl IdentityMap {
@@ -156,15 +158,15 @@ impl IdentityMap {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file again if it has changed.
-    pub fn reload(&self) {
-        let Some(path) = &self.path else { return };
+    /// Reads the file again if it has changed. Returns why the file cannot be used, if it cannot.
+    pub fn reload(&self) -> Option<String> {
+        let path = self.path.as_ref()?;
         let mut state = self.lock();
         let found = std::fs::metadata(path)
             .ok()
             .and_then(|meta| Some((meta.len(), meta.modified().ok()?)));
         if state.seen == Some(found) {
-            return;
+            return state.problem.clone();
         }
         state.seen = Some(found);
         match read(path) {
@@ -172,11 +174,17 @@ impl IdentityMap {
                 tracing::info!(path = %path.display(), users = users.len(), "identity map loaded");
                 state.users = users;
                 state.was_read = true;
+                state.problem = None;
             }
             Err(problem) => {
                 tracing::warn!(path = %path.display(), problem, kept = state.users.len(), "identity map invalid, last valid one still in use");
+                state.problem = Some(format!(
+                    "{}: {problem}; the last valid one is still in use",
+                    path.display()
+                ));
             }
         }
+        state.problem.clone()
     }
 }
 

@@ -12,6 +12,7 @@ mod leadership;
 mod probe;
 mod process;
 pub mod program;
+mod reload;
 pub mod telemetry;
 pub mod time_bound;
 
@@ -24,6 +25,7 @@ pub use process::{
     LAST_THREADS, RunningService, Service, apply_process_limits, install_crypto_provider, main,
     run_api, shutdown_on_signals, start_service,
 };
+pub use reload::ReloadTimer;
 pub use time_bound::{ParseTimeError, TimeBound};
 
 /// Any error, as services hand it to their process.

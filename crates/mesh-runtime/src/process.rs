@@ -15,7 +15,8 @@ use crate::api::{Access, Endpoints, serve};
 use crate::probe::Probe;
 use crate::telemetry::Telemetry;
 use crate::{
-    BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain, files, telemetry,
+    BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain, files,
+    reload::follow_configuration, telemetry,
 };
 
 /// A service: a library that any process can run.
@@ -211,7 +212,12 @@ pub async fn run_api(
         routes,
         context.health.clone(),
         telemetry.metrics.clone(),
+        telemetry.log_filter.clone(),
         closing.clone(),
+    ));
+    tokio::spawn(follow_configuration(
+        context.clone(),
+        telemetry.log_filter.clone(),
     ));
     let deadline = async {
         context.shutdown.cancelled().await;

@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
 use crate::{BoxError, MeshConfig, TelemetryConfig};
@@ -27,6 +27,31 @@ pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
     /// Renders the process's metrics in Prometheus' text format.
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
+    /// The filter of the logs, which may be changed.
+    pub log_filter: LogFilter,
+}
+
+/// The filter of the process's logs. Cheap to clone.
+#[derive(Clone)]
+pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
+
+impl LogFilter {
+    /// The present filter.
+    pub fn current(&self) -> String {
+        let current = self.0.with_current(ToString::to_string);
+        current.unwrap_or_default()
+    }
+
+    /// Replaces the filter, until the next change or restart. Returns the former one.
+    ///
+    /// # Errors
+    /// If the text is no filter.
+    pub fn set(&self, filter: &str) -> Result<String, String> {
+        let parsed = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
+        let former = self.current();
+        self.0.reload(parsed).map_err(|error| error.to_string())?;
+        Ok(former)
+    }
 }
 
 /// Sets up logs on standard error, traces by OTLP if an endpoint is configured, and metrics.
@@ -34,7 +59,7 @@ pub struct Telemetry {
 /// # Errors
 /// If the log filter or the endpoint is wrong, or telemetry was set up before in this process.
 pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry, BoxError> {
-    let filter = EnvFilter::try_new(&config.log_filter)?;
+    let (filter, log_filter) = reload::Layer::new(EnvFilter::try_new(&config.log_filter)?);
     let logs = match config.log_format {
         LogFormat::Human => fmt::layer()
             .with_writer(std::io::stderr)
@@ -69,6 +94,7 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
     Ok(Telemetry {
         provider,
         metrics: rendered,
+        log_filter: LogFilter(log_filter),
     })
 }
 

@@ -1,20 +1,17 @@
 //! The data that authentication uses: the configuration, and the current contents of the files and buckets it names.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::coordinators::Coordinators;
 use super::oidc::Oidc;
+use super::tls::Certificate;
 use super::tokens::Tokens;
 use super::{AuthMethod, Caller};
 use crate::identity::IdentityMap;
-use crate::{BoxError, MeshConfig};
-
-/// Longest delay until a changed identity map or token file takes effect.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+use crate::{BoxError, Health, MeshConfig, ReloadTimer};
 
 pub(crate) struct Access {
     pub(super) admins: Vec<String>,
@@ -22,44 +19,63 @@ pub(crate) struct Access {
     pub(super) tokens: Tokens,
     pub(super) oidc: Oidc,
     pub(super) map: IdentityMap,
+    pub(super) certificate: Option<Arc<Certificate>>,
     coordinators: Coordinators,
 }
 
 impl Access {
-    /// Reads the files of tokens and the identity map.
+    /// Reads the files of tokens, the identity map and the certificate.
     ///
     /// # Errors
-    /// If a token's file cannot be used.
+    /// If the file of a token, the certificate or its key cannot be used.
     pub(crate) fn new(mesh: &MeshConfig, coordinators: Coordinators) -> Result<Self, BoxError> {
         let api = &mesh.api;
         let tokens = Tokens::new(&api.token_file, &api.tokens)
             .map_err(|reason| format!("mesh.api.token_file, mesh.api.tokens: {reason}"))?;
+        let certificate = match api.cert_file.as_os_str().is_empty() {
+            true => None,
+            false => Some(Arc::new(Certificate::new(
+                api.cert_file.clone(),
+                api.key_file.clone(),
+            )?)),
+        };
         Ok(Self {
             admins: api.admins.clone(),
             auditors: api.auditors.clone(),
             tokens,
             oidc: Oidc::new(&api.oidc)?,
             map: IdentityMap::new(mesh.identity_map.clone()),
+            certificate,
             coordinators,
         })
     }
 
     /// Keeps files and keys up to date until shutdown.
-    pub(super) fn reload_periodically(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(super) fn reload_periodically(
+        self: Arc<Self>,
+        health: &Health,
+        shutdown: CancellationToken,
+    ) {
         self.oidc.prefetch();
+        let certificate = health.note("api.certificate");
+        let identities = health.note("api.identity_map");
         tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(RELOAD_INTERVAL) => {}
-                }
+            let mut timer = ReloadTimer::new(shutdown);
+            while timer.due().await {
                 let access = Arc::clone(&self);
+                let (note, of_map) = (certificate.clone(), identities.clone());
                 let reloaded = tokio::task::spawn_blocking(move || {
                     access.tokens.reload();
-                    access.map.reload();
+                    match access.map.reload() {
+                        Some(problem) => of_map.say(problem),
+                        None => of_map.clear(),
+                    }
+                    if let Some(certificate) = &access.certificate {
+                        certificate.reload(&note);
+                    }
                 });
                 if let Err(error) = reloaded.await {
-                    tracing::warn!(%error, "reloading tokens and identity map");
+                    tracing::warn!(%error, "reloading tokens, identity map and certificate");
                 }
             }
         });

@@ -20,7 +20,9 @@ use super::access::Access;
 use super::auth::{authenticate, sees_everything};
 use super::limit::{Activity, Clients, Limited, Limits, within_descriptors};
 use super::proxy::{Requests, TrustedProxies, count};
-use super::{Caller, Problem};
+use super::tls::{ApiStream, Certificate, TlsListener};
+use super::{Caller, Problem, log_filter};
+use crate::telemetry::LogFilter;
 use crate::{ApiConfig, BoxError, Health};
 
 /// The other end of a connection.
@@ -41,7 +43,7 @@ fn unix_peer(stream: &UnixStream) -> Peer {
         })
 }
 
-fn tcp_peer(stream: &TcpStream) -> Peer {
+pub(super) fn tcp_peer(stream: &TcpStream) -> Peer {
     stream
         .peer_addr()
         .map_or(UNKNOWN_PEER, |address| Peer::Tcp { ip: address.ip() })
@@ -67,8 +69,8 @@ impl Connected<IncomingStream<'_, Limited<UnixListener>>> for ConnectionInfo {
     }
 }
 
-impl Connected<IncomingStream<'_, Limited<TcpListener>>> for ConnectionInfo {
-    fn connect_info(stream: IncomingStream<'_, Limited<TcpListener>>) -> Self {
+impl Connected<IncomingStream<'_, Limited<TlsListener>>> for ConnectionInfo {
+    fn connect_info(stream: IncomingStream<'_, Limited<TlsListener>>) -> Self {
         Self {
             peer: stream.io().peer(),
             activity: stream.io().activity(),
@@ -153,17 +155,20 @@ pub(crate) async fn serve(
     routes: Router,
     health: Health,
     metrics: PrometheusHandle,
+    log_filter: LogFilter,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
     let access = Arc::new(access);
     let asking = Arc::clone(&access);
+    Arc::clone(&access).reload_periodically(&health, shutdown.clone());
     let ready = async move |ConnectInfo(peer): ConnectInfo<Peer>, headers: HeaderMap| {
         ready(&health, sees_everything(&asking, peer, &headers).await)
     };
     let open = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready));
-    Arc::clone(&access).reload_periodically(shutdown.clone());
+    let acceptor = access.certificate.clone().map(Certificate::acceptor);
+    let acceptor = acceptor.transpose()?;
     let describing = Arc::clone(&access);
     let guarded = routes
         .route(
@@ -174,6 +179,7 @@ pub(crate) async fn serve(
             "/metrics",
             get(async move |caller: Caller| render(&caller, &metrics)),
         )
+        .route("/v1/log-filter", log_filter::routes(log_filter))
         .fallback(async || Problem::not_found("no such path; docs/reference describes the API"))
         .layer(middleware::from_fn_with_state(access, authenticate));
     let limits = endpoints.limits;
@@ -191,7 +197,8 @@ pub(crate) async fn serve(
     match endpoints.tcp {
         None => unix.await?,
         Some(tcp) => {
-            let tcp = axum::serve(Limited::new(tcp, tcp_peer, limits), app)
+            let tcp = TlsListener::new(tcp, acceptor);
+            let tcp = axum::serve(Limited::new(tcp, ApiStream::peer, limits), app)
                 .with_graceful_shutdown(shutdown.cancelled_owned());
             let (unix, tcp) = tokio::join!(unix.into_future(), tcp.into_future());
             unix.and(tcp)?;

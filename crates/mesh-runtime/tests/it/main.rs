@@ -4,5 +4,7 @@
 
 mod connections;
 mod oidc;
+mod reload;
 mod support;
+mod tls;
 mod unix;

@@ -1,5 +1,6 @@
 //! The command line as data. Flags and id formats are the same in every command.
 
+mod backup;
 mod history;
 mod hooks;
 mod ledger;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use mesh_runtime::{ParseTimeError, TimeBound};
 use slurm_types::JobRef;
 
+pub use backup::{Backup, BackupCommand, Restore};
 pub use history::{
     Events, Export, ExportFormat, Filter, JobHistory, Node, Replay, ReplayStart, Stats,
 };
@@ -161,6 +163,12 @@ pub enum Command {
     Price(Price),
     /// Recover the readable part of a service's damaged database file
     Recover(Recover),
+    /// Back up databases, streams and state while everything runs, or verify a backup
+    Backup(Backup),
+    /// Restore a backup
+    Restore(Restore),
+    /// Show or change which log lines are written, without a restart
+    LogLevel(LogLevel),
     /// Check the installation end to end, and report what to fix
     Doctor(Doctor),
     /// Set up users, permissions and streams on your own nats-server
@@ -384,6 +392,25 @@ Exit status: 0 all costs are as expected; 1 a cost differs, or a file cannot be 
         #[arg(long, value_name = "FILE")]
         book: Option<PathBuf>,
     },
+}
+
+/// `smesh log-level`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+FILTER has the syntax of mesh.telemetry.log_filter: a level (error, warn, info, debug, trace), or levels of modules. A change lasts until the next
+restart, or until log_filter in mesh.toml changes. For administrators.
+
+Examples:
+  smesh log-level
+  smesh log-level info,ledger=debug
+  smesh log-level debug --service ingest              a service that runs as its own process on this host")]
+pub struct LogLevel {
+    /// New filter [default: show the present one]
+    #[arg(value_name = "FILTER")]
+    pub filter: Option<String>,
+    /// Service that runs as its own process [default: `smesh up`]
+    #[arg(long, value_name = "SERVICE", conflicts_with_all = ["socket", "url"])]
+    pub service: Option<String>,
 }
 
 /// `smesh doctor`

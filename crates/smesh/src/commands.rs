@@ -1,5 +1,6 @@
 //! One module per command. This file dispatches the command line.
 
+mod backup;
 mod checkpoints;
 mod cost;
 mod doctor;
@@ -10,6 +11,7 @@ mod init;
 mod inspect;
 mod job;
 mod ledger;
+mod log_level;
 mod monitor;
 mod nats;
 mod node;
@@ -58,6 +60,9 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Ledger(args) => ledger::run(global, args).await,
         Command::Price(args) => price::run(global, &args),
         Command::Recover(args) => recover::run(global, args).await,
+        Command::Backup(args) => backup::backup(global, args).await,
+        Command::Restore(args) => Box::pin(backup::restore(global, args)).await,
+        Command::LogLevel(args) => log_level::run(global, &args).await,
         Command::Doctor(_) => doctor::run(global).await,
         Command::Nats(args) => nats::run(global, args).await,
         Command::Hooks(args) => hooks::run(global, args).await,

@@ -2,12 +2,14 @@
 //!
 //! - [`cli`]: the command line as data. [`error`]: errors and their exit statuses.
 //! - [`settings`]: configuration and API address. [`client`]: the API over a Unix socket or TCP. [`show`]: events as text.
+//! - [`backup`]: backups and their restore.
 //! - [`commands`]: one module per command. [`up`]: all services and a nats-server in one process.
 //! - [`secret_input`]: secrets from files, standard input or a prompt instead of the command line.
 //! - [`slurm_conf`]: slurm.conf as a file, for commands that must work while Slurm is down.
 //!
 //! Deliberately absent: queries to Slurm. Commands query the mesh; only `doctor` and `hooks` call Slurm itself.
 
+pub mod backup;
 pub mod cli;
 pub mod client;
 pub mod commands;

@@ -26,6 +26,9 @@ use config::Config;
 use error::Error;
 use watch::Watcher;
 
+/// Counters in the values of the bucket `mesh_nodes`: of events, whose ids must not be used again.
+pub const COUNTERS: &[&str] = &["nodes.*.n", "drifts.count"];
+
 /// The node watcher.
 pub struct NodeWatcherService;
 

@@ -27,6 +27,9 @@ use config::Config;
 use error::Error;
 use handlers::Explainer;
 
+/// Counters in the values of the bucket `mesh_explainer`: of events, whose ids must not be used again.
+pub const COUNTERS: &[&str] = &["runs.*.next"];
+
 /// The pending explainer.
 pub struct PendingExplainerService;
 

@@ -29,16 +29,7 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         return Err(Error::Failed(format!("{service} has no SQLite file")));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
-    // The service may run as its own process.
-    let own = context.mesh.data_dir.join(format!("{service}.sock"));
-    for socket in [&context.mesh.api.socket, &own] {
-        if UnixStream::connect(socket).is_ok() {
-            return Err(Error::Failed(format!(
-                "a process serves {}: stop {service} first",
-                socket.display()
-            )));
-        }
-    }
+    ensure_stopped(context, service)?;
     let suffix = format!("damaged-{}", Utc::now().format("%Y%m%dT%H%M%SZ"));
     let recovered = match service {
         COST_ENGINE => damage::recover(&path, &suffix, cost_engine::prepare_file).await,
@@ -50,6 +41,24 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         noted.map_err(|source| Error::io("write beside", &path, source))?;
     }
     Ok((path, recovered))
+}
+
+/// Checks that a service does not run as its own process.
+///
+/// # Errors
+/// If it does.
+pub fn ensure_stopped(context: &Context, service: &str) -> Result<(), Error> {
+    // The service may run as its own process.
+    let own = context.mesh.data_dir.join(format!("{service}.sock"));
+    for socket in [&context.mesh.api.socket, &own] {
+        if UnixStream::connect(socket).is_ok() {
+            return Err(Error::Failed(format!(
+                "a process serves {}: stop {service} first",
+                socket.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the file of a service can be recovered.

@@ -205,3 +205,16 @@ fn over_rest_hooks_are_read_from_slurm_conf_and_the_doctor_names_slurmrestd() {
         .unwrap_or_else(|| panic!("{found}"));
     assert!(slurm.contains("rest_url"), "{slurm}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_filter_of_a_running_process_is_shown_and_changed() {
+    let mesh = Mesh::started();
+    let log_level = |args: &[&str]| mesh.run(&[&["log-level"], args].concat());
+    let before = stdout(&log_level(&[])).trim().to_owned();
+    let changed = stdout(&log_level(&["warn,ledger=debug"]));
+    assert!(changed.contains(&format!("(it was {before})")), "{changed}");
+    assert!(stdout(&log_level(&[])).contains("ledger=debug"));
+    let wrong = log_level(&["=nonsense="]);
+    assert_eq!(wrong.status.code(), Some(1), "{}", stdout(&wrong));
+    assert!(stderr(&wrong).contains("filter"), "{}", stderr(&wrong));
+}

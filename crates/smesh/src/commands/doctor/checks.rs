@@ -51,6 +51,7 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
     mesh(global, &mut findings).await;
     if let Some(context) = &context {
         storage::streams(context, &mut findings).await;
+        findings.push(storage::backup(context));
     }
     hooks(global, by_commands && printed.is_some(), &mut findings).await;
     doorbell_end_to_end(context.as_ref(), &mut findings).await;

@@ -3,15 +3,19 @@
 
 use std::time::Duration;
 
+use chrono::{TimeDelta, Utc};
 use mesh_bus::{Bus, Config, StorageState};
 use mesh_runtime::Context;
 
 use super::{Finding, Grade};
+use crate::backup::create::LastBackup;
 use crate::up::nats_child;
 
 const SUBJECT: &str = "streams";
 /// Time limit for connecting; a healthy server on the same host needs far less.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Older backups are a warning. The bus has the events of 14 days, so a week is left to notice.
+const MAX_BACKUP_AGE: TimeDelta = TimeDelta::days(7);
 
 pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
     let unknown = |found: String, fix: &str| Finding::new(SUBJECT, Grade::Unknown, found, fix);
@@ -39,6 +43,31 @@ pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
             "requires a [mesh.nats] user with the role admin, and a running nats-server",
         )),
     }
+}
+
+/// Whether there is a recent backup by `smesh backup`.
+pub(super) fn backup(context: &Context) -> Finding {
+    let finding = |grade, found: String, fix: &str| Finding::new("backup", grade, found, fix);
+    let Some(last) = LastBackup::read(&context.mesh.data_dir) else {
+        let fix = "make one regularly: `smesh backup --help`";
+        return finding(
+            Grade::Warning,
+            "no backup by `smesh backup` here".to_owned(),
+            fix,
+        );
+    };
+    let age = Utc::now() - last.at;
+    let found = format!(
+        "of {}, {} days old: {}",
+        last.at,
+        age.num_days(),
+        last.target
+    );
+    if age > MAX_BACKUP_AGE {
+        let fix = "make a new one: events older than 14 days are no longer on the bus";
+        return finding(Grade::Warning, found, fix);
+    }
+    finding(Grade::Good, found, "")
 }
 
 async fn probe(context: &Context, config: &Config) -> Result<Vec<StorageState>, mesh_bus::Error> {

@@ -98,6 +98,7 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<Arc<CertifiedKey>, String> 
     let of_key = |problem: &dyn std::fmt::Display| {
         format!("mesh.api.key_file {}: {problem}", key_file.display())
     };
+    let key = secret_file::read(key_file).map_err(|error| of_key(&error))?;
     let text = std::fs::read(cert_file).map_err(|error| of_cert(&error))?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let chain = chain.map_err(|error| of_cert(&error))?;
@@ -106,8 +107,7 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<Arc<CertifiedKey>, String> 
             &"no certificates: PEM is needed, -----BEGIN CERTIFICATE-----",
         ));
     }
-    let text = secret_file::read(key_file).map_err(|error| of_key(&error))?;
-    let key = PrivateKeyDer::from_pem_slice(text.as_bytes())
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
         .map_err(|_| of_key(&"no private key: PEM is needed, -----BEGIN PRIVATE KEY-----"))?;
     let pair = CertifiedKey::from_der(chain, key, &ring::default_provider());
     pair.map(Arc::new).map_err(|error| {

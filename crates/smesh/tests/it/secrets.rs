@@ -13,6 +13,7 @@ use crate::mesh::{Mesh, stderr};
 const PUBLIC: &[&str] = &[
     "mesh.nats.ca_file",
     "mesh.nats.cert_file",
+    "mesh.api.cert_file",
     "webhook-dispatcher.ca_file",
 ];
 
@@ -33,6 +34,10 @@ const SECRET: &[(&str, &str)] = &[
     (
         "mesh.nats.key_file",
         "[mesh.nats]\nurl = 'nats://127.0.0.1:1'\ncert_file = 'public.pem'\nkey_file = 'secret'",
+    ),
+    (
+        "mesh.api.key_file",
+        "[mesh.api]\nlisten = '127.0.0.1:0'\ncert_file = 'public.pem'\nkey_file = 'secret'\n[[mesh.api.oidc]]\nissuer = 'https://127.0.0.1:1'\naudience = ['mesh']",
     ),
     ("mesh.api.token_file", "[mesh.api]\ntoken_file = 'secret'"),
     (

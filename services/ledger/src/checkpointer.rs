@@ -296,15 +296,12 @@ impl Checkpointer {
             result => result?,
         }
         self.note_signed(state);
-        let last = self.store.last_checkpoint().await?;
-        let base = last
+        let mut last = self.store.last_checkpoint().await?;
+        let mut base = last
             .as_ref()
             .map(|last| genuine(last, &public))
             .transpose()?;
-        let base_size = base.as_ref().map_or(0, |base| base.size);
-        if !state.compared {
-            state.signed_before = base_size;
-        }
+        let mut base_size = base.as_ref().map_or(0, |base| base.size);
         let head = self.store.head().await?.seq;
         for (checkpoint, origin_of_checkpoint) in [
             (&base, "the newest"),
@@ -321,6 +318,21 @@ impl Checkpointer {
             }
         }
 
+        let published = state.published.as_ref().map(|published| published.size);
+        if let Some(size) = published.filter(|size| *size > base_size) {
+            self.store_published(&state.origin, last, stored_keys, size)
+                .await?;
+            stored_keys = self.store.checkpoint_keys().await?;
+            last = self.store.last_checkpoint().await?;
+            base = last
+                .as_ref()
+                .map(|last| genuine(last, &self.known_keys(&stored_keys)?))
+                .transpose()?;
+            base_size = base.as_ref().map_or(0, |base| base.size);
+        }
+        if !state.compared {
+            state.signed_before = base_size;
+        }
         // Only after the comparison: a restored database may not know the key in the file.
         if self.load_key(state, &stored_keys).await? {
             stored_keys = self.store.checkpoint_keys().await?;

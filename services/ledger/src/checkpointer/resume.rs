@@ -61,7 +61,9 @@ impl Checkpointer {
         self.load_last_note(&mut state)?;
         let keys = self.known_keys(&stored)?;
         let from = self.store.head().await?.seq;
-        let mut published = self.published_beyond(&state.origin, &keys, from).await?;
+        let last = self.store.last_checkpoint().await?;
+        let signed = last.as_ref().map_or(0, |last| last.size.unsigned_abs());
+        let mut published = self.published_beyond(&state.origin, &keys, signed).await?;
         // A checkpoint signed on this host may not have reached the bus. One of another origin or
         // key is ignored.
         if let (None, Some(last)) = (note, self.file.last_note()?) {
@@ -78,34 +80,36 @@ impl Checkpointer {
                 "no known checkpoint covers more than the {from} entries of the ledger"
             )));
         };
-        let (to, note) = (target.checkpoint.size, target.note.clone());
+        let (target, note) = (target.checkpoint.clone(), target.note.clone());
+        let to = target.size;
         let resumed = Resumed {
             origin: state.origin.clone(),
             from,
             to,
             note,
         };
-        if to <= from {
-            tree_at(&self.store, Some(&target.checkpoint)).await?;
+        // The entries may be there without their checkpoints: the database was copied before these
+        // were stored.
+        published.retain(|one| one.checkpoint.size > signed);
+        if published.is_empty() {
+            tree_at(&self.store, Some(&target)).await?;
             return Ok(resumed);
         }
-        published.retain(|one| one.checkpoint.size > from);
-        let last = self.store.last_checkpoint().await?;
-        let number = last.map_or(0, |last| last.number);
-        let made = self.keys_made().await?;
-        let mut signed = to_store(number, stored, &keys, &published, &made)?;
-        let found = self.find(&state.origin, from, to).await?;
-        let subtrees = self.prove(from, &found, &published).await?;
-        self.append_recovered(from, &found).await?;
-        if let Some(first) = signed.first_mut() {
-            first.subtrees = subtrees;
+        let found = match to > from {
+            true => self.find(&state.origin, from, to).await?,
+            false => Vec::new(),
+        };
+        let is_stored = self
+            .store_recovered(last, stored, from, &found, &published)
+            .await?;
+        if !is_stored {
+            return Err(Error::NotResumed(
+                "another replica stored a checkpoint in the meantime; try again".to_owned(),
+            ));
         }
-        for signed in &signed {
-            if !self.store.store_checkpoint(signed).await? {
-                return Err(Error::NotResumed(
-                    "another replica stored a checkpoint in the meantime; try again".to_owned(),
-                ));
-            }
+        if to <= from {
+            (state.compared, state.ordered) = (false, None);
+            return Ok(resumed);
         }
         let signed = state.signed.as_ref().map_or(0, |signed| signed.size);
         if to > signed {
@@ -117,6 +121,57 @@ impl Checkpointer {
         self.publish_audit(&history_audit::resumed(&resumed, &self.cluster, made_by))
             .await;
         Ok(resumed)
+    }
+
+    /// Stores the published checkpoints up to a size that the ledger already has. Those of a
+    /// database that was copied before they were stored are only on the bus.
+    pub(super) async fn store_published(
+        &self,
+        origin: &str,
+        last: Option<StoredCheckpoint>,
+        stored: Vec<StoredKey>,
+        size: u64,
+    ) -> Result<(), Error> {
+        let keys = self.known_keys(&stored)?;
+        let signed = last.as_ref().map_or(0, |last| last.size.unsigned_abs());
+        let mut published = self.published_beyond(origin, &keys, signed).await?;
+        published.retain(|one| (signed + 1..=size).contains(&one.checkpoint.size));
+        let count = published.len();
+        // If another replica was faster, there is nothing left to do.
+        if self
+            .store_recovered(last, stored, size, &[], &published)
+            .await?
+        {
+            tracing::warn!(count, size, "published checkpoints stored again");
+        }
+        Ok(())
+    }
+
+    /// Stores recovered entries and published checkpoints. Returns false if another replica stored
+    /// a checkpoint meanwhile.
+    async fn store_recovered(
+        &self,
+        last: Option<StoredCheckpoint>,
+        stored: Vec<StoredKey>,
+        from: u64,
+        found: &[RecoveryPlan],
+        published: &[PublishedEntry],
+    ) -> Result<bool, Error> {
+        let keys = self.known_keys(&stored)?;
+        let number = last.map_or(0, |last| last.number);
+        let made = self.keys_made().await?;
+        let mut signed = to_store(number, stored, &keys, published, &made)?;
+        let subtrees = self.prove(from, found, published).await?;
+        self.append_recovered(from, found).await?;
+        if let Some(first) = signed.first_mut() {
+            first.subtrees = subtrees;
+        }
+        for signed in &signed {
+            if !self.store.store_checkpoint(signed).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Returns the checkpoints on the bus with more entries than that, smallest first.
@@ -241,9 +296,13 @@ impl Checkpointer {
         published: &[PublishedEntry],
     ) -> Result<Vec<(Node, Hash)>, Error> {
         let mut tree = Frontier::default();
-        let mut subtrees = self.store.grow(&mut tree, from).await?;
+        let mut subtrees = Vec::new();
         let mut leaves = found.iter();
         for one in published {
+            let stored = one.checkpoint.size.min(from);
+            if stored > tree.size() {
+                subtrees.extend(self.store.grow(&mut tree, stored).await?);
+            }
             while tree.size() < one.checkpoint.size {
                 let Some(next) = leaves.next() else { break };
                 grow(&mut tree, next.leaf, &mut subtrees);

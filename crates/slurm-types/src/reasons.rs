@@ -64,11 +64,7 @@ impl Match {
 
     /// The class, stable against the small changes that a queue makes all the time.
     pub fn class(&self) -> ReasonClass {
-        match (self.row, self.description) {
-            (Some(row), Some(description)) => class::of_description(row, description),
-            (Some(row), None) => class::of_row(row),
-            (None, _) => ReasonClass::Unknown,
-        }
+        self.row.map_or(ReasonClass::Unknown, class::of_row)
     }
 
     /// Its meaning in one sentence; `None` if there is no row.

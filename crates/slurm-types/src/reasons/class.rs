@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::table::{DescriptionRow, ReasonRow};
+use super::table::ReasonRow;
 
 /// The class of a reason. Events about waiting are sent when the class changes, so it must not follow reasons that the scheduler rewrites
 /// on every cycle.
@@ -17,7 +17,7 @@ use super::table::{DescriptionRow, ReasonRow};
 /// | `dependency` | `dependency`, as long as it may be fulfilled |
 /// | `dependency_never_satisfied` | `dependency` that can never be fulfilled: a person has to act |
 /// | `held` | `hold` |
-/// | `node_unavailable` | `node_unavailable`, and free texts that name nodes that are down |
+/// | `node_unavailable` | `node_unavailable` |
 /// | `licence` | `license` |
 /// | `reservation` | `reservation` |
 /// | `begin_time` | `begin_time` |
@@ -146,16 +146,6 @@ pub(super) fn of_row(row: &ReasonRow) -> ReasonClass {
     match of_category(row.category) {
         ReasonClass::Dependency if row.actor != super::Actor::Wait => {
             ReasonClass::DependencyNeverSatisfied
-        }
-        class => class,
-    }
-}
-
-/// `Nodes required for job are DOWN, …` replaces `Resources`, but an administrator has to act: the class is that of the nodes.
-pub(super) fn of_description(row: &ReasonRow, description: &DescriptionRow) -> ReasonClass {
-    match of_row(row) {
-        ReasonClass::WaitingTurn if description.actor == super::Actor::Admin => {
-            ReasonClass::NodeUnavailable
         }
         class => class,
     }

@@ -9,7 +9,7 @@ use crate::data;
 fn the_whole_table_is_read() {
     assert_eq!(data::rows(data::PENDING_REASONS).count(), 221);
     assert_eq!(rows().len(), 221);
-    assert_eq!(descriptions().len(), 17);
+    assert_eq!(descriptions().len(), 19);
     assert_eq!(data::columns(data::PENDING_REASONS).len(), 12);
     for row in rows() {
         let found = Reason::lookup(row.reason);
@@ -91,7 +91,19 @@ fn free_texts_are_matched_first_in_both_spellings() {
     );
     assert_eq!(
         (found.reason(), found.class()),
-        ("Resources", ReasonClass::NodeUnavailable)
+        ("Resources", ReasonClass::WaitingTurn),
+        "Slurm prints it where no node is down, too"
+    );
+    let found = Reason::lookup(
+        "Job's account not permitted to use this partition (closed allows ml not physics)",
+    );
+    assert_eq!(
+        (
+            found.reason(),
+            found.class(),
+            found.captures["holder"].as_str()
+        ),
+        ("AccountNotAllowed", ReasonClass::Request, "physics")
     );
 }
 

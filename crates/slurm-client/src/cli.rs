@@ -3,6 +3,7 @@
 mod access;
 mod accounting;
 mod jobs;
+mod scheduling;
 
 use std::{
     collections::BTreeMap,

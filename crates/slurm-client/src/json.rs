@@ -19,7 +19,7 @@ pub(crate) use accounting::{ExitCodes, accounting};
 pub(crate) use answer::{Answer, Envelope, answer, envelope};
 pub(crate) use association::{Association, association, user};
 pub(crate) use fields::Fields;
-pub(crate) use job::{job, queue_row};
+pub(crate) use job::{job, queue_row, running_row};
 pub(crate) use node::node;
 pub(crate) use partition::partition;
 pub(crate) use usage::usage;

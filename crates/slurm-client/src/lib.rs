@@ -6,6 +6,8 @@
 //! - [`Slurm::access`]: associations and users (`sacctmgr`; `/slurmdb/…/associations` and `users`). [`Slurm::transactions`]: changes to
 //!   them (`sacctmgr`).
 //! - [`Slurm::usage`]: resource usage of ended runs, step by step (`sacct -D`).
+//! - [`Slurm::running`], [`Slurm::limits`], [`Slurm::reservations`], [`Slurm::licences`], [`Slurm::priorities`], [`Slurm::backfill`]: what
+//!   explains the scheduler's decisions (`squeue`, `scontrol`, `sprio`, `sdiag`; partly `/reservations`, `/licenses`, `/diag`).
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: the environment of hooks. Pure.
 //!
@@ -44,7 +46,8 @@ pub use job_pages::JobPages;
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
-    JobLookup, JobRecord, NodeAlloc, NodeRecord, PartitionRecord, QueueListing, QueueRow,
-    StepUsage, Transaction, TresUsage, UsageRecord, UserRecord,
+    BackfillStats, JobLookup, JobRecord, LicenceRecord, LimitRecord, Limits, NodeAlloc, NodeRecord,
+    PartitionRecord, PriorityRow, QueueListing, QueueRow, ReservationRecord, RunningRow, StepUsage,
+    Transaction, TresUsage, UsageRecord, UserRecord,
 };
 pub use source::{AccountingQuery, Ping, Slurm};

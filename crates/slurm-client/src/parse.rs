@@ -6,9 +6,11 @@ mod cut;
 mod delimited;
 mod job;
 mod keys;
+mod limits;
 mod long;
 mod node;
 mod queue;
+mod scheduling;
 mod submitted;
 mod usage;
 
@@ -20,10 +22,14 @@ pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{
     DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NOT_WHOLE, ParsedJobs, jobs, reject_duplicates,
 };
+pub(crate) use limits::limits;
 pub(crate) use long::{Texts, free_text, long_jobs};
 pub(crate) use node::{config, nodes, partitions};
 pub(crate) use queue::{
     FORMAT as QUEUE_FORMAT, Rows, StringInterner, queue, queue_columns, row_of_record,
+};
+pub(crate) use scheduling::{
+    PRIORITY_FORMAT, RUNNING_FORMAT, backfill, licences, priorities, reservations, running,
 };
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};

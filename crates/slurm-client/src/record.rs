@@ -5,6 +5,7 @@ mod association;
 mod job;
 mod node;
 mod queue;
+mod scheduling;
 mod submitted;
 mod usage;
 
@@ -13,5 +14,8 @@ pub use association::{AccessRecords, AssociationRecord, Transaction, UserRecord}
 pub use job::{ArrayTasks, JobLookup, JobRecord, NodeAlloc};
 pub use node::{NodeRecord, PartitionRecord};
 pub use queue::{QueueListing, QueueRow};
+pub use scheduling::{
+    BackfillStats, LicenceRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
+};
 pub use submitted::ArraySubmission;
 pub use usage::{StepUsage, TresUsage, UsageRecord};

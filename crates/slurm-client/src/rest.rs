@@ -13,6 +13,7 @@ mod http;
 mod jobs;
 mod queue;
 mod response;
+mod scheduling;
 
 use std::{
     num::NonZeroU32,
@@ -45,6 +46,8 @@ const NODES: &str = "slurmrestd nodes";
 const PARTITIONS: &str = "slurmrestd partitions";
 const PING: &str = "slurmrestd ping";
 const DIAG: &str = "slurmrestd diag";
+const RESERVATIONS: &str = "slurmrestd reservations";
+const LICENCES: &str = "slurmrestd licenses";
 const CONF: &str = "slurmrestd conf";
 const CLUSTERS: &str = "slurmrestd clusters";
 

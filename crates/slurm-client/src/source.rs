@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
-    AccessRecords, AccountingRecord, ArraySubmission, Config, Drift, Error, JobLookup, JobPages,
-    NodeRecord, PartitionRecord, QueueListing, Source, Transaction, UsageRecord, cli::Cli,
+    AccessRecords, AccountingRecord, ArraySubmission, BackfillStats, Config, Drift, Error,
+    JobLookup, JobPages, LicenceRecord, Limits, NodeRecord, PartitionRecord, PriorityRow,
+    QueueListing, ReservationRecord, RunningRow, Source, Transaction, UsageRecord, cli::Cli,
     drift::DriftLog, metrics, rest::Rest,
 };
 
@@ -201,6 +202,36 @@ impl Slurm {
     /// Every partition, hidden ones included.
     pub async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
         ask!(self.partitions())
+    }
+
+    /// Every job that holds an allocation, with what it holds.
+    pub async fn running(&self) -> Result<Vec<RunningRow>, Error> {
+        ask!(self.running())
+    }
+
+    /// Limits of QOS and associations with their use. Over REST without: slurmrestd has no query for the use.
+    pub async fn limits(&self) -> Result<Limits, Error> {
+        ask!(self.limits())
+    }
+
+    /// Every reservation; an empty list if there are none.
+    pub async fn reservations(&self) -> Result<Vec<ReservationRecord>, Error> {
+        ask!(self.reservations())
+    }
+
+    /// Every licence; an empty list if there are none.
+    pub async fn licences(&self) -> Result<Vec<LicenceRecord>, Error> {
+        ask!(self.licences())
+    }
+
+    /// Weighted priority factors of every pending job. Not over REST, which has no such query.
+    pub async fn priorities(&self) -> Result<Vec<PriorityRow>, Error> {
+        ask!(self.priorities())
+    }
+
+    /// Backfill's last cycle.
+    pub async fn backfill(&self) -> Result<BackfillStats, Error> {
+        ask!(self.backfill())
     }
 
     /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them, and `AsOf`,

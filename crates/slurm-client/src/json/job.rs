@@ -7,12 +7,12 @@
 //! - `exclusive` jobs have `shared: "none"` (22.05 to v0.0.44); v0.0.45 does not report it.
 
 use serde_json::Value;
-use slurm_types::{HostList, JobId, JobState, TimeLimit};
+use slurm_types::{HostList, JobBaseState, JobFlag, JobId, JobState, TimeLimit};
 
 use super::Fields;
 use crate::{
     parse::{self, StringInterner, gres_gpus},
-    record::{ArrayTasks, JobRecord, NodeAlloc, QueueRow},
+    record::{ArrayTasks, JobRecord, NodeAlloc, QueueRow, RunningRow},
 };
 
 /// One job, or its id and the reason why it proves nothing.
@@ -54,6 +54,32 @@ pub(crate) fn queue_row(job: &JobRecord, strings: &mut StringInterner) -> Option
         Some(TimeLimit::PartitionDefault) | None => String::new(),
     };
     parse::row_of_record(job, &limit, strings)
+}
+
+/// The job among those that hold an allocation; `None` if it holds none.
+pub(crate) fn running_row(job: &JobRecord) -> Option<RunningRow> {
+    let configuring = job.state.flags.contains(JobFlag::Configuring);
+    // 22.05 prints the flag in place of the base state.
+    let state = match job.state.base {
+        _ if configuring => "CONFIGURING".to_owned(),
+        Some(base @ (JobBaseState::Running | JobBaseState::Suspended)) => base.to_string(),
+        _ => return None,
+    };
+    Some(RunningRow {
+        job_id: job.job_id?.get(),
+        display_id: job.job_ref().map_or_else(String::new, |id| id.to_string()),
+        user: job.user.clone(),
+        account: job.account.clone(),
+        qos: job.qos.clone(),
+        partition: job.partition.clone(),
+        state,
+        start: job.start,
+        end: job.end,
+        tres: job.alloc_tres.clone(),
+        nodes: job.nodes.clone(),
+        licences: job.licenses.clone(),
+        reservation: job.reservation.clone(),
+    })
 }
 
 /// Minutes as Slurm prints a time limit: `10:00`, `1-00:00:00`.

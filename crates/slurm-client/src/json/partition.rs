@@ -41,6 +41,20 @@ pub(crate) fn partition(value: &Value) -> Option<PartitionRecord> {
         priority_tier: fields
             .number("priority_tier")
             .or_else(|| fields.number("priority.tier")),
+        min_nodes: fields
+            .number("min nodes per job")
+            .or_else(|| fields.number("minimums.nodes"))
+            .unwrap_or(0),
+        // -1 is no limit in v0.0.38 and older.
+        max_nodes: fields
+            .signed("maximum_nodes_per_job")
+            .or_else(|| fields.signed("maximums.nodes"))
+            .and_then(|most| u32::try_from(most).ok()),
+        allow_accounts: names(&mut fields, ["allowed_accounts", "accounts.allowed"]),
+        deny_accounts: names(&mut fields, ["denied_accounts", "accounts.deny"]),
+        allow_qos: names(&mut fields, ["allowed_qos", "qos.allowed"]),
+        deny_qos: names(&mut fields, ["denied_qos", "qos.deny"]),
+        allow_groups: names(&mut fields, ["allowed_groups", "groups.allowed"]),
         total_cpus: fields
             .number("total_cpus")
             .or_else(|| fields.number("cpus.total")),
@@ -56,6 +70,10 @@ pub(crate) fn partition(value: &Value) -> Option<PartitionRecord> {
         name,
     };
     (!partition.name.is_empty() && fields.oddities == 0).then_some(partition)
+}
+
+fn names(fields: &mut Fields, paths: [&str; 2]) -> Vec<String> {
+    crate::parse::list(&fields.first(&paths))
 }
 
 fn limit(fields: &mut Fields, paths: &[&str], unset: &str) -> String {

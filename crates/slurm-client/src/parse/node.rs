@@ -139,6 +139,11 @@ fn partition(record: &str) -> Option<(String, PartitionRecord)> {
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
     let get = |key: &str| keys.get(key).map(|value| text(value)).unwrap_or_default();
+    // `ALL` stands for no restriction.
+    let names = |key: &str| match get(key).as_str() {
+        "ALL" => Vec::new(),
+        names => list(names),
+    };
     let name = get("PartitionName");
     let partition = PartitionRecord {
         name: name.clone(),
@@ -149,6 +154,13 @@ fn partition(record: &str) -> Option<(String, PartitionRecord)> {
         default_time: get("DefaultTime"),
         qos: get("QoS"),
         priority_tier: leading(&get("PriorityTier")),
+        min_nodes: leading(&get("MinNodes")).unwrap_or(0),
+        max_nodes: leading(&get("MaxNodes")),
+        allow_accounts: names("AllowAccounts"),
+        deny_accounts: names("DenyAccounts"),
+        allow_qos: names("AllowQos"),
+        deny_qos: names("DenyQos"),
+        allow_groups: names("AllowGroups"),
         total_cpus: leading(&get("TotalCPUs")),
         total_nodes: leading(&get("TotalNodes")),
         tres: Tres::parse_lossy(&get("TRES")).0,

@@ -107,6 +107,20 @@ pub struct PartitionRecord {
     pub qos: String,
     /// Scheduling tier.
     pub priority_tier: Option<u32>,
+    /// Fewest nodes of a job.
+    pub min_nodes: u32,
+    /// Most nodes of a job; `None` for no limit.
+    pub max_nodes: Option<u32>,
+    /// Accounts that may use it; empty for all.
+    pub allow_accounts: Vec<String>,
+    /// Accounts that may not use it. Slurm ignores them if some are allowed by name.
+    pub deny_accounts: Vec<String>,
+    /// QOS that may use it; empty for all.
+    pub allow_qos: Vec<String>,
+    /// QOS that may not use it.
+    pub deny_qos: Vec<String>,
+    /// Unix groups that may use it; empty for all.
+    pub allow_groups: Vec<String>,
     /// Number of CPUs.
     pub total_cpus: Option<u32>,
     /// Number of nodes.

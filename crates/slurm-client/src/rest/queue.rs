@@ -12,19 +12,26 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use slurm_types::UnixTime;
 
 use super::{DIAG, Family, JOBS, Response, Rest, envelope, or_keys, read_rows};
-use crate::{Error, QueueListing, QueueRow, cli::now, json, parse::StringInterner};
+use crate::{Error, QueueListing, QueueRow, RunningRow, cli::now, json, parse::StringInterner};
 
 /// The queue as of the last response.
 #[derive(Debug, Default)]
 pub(super) struct CachedQueue {
     /// Its rows; `None` before the first answer.
     rows: Option<Arc<Vec<QueueRow>>>,
+    /// The jobs of that answer that hold an allocation.
+    running: Vec<RunningRow>,
     unread: usize,
     /// The controller's clock at that response.
     clock: Option<UnixTime>,
 }
 
 impl CachedQueue {
+    /// Jobs that hold an allocation; `None` before the first answer.
+    pub(super) fn running(&self) -> Option<Vec<RunningRow>> {
+        self.rows.as_ref().map(|_| self.running.clone())
+    }
+
     /// Number of jobs.
     pub(super) fn rows(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.len())
@@ -55,7 +62,13 @@ impl Rest {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
             let mut strings = StringInterner::default();
             // Each record becomes a row at once: the records of a long queue are not held.
-            let read = or_keys(move |job| json::queue_row(&json::job(job).ok()?, &mut strings));
+            let read = or_keys(move |job| {
+                let job = json::job(job).ok()?;
+                Some((
+                    json::queue_row(&job, &mut strings)?,
+                    json::running_row(&job),
+                ))
+            });
             let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
                 .await?;
@@ -80,12 +93,15 @@ impl Rest {
                 return Err(super::nothing(JOBS));
             };
             self.check_age(JOBS, before, &envelope)?;
-            let (rows, unread) = read_rows(records);
+            let (records, unread) = read_rows(records);
+            let (rows, running): (Vec<QueueRow>, Vec<Option<RunningRow>>) =
+                records.into_iter().unzip();
             self.drifts.unread(JOBS, &unread);
             let unread = unread.count;
             let mut known = self.cached_queue();
             known.clock = envelope.last_update.or(clock);
             known.unread = unread;
+            known.running = running.into_iter().flatten().collect();
             known.rows = Some(Arc::new(rows.clone()));
             return Ok(QueueListing {
                 started_at,

@@ -302,3 +302,69 @@ fn hook_environments_of_every_version_are_read() {
     assert!(CompletionRecord::from_env(&[("JOBID".to_owned(), "1".to_owned())].into()).is_err());
     assert!(HookEnv::from_env(&[("SLURM_JOB_ID".to_owned(), "0".to_owned())].into()).is_err());
 }
+
+#[test]
+fn captured_facts_about_scheduling_are_read() {
+    for version in VERSIONS {
+        let texts: HashMap<_, _> = captures(version, "scheduling").into_iter().collect();
+        let found = limits(&texts["assoc_mgr"]).unwrap();
+        let parent = |account: &str| found.accounts.get(account).map(String::as_str);
+        assert_eq!(
+            (parent("physics"), parent("root")),
+            (Some("acme"), Some(""))
+        );
+        let value = |qos: &str, account: &str, user: &str, limit: &str, tres: &str| {
+            let same = found.limits.iter().find(|record| {
+                (
+                    record.qos.as_str(),
+                    record.account.as_str(),
+                    record.user.as_str(),
+                ) == (qos, account, user)
+                    && (record.limit, record.tres.as_str()) == (limit, tres)
+            });
+            same.map(|record| (record.value, record.used.is_some()))
+        };
+        assert_eq!(value("limited", "", "", "GrpTRES", "cpu"), Some((2, true)));
+        // The user is named by its number on 22.05.
+        assert_eq!(
+            value("limited", "", "alice", "MaxJobsPerUser", ""),
+            Some((1, true)),
+            "{version}"
+        );
+        assert_eq!(
+            value("short", "", "", "MaxWallDurationPerJob", ""),
+            Some((5, false))
+        );
+        assert_eq!(value("", "tiny", "", "GrpTRES", "cpu"), Some((2, true)));
+        assert_eq!(value("limited", "", "", "GrpTRES", "mem"), None);
+
+        let (rows, unread) = running(&texts["running"]);
+        assert_eq!(unread.count, 0, "{version}");
+        let gpu = rows.iter().find(|row| row.partition == "gpu").unwrap();
+        assert_eq!((gpu.tres.gpus(), gpu.nodes.as_str()), (2, "n3"));
+        assert!(gpu.start.is_some() && gpu.end.is_some());
+
+        let (found, unread) = reservations(&texts["reservations"]);
+        assert_eq!((found.len(), unread.count), (2, 0));
+        let maintenance = found.iter().find(|found| found.name == "maint1").unwrap();
+        assert!(maintenance.flags.contains(&"MAINT".to_owned()));
+        assert!(maintenance.start < maintenance.end);
+
+        let (found, unread) = licences(&texts["licenses"]);
+        assert_eq!((found.len(), unread.count), (2, 0));
+        assert_eq!(found[1].total, 2);
+
+        let stats = backfill(&texts["sdiag"]).unwrap();
+        assert!(stats.last_cycle.is_some() && stats.queue_length > 0);
+
+        let (found, _) = partitions(&texts["partitions"]);
+        let closed = found.iter().find(|found| found.name == "closed").unwrap();
+        assert_eq!(closed.allow_accounts, ["ml"]);
+        assert_eq!((closed.max_nodes, closed.allow_qos.len()), (None, 0));
+    }
+    let text = captures("22.05", "scheduling");
+    let (_, text) = text.iter().find(|(name, _)| name == "sprio").unwrap();
+    let (rows, unread) = priorities(text);
+    assert_eq!(unread.count, 0);
+    assert!(rows[0].factors.contains(&("partition", 1_000)), "{rows:?}");
+}

@@ -1,0 +1,76 @@
+//! Queries about what explains the scheduler's decisions. Each is one command for the whole cluster.
+
+use super::{Cli, malformed};
+use crate::drift::Unread;
+use crate::record::{
+    BackfillStats, LicenceRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
+};
+use crate::{Error, metrics, parse};
+
+impl Cli {
+    /// Every job that holds an allocation.
+    pub(crate) async fn running(&self) -> Result<Vec<RunningRow>, Error> {
+        let arguments = [
+            "-h",
+            "-a",
+            "-t",
+            "RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED",
+            "-O",
+            parse::RUNNING_FORMAT,
+        ];
+        let output = self.runner.run_long("squeue", &arguments).await?;
+        let output = output.into_string().map_err(|source| Error::Io {
+            command: "squeue",
+            source,
+        })?;
+        all("squeue", parse::running(&output))
+    }
+
+    /// Limits of QOS and associations with their use.
+    pub(crate) async fn limits(&self) -> Result<Limits, Error> {
+        let arguments = ["-o", "show", "assoc_mgr", "flags=qos,assoc"];
+        let output = self.runner.run("scontrol", &arguments).await?;
+        parse::limits(&output).ok_or_else(|| malformed("scontrol", "no limits", &output))
+    }
+
+    /// Every reservation.
+    pub(crate) async fn reservations(&self) -> Result<Vec<ReservationRecord>, Error> {
+        let arguments = ["-o", "-a", "show", "reservation"];
+        let output = self.runner.run("scontrol", &arguments).await?;
+        all("scontrol", parse::reservations(&output))
+    }
+
+    /// Every licence.
+    pub(crate) async fn licences(&self) -> Result<Vec<LicenceRecord>, Error> {
+        let arguments = ["-o", "show", "licenses"];
+        let output = self.runner.run("scontrol", &arguments).await?;
+        all("scontrol", parse::licences(&output))
+    }
+
+    /// Weighted priority factors of every pending job.
+    pub(crate) async fn priorities(&self) -> Result<Vec<PriorityRow>, Error> {
+        let arguments = ["-h", "-o", parse::PRIORITY_FORMAT];
+        let output = self.runner.run("sprio", &arguments).await?;
+        all("sprio", parse::priorities(&output))
+    }
+
+    /// Backfill's last cycle.
+    pub(crate) async fn backfill(&self) -> Result<BackfillStats, Error> {
+        let output = self.runner.run("sdiag", &[]).await?;
+        parse::backfill(&output)
+            .ok_or_else(|| malformed("sdiag", "nothing about backfill", &output))
+    }
+}
+
+/// A list of which every line was parsed.
+fn all<T>(command: &'static str, (records, unread): (Vec<T>, Unread)) -> Result<Vec<T>, Error> {
+    metrics::unread(command, unread.count);
+    match unread.count {
+        0 => Ok(records),
+        _ => Err(malformed(
+            command,
+            "a record could not be read",
+            &unread.first,
+        )),
+    }
+}

@@ -1,0 +1,103 @@
+//! What explains the scheduler's decisions, as far as slurmrestd has it. It has neither the use of limits nor priority factors.
+
+use serde_json::Value;
+
+use super::{DIAG, Family, LICENCES, RESERVATIONS, Response, Rest, nothing, unreadable};
+use crate::json::Fields;
+use crate::{
+    BackfillStats, Error, LicenceRecord, Limits, PriorityRow, ReservationRecord, RunningRow, parse,
+};
+
+impl Rest {
+    /// Every job that holds an allocation, as of the last poll of the queue: another list of all jobs would cost seconds.
+    pub(crate) async fn running(&self) -> Result<Vec<RunningRow>, Error> {
+        if let Some(running) = self.cached_queue().running() {
+            return Ok(running);
+        }
+        self.list_queue().await?;
+        Ok(self.cached_queue().running().unwrap_or_default())
+    }
+
+    /// Refused: slurmrestd has the limits, but not their use.
+    #[allow(clippy::unused_async, reason = "the same form as with commands")]
+    pub(crate) async fn limits(&self) -> Result<Limits, Error> {
+        Err(Error::NotOverRest {
+            question: "how far limits are used",
+        })
+    }
+
+    /// Refused: slurmrestd has no query for it.
+    #[allow(clippy::unused_async, reason = "the same form as with commands")]
+    pub(crate) async fn priorities(&self) -> Result<Vec<PriorityRow>, Error> {
+        Err(Error::NotOverRest {
+            question: "priority factors",
+        })
+    }
+
+    /// Every reservation.
+    pub(crate) async fn reservations(&self) -> Result<Vec<ReservationRecord>, Error> {
+        self.all(
+            RESERVATIONS,
+            Family::Controller,
+            "reservations",
+            "",
+            reservation,
+        )
+        .await
+    }
+
+    /// Every licence.
+    pub(crate) async fn licences(&self) -> Result<Vec<LicenceRecord>, Error> {
+        self.all(LICENCES, Family::Controller, "licenses", "", licence)
+            .await
+    }
+
+    /// Backfill's last cycle.
+    pub(crate) async fn backfill(&self) -> Result<BackfillStats, Error> {
+        match self.get(DIAG, Family::Controller, "diag", "").await? {
+            Response::Document(body) => {
+                let document = serde_json::from_slice(&body)
+                    .map_err(|error| unreadable(DIAG, &body, &error))?;
+                Ok(backfill(&document))
+            }
+            _ => Err(nothing(DIAG)),
+        }
+    }
+}
+
+fn reservation(value: &Value) -> Option<ReservationRecord> {
+    let mut fields = Fields::new(value);
+    let record = ReservationRecord {
+        name: fields.text("name"),
+        start: fields.time("start_time"),
+        end: fields.time("end_time"),
+        nodes: fields.text("node_list"),
+        flags: fields.strings("flags"),
+        users: parse::list(&fields.text("users")),
+        accounts: parse::list(&fields.text("accounts")),
+        licences: fields.text("licenses"),
+        // It follows from the times.
+        state: String::new(),
+    };
+    (!record.name.is_empty() && fields.oddities == 0).then_some(record)
+}
+
+fn licence(value: &Value) -> Option<LicenceRecord> {
+    let mut fields = Fields::new(value);
+    let record = LicenceRecord {
+        name: fields.text("LicenseName"),
+        total: fields.number("Total")?,
+        used: fields.number("Used")?,
+        reserved: fields.number("Reserved").unwrap_or(0),
+    };
+    (!record.name.is_empty() && fields.oddities == 0).then_some(record)
+}
+
+fn backfill(document: &Value) -> BackfillStats {
+    let mut fields = Fields::new(document);
+    BackfillStats {
+        last_cycle: fields.time("statistics.bf_when_last_cycle"),
+        last_depth: fields.number("statistics.bf_last_depth").unwrap_or(0),
+        queue_length: fields.number("statistics.bf_queue_len").unwrap_or(0),
+    }
+}

@@ -38,6 +38,8 @@ pub const BUCKET_NODES: &str = "mesh_nodes";
 pub const BUCKET_EXPLAINER: &str = "mesh_explainer";
 /// The newest queue snapshot of each cluster.
 pub const BUCKET_QUEUE: &str = "mesh_queue";
+/// The newest evidence of each cluster: what explains the scheduler's decisions.
+pub const BUCKET_EVIDENCE: &str = "mesh_evidence";
 /// Who coordinates which accounts, by user.
 pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 /// Who leads each service of each cluster.
@@ -304,6 +306,11 @@ pub const BUCKETS: &[Bucket] = &[
         summary: "Newest queue snapshot, `<cluster>.<chunk>`.",
     },
     Bucket {
+        name: BUCKET_EVIDENCE,
+        max_value_size: 1 << 20,
+        summary: "Newest limits, nodes, partitions, reservations, licences and running jobs, by ingest for pending-explainer, `<cluster>.<chunk>`.",
+    },
+    Bucket {
         name: BUCKET_COORDINATORS,
         max_value_size: 1 << 18,
         summary: "Accounts that a user coordinates, written by ingest and read by the services with an API, `<cluster>.user.<user>`.",
@@ -525,6 +532,7 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
             (BUCKET_INGEST, Written::Cluster),
             (BUCKET_USERS, Written::Cluster),
             (BUCKET_QUEUE, Written::Cluster),
+            (BUCKET_EVIDENCE, Written::Cluster),
             (BUCKET_COORDINATORS, Written::Cluster),
             (BUCKET_LEASES, Written::Own),
         ],
@@ -535,6 +543,7 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
         "pending-explainer" => &[
             (BUCKET_EXPLAINER, Written::All),
             (BUCKET_QUEUE, Written::Nothing),
+            (BUCKET_EVIDENCE, Written::Nothing),
             (BUCKET_COORDINATORS, Written::Nothing),
         ],
         "ledger" => &[

@@ -1,4 +1,5 @@
 //! Access to the key-value store, without decisions.
 
+pub mod chunks;
 pub mod fenced;
 pub mod store;

@@ -35,6 +35,8 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub max_poll_interval: Duration,
     #[serde(with = "humantime_serde")]
+    pub evidence_interval: Duration,
+    #[serde(with = "humantime_serde")]
     pub read_interval: Duration,
     pub unknown_jobs_per_minute: NonZeroU32,
     pub accounting: bool,
@@ -65,6 +67,7 @@ impl Default for Config {
         Self {
             poll_interval: Duration::from_secs(5),
             max_poll_interval: Duration::from_secs(60),
+            evidence_interval: Duration::from_secs(30),
             read_interval: Duration::from_millis(50),
             unknown_jobs_per_minute: UNKNOWN_JOBS_PER_MINUTE,
             accounting: true,
@@ -94,6 +97,10 @@ impl Config {
         check(
             self.poll_interval < Duration::from_millis(500),
             "ingest.poll_interval: at least 500ms",
+        );
+        check(
+            self.evidence_interval < Duration::from_secs(1),
+            "ingest.evidence_interval: at least 1s",
         );
         check(
             self.read_interval < Duration::from_millis(10),

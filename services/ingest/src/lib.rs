@@ -7,7 +7,8 @@
 //! - [`accounting`]: ends that only accounting knows, usage, exit codes, catching up, array tasks, and gaps of a ledger.
 //! - [`envelope`]: builds the event of a fact, with owner, actor and identity ([`identity`]).
 //! - [`users`]: access, identities and logins.
-//! - [`adapters`]: the state in JetStream's key-value store. [`queue`]: the snapshot of waiting jobs. [`sources`]: availability of Slurm.
+//! - [`adapters`]: the state in JetStream's key-value store. [`queue`]: the snapshot of waiting jobs. [`evidence`]: what else explains
+//!   waiting. [`sources`]: availability of Slurm.
 //!
 //! Deliberately absent: access to Slurm itself (`slurm-client`), and any judgement about jobs, costs or reasons.
 
@@ -19,6 +20,7 @@ pub mod domain;
 pub mod doorbells;
 pub mod envelope;
 mod error;
+pub mod evidence;
 pub mod identity;
 pub mod metrics;
 pub mod poll;

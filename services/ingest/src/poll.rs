@@ -10,17 +10,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
 use slurm_client::Slurm;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use self::hook_health::HookHealth;
 use self::selection::{arrays, changed, missing};
 use crate::accounting::resolver::LookupQueue;
+use crate::adapters::chunks::ChunkPublisher;
 use crate::collector::Collector;
 use crate::config::Config;
 use crate::envelope::Cause;
+use crate::evidence::Demand;
 use crate::queue::Queue;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics, queue};
@@ -36,7 +39,9 @@ pub struct Poller {
     /// Queue of accounting lookups.
     pub lookups: LookupQueue,
     /// Publishes the queue snapshot.
-    pub queue: queue::QueuePublisher,
+    pub queue: ChunkPublisher,
+    /// Publishes whether evidence is needed.
+    pub demand: watch::Sender<Demand>,
     /// Whether the first poll is done.
     pub live: bool,
     /// Last id of the missing jobs that were read by id.
@@ -159,6 +164,7 @@ impl Poller {
         metrics::poll(began.elapsed(), listing.rows.len(), changed.order.len());
         drop(rows);
         let queue = Queue::from(listing);
+        self.demand.send_replace(queue.demand());
         if let Some(pause) = self.read(&cause, changed).await? {
             return Ok(PollOutcome::Retry(pause));
         }
@@ -189,7 +195,7 @@ impl Poller {
                 let core = self.collector.core().await;
                 queue::chunk(&cluster, &core.run_store, queue, &chunks, number)
             };
-            if !self.queue.publish(&chunk).await? {
+            if !self.queue.publish(number, chunk.encode_to_vec()).await? {
                 return Ok(());
             }
         }

@@ -1,28 +1,24 @@
 //! Queue snapshot of a poll, for services that need the waiting jobs.
 
-use mesh_bus::{Bus, ClusterState, PutError};
-use mesh_events::catalogue::BUCKET_QUEUE;
+use crate::adapters::chunks::MAX_CHUNK_BYTES;
+use crate::domain::RunStore;
+use crate::evidence::Demand;
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
-use mesh_events::{RunKey, subject, timestamp};
+use mesh_events::{RunKey, timestamp};
 use prost::Message as _;
 use slurm_client::{ArrayTasks, QueueListing, QueueRow};
 use slurm_types::{JobBaseState, JobRef, UnixTime};
-use tokio_util::sync::CancellationToken;
-
-use crate::Error;
-use crate::adapters::fenced::{BACKOFF, pause};
-use crate::domain::RunStore;
 
 /// Maximum number of jobs per chunk.
 const MAX_JOBS_PER_CHUNK: usize = 5_000;
-/// Maximum bytes per chunk. A value may have 1 MiB.
-const MAX_CHUNK_BYTES: usize = 900_000;
 
 /// The part of a poll that the snapshot contains.
 pub struct Queue {
     taken_at: UnixTime,
     running: usize,
     waiting: Vec<QueueRow>,
+    /// True if a job waits, for its turn or for its nodes.
+    needs_evidence: bool,
 }
 
 impl From<QueueListing> for Queue {
@@ -30,6 +26,10 @@ impl From<QueueListing> for Queue {
         let running = listing.rows.iter();
         let running = running.filter(|row| row.state == Some(JobBaseState::Running));
         let running = running.count();
+        // A flag, such as CONFIGURING, hides the base state.
+        let needs_evidence =
+            |row: &QueueRow| matches!(row.state, Some(JobBaseState::Pending) | None);
+        let needs_evidence = listing.rows.iter().any(needs_evidence);
         // Releases the other rows while changed jobs are read.
         listing
             .rows
@@ -39,6 +39,17 @@ impl From<QueueListing> for Queue {
             taken_at: listing.started_at,
             running,
             waiting: listing.rows,
+            needs_evidence,
+        }
+    }
+}
+
+impl Queue {
+    /// Whether evidence is needed to explain it.
+    pub fn demand(&self) -> Demand {
+        Demand {
+            is_needed: self.needs_evidence,
+            waiting: self.waiting.len(),
         }
     }
 }
@@ -124,95 +135,5 @@ fn display_id(row: &QueueRow) -> JobRef {
         },
         (_, _, Some(leader), Some(offset)) => JobRef::HetComponent { leader, offset },
         _ => JobRef::Job(row.job_id),
-    }
-}
-
-/// Writes the snapshot to its bucket, fenced against other ingests.
-pub struct QueuePublisher {
-    state: ClusterState,
-    prefix: String,
-    /// Number of chunks that the bucket may contain.
-    chunks: usize,
-}
-
-impl QueuePublisher {
-    /// Takes over the bucket: a former leader cannot write a snapshot any more. Retries until success.
-    ///
-    /// # Errors
-    /// On shutdown.
-    pub async fn take_over(
-        bus: &Bus,
-        cluster: &str,
-        shutdown: &CancellationToken,
-    ) -> Result<Self, Error> {
-        let prefix = subject::token(cluster);
-        let mut backoff = BACKOFF;
-        loop {
-            match bus.take_over(BUCKET_QUEUE, &prefix).await {
-                Ok((state, entries)) => {
-                    let numbers = entries.iter().filter_map(|entry| {
-                        let number = entry.key.rsplit_once('.')?.1;
-                        number.parse::<usize>().ok()
-                    });
-                    let chunks = numbers.max().map_or(0, |last| last + 1);
-                    return Ok(Self {
-                        state,
-                        prefix,
-                        chunks,
-                    });
-                }
-                Err(error) => {
-                    tracing::debug!(
-                        error = &error as &dyn std::error::Error,
-                        "queue snapshot takeover failed"
-                    );
-                    pause(shutdown, &mut backoff).await?;
-                }
-            }
-        }
-    }
-
-    /// Writes a chunk. A failed write is only logged, as the next poll writes newer chunks. Returns whether it is stored.
-    ///
-    /// # Errors
-    /// [`Error::Fenced`] if another ingest has taken over.
-    pub async fn publish(&mut self, chunk: &QueueSnapshot) -> Result<bool, Error> {
-        let number = usize::try_from(chunk.chunk).unwrap_or_default();
-        self.chunks = self.chunks.max(number + 1);
-        let key = format!("{}.{number}", self.prefix);
-        taken(self.state.put(&key, chunk.encode_to_vec().into()).await)
-    }
-
-    /// Removes the chunks of a longer previous queue.
-    ///
-    /// # Errors
-    /// [`Error::Fenced`] if another ingest has taken over.
-    pub async fn truncate(&mut self, chunks: usize) -> Result<(), Error> {
-        while self.chunks > chunks {
-            let last = self.chunks - 1;
-            let key = format!("{}.{last}", self.prefix);
-            if !taken(self.state.delete(&key).await)? {
-                break;
-            }
-            self.chunks = last;
-        }
-        Ok(())
-    }
-}
-
-fn taken(result: Result<(), PutError>) -> Result<bool, Error> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(PutError::Conflict { key }) => Err(Error::Fenced {
-            bucket: BUCKET_QUEUE,
-            key,
-        }),
-        Err(PutError::Bus(error)) => {
-            tracing::debug!(
-                error = &error as &dyn std::error::Error,
-                "queue snapshot not published"
-            );
-            Ok(false)
-        }
     }
 }

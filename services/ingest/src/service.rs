@@ -9,7 +9,7 @@ use mesh_bus::Bus;
 use mesh_events::catalogue::{self, MESH_HOOKS, SLURM_EVENTS};
 use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 use slurm_client::Slurm;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,12 +20,13 @@ use crate::accounting::gap_fill::GapFiller;
 use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::accounting::resolver::{AccountingResolver, LookupQueue};
 use crate::accounting::usage::UsageReconciler;
+use crate::adapters::chunks::ChunkPublisher;
 use crate::collector::Collector;
 use crate::config::{self, Config};
 use crate::doorbells::{Doorbells, JobReader, UnknownJobLimiter};
+use crate::evidence::{Demand, EvidenceReader};
 use crate::identity::IdentityResolver;
 use crate::poll::{HookHealth, Poller};
-use crate::queue;
 use crate::sources::SlurmSource;
 use crate::users::{AccessWatcher, Logins};
 
@@ -184,14 +185,25 @@ impl Ingest {
         let (requests, ring_receiver) = mpsc::channel(CHANNEL_CAPACITY);
         let (lookups, question_receiver) = LookupQueue::new();
         let (hooks, nudge) = (Arc::new(HookHealth::default()), Arc::new(Notify::new()));
-        let queue =
-            queue::QueuePublisher::take_over(&self.bus, &collector.cluster, &shutdown).await?;
+        let publisher =
+            |bucket| ChunkPublisher::take_over(&self.bus, bucket, &collector.cluster, &shutdown);
+        let queue = publisher(catalogue::BUCKET_QUEUE).await?;
+        let (demand, demand_receiver) = watch::channel(Demand::default());
+        let evidence = EvidenceReader {
+            slurm: self.slurm.clone(),
+            cluster: collector.cluster.clone(),
+            publisher: publisher(catalogue::BUCKET_EVIDENCE).await?,
+            interval: self.config.evidence_interval,
+            demand: demand_receiver,
+            shutdown: shutdown.clone(),
+        };
         let mut poller = Poller {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld: Arc::clone(&slurmctld),
             lookups: lookups.clone(),
             queue,
+            demand,
             live: false,
             asked: 0,
             hooks: Arc::clone(&hooks),
@@ -268,6 +280,7 @@ impl Ingest {
         record_poll.ok();
         tasks.spawn(reader.run(ring_receiver));
         tasks.spawn(poller.run());
+        tasks.spawn(evidence.run());
         tasks.spawn(catch_up.run());
         tasks.spawn(settler.run());
         tasks.spawn(arrays.run());

@@ -160,7 +160,10 @@ fn may_with_consumer(role: &str, verb: &str, stream: &str, consumer: &str) -> bo
 
 fn may_write(role: &str, bucket: &str, key: &str) -> bool {
     match (role, bucket) {
-        ("ingest", "mesh_ingest" | "mesh_users" | "mesh_queue" | "mesh_coordinators")
+        (
+            "ingest",
+            "mesh_ingest" | "mesh_users" | "mesh_queue" | "mesh_evidence" | "mesh_coordinators",
+        )
         | ("node-watcher", "mesh_nodes") => key.starts_with("testbed."),
         ("ingest" | "node-watcher", "mesh_leases") => key == format!("testbed.{role}"),
         ("pending-explainer", "mesh_explainer") | ("webhook-dispatcher", "mesh_webhooks") => true,

@@ -10,7 +10,7 @@ pub struct QueueEvent {
     pub explanation: ::core::option::Option<Explanation>,
 }
 /// Why a job is pending, and its expected start.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Explanation {
     /// Explanation for the owner, one or two sentences.
     #[prost(string, tag = "1")]
@@ -45,6 +45,389 @@ pub struct Explanation {
     /// Nodes, jobs or other objects that the reason names.
     #[prost(string, repeated, tag = "11")]
     pub evidence: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Where the job is on its way: `waiting`, `provisioning` (its nodes are booting), `configuring` (its nodes are prepared), `running`, `ended`.
+    #[prost(string, tag = "12")]
+    pub stage: ::prost::alloc::string::String,
+    /// True if it cannot start until somebody acts: waiting alone does not help.
+    #[prost(bool, tag = "13")]
+    pub needs_act: bool,
+    /// What stands in its way, as found in Slurm's records. Empty if those could not be read.
+    #[prost(message, repeated, tag = "14")]
+    pub blockers: ::prost::alloc::vec::Vec<Blocker>,
+    /// For a limit: the running jobs whose end gives the missing amount, in the order of their ends.
+    #[prost(message, repeated, tag = "15")]
+    pub frees: ::prost::alloc::vec::Vec<Release>,
+    /// What is different from the last published explanation. Empty if nothing is, or if there was none.
+    #[prost(string, repeated, tag = "16")]
+    pub changed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Weighted factors of the priority, as sprio prints them. Empty if they were not read.
+    #[prost(message, repeated, tag = "17")]
+    pub priority_parts: ::prost::alloc::vec::Vec<PriorityFactor>,
+    /// What makes this answer less certain: records that could not be read, or that are old. Empty if nothing does.
+    #[prost(string, tag = "18")]
+    pub confidence_note: ::prost::alloc::string::String,
+}
+/// One thing that stands in the way of a start.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Blocker {
+    /// `jobs_ahead`, `limit`, `node`, `job`, `licence`, `reservation`, `partition`, `request`.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Its name: the limit, the node, the job, …
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Where it belongs: the QOS, association or partition of a limit. Empty otherwise.
+    #[prost(string, tag = "3")]
+    pub holder: ::prost::alloc::string::String,
+    /// Amount in use or available, as `kind` says. Absent if it has none.
+    #[prost(uint64, optional, tag = "4")]
+    pub have: ::core::option::Option<u64>,
+    /// Amount that is allowed or exists. Absent if it has none.
+    #[prost(uint64, optional, tag = "5")]
+    pub most: ::core::option::Option<u64>,
+    /// Amount that this job needs. Absent if it has none.
+    #[prost(uint64, optional, tag = "6")]
+    pub need: ::core::option::Option<u64>,
+    /// Amount that is missing now. Absent if it has none.
+    #[prost(uint64, optional, tag = "7")]
+    pub missing: ::core::option::Option<u64>,
+    /// Unit of the amounts: `MiB`, `cpu`, … Empty for plain numbers.
+    #[prost(string, tag = "8")]
+    pub unit: ::prost::alloc::string::String,
+    /// State or reason in Slurm's words: of a node, a job, a reservation. Empty if none.
+    #[prost(string, tag = "9")]
+    pub state: ::prost::alloc::string::String,
+    /// Who set it. Empty if unknown.
+    #[prost(string, tag = "10")]
+    pub actor: ::prost::alloc::string::String,
+    /// Since when. Absent if unknown.
+    #[prost(message, optional, tag = "11")]
+    pub since: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When it ends at the latest, or begins if it has not begun. Absent if unknown.
+    #[prost(message, optional, tag = "12")]
+    pub until: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// What it was read from: `assoc_mgr`, `nodes`, …
+    #[prost(string, tag = "13")]
+    pub source: ::prost::alloc::string::String,
+    /// When that was read.
+    #[prost(message, optional, tag = "14")]
+    pub as_of: ::core::option::Option<::pbjson_types::Timestamp>,
+}
+/// Running jobs whose end gives back something that the job needs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Release {
+    /// The job, if the owner may see it: his own. Empty for jobs of others.
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// Amount that it gives back.
+    #[prost(uint64, tag = "2")]
+    pub amount: u64,
+    /// When it ends at the latest, by its time limit. Absent without one.
+    #[prost(message, optional, tag = "3")]
+    pub at_latest: ::core::option::Option<::pbjson_types::Timestamp>,
+}
+/// One weighted factor of a priority.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PriorityFactor {
+    /// `age`, `fairshare`, `job_size`, `partition`, `qos`, `assoc`, `nice`, `site`, `tres`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Points.
+    #[prost(int64, tag = "2")]
+    pub points: i64,
+}
+/// What else explains waiting, read once for all jobs of a cluster. Published in chunks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EvidenceSnapshot {
+    /// Slurm's ClusterName.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// When the reads began.
+    #[prost(message, optional, tag = "2")]
+    pub taken_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Number of this chunk from 0.
+    #[prost(uint32, tag = "3")]
+    pub chunk: u32,
+    /// Number of chunks.
+    #[prost(uint32, tag = "4")]
+    pub chunks: u32,
+    /// Reads that failed. In the first chunk.
+    #[prost(message, repeated, tag = "5")]
+    pub failed: ::prost::alloc::vec::Vec<FailedRead>,
+    /// Jobs that hold an allocation.
+    #[prost(message, repeated, tag = "6")]
+    pub running: ::prost::alloc::vec::Vec<RunningJob>,
+    /// Limits that have a value, with their use.
+    #[prost(message, repeated, tag = "7")]
+    pub limits: ::prost::alloc::vec::Vec<Limit>,
+    /// Accounts.
+    #[prost(message, repeated, tag = "8")]
+    pub accounts: ::prost::alloc::vec::Vec<Account>,
+    /// Partitions.
+    #[prost(message, repeated, tag = "9")]
+    pub partitions: ::prost::alloc::vec::Vec<Partition>,
+    /// Nodes.
+    #[prost(message, repeated, tag = "10")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeState>,
+    /// Reservations.
+    #[prost(message, repeated, tag = "11")]
+    pub reservations: ::prost::alloc::vec::Vec<Reservation>,
+    /// Licences of the cluster.
+    #[prost(message, repeated, tag = "12")]
+    pub licences: ::prost::alloc::vec::Vec<Licence>,
+    /// Priorities of waiting jobs. Left out for long queues.
+    #[prost(message, repeated, tag = "13")]
+    pub priorities: ::prost::alloc::vec::Vec<JobPriority>,
+    /// Backfill's last cycle. In the first chunk.
+    #[prost(message, optional, tag = "14")]
+    pub backfill: ::core::option::Option<Backfill>,
+}
+/// A read that failed: what it would have contained is missing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailedRead {
+    /// Field of the snapshot: `running`, `limits`, `partitions`, `nodes`, `reservations`, `licences`, `priorities`, `backfill`.
+    #[prost(string, tag = "1")]
+    pub field: ::prost::alloc::string::String,
+    /// Why it failed.
+    #[prost(string, tag = "2")]
+    pub error: ::prost::alloc::string::String,
+}
+/// A job that holds an allocation.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RunningJob {
+    /// Raw job id.
+    #[prost(uint32, tag = "1")]
+    pub job_id: u32,
+    /// Slurm's id form for people.
+    #[prost(string, tag = "2")]
+    pub display_id: ::prost::alloc::string::String,
+    /// Unix user name.
+    #[prost(string, tag = "3")]
+    pub user: ::prost::alloc::string::String,
+    /// Account charged.
+    #[prost(string, tag = "4")]
+    pub account: ::prost::alloc::string::String,
+    /// Quality of service.
+    #[prost(string, tag = "5")]
+    pub qos: ::prost::alloc::string::String,
+    /// Partition.
+    #[prost(string, tag = "6")]
+    pub partition: ::prost::alloc::string::String,
+    /// Its state in Slurm's words: `RUNNING`, `CONFIGURING`, `SUSPENDED`, `COMPLETING`, …
+    #[prost(string, tag = "7")]
+    pub state: ::prost::alloc::string::String,
+    /// Start in Unix seconds.
+    #[prost(int64, tag = "8")]
+    pub start: i64,
+    /// End by its time limit in Unix seconds; 0 without a limit.
+    #[prost(int64, tag = "9")]
+    pub end: i64,
+    /// Allocated TRES in Slurm's form.
+    #[prost(string, tag = "10")]
+    pub tres: ::prost::alloc::string::String,
+    /// Nodes as a host list.
+    #[prost(string, tag = "11")]
+    pub nodes: ::prost::alloc::string::String,
+    /// Licences it holds. Empty if none.
+    #[prost(string, tag = "12")]
+    pub licences: ::prost::alloc::string::String,
+    /// Reservation it runs in. Empty if none.
+    #[prost(string, tag = "13")]
+    pub reservation: ::prost::alloc::string::String,
+}
+/// A limit that has a value. `qos` is set for limits of a QOS, else it is one of an association.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Limit {
+    /// QOS that sets it. Empty for an association's.
+    #[prost(string, tag = "1")]
+    pub qos: ::prost::alloc::string::String,
+    /// For an association: its account. For a limit per account of a QOS: the account whose use is meant.
+    #[prost(string, tag = "2")]
+    pub account: ::prost::alloc::string::String,
+    /// For an association of a user: the user. For a limit per user of a QOS: the user whose use is meant.
+    #[prost(string, tag = "3")]
+    pub user: ::prost::alloc::string::String,
+    /// Partition of the association. Empty if it counts in all.
+    #[prost(string, tag = "4")]
+    pub partition: ::prost::alloc::string::String,
+    /// Slurm's name: `GrpTRES`, `MaxJobsPerUser`, `MaxWallDurationPerJob`, …
+    #[prost(string, tag = "5")]
+    pub limit: ::prost::alloc::string::String,
+    /// TRES it is about, e.g. `cpu`, `gres/gpu`. Empty if none.
+    #[prost(string, tag = "6")]
+    pub tres: ::prost::alloc::string::String,
+    /// Value; memory in MiB, times in minutes.
+    #[prost(uint64, tag = "7")]
+    pub value: u64,
+    /// Use. Absent for limits of a single job.
+    #[prost(uint64, optional, tag = "8")]
+    pub used: ::core::option::Option<u64>,
+}
+/// An account.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Account {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Account above it. Empty for the root.
+    #[prost(string, tag = "2")]
+    pub parent: ::prost::alloc::string::String,
+}
+/// A partition.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Partition {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// `UP`, `DOWN`, `DRAIN`, `INACTIVE`.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// Its nodes as a host list.
+    #[prost(string, tag = "3")]
+    pub nodes: ::prost::alloc::string::String,
+    /// QOS of the partition. Empty if none.
+    #[prost(string, tag = "4")]
+    pub qos: ::prost::alloc::string::String,
+    /// Longest time limit in minutes. Absent for no limit.
+    #[prost(uint32, optional, tag = "5")]
+    pub max_minutes: ::core::option::Option<u32>,
+    /// Fewest nodes of a job.
+    #[prost(uint32, tag = "6")]
+    pub min_nodes: u32,
+    /// Most nodes of a job. Absent for no limit.
+    #[prost(uint32, optional, tag = "7")]
+    pub max_nodes: ::core::option::Option<u32>,
+    /// Accounts that may use it. Empty for all.
+    #[prost(string, repeated, tag = "8")]
+    pub allow_accounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Accounts that may not use it.
+    #[prost(string, repeated, tag = "9")]
+    pub deny_accounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// QOS that may use it. Empty for all.
+    #[prost(string, repeated, tag = "10")]
+    pub allow_qos: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// QOS that may not use it.
+    #[prost(string, repeated, tag = "11")]
+    pub deny_qos: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Unix groups that may use it. Empty for all.
+    #[prost(string, repeated, tag = "12")]
+    pub allow_groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Tier: jobs in a higher one start first.
+    #[prost(uint32, tag = "13")]
+    pub priority_tier: u32,
+}
+/// A node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeState {
+    /// NodeName.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Base state in Slurm's words.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// State flags in Slurm's words.
+    #[prost(string, repeated, tag = "3")]
+    pub state_flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Reason text. Empty if none.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// Who set the reason. Empty if unknown.
+    #[prost(string, tag = "5")]
+    pub reason_user: ::prost::alloc::string::String,
+    /// When the reason was set, in Unix seconds; 0 if unknown.
+    #[prost(int64, tag = "6")]
+    pub reason_time: i64,
+    /// CPUs for jobs.
+    #[prost(uint32, tag = "7")]
+    pub cpus: u32,
+    /// CPUs allocated.
+    #[prost(uint32, tag = "8")]
+    pub alloc_cpus: u32,
+    /// Memory in MiB.
+    #[prost(uint64, tag = "9")]
+    pub memory_mib: u64,
+    /// Memory allocated in MiB.
+    #[prost(uint64, tag = "10")]
+    pub alloc_memory_mib: u64,
+    /// Configured TRES in Slurm's form, with its generic resources.
+    #[prost(string, tag = "11")]
+    pub tres: ::prost::alloc::string::String,
+    /// Features it can have.
+    #[prost(string, repeated, tag = "12")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Partitions it is in.
+    #[prost(string, repeated, tag = "13")]
+    pub partitions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A reservation.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reservation {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Begin in Unix seconds.
+    #[prost(int64, tag = "2")]
+    pub start: i64,
+    /// End in Unix seconds.
+    #[prost(int64, tag = "3")]
+    pub end: i64,
+    /// Its nodes as a host list. Empty if it has none.
+    #[prost(string, tag = "4")]
+    pub nodes: ::prost::alloc::string::String,
+    /// Flags in Slurm's words, e.g. `MAINT`.
+    #[prost(string, repeated, tag = "5")]
+    pub flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Users that may use it. Empty if accounts decide.
+    #[prost(string, repeated, tag = "6")]
+    pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Accounts that may use it.
+    #[prost(string, repeated, tag = "7")]
+    pub accounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Licences it reserves. Empty if none.
+    #[prost(string, tag = "8")]
+    pub licences: ::prost::alloc::string::String,
+    /// `ACTIVE`, `INACTIVE`.
+    #[prost(string, tag = "9")]
+    pub state: ::prost::alloc::string::String,
+}
+/// A licence.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Licence {
+    /// Name, with the server of remote ones: `matlab@db`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// How many there are.
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
+    /// How many are in use.
+    #[prost(uint64, tag = "3")]
+    pub used: u64,
+    /// How many are kept for reservations.
+    #[prost(uint64, tag = "4")]
+    pub reserved: u64,
+}
+/// Priority of a waiting job.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JobPriority {
+    /// Raw job id.
+    #[prost(uint32, tag = "1")]
+    pub job_id: u32,
+    /// Its weighted factors that are not 0.
+    #[prost(message, repeated, tag = "2")]
+    pub factors: ::prost::alloc::vec::Vec<PriorityFactor>,
+}
+/// Backfill's last cycle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Backfill {
+    /// When it ran, in Unix seconds; 0 if it has not run yet.
+    #[prost(int64, tag = "1")]
+    pub last_cycle: i64,
+    /// Jobs that it looked at.
+    #[prost(uint32, tag = "2")]
+    pub last_depth: u32,
+    /// Jobs that waited then.
+    #[prost(uint32, tag = "3")]
+    pub queue_length: u32,
 }
 /// Pending jobs of a cluster at one poll. Published in chunks.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -96,6 +479,896 @@ pub struct QueuedJob {
     #[prost(int64, tag = "8")]
     pub expected_start: i64,
 }
+impl serde::Serialize for Account {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.parent.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Account", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.parent.is_empty() {
+            struct_ser.serialize_field("parent", &self.parent)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Account {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "parent",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Parent,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "parent" => Ok(GeneratedField::Parent),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Account;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Account")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Account, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut parent__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Parent => {
+                            if parent__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("parent"));
+                            }
+                            parent__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(Account {
+                    name: name__.unwrap_or_default(),
+                    parent: parent__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Account", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Backfill {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.last_cycle != 0 {
+            len += 1;
+        }
+        if self.last_depth != 0 {
+            len += 1;
+        }
+        if self.queue_length != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Backfill", len)?;
+        if self.last_cycle != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("lastCycle", ToString::to_string(&self.last_cycle).as_str())?;
+        }
+        if self.last_depth != 0 {
+            struct_ser.serialize_field("lastDepth", &self.last_depth)?;
+        }
+        if self.queue_length != 0 {
+            struct_ser.serialize_field("queueLength", &self.queue_length)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Backfill {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "last_cycle",
+            "lastCycle",
+            "last_depth",
+            "lastDepth",
+            "queue_length",
+            "queueLength",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            LastCycle,
+            LastDepth,
+            QueueLength,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "lastCycle" | "last_cycle" => Ok(GeneratedField::LastCycle),
+                            "lastDepth" | "last_depth" => Ok(GeneratedField::LastDepth),
+                            "queueLength" | "queue_length" => Ok(GeneratedField::QueueLength),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Backfill;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Backfill")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Backfill, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut last_cycle__ = None;
+                let mut last_depth__ = None;
+                let mut queue_length__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::LastCycle => {
+                            if last_cycle__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("lastCycle"));
+                            }
+                            last_cycle__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::LastDepth => {
+                            if last_depth__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("lastDepth"));
+                            }
+                            last_depth__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::QueueLength => {
+                            if queue_length__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("queueLength"));
+                            }
+                            queue_length__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Backfill {
+                    last_cycle: last_cycle__.unwrap_or_default(),
+                    last_depth: last_depth__.unwrap_or_default(),
+                    queue_length: queue_length__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Backfill", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Blocker {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.kind.is_empty() {
+            len += 1;
+        }
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.holder.is_empty() {
+            len += 1;
+        }
+        if self.have.is_some() {
+            len += 1;
+        }
+        if self.most.is_some() {
+            len += 1;
+        }
+        if self.need.is_some() {
+            len += 1;
+        }
+        if self.missing.is_some() {
+            len += 1;
+        }
+        if !self.unit.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if !self.actor.is_empty() {
+            len += 1;
+        }
+        if self.since.is_some() {
+            len += 1;
+        }
+        if self.until.is_some() {
+            len += 1;
+        }
+        if !self.source.is_empty() {
+            len += 1;
+        }
+        if self.as_of.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Blocker", len)?;
+        if !self.kind.is_empty() {
+            struct_ser.serialize_field("kind", &self.kind)?;
+        }
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.holder.is_empty() {
+            struct_ser.serialize_field("holder", &self.holder)?;
+        }
+        if let Some(v) = self.have.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("have", ToString::to_string(&v).as_str())?;
+        }
+        if let Some(v) = self.most.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("most", ToString::to_string(&v).as_str())?;
+        }
+        if let Some(v) = self.need.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("need", ToString::to_string(&v).as_str())?;
+        }
+        if let Some(v) = self.missing.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("missing", ToString::to_string(&v).as_str())?;
+        }
+        if !self.unit.is_empty() {
+            struct_ser.serialize_field("unit", &self.unit)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if !self.actor.is_empty() {
+            struct_ser.serialize_field("actor", &self.actor)?;
+        }
+        if let Some(v) = self.since.as_ref() {
+            struct_ser.serialize_field("since", v)?;
+        }
+        if let Some(v) = self.until.as_ref() {
+            struct_ser.serialize_field("until", v)?;
+        }
+        if !self.source.is_empty() {
+            struct_ser.serialize_field("source", &self.source)?;
+        }
+        if let Some(v) = self.as_of.as_ref() {
+            struct_ser.serialize_field("asOf", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Blocker {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "kind",
+            "name",
+            "holder",
+            "have",
+            "most",
+            "need",
+            "missing",
+            "unit",
+            "state",
+            "actor",
+            "since",
+            "until",
+            "source",
+            "as_of",
+            "asOf",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Kind,
+            Name,
+            Holder,
+            Have,
+            Most,
+            Need,
+            Missing,
+            Unit,
+            State,
+            Actor,
+            Since,
+            Until,
+            Source,
+            AsOf,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "kind" => Ok(GeneratedField::Kind),
+                            "name" => Ok(GeneratedField::Name),
+                            "holder" => Ok(GeneratedField::Holder),
+                            "have" => Ok(GeneratedField::Have),
+                            "most" => Ok(GeneratedField::Most),
+                            "need" => Ok(GeneratedField::Need),
+                            "missing" => Ok(GeneratedField::Missing),
+                            "unit" => Ok(GeneratedField::Unit),
+                            "state" => Ok(GeneratedField::State),
+                            "actor" => Ok(GeneratedField::Actor),
+                            "since" => Ok(GeneratedField::Since),
+                            "until" => Ok(GeneratedField::Until),
+                            "source" => Ok(GeneratedField::Source),
+                            "asOf" | "as_of" => Ok(GeneratedField::AsOf),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Blocker;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Blocker")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Blocker, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut kind__ = None;
+                let mut name__ = None;
+                let mut holder__ = None;
+                let mut have__ = None;
+                let mut most__ = None;
+                let mut need__ = None;
+                let mut missing__ = None;
+                let mut unit__ = None;
+                let mut state__ = None;
+                let mut actor__ = None;
+                let mut since__ = None;
+                let mut until__ = None;
+                let mut source__ = None;
+                let mut as_of__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Kind => {
+                            if kind__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("kind"));
+                            }
+                            kind__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Holder => {
+                            if holder__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("holder"));
+                            }
+                            holder__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Have => {
+                            if have__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("have"));
+                            }
+                            have__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::Most => {
+                            if most__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("most"));
+                            }
+                            most__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::Need => {
+                            if need__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("need"));
+                            }
+                            need__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::Missing => {
+                            if missing__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("missing"));
+                            }
+                            missing__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::Unit => {
+                            if unit__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("unit"));
+                            }
+                            unit__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Actor => {
+                            if actor__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("actor"));
+                            }
+                            actor__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Since => {
+                            if since__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("since"));
+                            }
+                            since__ = map_.next_value()?;
+                        }
+                        GeneratedField::Until => {
+                            if until__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("until"));
+                            }
+                            until__ = map_.next_value()?;
+                        }
+                        GeneratedField::Source => {
+                            if source__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("source"));
+                            }
+                            source__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::AsOf => {
+                            if as_of__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("asOf"));
+                            }
+                            as_of__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(Blocker {
+                    kind: kind__.unwrap_or_default(),
+                    name: name__.unwrap_or_default(),
+                    holder: holder__.unwrap_or_default(),
+                    have: have__,
+                    most: most__,
+                    need: need__,
+                    missing: missing__,
+                    unit: unit__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    actor: actor__.unwrap_or_default(),
+                    since: since__,
+                    until: until__,
+                    source: source__.unwrap_or_default(),
+                    as_of: as_of__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Blocker", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for EvidenceSnapshot {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.cluster.is_empty() {
+            len += 1;
+        }
+        if self.taken_at.is_some() {
+            len += 1;
+        }
+        if self.chunk != 0 {
+            len += 1;
+        }
+        if self.chunks != 0 {
+            len += 1;
+        }
+        if !self.failed.is_empty() {
+            len += 1;
+        }
+        if !self.running.is_empty() {
+            len += 1;
+        }
+        if !self.limits.is_empty() {
+            len += 1;
+        }
+        if !self.accounts.is_empty() {
+            len += 1;
+        }
+        if !self.partitions.is_empty() {
+            len += 1;
+        }
+        if !self.nodes.is_empty() {
+            len += 1;
+        }
+        if !self.reservations.is_empty() {
+            len += 1;
+        }
+        if !self.licences.is_empty() {
+            len += 1;
+        }
+        if !self.priorities.is_empty() {
+            len += 1;
+        }
+        if self.backfill.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.EvidenceSnapshot", len)?;
+        if !self.cluster.is_empty() {
+            struct_ser.serialize_field("cluster", &self.cluster)?;
+        }
+        if let Some(v) = self.taken_at.as_ref() {
+            struct_ser.serialize_field("takenAt", v)?;
+        }
+        if self.chunk != 0 {
+            struct_ser.serialize_field("chunk", &self.chunk)?;
+        }
+        if self.chunks != 0 {
+            struct_ser.serialize_field("chunks", &self.chunks)?;
+        }
+        if !self.failed.is_empty() {
+            struct_ser.serialize_field("failed", &self.failed)?;
+        }
+        if !self.running.is_empty() {
+            struct_ser.serialize_field("running", &self.running)?;
+        }
+        if !self.limits.is_empty() {
+            struct_ser.serialize_field("limits", &self.limits)?;
+        }
+        if !self.accounts.is_empty() {
+            struct_ser.serialize_field("accounts", &self.accounts)?;
+        }
+        if !self.partitions.is_empty() {
+            struct_ser.serialize_field("partitions", &self.partitions)?;
+        }
+        if !self.nodes.is_empty() {
+            struct_ser.serialize_field("nodes", &self.nodes)?;
+        }
+        if !self.reservations.is_empty() {
+            struct_ser.serialize_field("reservations", &self.reservations)?;
+        }
+        if !self.licences.is_empty() {
+            struct_ser.serialize_field("licences", &self.licences)?;
+        }
+        if !self.priorities.is_empty() {
+            struct_ser.serialize_field("priorities", &self.priorities)?;
+        }
+        if let Some(v) = self.backfill.as_ref() {
+            struct_ser.serialize_field("backfill", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "cluster",
+            "taken_at",
+            "takenAt",
+            "chunk",
+            "chunks",
+            "failed",
+            "running",
+            "limits",
+            "accounts",
+            "partitions",
+            "nodes",
+            "reservations",
+            "licences",
+            "priorities",
+            "backfill",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Cluster,
+            TakenAt,
+            Chunk,
+            Chunks,
+            Failed,
+            Running,
+            Limits,
+            Accounts,
+            Partitions,
+            Nodes,
+            Reservations,
+            Licences,
+            Priorities,
+            Backfill,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "cluster" => Ok(GeneratedField::Cluster),
+                            "takenAt" | "taken_at" => Ok(GeneratedField::TakenAt),
+                            "chunk" => Ok(GeneratedField::Chunk),
+                            "chunks" => Ok(GeneratedField::Chunks),
+                            "failed" => Ok(GeneratedField::Failed),
+                            "running" => Ok(GeneratedField::Running),
+                            "limits" => Ok(GeneratedField::Limits),
+                            "accounts" => Ok(GeneratedField::Accounts),
+                            "partitions" => Ok(GeneratedField::Partitions),
+                            "nodes" => Ok(GeneratedField::Nodes),
+                            "reservations" => Ok(GeneratedField::Reservations),
+                            "licences" => Ok(GeneratedField::Licences),
+                            "priorities" => Ok(GeneratedField::Priorities),
+                            "backfill" => Ok(GeneratedField::Backfill),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = EvidenceSnapshot;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.EvidenceSnapshot")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<EvidenceSnapshot, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut cluster__ = None;
+                let mut taken_at__ = None;
+                let mut chunk__ = None;
+                let mut chunks__ = None;
+                let mut failed__ = None;
+                let mut running__ = None;
+                let mut limits__ = None;
+                let mut accounts__ = None;
+                let mut partitions__ = None;
+                let mut nodes__ = None;
+                let mut reservations__ = None;
+                let mut licences__ = None;
+                let mut priorities__ = None;
+                let mut backfill__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Cluster => {
+                            if cluster__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cluster"));
+                            }
+                            cluster__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::TakenAt => {
+                            if taken_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("takenAt"));
+                            }
+                            taken_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Chunk => {
+                            if chunk__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("chunk"));
+                            }
+                            chunk__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Chunks => {
+                            if chunks__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("chunks"));
+                            }
+                            chunks__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Failed => {
+                            if failed__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("failed"));
+                            }
+                            failed__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Running => {
+                            if running__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("running"));
+                            }
+                            running__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Limits => {
+                            if limits__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("limits"));
+                            }
+                            limits__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Accounts => {
+                            if accounts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("accounts"));
+                            }
+                            accounts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Partitions => {
+                            if partitions__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("partitions"));
+                            }
+                            partitions__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Nodes => {
+                            if nodes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("nodes"));
+                            }
+                            nodes__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reservations => {
+                            if reservations__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reservations"));
+                            }
+                            reservations__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Licences => {
+                            if licences__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licences"));
+                            }
+                            licences__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Priorities => {
+                            if priorities__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("priorities"));
+                            }
+                            priorities__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Backfill => {
+                            if backfill__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("backfill"));
+                            }
+                            backfill__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(EvidenceSnapshot {
+                    cluster: cluster__.unwrap_or_default(),
+                    taken_at: taken_at__,
+                    chunk: chunk__.unwrap_or_default(),
+                    chunks: chunks__.unwrap_or_default(),
+                    failed: failed__.unwrap_or_default(),
+                    running: running__.unwrap_or_default(),
+                    limits: limits__.unwrap_or_default(),
+                    accounts: accounts__.unwrap_or_default(),
+                    partitions: partitions__.unwrap_or_default(),
+                    nodes: nodes__.unwrap_or_default(),
+                    reservations: reservations__.unwrap_or_default(),
+                    licences: licences__.unwrap_or_default(),
+                    priorities: priorities__.unwrap_or_default(),
+                    backfill: backfill__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.EvidenceSnapshot", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for Explanation {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -137,6 +1410,27 @@ impl serde::Serialize for Explanation {
         if !self.evidence.is_empty() {
             len += 1;
         }
+        if !self.stage.is_empty() {
+            len += 1;
+        }
+        if self.needs_act {
+            len += 1;
+        }
+        if !self.blockers.is_empty() {
+            len += 1;
+        }
+        if !self.frees.is_empty() {
+            len += 1;
+        }
+        if !self.changed.is_empty() {
+            len += 1;
+        }
+        if !self.priority_parts.is_empty() {
+            len += 1;
+        }
+        if !self.confidence_note.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Explanation", len)?;
         if !self.summary.is_empty() {
             struct_ser.serialize_field("summary", &self.summary)?;
@@ -171,6 +1465,27 @@ impl serde::Serialize for Explanation {
         if !self.evidence.is_empty() {
             struct_ser.serialize_field("evidence", &self.evidence)?;
         }
+        if !self.stage.is_empty() {
+            struct_ser.serialize_field("stage", &self.stage)?;
+        }
+        if self.needs_act {
+            struct_ser.serialize_field("needsAct", &self.needs_act)?;
+        }
+        if !self.blockers.is_empty() {
+            struct_ser.serialize_field("blockers", &self.blockers)?;
+        }
+        if !self.frees.is_empty() {
+            struct_ser.serialize_field("frees", &self.frees)?;
+        }
+        if !self.changed.is_empty() {
+            struct_ser.serialize_field("changed", &self.changed)?;
+        }
+        if !self.priority_parts.is_empty() {
+            struct_ser.serialize_field("priorityParts", &self.priority_parts)?;
+        }
+        if !self.confidence_note.is_empty() {
+            struct_ser.serialize_field("confidenceNote", &self.confidence_note)?;
+        }
         struct_ser.end()
     }
 }
@@ -196,6 +1511,16 @@ impl<'de> serde::Deserialize<'de> for Explanation {
             "noEstimateBecause",
             "method",
             "evidence",
+            "stage",
+            "needs_act",
+            "needsAct",
+            "blockers",
+            "frees",
+            "changed",
+            "priority_parts",
+            "priorityParts",
+            "confidence_note",
+            "confidenceNote",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -211,6 +1536,13 @@ impl<'de> serde::Deserialize<'de> for Explanation {
             NoEstimateBecause,
             Method,
             Evidence,
+            Stage,
+            NeedsAct,
+            Blockers,
+            Frees,
+            Changed,
+            PriorityParts,
+            ConfidenceNote,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -243,6 +1575,13 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                             "noEstimateBecause" | "no_estimate_because" => Ok(GeneratedField::NoEstimateBecause),
                             "method" => Ok(GeneratedField::Method),
                             "evidence" => Ok(GeneratedField::Evidence),
+                            "stage" => Ok(GeneratedField::Stage),
+                            "needsAct" | "needs_act" => Ok(GeneratedField::NeedsAct),
+                            "blockers" => Ok(GeneratedField::Blockers),
+                            "frees" => Ok(GeneratedField::Frees),
+                            "changed" => Ok(GeneratedField::Changed),
+                            "priorityParts" | "priority_parts" => Ok(GeneratedField::PriorityParts),
+                            "confidenceNote" | "confidence_note" => Ok(GeneratedField::ConfidenceNote),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -273,6 +1612,13 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                 let mut no_estimate_because__ = None;
                 let mut method__ = None;
                 let mut evidence__ = None;
+                let mut stage__ = None;
+                let mut needs_act__ = None;
+                let mut blockers__ = None;
+                let mut frees__ = None;
+                let mut changed__ = None;
+                let mut priority_parts__ = None;
+                let mut confidence_note__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Summary => {
@@ -341,6 +1687,48 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                             }
                             evidence__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Stage => {
+                            if stage__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("stage"));
+                            }
+                            stage__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::NeedsAct => {
+                            if needs_act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("needsAct"));
+                            }
+                            needs_act__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Blockers => {
+                            if blockers__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("blockers"));
+                            }
+                            blockers__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Frees => {
+                            if frees__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("frees"));
+                            }
+                            frees__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Changed => {
+                            if changed__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("changed"));
+                            }
+                            changed__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::PriorityParts => {
+                            if priority_parts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("priorityParts"));
+                            }
+                            priority_parts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ConfidenceNote => {
+                            if confidence_note__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("confidenceNote"));
+                            }
+                            confidence_note__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(Explanation {
@@ -355,10 +1743,1349 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                     no_estimate_because: no_estimate_because__.unwrap_or_default(),
                     method: method__.unwrap_or_default(),
                     evidence: evidence__.unwrap_or_default(),
+                    stage: stage__.unwrap_or_default(),
+                    needs_act: needs_act__.unwrap_or_default(),
+                    blockers: blockers__.unwrap_or_default(),
+                    frees: frees__.unwrap_or_default(),
+                    changed: changed__.unwrap_or_default(),
+                    priority_parts: priority_parts__.unwrap_or_default(),
+                    confidence_note: confidence_note__.unwrap_or_default(),
                 })
             }
         }
         deserializer.deserialize_struct("mesh.queue.v1.Explanation", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for FailedRead {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.field.is_empty() {
+            len += 1;
+        }
+        if !self.error.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.FailedRead", len)?;
+        if !self.field.is_empty() {
+            struct_ser.serialize_field("field", &self.field)?;
+        }
+        if !self.error.is_empty() {
+            struct_ser.serialize_field("error", &self.error)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for FailedRead {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "field",
+            "error",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Field,
+            Error,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "field" => Ok(GeneratedField::Field),
+                            "error" => Ok(GeneratedField::Error),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = FailedRead;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.FailedRead")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<FailedRead, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut field__ = None;
+                let mut error__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Field => {
+                            if field__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("field"));
+                            }
+                            field__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Error => {
+                            if error__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("error"));
+                            }
+                            error__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(FailedRead {
+                    field: field__.unwrap_or_default(),
+                    error: error__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.FailedRead", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for JobPriority {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.job_id != 0 {
+            len += 1;
+        }
+        if !self.factors.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.JobPriority", len)?;
+        if self.job_id != 0 {
+            struct_ser.serialize_field("jobId", &self.job_id)?;
+        }
+        if !self.factors.is_empty() {
+            struct_ser.serialize_field("factors", &self.factors)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for JobPriority {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "job_id",
+            "jobId",
+            "factors",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            JobId,
+            Factors,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "jobId" | "job_id" => Ok(GeneratedField::JobId),
+                            "factors" => Ok(GeneratedField::Factors),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = JobPriority;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.JobPriority")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<JobPriority, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut job_id__ = None;
+                let mut factors__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::JobId => {
+                            if job_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("jobId"));
+                            }
+                            job_id__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Factors => {
+                            if factors__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("factors"));
+                            }
+                            factors__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(JobPriority {
+                    job_id: job_id__.unwrap_or_default(),
+                    factors: factors__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.JobPriority", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Licence {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if self.total != 0 {
+            len += 1;
+        }
+        if self.used != 0 {
+            len += 1;
+        }
+        if self.reserved != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Licence", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if self.total != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("total", ToString::to_string(&self.total).as_str())?;
+        }
+        if self.used != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("used", ToString::to_string(&self.used).as_str())?;
+        }
+        if self.reserved != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("reserved", ToString::to_string(&self.reserved).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Licence {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "total",
+            "used",
+            "reserved",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Total,
+            Used,
+            Reserved,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "total" => Ok(GeneratedField::Total),
+                            "used" => Ok(GeneratedField::Used),
+                            "reserved" => Ok(GeneratedField::Reserved),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Licence;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Licence")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Licence, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut total__ = None;
+                let mut used__ = None;
+                let mut reserved__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Total => {
+                            if total__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("total"));
+                            }
+                            total__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Used => {
+                            if used__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("used"));
+                            }
+                            used__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Reserved => {
+                            if reserved__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reserved"));
+                            }
+                            reserved__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Licence {
+                    name: name__.unwrap_or_default(),
+                    total: total__.unwrap_or_default(),
+                    used: used__.unwrap_or_default(),
+                    reserved: reserved__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Licence", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Limit {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.qos.is_empty() {
+            len += 1;
+        }
+        if !self.account.is_empty() {
+            len += 1;
+        }
+        if !self.user.is_empty() {
+            len += 1;
+        }
+        if !self.partition.is_empty() {
+            len += 1;
+        }
+        if !self.limit.is_empty() {
+            len += 1;
+        }
+        if !self.tres.is_empty() {
+            len += 1;
+        }
+        if self.value != 0 {
+            len += 1;
+        }
+        if self.used.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Limit", len)?;
+        if !self.qos.is_empty() {
+            struct_ser.serialize_field("qos", &self.qos)?;
+        }
+        if !self.account.is_empty() {
+            struct_ser.serialize_field("account", &self.account)?;
+        }
+        if !self.user.is_empty() {
+            struct_ser.serialize_field("user", &self.user)?;
+        }
+        if !self.partition.is_empty() {
+            struct_ser.serialize_field("partition", &self.partition)?;
+        }
+        if !self.limit.is_empty() {
+            struct_ser.serialize_field("limit", &self.limit)?;
+        }
+        if !self.tres.is_empty() {
+            struct_ser.serialize_field("tres", &self.tres)?;
+        }
+        if self.value != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("value", ToString::to_string(&self.value).as_str())?;
+        }
+        if let Some(v) = self.used.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("used", ToString::to_string(&v).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Limit {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "qos",
+            "account",
+            "user",
+            "partition",
+            "limit",
+            "tres",
+            "value",
+            "used",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Qos,
+            Account,
+            User,
+            Partition,
+            Limit,
+            Tres,
+            Value,
+            Used,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "qos" => Ok(GeneratedField::Qos),
+                            "account" => Ok(GeneratedField::Account),
+                            "user" => Ok(GeneratedField::User),
+                            "partition" => Ok(GeneratedField::Partition),
+                            "limit" => Ok(GeneratedField::Limit),
+                            "tres" => Ok(GeneratedField::Tres),
+                            "value" => Ok(GeneratedField::Value),
+                            "used" => Ok(GeneratedField::Used),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Limit;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Limit")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Limit, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut qos__ = None;
+                let mut account__ = None;
+                let mut user__ = None;
+                let mut partition__ = None;
+                let mut limit__ = None;
+                let mut tres__ = None;
+                let mut value__ = None;
+                let mut used__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Qos => {
+                            if qos__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("qos"));
+                            }
+                            qos__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Account => {
+                            if account__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("account"));
+                            }
+                            account__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::User => {
+                            if user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("user"));
+                            }
+                            user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Partition => {
+                            if partition__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("partition"));
+                            }
+                            partition__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Limit => {
+                            if limit__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("limit"));
+                            }
+                            limit__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Tres => {
+                            if tres__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("tres"));
+                            }
+                            tres__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Value => {
+                            if value__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("value"));
+                            }
+                            value__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Used => {
+                            if used__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("used"));
+                            }
+                            used__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Limit {
+                    qos: qos__.unwrap_or_default(),
+                    account: account__.unwrap_or_default(),
+                    user: user__.unwrap_or_default(),
+                    partition: partition__.unwrap_or_default(),
+                    limit: limit__.unwrap_or_default(),
+                    tres: tres__.unwrap_or_default(),
+                    value: value__.unwrap_or_default(),
+                    used: used__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Limit", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for NodeState {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if !self.state_flags.is_empty() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        if !self.reason_user.is_empty() {
+            len += 1;
+        }
+        if self.reason_time != 0 {
+            len += 1;
+        }
+        if self.cpus != 0 {
+            len += 1;
+        }
+        if self.alloc_cpus != 0 {
+            len += 1;
+        }
+        if self.memory_mib != 0 {
+            len += 1;
+        }
+        if self.alloc_memory_mib != 0 {
+            len += 1;
+        }
+        if !self.tres.is_empty() {
+            len += 1;
+        }
+        if !self.features.is_empty() {
+            len += 1;
+        }
+        if !self.partitions.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.NodeState", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if !self.state_flags.is_empty() {
+            struct_ser.serialize_field("stateFlags", &self.state_flags)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        if !self.reason_user.is_empty() {
+            struct_ser.serialize_field("reasonUser", &self.reason_user)?;
+        }
+        if self.reason_time != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("reasonTime", ToString::to_string(&self.reason_time).as_str())?;
+        }
+        if self.cpus != 0 {
+            struct_ser.serialize_field("cpus", &self.cpus)?;
+        }
+        if self.alloc_cpus != 0 {
+            struct_ser.serialize_field("allocCpus", &self.alloc_cpus)?;
+        }
+        if self.memory_mib != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("memoryMib", ToString::to_string(&self.memory_mib).as_str())?;
+        }
+        if self.alloc_memory_mib != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("allocMemoryMib", ToString::to_string(&self.alloc_memory_mib).as_str())?;
+        }
+        if !self.tres.is_empty() {
+            struct_ser.serialize_field("tres", &self.tres)?;
+        }
+        if !self.features.is_empty() {
+            struct_ser.serialize_field("features", &self.features)?;
+        }
+        if !self.partitions.is_empty() {
+            struct_ser.serialize_field("partitions", &self.partitions)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for NodeState {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "state",
+            "state_flags",
+            "stateFlags",
+            "reason",
+            "reason_user",
+            "reasonUser",
+            "reason_time",
+            "reasonTime",
+            "cpus",
+            "alloc_cpus",
+            "allocCpus",
+            "memory_mib",
+            "memoryMib",
+            "alloc_memory_mib",
+            "allocMemoryMib",
+            "tres",
+            "features",
+            "partitions",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            State,
+            StateFlags,
+            Reason,
+            ReasonUser,
+            ReasonTime,
+            Cpus,
+            AllocCpus,
+            MemoryMib,
+            AllocMemoryMib,
+            Tres,
+            Features,
+            Partitions,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "state" => Ok(GeneratedField::State),
+                            "stateFlags" | "state_flags" => Ok(GeneratedField::StateFlags),
+                            "reason" => Ok(GeneratedField::Reason),
+                            "reasonUser" | "reason_user" => Ok(GeneratedField::ReasonUser),
+                            "reasonTime" | "reason_time" => Ok(GeneratedField::ReasonTime),
+                            "cpus" => Ok(GeneratedField::Cpus),
+                            "allocCpus" | "alloc_cpus" => Ok(GeneratedField::AllocCpus),
+                            "memoryMib" | "memory_mib" => Ok(GeneratedField::MemoryMib),
+                            "allocMemoryMib" | "alloc_memory_mib" => Ok(GeneratedField::AllocMemoryMib),
+                            "tres" => Ok(GeneratedField::Tres),
+                            "features" => Ok(GeneratedField::Features),
+                            "partitions" => Ok(GeneratedField::Partitions),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = NodeState;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.NodeState")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<NodeState, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut state__ = None;
+                let mut state_flags__ = None;
+                let mut reason__ = None;
+                let mut reason_user__ = None;
+                let mut reason_time__ = None;
+                let mut cpus__ = None;
+                let mut alloc_cpus__ = None;
+                let mut memory_mib__ = None;
+                let mut alloc_memory_mib__ = None;
+                let mut tres__ = None;
+                let mut features__ = None;
+                let mut partitions__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::StateFlags => {
+                            if state_flags__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("stateFlags"));
+                            }
+                            state_flags__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ReasonUser => {
+                            if reason_user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reasonUser"));
+                            }
+                            reason_user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ReasonTime => {
+                            if reason_time__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reasonTime"));
+                            }
+                            reason_time__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Cpus => {
+                            if cpus__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cpus"));
+                            }
+                            cpus__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::AllocCpus => {
+                            if alloc_cpus__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("allocCpus"));
+                            }
+                            alloc_cpus__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MemoryMib => {
+                            if memory_mib__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("memoryMib"));
+                            }
+                            memory_mib__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::AllocMemoryMib => {
+                            if alloc_memory_mib__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("allocMemoryMib"));
+                            }
+                            alloc_memory_mib__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Tres => {
+                            if tres__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("tres"));
+                            }
+                            tres__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Features => {
+                            if features__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("features"));
+                            }
+                            features__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Partitions => {
+                            if partitions__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("partitions"));
+                            }
+                            partitions__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(NodeState {
+                    name: name__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    state_flags: state_flags__.unwrap_or_default(),
+                    reason: reason__.unwrap_or_default(),
+                    reason_user: reason_user__.unwrap_or_default(),
+                    reason_time: reason_time__.unwrap_or_default(),
+                    cpus: cpus__.unwrap_or_default(),
+                    alloc_cpus: alloc_cpus__.unwrap_or_default(),
+                    memory_mib: memory_mib__.unwrap_or_default(),
+                    alloc_memory_mib: alloc_memory_mib__.unwrap_or_default(),
+                    tres: tres__.unwrap_or_default(),
+                    features: features__.unwrap_or_default(),
+                    partitions: partitions__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.NodeState", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Partition {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if !self.nodes.is_empty() {
+            len += 1;
+        }
+        if !self.qos.is_empty() {
+            len += 1;
+        }
+        if self.max_minutes.is_some() {
+            len += 1;
+        }
+        if self.min_nodes != 0 {
+            len += 1;
+        }
+        if self.max_nodes.is_some() {
+            len += 1;
+        }
+        if !self.allow_accounts.is_empty() {
+            len += 1;
+        }
+        if !self.deny_accounts.is_empty() {
+            len += 1;
+        }
+        if !self.allow_qos.is_empty() {
+            len += 1;
+        }
+        if !self.deny_qos.is_empty() {
+            len += 1;
+        }
+        if !self.allow_groups.is_empty() {
+            len += 1;
+        }
+        if self.priority_tier != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Partition", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if !self.nodes.is_empty() {
+            struct_ser.serialize_field("nodes", &self.nodes)?;
+        }
+        if !self.qos.is_empty() {
+            struct_ser.serialize_field("qos", &self.qos)?;
+        }
+        if let Some(v) = self.max_minutes.as_ref() {
+            struct_ser.serialize_field("maxMinutes", v)?;
+        }
+        if self.min_nodes != 0 {
+            struct_ser.serialize_field("minNodes", &self.min_nodes)?;
+        }
+        if let Some(v) = self.max_nodes.as_ref() {
+            struct_ser.serialize_field("maxNodes", v)?;
+        }
+        if !self.allow_accounts.is_empty() {
+            struct_ser.serialize_field("allowAccounts", &self.allow_accounts)?;
+        }
+        if !self.deny_accounts.is_empty() {
+            struct_ser.serialize_field("denyAccounts", &self.deny_accounts)?;
+        }
+        if !self.allow_qos.is_empty() {
+            struct_ser.serialize_field("allowQos", &self.allow_qos)?;
+        }
+        if !self.deny_qos.is_empty() {
+            struct_ser.serialize_field("denyQos", &self.deny_qos)?;
+        }
+        if !self.allow_groups.is_empty() {
+            struct_ser.serialize_field("allowGroups", &self.allow_groups)?;
+        }
+        if self.priority_tier != 0 {
+            struct_ser.serialize_field("priorityTier", &self.priority_tier)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Partition {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "state",
+            "nodes",
+            "qos",
+            "max_minutes",
+            "maxMinutes",
+            "min_nodes",
+            "minNodes",
+            "max_nodes",
+            "maxNodes",
+            "allow_accounts",
+            "allowAccounts",
+            "deny_accounts",
+            "denyAccounts",
+            "allow_qos",
+            "allowQos",
+            "deny_qos",
+            "denyQos",
+            "allow_groups",
+            "allowGroups",
+            "priority_tier",
+            "priorityTier",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            State,
+            Nodes,
+            Qos,
+            MaxMinutes,
+            MinNodes,
+            MaxNodes,
+            AllowAccounts,
+            DenyAccounts,
+            AllowQos,
+            DenyQos,
+            AllowGroups,
+            PriorityTier,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "state" => Ok(GeneratedField::State),
+                            "nodes" => Ok(GeneratedField::Nodes),
+                            "qos" => Ok(GeneratedField::Qos),
+                            "maxMinutes" | "max_minutes" => Ok(GeneratedField::MaxMinutes),
+                            "minNodes" | "min_nodes" => Ok(GeneratedField::MinNodes),
+                            "maxNodes" | "max_nodes" => Ok(GeneratedField::MaxNodes),
+                            "allowAccounts" | "allow_accounts" => Ok(GeneratedField::AllowAccounts),
+                            "denyAccounts" | "deny_accounts" => Ok(GeneratedField::DenyAccounts),
+                            "allowQos" | "allow_qos" => Ok(GeneratedField::AllowQos),
+                            "denyQos" | "deny_qos" => Ok(GeneratedField::DenyQos),
+                            "allowGroups" | "allow_groups" => Ok(GeneratedField::AllowGroups),
+                            "priorityTier" | "priority_tier" => Ok(GeneratedField::PriorityTier),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Partition;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Partition")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Partition, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut state__ = None;
+                let mut nodes__ = None;
+                let mut qos__ = None;
+                let mut max_minutes__ = None;
+                let mut min_nodes__ = None;
+                let mut max_nodes__ = None;
+                let mut allow_accounts__ = None;
+                let mut deny_accounts__ = None;
+                let mut allow_qos__ = None;
+                let mut deny_qos__ = None;
+                let mut allow_groups__ = None;
+                let mut priority_tier__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Nodes => {
+                            if nodes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("nodes"));
+                            }
+                            nodes__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Qos => {
+                            if qos__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("qos"));
+                            }
+                            qos__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MaxMinutes => {
+                            if max_minutes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("maxMinutes"));
+                            }
+                            max_minutes__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::MinNodes => {
+                            if min_nodes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("minNodes"));
+                            }
+                            min_nodes__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MaxNodes => {
+                            if max_nodes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("maxNodes"));
+                            }
+                            max_nodes__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::AllowAccounts => {
+                            if allow_accounts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("allowAccounts"));
+                            }
+                            allow_accounts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::DenyAccounts => {
+                            if deny_accounts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("denyAccounts"));
+                            }
+                            deny_accounts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::AllowQos => {
+                            if allow_qos__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("allowQos"));
+                            }
+                            allow_qos__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::DenyQos => {
+                            if deny_qos__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("denyQos"));
+                            }
+                            deny_qos__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::AllowGroups => {
+                            if allow_groups__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("allowGroups"));
+                            }
+                            allow_groups__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::PriorityTier => {
+                            if priority_tier__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("priorityTier"));
+                            }
+                            priority_tier__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Partition {
+                    name: name__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    nodes: nodes__.unwrap_or_default(),
+                    qos: qos__.unwrap_or_default(),
+                    max_minutes: max_minutes__,
+                    min_nodes: min_nodes__.unwrap_or_default(),
+                    max_nodes: max_nodes__,
+                    allow_accounts: allow_accounts__.unwrap_or_default(),
+                    deny_accounts: deny_accounts__.unwrap_or_default(),
+                    allow_qos: allow_qos__.unwrap_or_default(),
+                    deny_qos: deny_qos__.unwrap_or_default(),
+                    allow_groups: allow_groups__.unwrap_or_default(),
+                    priority_tier: priority_tier__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Partition", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for PriorityFactor {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if self.points != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.PriorityFactor", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if self.points != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("points", ToString::to_string(&self.points).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for PriorityFactor {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "points",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Points,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "points" => Ok(GeneratedField::Points),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = PriorityFactor;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.PriorityFactor")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<PriorityFactor, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut points__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Points => {
+                            if points__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("points"));
+                            }
+                            points__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(PriorityFactor {
+                    name: name__.unwrap_or_default(),
+                    points: points__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.PriorityFactor", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for QueueEvent {
@@ -871,5 +3598,677 @@ impl<'de> serde::Deserialize<'de> for QueuedJob {
             }
         }
         deserializer.deserialize_struct("mesh.queue.v1.QueuedJob", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Release {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.job.is_empty() {
+            len += 1;
+        }
+        if self.amount != 0 {
+            len += 1;
+        }
+        if self.at_latest.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Release", len)?;
+        if !self.job.is_empty() {
+            struct_ser.serialize_field("job", &self.job)?;
+        }
+        if self.amount != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("amount", ToString::to_string(&self.amount).as_str())?;
+        }
+        if let Some(v) = self.at_latest.as_ref() {
+            struct_ser.serialize_field("atLatest", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Release {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "job",
+            "amount",
+            "at_latest",
+            "atLatest",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Job,
+            Amount,
+            AtLatest,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "job" => Ok(GeneratedField::Job),
+                            "amount" => Ok(GeneratedField::Amount),
+                            "atLatest" | "at_latest" => Ok(GeneratedField::AtLatest),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Release;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Release")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Release, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut job__ = None;
+                let mut amount__ = None;
+                let mut at_latest__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Job => {
+                            if job__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("job"));
+                            }
+                            job__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Amount => {
+                            if amount__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("amount"));
+                            }
+                            amount__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::AtLatest => {
+                            if at_latest__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("atLatest"));
+                            }
+                            at_latest__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(Release {
+                    job: job__.unwrap_or_default(),
+                    amount: amount__.unwrap_or_default(),
+                    at_latest: at_latest__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Release", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Reservation {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if self.start != 0 {
+            len += 1;
+        }
+        if self.end != 0 {
+            len += 1;
+        }
+        if !self.nodes.is_empty() {
+            len += 1;
+        }
+        if !self.flags.is_empty() {
+            len += 1;
+        }
+        if !self.users.is_empty() {
+            len += 1;
+        }
+        if !self.accounts.is_empty() {
+            len += 1;
+        }
+        if !self.licences.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Reservation", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if self.start != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("start", ToString::to_string(&self.start).as_str())?;
+        }
+        if self.end != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("end", ToString::to_string(&self.end).as_str())?;
+        }
+        if !self.nodes.is_empty() {
+            struct_ser.serialize_field("nodes", &self.nodes)?;
+        }
+        if !self.flags.is_empty() {
+            struct_ser.serialize_field("flags", &self.flags)?;
+        }
+        if !self.users.is_empty() {
+            struct_ser.serialize_field("users", &self.users)?;
+        }
+        if !self.accounts.is_empty() {
+            struct_ser.serialize_field("accounts", &self.accounts)?;
+        }
+        if !self.licences.is_empty() {
+            struct_ser.serialize_field("licences", &self.licences)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Reservation {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "start",
+            "end",
+            "nodes",
+            "flags",
+            "users",
+            "accounts",
+            "licences",
+            "state",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Start,
+            End,
+            Nodes,
+            Flags,
+            Users,
+            Accounts,
+            Licences,
+            State,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "start" => Ok(GeneratedField::Start),
+                            "end" => Ok(GeneratedField::End),
+                            "nodes" => Ok(GeneratedField::Nodes),
+                            "flags" => Ok(GeneratedField::Flags),
+                            "users" => Ok(GeneratedField::Users),
+                            "accounts" => Ok(GeneratedField::Accounts),
+                            "licences" => Ok(GeneratedField::Licences),
+                            "state" => Ok(GeneratedField::State),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Reservation;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Reservation")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Reservation, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut start__ = None;
+                let mut end__ = None;
+                let mut nodes__ = None;
+                let mut flags__ = None;
+                let mut users__ = None;
+                let mut accounts__ = None;
+                let mut licences__ = None;
+                let mut state__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Start => {
+                            if start__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("start"));
+                            }
+                            start__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::End => {
+                            if end__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("end"));
+                            }
+                            end__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Nodes => {
+                            if nodes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("nodes"));
+                            }
+                            nodes__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Flags => {
+                            if flags__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("flags"));
+                            }
+                            flags__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Users => {
+                            if users__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("users"));
+                            }
+                            users__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Accounts => {
+                            if accounts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("accounts"));
+                            }
+                            accounts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Licences => {
+                            if licences__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licences"));
+                            }
+                            licences__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(Reservation {
+                    name: name__.unwrap_or_default(),
+                    start: start__.unwrap_or_default(),
+                    end: end__.unwrap_or_default(),
+                    nodes: nodes__.unwrap_or_default(),
+                    flags: flags__.unwrap_or_default(),
+                    users: users__.unwrap_or_default(),
+                    accounts: accounts__.unwrap_or_default(),
+                    licences: licences__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Reservation", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RunningJob {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.job_id != 0 {
+            len += 1;
+        }
+        if !self.display_id.is_empty() {
+            len += 1;
+        }
+        if !self.user.is_empty() {
+            len += 1;
+        }
+        if !self.account.is_empty() {
+            len += 1;
+        }
+        if !self.qos.is_empty() {
+            len += 1;
+        }
+        if !self.partition.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if self.start != 0 {
+            len += 1;
+        }
+        if self.end != 0 {
+            len += 1;
+        }
+        if !self.tres.is_empty() {
+            len += 1;
+        }
+        if !self.nodes.is_empty() {
+            len += 1;
+        }
+        if !self.licences.is_empty() {
+            len += 1;
+        }
+        if !self.reservation.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.RunningJob", len)?;
+        if self.job_id != 0 {
+            struct_ser.serialize_field("jobId", &self.job_id)?;
+        }
+        if !self.display_id.is_empty() {
+            struct_ser.serialize_field("displayId", &self.display_id)?;
+        }
+        if !self.user.is_empty() {
+            struct_ser.serialize_field("user", &self.user)?;
+        }
+        if !self.account.is_empty() {
+            struct_ser.serialize_field("account", &self.account)?;
+        }
+        if !self.qos.is_empty() {
+            struct_ser.serialize_field("qos", &self.qos)?;
+        }
+        if !self.partition.is_empty() {
+            struct_ser.serialize_field("partition", &self.partition)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if self.start != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("start", ToString::to_string(&self.start).as_str())?;
+        }
+        if self.end != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("end", ToString::to_string(&self.end).as_str())?;
+        }
+        if !self.tres.is_empty() {
+            struct_ser.serialize_field("tres", &self.tres)?;
+        }
+        if !self.nodes.is_empty() {
+            struct_ser.serialize_field("nodes", &self.nodes)?;
+        }
+        if !self.licences.is_empty() {
+            struct_ser.serialize_field("licences", &self.licences)?;
+        }
+        if !self.reservation.is_empty() {
+            struct_ser.serialize_field("reservation", &self.reservation)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RunningJob {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "job_id",
+            "jobId",
+            "display_id",
+            "displayId",
+            "user",
+            "account",
+            "qos",
+            "partition",
+            "state",
+            "start",
+            "end",
+            "tres",
+            "nodes",
+            "licences",
+            "reservation",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            JobId,
+            DisplayId,
+            User,
+            Account,
+            Qos,
+            Partition,
+            State,
+            Start,
+            End,
+            Tres,
+            Nodes,
+            Licences,
+            Reservation,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "jobId" | "job_id" => Ok(GeneratedField::JobId),
+                            "displayId" | "display_id" => Ok(GeneratedField::DisplayId),
+                            "user" => Ok(GeneratedField::User),
+                            "account" => Ok(GeneratedField::Account),
+                            "qos" => Ok(GeneratedField::Qos),
+                            "partition" => Ok(GeneratedField::Partition),
+                            "state" => Ok(GeneratedField::State),
+                            "start" => Ok(GeneratedField::Start),
+                            "end" => Ok(GeneratedField::End),
+                            "tres" => Ok(GeneratedField::Tres),
+                            "nodes" => Ok(GeneratedField::Nodes),
+                            "licences" => Ok(GeneratedField::Licences),
+                            "reservation" => Ok(GeneratedField::Reservation),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RunningJob;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.RunningJob")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RunningJob, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut job_id__ = None;
+                let mut display_id__ = None;
+                let mut user__ = None;
+                let mut account__ = None;
+                let mut qos__ = None;
+                let mut partition__ = None;
+                let mut state__ = None;
+                let mut start__ = None;
+                let mut end__ = None;
+                let mut tres__ = None;
+                let mut nodes__ = None;
+                let mut licences__ = None;
+                let mut reservation__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::JobId => {
+                            if job_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("jobId"));
+                            }
+                            job_id__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::DisplayId => {
+                            if display_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("displayId"));
+                            }
+                            display_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::User => {
+                            if user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("user"));
+                            }
+                            user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Account => {
+                            if account__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("account"));
+                            }
+                            account__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Qos => {
+                            if qos__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("qos"));
+                            }
+                            qos__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Partition => {
+                            if partition__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("partition"));
+                            }
+                            partition__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Start => {
+                            if start__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("start"));
+                            }
+                            start__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::End => {
+                            if end__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("end"));
+                            }
+                            end__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Tres => {
+                            if tres__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("tres"));
+                            }
+                            tres__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Nodes => {
+                            if nodes__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("nodes"));
+                            }
+                            nodes__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Licences => {
+                            if licences__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licences"));
+                            }
+                            licences__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reservation => {
+                            if reservation__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reservation"));
+                            }
+                            reservation__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(RunningJob {
+                    job_id: job_id__.unwrap_or_default(),
+                    display_id: display_id__.unwrap_or_default(),
+                    user: user__.unwrap_or_default(),
+                    account: account__.unwrap_or_default(),
+                    qos: qos__.unwrap_or_default(),
+                    partition: partition__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    start: start__.unwrap_or_default(),
+                    end: end__.unwrap_or_default(),
+                    tres: tres__.unwrap_or_default(),
+                    nodes: nodes__.unwrap_or_default(),
+                    licences: licences__.unwrap_or_default(),
+                    reservation: reservation__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.RunningJob", FIELDS, GeneratedVisitor)
     }
 }

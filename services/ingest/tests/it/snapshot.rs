@@ -1,7 +1,7 @@
 //! The queue snapshot, and who may write it.
 
 use ingest::Error;
-use ingest::queue::QueuePublisher;
+use ingest::adapters::chunks::ChunkPublisher;
 use mesh_events::catalogue::BUCKET_QUEUE;
 use mesh_events::proto::mesh::queue::v1::QueueSnapshot;
 use prost::Message as _;
@@ -28,9 +28,9 @@ async fn stored(mesh: &Mesh) -> Vec<QueueSnapshot> {
 }
 
 /// Publishes all chunks, as a poll does.
-async fn publish(by: &mut QueuePublisher, chunks: &[QueueSnapshot]) -> Result<(), Error> {
-    for chunk in chunks {
-        assert!(by.publish(chunk).await?);
+async fn publish(by: &mut ChunkPublisher, chunks: &[QueueSnapshot]) -> Result<(), Error> {
+    for (number, chunk) in chunks.iter().enumerate() {
+        assert!(by.publish(number, chunk.encode_to_vec()).await?);
     }
     by.truncate(chunks.len()).await
 }
@@ -40,7 +40,7 @@ async fn a_former_leader_overwrites_no_newer_snapshot() {
     let mesh = Mesh::start().await;
     let stop = CancellationToken::new();
     let take_over = async || {
-        QueuePublisher::take_over(&mesh.bus, "c1", &stop)
+        ChunkPublisher::take_over(&mesh.bus, BUCKET_QUEUE, "c1", &stop)
             .await
             .unwrap()
     };

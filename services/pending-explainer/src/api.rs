@@ -1,6 +1,6 @@
 //! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs are pending now, for callers who may see the job.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -12,6 +12,7 @@ use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::progress;
 use crate::domain::timeline::{Run, TimelineEntry};
 use crate::handlers::Explainer;
 
@@ -72,14 +73,16 @@ struct Detail {
     account: String,
     partition: String,
     name: String,
-    /// False once it has left the queue: the explanation is then the last one.
+    /// False once it has left the queue. The explanation then says what became of it.
     waiting: bool,
     left_at: Option<DateTime<Utc>>,
     explanation: Explanation,
-    /// Waiting jobs of higher priority in its partition, by the newest snapshot.
+    /// Waiting jobs that the scheduler looks at first in its partition, by the newest snapshot.
     jobs_ahead: Option<usize>,
-    /// When that snapshot was taken.
+    /// When the queue was last read from Slurm.
     queue_as_of: Option<DateTime<Utc>>,
+    /// When limits, nodes, reservations and running jobs were last read.
+    evidence_as_of: Option<DateTime<Utc>>,
     timeline: Vec<TimelineEntry>,
 }
 
@@ -99,40 +102,48 @@ async fn list(
 ) -> Result<(Extension<AuditedRead>, Json<List>), Problem> {
     let explainer = explainer(&loaded)?;
     let now = Utc::now();
-    let mut jobs = Vec::new();
-    for shard in explainer.store.shards().await {
-        if filter
-            .cluster
-            .as_deref()
-            .is_some_and(|cluster| cluster != shard.cluster())
-        {
-            continue;
-        }
-        let queue = explainer
-            .queues
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(shard.cluster())
-            .cloned();
+    let shards: Vec<_> = explainer
+        .store
+        .shards()
+        .await
+        .into_iter()
+        .filter(|shard| {
+            filter
+                .cluster
+                .as_deref()
+                .is_none_or(|cluster| cluster == shard.cluster())
+        })
+        .collect();
+    // Only the rows of the answer are explained, however long the queue is.
+    let mut found = Vec::new();
+    for (number, shard) in shards.iter().enumerate() {
         shard.read(|runs| {
-            let visible = runs
-                .iter()
-                .filter(|(_, run)| run.left_at.is_none() && may_see(&caller, shard.cluster(), run));
-            for (key, run) in visible.filter(|(_, run)| {
-                filter
-                    .user
-                    .as_deref()
-                    .is_none_or(|user| user == run.owner.user)
-            }) {
-                let explanation =
-                    run.explain(queue.as_deref().and_then(|queue| queue.place(key)), now);
-                jobs.push(row(shard.cluster(), run, explanation));
-            }
+            let visible = runs.iter().filter(|(_, run)| {
+                run.left_at.is_none()
+                    && may_see(&caller, shard.cluster(), run)
+                    && filter
+                        .user
+                        .as_deref()
+                        .is_none_or(|user| user == run.owner.user)
+            });
+            found.extend(visible.map(|(key, run)| {
+                let submitted = run.job.submit_time.as_ref().and_then(from_timestamp);
+                (submitted, key.clone(), number)
+            }));
         });
     }
-    let total = jobs.len();
-    jobs.sort_by(|a, b| (a.submitted_at, &a.run).cmp(&(b.submitted_at, &b.run)));
-    jobs.truncate(filter.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS));
+    let total = found.len();
+    found.sort();
+    found.truncate(filter.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS));
+    let mut jobs = Vec::with_capacity(found.len());
+    for (_, key, number) in found {
+        let shard = &shards[number];
+        let snapshot = explainer.snapshot(shard.cluster());
+        jobs.extend(shard.read(|runs| {
+            let run = runs.get(&key)?;
+            Some(row(shard.cluster(), run, run.explain(snapshot.view(), now)))
+        }));
+    }
     let mut audited_read = AuditedRead::to(&caller);
     for job in &jobs {
         audited_read.row(&job.user);
@@ -168,12 +179,9 @@ async fn one(
     Path((cluster, job)): Path<(String, String)>,
 ) -> Result<(Extension<AuditedRead>, Json<Detail>), Problem> {
     let explainer = explainer(&loaded)?;
-    let queue = explainer
-        .queues
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .get(&cluster)
-        .cloned();
+    let snapshot = explainer.snapshot(&cluster);
+    let view = snapshot.view();
+    let now = Utc::now();
     let mut found: Option<Run> = None;
     for shard in explainer
         .store
@@ -193,29 +201,62 @@ async fn one(
             }
         });
     }
-    // The same answer for "not pending" and "not visible": the caller must not learn whether another user's job is pending.
-    let run = found.ok_or_else(|| {
-        Problem::not_found(format!(
-            "no pending job {job} on cluster {cluster}, or you may not see it"
-        ))
-    })?;
-    let place = queue.as_deref().and_then(|queue| queue.place(&run.job.run));
     let mut audited_read = AuditedRead::to(&caller);
-    audited_read.row(&run.owner.user);
-    let detail = Detail {
-        cluster,
-        job: run.job.display_id.clone(),
-        run: run.job.run.clone(),
-        user: run.owner.user.clone(),
-        account: run.owner.account.clone(),
-        partition: run.job.partition.clone(),
-        name: run.job.name.clone(),
-        waiting: run.left_at.is_none(),
-        left_at: run.left_at.and_then(|at| DateTime::from_timestamp(at, 0)),
-        explanation: run.explain(place, Utc::now()),
-        jobs_ahead: place.map(|place| place.ahead),
-        queue_as_of: place.map(|place| place.taken_at),
-        timeline: run.timeline.into(),
+    let detail = match found {
+        Some(run) => {
+            audited_read.row(&run.owner.user);
+            let place = run.place(view, now);
+            Detail {
+                job: run.job.display_id.clone(),
+                run: run.job.run.clone(),
+                user: run.owner.user.clone(),
+                account: run.owner.account.clone(),
+                partition: run.job.partition.clone(),
+                name: run.job.name.clone(),
+                waiting: run.left_at.is_none(),
+                left_at: run.left_at.and_then(|at| DateTime::from_timestamp(at, 0)),
+                explanation: run.explain(view, now),
+                jobs_ahead: place.map(|place| place.ahead),
+                queue_as_of: view.queue.map(|queue| queue.taken_at),
+                evidence_as_of: view.evidence.map(|evidence| evidence.taken_at),
+                timeline: run.timeline.into(),
+                cluster,
+            }
+        }
+        // A job that has never waited here: it ran before the mesh did.
+        None => {
+            let running = view
+                .evidence
+                .into_iter()
+                .flat_map(|evidence| &evidence.running);
+            let mut running = running.filter(|job_row| {
+                (job_row.display_id == job || job_row.job_id.to_string() == job)
+                    && caller.may_see(&cluster, &job_row.user, &job_row.account)
+            });
+            // The same answer for "not known" and "not visible": the caller must not learn whether another user's job exists.
+            let row = running.next().ok_or_else(|| {
+                Problem::not_found(format!(
+                    "job {job} of yours is not waiting or running on cluster {cluster}, and has not ended there within the last day"
+                ))
+            })?;
+            audited_read.row(&row.user);
+            Detail {
+                job: row.display_id.clone(),
+                run: String::new(),
+                user: row.user.clone(),
+                account: row.account.clone(),
+                partition: row.partition.clone(),
+                name: String::new(),
+                waiting: false,
+                left_at: None,
+                explanation: progress::explain_row(row, view, now),
+                jobs_ahead: None,
+                queue_as_of: view.queue.map(|queue| queue.taken_at),
+                evidence_as_of: view.evidence.map(|evidence| evidence.taken_at),
+                timeline: Vec::new(),
+                cluster,
+            }
+        }
     };
     Ok((audited_read.extension(), Json(detail)))
 }

@@ -3,13 +3,20 @@
 //! - [`explain`]: turns a job's record and its position in the queue into an
 //!   [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
 //! - [`timeline`]: the explanations of each job so far, and the rules that limit the number of events.
+//! - [`evidence`]: limits, nodes, reservations and more; `judge` decides by them.
 //! - [`queue`]: the newest snapshot of the queue, assembled from its chunks.
 
+mod changes;
+mod chunks;
+mod confidence;
 mod dependency;
 mod description;
 mod estimate;
+pub mod evidence;
 mod explain;
+mod judge;
 mod limit;
+pub mod progress;
 pub mod queue;
 mod rare;
 mod reason;
@@ -17,4 +24,4 @@ mod reason_text;
 mod request;
 pub mod timeline;
 
-pub use explain::explain;
+pub use explain::{ClusterView, explain};

@@ -8,21 +8,40 @@ use chrono::Utc;
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::{BatchHandler, Bus, Disposition, Message};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::queue::v1::QueueSnapshot;
+use mesh_events::proto::mesh::queue::v1::{EvidenceSnapshot, QueueSnapshot};
 use mesh_events::{Event, catalogue, subject};
 use mesh_runtime::Condition;
-use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::adapters::store::{Shard, Store};
+use crate::domain::evidence::Evidence;
 use crate::domain::queue::Queue;
-use crate::domain::timeline;
+use crate::domain::{ClusterView, timeline};
 use crate::error::Error;
 use crate::metrics;
 
-/// The newest queue of each cluster.
-pub type Queues = Arc<RwLock<HashMap<String, Arc<Queue>>>>;
+/// The newest snapshots of each cluster.
+pub type Snapshots = Arc<RwLock<HashMap<String, Snapshot>>>;
+
+/// The newest snapshots of a cluster.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    /// The queue.
+    pub queue: Option<Arc<Queue>>,
+    /// What else decides about starts.
+    pub evidence: Option<Arc<Evidence>>,
+}
+
+impl Snapshot {
+    /// What they show.
+    pub fn view(&self) -> ClusterView<'_> {
+        ClusterView {
+            queue: self.queue.as_deref(),
+            evidence: self.evidence.as_deref(),
+        }
+    }
+}
 
 /// State shared by the handlers.
 #[derive(Clone)]
@@ -32,7 +51,7 @@ pub struct Explainer {
     /// Explanations of each run.
     pub store: Arc<Store>,
     /// Newest snapshots.
-    pub queues: Queues,
+    pub snapshots: Snapshots,
     /// The configured cluster.
     pub cluster: String,
     /// Maximum number of shards written concurrently.
@@ -67,14 +86,17 @@ impl BatchHandler for Explainer {
                 }
             };
             let mut explanation = None;
-            shard.change(|runs| match timeline::heard(runs, &event, now) {
-                timeline::UpdateOutcome::Nothing => (false, Vec::new()),
-                timeline::UpdateOutcome::Noted => (true, Vec::new()),
-                timeline::UpdateOutcome::Publish(event) => {
-                    explanation = Some((*event).clone());
-                    (true, vec![*event])
-                }
-            });
+            let snapshot = self.snapshot(&event.cluster);
+            shard.change(
+                |runs| match timeline::heard(runs, &event, snapshot.view(), now) {
+                    timeline::UpdateOutcome::Nothing => (false, Vec::new()),
+                    timeline::UpdateOutcome::Noted => (true, Vec::new()),
+                    timeline::UpdateOutcome::Publish(event) => {
+                        explanation = Some((*event).clone());
+                        (true, vec![*event])
+                    }
+                },
+            );
             let (_, heard) = by_shard
                 .entry(shard.key().to_owned())
                 .or_insert_with(|| (shard, Vec::new()));
@@ -233,8 +255,10 @@ impl Explainer {
             .chain([self.cluster.as_str()])
             .collect();
         for cluster in clusters {
-            if let Some(queue) = self.read_queue(cluster).await? {
-                self.evaluate(cluster, &queue, &shards).await?;
+            self.read_evidence(cluster).await?;
+            if self.read_queue(cluster).await?.is_some() {
+                self.evaluate(cluster, &self.snapshot(cluster), &shards)
+                    .await?;
             }
         }
         self.expire(&shards).await?;
@@ -249,53 +273,90 @@ impl Explainer {
         self.store.settle(&self.shutdown).await
     }
 
+    /// The newest snapshots of a cluster, empty before the first.
+    pub fn snapshot(&self, cluster: &str) -> Snapshot {
+        let snapshots = self
+            .snapshots
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        snapshots.get(cluster).cloned().unwrap_or_default()
+    }
+
+    async fn chunks<M: prost::Message + Default>(
+        &self,
+        bucket: &'static str,
+        cluster: &str,
+    ) -> Result<Vec<M>, Error> {
+        let entries = self
+            .bus
+            .bucket(bucket)
+            .await?
+            .load(&subject::token(cluster))
+            .await?;
+        let decode = |entry: mesh_bus::BucketEntry| {
+            M::decode(entry.value)
+                .inspect_err(|error| {
+                    tracing::warn!(%error, bucket, key = entry.key, "snapshot unreadable");
+                })
+                .ok()
+        };
+        Ok(entries.into_iter().filter_map(decode).collect())
+    }
+
+    /// Replaces the evidence of a cluster by the newest one.
+    async fn read_evidence(&self, cluster: &str) -> Result<(), Error> {
+        let chunks: Vec<EvidenceSnapshot> =
+            self.chunks(catalogue::BUCKET_EVIDENCE, cluster).await?;
+        if let Some(evidence) = Evidence::from_chunks(chunks) {
+            metrics::evidence_age((Utc::now() - evidence.taken_at).num_seconds());
+            let mut snapshots = self
+                .snapshots
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            snapshots.entry(cluster.to_owned()).or_default().evidence = Some(Arc::new(evidence));
+        }
+        Ok(())
+    }
+
     /// The newest queue of a cluster, if it is newer than the last one.
     async fn read_queue(&self, cluster: &str) -> Result<Option<Arc<Queue>>, Error> {
-        let bucket = self.bus.bucket(catalogue::BUCKET_QUEUE).await?;
-        let mut chunks = Vec::new();
-        for entry in bucket.load(&subject::token(cluster)).await? {
-            match QueueSnapshot::decode(entry.value) {
-                Ok(chunk) => chunks.push(chunk),
-                Err(error) => tracing::warn!(%error, key = entry.key, "queue snapshot unreadable"),
-            }
-        }
+        let chunks: Vec<QueueSnapshot> = self.chunks(catalogue::BUCKET_QUEUE, cluster).await?;
         let Some(queue) = Queue::from_chunks(chunks) else {
             return Ok(None);
         };
         metrics::snapshot_age((Utc::now() - queue.taken_at).num_seconds());
-        let mut queues = self
-            .queues
+        let mut snapshots = self
+            .snapshots
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let snapshot = snapshots.entry(cluster.to_owned()).or_default();
         let is_known = |last: &Arc<Queue>| !queue.is_news_after(last, Utc::now());
-        if queues.get(cluster).is_some_and(is_known) {
+        if snapshot.queue.as_ref().is_some_and(is_known) {
             return Ok(None);
         }
         let queue = Arc::new(queue);
-        queues.insert(cluster.to_owned(), Arc::clone(&queue));
+        snapshot.queue = Some(Arc::clone(&queue));
         Ok(Some(queue))
     }
 
     async fn evaluate(
         &self,
         cluster: &str,
-        queue: &Queue,
+        snapshot: &Snapshot,
         shards: &[Arc<Shard>],
     ) -> Result<(), Error> {
         let now = Utc::now();
         for shard in shards.iter().filter(|shard| shard.cluster() == cluster) {
-            let mut sayings = Vec::new();
+            let mut events = Vec::new();
             let changed = shard.change(|runs| {
-                for (key, run) in runs.iter_mut() {
-                    let place = queue.place(key);
-                    sayings
-                        .extend(place.and_then(|place| timeline::seen(run, cluster, place, now)));
+                for run in runs.values_mut() {
+                    events.extend(timeline::seen(run, cluster, snapshot.view(), now));
                 }
-                (!sayings.is_empty(), sayings.clone())
+                (!events.is_empty(), events.clone())
             });
             if changed {
                 self.store.commit(shard, &self.shutdown).await?;
-                for event in sayings {
+                for event in events {
                     self.publish(shard, &event, "snapshot").await?;
                 }
             }

@@ -86,7 +86,7 @@ async fn run(
     let explainer = Explainer {
         bus: bus.clone(),
         store: Arc::new(store),
-        queues: handlers::Queues::default(),
+        snapshots: handlers::Snapshots::default(),
         cluster: context.mesh.cluster.clone(),
         concurrency: config.concurrency,
         shutdown: shutdown.clone(),

@@ -8,6 +8,8 @@ pub const EXPLAINED: &str = "pending_explainer_explained_total";
 pub const WAITING: &str = "pending_explainer_waiting_jobs";
 /// Age of the newest complete queue snapshot.
 pub const SNAPSHOT_AGE: &str = "pending_explainer_snapshot_age_seconds";
+/// Age of the newest complete evidence.
+pub const EVIDENCE_AGE: &str = "pending_explainer_evidence_age_seconds";
 /// State writes refused because another instance wrote in between.
 pub const CONFLICTS: &str = "pending_explainer_state_conflicts_total";
 /// Reasons missing from all tables.
@@ -24,6 +26,11 @@ pub(crate) fn describe() {
         SNAPSHOT_AGE,
         Unit::Seconds,
         "Age of the newest complete queue snapshot."
+    );
+    describe_gauge!(
+        EVIDENCE_AGE,
+        Unit::Seconds,
+        "Age of the newest complete evidence. It grows while no job waits."
     );
     describe_counter!(
         CONFLICTS,
@@ -51,4 +58,9 @@ pub(crate) fn waiting(jobs: usize) {
 #[allow(clippy::cast_precision_loss, reason = "a gauge")]
 pub(crate) fn snapshot_age(seconds: i64) {
     gauge!(SNAPSHOT_AGE).set(seconds as f64);
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a gauge")]
+pub(crate) fn evidence_age(seconds: i64) {
+    gauge!(EVIDENCE_AGE).set(seconds as f64);
 }

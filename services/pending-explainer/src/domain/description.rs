@@ -40,10 +40,10 @@ pub fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText
         ),
         "Resources" => with_advice(
             format!(
-                "Too many nodes of {} are down, drained or kept for partitions of higher priority.",
+                "No node of {} is free for it: they are in use, out of service, or kept for partitions of higher priority.",
                 named("partition", &waiting.job.partition)
             ),
-            "An administrator has to bring nodes back; a smaller request or another partition may start earlier.",
+            "Slurm's text names causes that may not apply. A smaller request or another partition may start earlier.",
         ),
         "JobHeldUser" if found.text.starts_with("launch") => with_advice(
             "It could not be launched on its nodes, was put back into the queue and held.",
@@ -67,6 +67,33 @@ pub fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText
         ),
         "ReservationDeleted" => reservation_unusable(&captured("resv"), "was deleted"),
         "ReservationInvalid" => reservation_unusable(&captured("resv"), "is not valid any more"),
+        "AccountNotAllowed" | "QOSNotAllowed" if found.captures.contains_key("rule") => {
+            let partition = captured("part");
+            let (what, other) = if description.reason == "QOSNotAllowed" {
+                ("QOS", "Use an allowed QOS or another partition.")
+            } else {
+                (
+                    "account",
+                    "Use an allowed account or another partition; an administrator can allow this one.",
+                )
+            };
+            let rule = if captured("rule") == "allows" {
+                "only"
+            } else {
+                "all but"
+            };
+            with(
+                with_advice(
+                    format!(
+                        "Partition {partition} does not admit {what} {}: it admits {rule} {}.",
+                        captured("holder"),
+                        captured("names")
+                    ),
+                    other,
+                ),
+                [format!("partition {partition}")],
+            )
+        }
         "AccountNotAllowed" => {
             let partition = captured("part");
             with(

@@ -6,9 +6,9 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::from_timestamp;
 use slurm_types::ReasonClass;
-use slurm_types::reasons::Match;
 
 use super::explain::PendingJob;
+use super::judge::Finding;
 
 /// Age after which a planned start in the past is obsolete: several backfill cycles (`bf_interval`, 30 s by default) have not renewed
 /// it.
@@ -31,10 +31,11 @@ impl Estimate {
     }
 }
 
-/// The estimate for a recognised reason.
-pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
-    // A job that cannot start by itself has no plan, even if an old record contains one.
-    match found.class() {
+/// The estimate for a job that waits for this.
+pub fn of(finding: &Finding, waiting: &PendingJob<'_>) -> Estimate {
+    // A job that cannot start by itself has no plan, even if a record contains one: backfill plans with what it last knew.
+    let impossible = "not possible as requested: there is nothing to plan until somebody acts";
+    match finding.class {
         ReasonClass::Held => {
             return Estimate::none("held: a held job is not planned until it is released");
         }
@@ -46,6 +47,31 @@ pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
                 "ended: the reason describes how the job ended, not why it waits",
             );
         }
+        ReasonClass::Limit if finding.needs_act => return Estimate::none(impossible),
+        ReasonClass::Limit => {
+            return Estimate::none(
+                "over a limit: jobs over a limit are not planned until they fit under it",
+            );
+        }
+        ReasonClass::Dependency => {
+            return Estimate::none(
+                "dependency: it is planned only once its dependencies are satisfied",
+            );
+        }
+        ReasonClass::Request => {
+            return Estimate::none(
+                "not possible as requested: there is nothing to plan until the request is changed",
+            );
+        }
+        ReasonClass::Partition => {
+            return Estimate::none(
+                "partition: nothing is planned while the partition or its limits do not allow it",
+            );
+        }
+        ReasonClass::NodeUnavailable if finding.needs_act => {
+            return Estimate::none("nodes unavailable: Slurm cannot know when they come back");
+        }
+        _ if finding.needs_act => return Estimate::none(impossible),
         _ => {}
     }
     match planned(waiting) {
@@ -62,22 +88,12 @@ pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
         }
         None => {}
     }
-    Estimate::none(match found.class() {
-        ReasonClass::Dependency => {
-            "dependency: it is planned only once its dependencies are satisfied"
-        }
-        ReasonClass::Limit => {
-            "over a limit: jobs over a limit are not planned until they fit under it"
-        }
+    Estimate::none(match finding.class {
         ReasonClass::NotEvaluated => {
             "not evaluated yet: the scheduler has not reached this job since it was submitted or changed"
         }
-        ReasonClass::NodeUnavailable => "nodes unavailable: Slurm cannot know when they come back",
-        ReasonClass::Request => {
-            "not possible as requested: there is nothing to plan until the request is changed"
-        }
-        ReasonClass::Partition => {
-            "partition: nothing is planned while the partition or its limits do not allow it"
+        ReasonClass::NodeUnavailable => {
+            "nodes unavailable: Slurm has not planned when they come back"
         }
         ReasonClass::Starting => "starting: it waits for nodes or clean-up, not for its turn",
         _ => {

@@ -2,7 +2,7 @@
 //!
 //! 1. Recognise the reason: the free text if Slurm prints one instead of the reason, else the keyword. The row of the newest queue
 //!    snapshot takes precedence over the record of an older event.
-//! 2. Take the sentence and the advice from the free text ([`description`]), the limit ([`limit`](super::limit)) or the keyword
+//! 2. Judge by the evidence ([`judge`](super::judge)). Where that is missing, take the sentence and the advice from the free text ([`description`]), the limit ([`limit`](super::limit)) or the keyword
 //!    ([`reason`](super::reason)), in this order. A text that no table contains is quoted.
 //! 3. The expected start is Slurm's own plan, or a stated cause why there is none ([`estimate`](super::estimate)).
 
@@ -11,23 +11,45 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_events::timestamp;
 use slurm_types::reasons::Match;
-use slurm_types::{Actor, Reason};
+use slurm_types::{Actor, Reason, ReasonClass};
 
-use super::queue::QueuePosition;
+use super::evidence::Evidence;
+use super::judge::Finding;
+use super::queue::{Queue, QueuePosition};
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, name};
-use super::{description, estimate, limit, reason};
+use super::{confidence, description, estimate, judge, limit, reason};
 
 /// A pending job with its context.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingJob<'a> {
     /// The job's record.
     pub job: &'a Job,
+    /// Owner. Empty if unknown.
+    pub user: &'a str,
     /// Account charged. Empty if unknown.
     pub account: &'a str,
     /// Position in the newest snapshot, if it is in it.
     pub place: Option<QueuePosition<'a>>,
+    /// What the cluster's newest snapshots show.
+    pub view: ClusterView<'a>,
     /// Present time.
     pub now: DateTime<Utc>,
+}
+
+impl PendingJob<'_> {
+    /// True if a job of this id, in Slurm's form, is pending too.
+    pub fn waits(&self, display_id: &str) -> bool {
+        self.view.queue.is_some_and(|queue| queue.waits(display_id))
+    }
+}
+
+/// The newest snapshots of a cluster.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClusterView<'a> {
+    /// The queue.
+    pub queue: Option<&'a Queue>,
+    /// What else decides about starts.
+    pub evidence: Option<&'a Evidence>,
 }
 
 /// Texts about a reason.
@@ -55,12 +77,35 @@ pub fn recognise(job: &Job, place: Option<QueuePosition<'_>>) -> Match {
     Reason::lookup(if text.trim().is_empty() { "None" } else { text })
 }
 
+/// Why a job waits: by the evidence, else by the sentences of the reason table.
+pub fn judge(found: &Match, waiting: &PendingJob<'_>) -> Finding {
+    let by_evidence = waiting
+        .view
+        .evidence
+        .and_then(|evidence| judge::finding(found, waiting, evidence));
+    by_evidence.unwrap_or_else(|| {
+        let reason_text = reason_text(found, waiting);
+        let actor = found.actor().unwrap_or(Actor::Admin);
+        Finding {
+            class: found.class(),
+            actor,
+            summary: reason_text.summary,
+            advice: reason_text.advice,
+            evidence: reason_text.evidence,
+            blockers: Vec::new(),
+            frees: Vec::new(),
+            limit: found.row.map_or("", |row| row.limit).to_owned(),
+            needs_act: actor != Actor::Wait && found.class() != ReasonClass::Failure,
+        }
+    })
+}
+
 /// Explains why a job is pending, who can act, and until when.
 pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
     let found = recognise(waiting.job, waiting.place);
-    let reason_text = reason_text(&found, waiting);
-    let estimate = estimate::of(&found, waiting);
-    let mut summary = reason_text.summary;
+    let finding = judge(&found, waiting);
+    let estimate = estimate::of(&finding, waiting);
+    let mut summary = finding.summary;
     // The texts of some reasons already contain the start. Otherwise it is appended if the length limit allows.
     if let Some(start) = estimate.start {
         let sentence = format!(
@@ -71,21 +116,25 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
             summary.push_str(&sentence);
         }
     }
+    let evidence = waiting.view.evidence;
+    let row = found.row.filter(|row| row.limit == finding.limit);
     Explanation {
         summary: clip(&summary, MAX_SUMMARY_CHARS),
-        reason_class: found.class().to_string(),
+        reason_class: finding.class.to_string(),
         reason: clip(found.reason(), MAX_SUMMARY_CHARS),
-        actor: found.actor().unwrap_or(Actor::Admin).as_str().to_owned(),
+        actor: finding.actor.as_str().to_owned(),
         // The texts name the job as JOB, so that they stay constant. Replaced here, so that the user can paste the command.
-        advice: reason_text
-            .advice
-            .replace("JOB", &name(&waiting.job.display_id)),
-        limit: found.row.map_or("", |row| row.limit).to_owned(),
-        limit_source: found
-            .row
+        advice: clip(
+            &finding
+                .advice
+                .replace("JOB", &name(&waiting.job.display_id)),
+            MAX_SUMMARY_CHARS,
+        ),
+        limit_source: row
             .filter(|row| !row.limit.is_empty())
             .map_or("", |row| row.limit_source)
             .to_owned(),
+        limit: finding.limit,
         expected_start: estimate.start.map(timestamp),
         no_estimate_because: estimate.none_because.to_owned(),
         method: if estimate.start.is_some() {
@@ -93,7 +142,16 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
         } else {
             String::new()
         },
-        evidence: reason_text.evidence,
+        evidence: finding.evidence,
+        stage: "waiting".to_owned(),
+        needs_act: finding.needs_act,
+        blockers: finding.blockers,
+        frees: finding.frees,
+        changed: Vec::new(),
+        priority_parts: evidence.map_or_else(Vec::new, |evidence| {
+            evidence.priority(waiting.job.job_id).to_vec()
+        }),
+        confidence_note: confidence::note(waiting.view, waiting.now),
     }
 }
 

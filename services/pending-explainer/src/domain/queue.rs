@@ -1,10 +1,13 @@
 //! The newest snapshot of a cluster's queue, assembled from its chunks.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
+use slurm_types::{Reason, ReasonClass};
+
+use super::chunks::newest_complete;
 
 /// A complete snapshot.
 #[derive(Clone, Debug)]
@@ -12,8 +15,39 @@ pub struct Queue {
     /// Start of the poll.
     pub taken_at: DateTime<Utc>,
     rows: HashMap<String, QueuedJob>,
-    /// Priorities of the pending jobs per partition, highest first.
-    priorities: HashMap<String, Vec<u32>>,
+    display_ids: HashSet<String>,
+    /// Ranks of the jobs per partition that the scheduler could start, first one first.
+    contenders: HashMap<String, Vec<Rank>>,
+}
+
+/// Priority, then submit time, then id: the order in which the scheduler looks at jobs (sort_job_queue2, Slurm 22.05 to 26.05).
+type Rank = (Reverse<u32>, i64, u32);
+
+fn rank(row: &QueuedJob) -> Rank {
+    // `job/<id>/<submit time>`, and the attempt if there are several.
+    let submitted = row.run.split('/').nth(2).and_then(|time| time.parse().ok());
+    (
+        Reverse(row.priority),
+        submitted.unwrap_or_default(),
+        row.job_id,
+    )
+}
+
+/// Whether the scheduler could start the job. Others, such as held jobs or those over a limit, are not ahead of anybody.
+fn contends(row: &QueuedJob) -> bool {
+    use ReasonClass::{
+        BeginTime, Dependency, DependencyNeverSatisfied, Held, Limit, Partition, Request,
+    };
+    let out = [
+        BeginTime,
+        Dependency,
+        DependencyNeverSatisfied,
+        Held,
+        Limit,
+        Partition,
+        Request,
+    ];
+    row.priority > 0 && !out.contains(&Reason::lookup(&row.reason).class())
 }
 
 /// Position of a job in the queue.
@@ -21,7 +55,8 @@ pub struct Queue {
 pub struct QueuePosition<'a> {
     /// Row of the job.
     pub row: &'a QueuedJob,
-    /// Pending jobs of higher priority in its partition, the smallest number if it has several. Held jobs do not count.
+    /// Pending jobs that the scheduler looks at first in its partition, the smallest number if it has several. Jobs that it could not start,
+    /// because they are held or over a limit, do not count.
     pub ahead: usize,
     /// Time of the snapshot.
     pub taken_at: DateTime<Utc>,
@@ -40,38 +75,28 @@ impl Queue {
     /// Assembles the chunks of one poll. `None` while chunks of different polls are mixed or one is missing, because jobs would look
     /// further ahead in a partial queue.
     pub fn from_chunks(chunks: Vec<QueueSnapshot>) -> Option<Self> {
-        let newest = chunks
-            .iter()
-            .filter_map(|chunk| chunk.taken_at.as_ref())
-            .max_by_key(|t| (t.seconds, t.nanos))
-            .cloned()?;
-        let taken_at = from_timestamp(&newest)?;
-        let mut poll: Vec<QueueSnapshot> = chunks
-            .into_iter()
-            .filter(|chunk| chunk.taken_at.as_ref() == Some(&newest))
-            .collect();
-        poll.sort_by_key(|chunk| chunk.chunk);
-        let expected = poll.first()?.chunks;
-        if poll.iter().map(|chunk| chunk.chunk).ne(0..expected) {
-            return None;
-        }
+        let (taken_at, chunks) = newest_complete(chunks)?;
         let mut queue = Self {
             taken_at,
             rows: HashMap::new(),
-            priorities: HashMap::new(),
+            display_ids: HashSet::new(),
+            contenders: HashMap::new(),
         };
-        for row in poll.into_iter().flat_map(|chunk| chunk.jobs) {
-            for partition in row.partition.split(',') {
-                queue
-                    .priorities
-                    .entry(partition.to_owned())
-                    .or_default()
-                    .push(row.priority);
+        for row in chunks.into_iter().flat_map(|chunk| chunk.jobs) {
+            if contends(&row) {
+                for partition in row.partition.split(',') {
+                    queue
+                        .contenders
+                        .entry(partition.to_owned())
+                        .or_default()
+                        .push(rank(&row));
+                }
             }
+            queue.display_ids.insert(row.display_id.clone());
             queue.rows.insert(row.run.clone(), row);
         }
-        for priorities in queue.priorities.values_mut() {
-            priorities.sort_unstable_by(|a, b| b.cmp(a));
+        for contenders in queue.contenders.values_mut() {
+            contenders.sort_unstable();
         }
         Some(queue)
     }
@@ -80,8 +105,8 @@ impl Queue {
     pub fn place(&self, run: &str) -> Option<QueuePosition<'_>> {
         let row = self.rows.get(run)?;
         let ahead_in = |partition: &str| {
-            self.priorities.get(partition).map_or(0, |priorities| {
-                priorities.partition_point(|priority| *priority > row.priority)
+            self.contenders.get(partition).map_or(0, |contenders| {
+                contenders.partition_point(|other| *other < rank(row))
             })
         };
         // A job in several partitions starts in the first one that has room.
@@ -91,6 +116,11 @@ impl Queue {
             ahead,
             taken_at: self.taken_at,
         })
+    }
+
+    /// True if a job of this id, in Slurm's form, is pending.
+    pub fn waits(&self, display_id: &str) -> bool {
+        self.display_ids.contains(display_id)
     }
 
     /// All pending runs of the snapshot.
@@ -174,5 +204,43 @@ mod tests {
             [ahead("a"), ahead("b"), ahead("c"), ahead("d")],
             [Some(2), Some(0), Some(0), Some(1)]
         );
+    }
+
+    #[test]
+    fn equal_priorities_go_by_submit_time_and_id() {
+        let row = |run: &str, job_id| QueuedJob {
+            job_id,
+            ..job(run, "p", 5)
+        };
+        let rows = vec![
+            row("job/3/100", 3),
+            row("job/4/100", 4),
+            // Requeued: submitted anew.
+            row("job/1/200", 1),
+        ];
+        let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");
+        let ahead = |run| queue.place(run).map(|place| place.ahead);
+        assert_eq!(
+            [ahead("job/3/100"), ahead("job/4/100"), ahead("job/1/200")],
+            [Some(0), Some(1), Some(2)]
+        );
+    }
+
+    #[test]
+    fn jobs_that_cannot_start_are_not_ahead() {
+        let row = |run: &str, reason: &str| QueuedJob {
+            reason: reason.into(),
+            ..job(run, "p", 9)
+        };
+        let rows = vec![
+            row("limited", "QOSMaxJobsPerUserLimit"),
+            row("dependent", "Dependency"),
+            row("later", "BeginTime"),
+            row("refused", "AccountNotAllowed"),
+            row("first", "Resources"),
+            job("mine", "p", 5),
+        ];
+        let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");
+        assert_eq!(queue.place("mine").map(|place| place.ahead), Some(1));
     }
 }

@@ -20,8 +20,9 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, from_timestamp, tim
 use serde::{Deserialize, Serialize};
 use slurm_types::ReasonClass;
 
-use super::explain::{self, PendingJob};
+use super::explain::{self, ClusterView, PendingJob};
 use super::queue::QueuePosition;
+use super::{changes, progress};
 
 /// Shortest interval between two events about the expected start of a job.
 pub const MIN_ESTIMATE_EVENT_INTERVAL: TimeDelta = TimeDelta::minutes(10);
@@ -52,6 +53,9 @@ pub struct Run {
     pub heard_at: i64,
     /// Time when it left the queue, in Unix seconds. `None` while it is pending.
     pub left_at: Option<i64>,
+    /// Time when its end was handled, in Unix seconds. `None` before.
+    #[serde(default)]
+    pub ended_at: Option<i64>,
     /// The job in its newest event.
     #[serde(with = "crate::adapters::protobuf")]
     pub job: Job,
@@ -80,6 +84,9 @@ pub struct TimelineEntry {
     pub summary: String,
     /// Expected start, if there was one.
     pub expected_start: Option<DateTime<Utc>>,
+    /// Amounts that were in its way, by blocker.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub amounts: BTreeMap<String, u64>,
 }
 
 impl Run {
@@ -89,16 +96,43 @@ impl Run {
     }
 
     /// The explanation as of now.
-    pub fn explain(&self, place: Option<QueuePosition<'_>>, now: DateTime<Utc>) -> Explanation {
+    pub fn explain(&self, view: ClusterView<'_>, now: DateTime<Utc>) -> Explanation {
+        if self.left_at.is_some() {
+            let heard_at = self.ended_at.or(self.left_at).unwrap_or_default();
+            let heard_at = DateTime::from_timestamp(heard_at, 0).unwrap_or_default();
+            return progress::explain(&self.job, heard_at, view, now);
+        }
+        let mut explanation = explain::explain(&self.pending(self.place(view, now), view, now));
+        explanation.changed = changes::since(self.timeline.back(), &explanation);
+        explanation
+    }
+
+    /// Its position in the newest snapshot.
+    pub fn place<'a>(
+        &self,
+        view: ClusterView<'a>,
+        now: DateTime<Utc>,
+    ) -> Option<QueuePosition<'a>> {
+        let place = view.queue?.place(&self.job.run)?;
         // A snapshot older than the newest event has less information. If the clock was ahead then, the event's time is unknown.
         let was_ahead = self.heard_at > now.timestamp();
-        let place = place.filter(|place| was_ahead || place.taken_at.timestamp() >= self.heard_at);
-        explain::explain(&PendingJob {
+        (was_ahead || place.taken_at.timestamp() >= self.heard_at).then_some(place)
+    }
+
+    fn pending<'a>(
+        &'a self,
+        place: Option<QueuePosition<'a>>,
+        view: ClusterView<'a>,
+        now: DateTime<Utc>,
+    ) -> PendingJob<'a> {
+        PendingJob {
             job: &self.job,
+            user: &self.owner.user,
             account: self.account(),
             place,
+            view,
             now,
-        })
+        }
     }
 
     fn publish(
@@ -122,6 +156,7 @@ impl Run {
             reason: explanation.reason.clone(),
             summary: explanation.summary.clone(),
             expected_start,
+            amounts: changes::amounts(&explanation),
         });
         Event {
             id: id.to_string(),
@@ -193,7 +228,12 @@ pub enum UpdateOutcome {
 }
 
 /// Handles an event about a job.
-pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> UpdateOutcome {
+pub fn heard(
+    runs: &mut BTreeMap<String, Run>,
+    event: &Event,
+    view: ClusterView<'_>,
+    now: DateTime<Utc>,
+) -> UpdateOutcome {
     let (Ok(kind), Some(job), Ok(cause)) = (event.kind(), event.job(), event.id.parse::<EventId>())
     else {
         return UpdateOutcome::Nothing;
@@ -205,11 +245,20 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
     }
     let run = match (news, known) {
         (RunUpdate::None, _) | (RunUpdate::Left, None) => return UpdateOutcome::Nothing,
-        (RunUpdate::Left, Some(run)) if run.left_at.is_some() => return UpdateOutcome::Nothing,
         (RunUpdate::Left, Some(run)) => {
+            let is_known = if kind.is_end() {
+                run.ended_at
+            } else {
+                run.left_at
+            };
+            if is_known.is_some() {
+                return UpdateOutcome::Nothing;
+            }
             run.seq = event.run_seq;
             run.last_cause.clone_from(&event.id);
-            run.left_at = Some(now.timestamp());
+            run.job = job.clone();
+            run.left_at.get_or_insert(now.timestamp());
+            run.ended_at = kind.is_end().then(|| now.timestamp());
             return UpdateOutcome::Noted;
         }
         (RunUpdate::Waits | RunUpdate::Released, Some(run)) => run,
@@ -224,6 +273,7 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
                 published_at: 0,
                 heard_at: 0,
                 left_at: None,
+                ended_at: None,
                 job: Job::default(),
                 owner: Owner::default(),
                 entity: Entity::default(),
@@ -243,17 +293,15 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
     if news == RunUpdate::Released {
         run.class = None;
     }
-    let class = explain::recognise(job, None).class();
+    // No snapshot is newer than this event.
+    let pending = run.pending(None, view, now);
+    let class = explain::judge(&explain::recognise(job, None), &pending).class;
     if class == ReasonClass::NotEvaluated || run.class == Some(class) {
         return UpdateOutcome::Noted;
     }
+    let mut explanation = explain::explain(&pending);
+    explanation.changed = changes::since(run.timeline.back(), &explanation);
     run.class = Some(class);
-    let explanation = explain::explain(&PendingJob {
-        job,
-        account: run.account(),
-        place: None,
-        now,
-    });
     let published = run.publish((cause, 0), &event.id, explanation, now);
     // Time and reliability are those of the causing event.
     UpdateOutcome::Publish(Box::new(Event {
@@ -269,9 +317,10 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
 pub fn seen(
     run: &mut Run,
     cluster: &str,
-    place: QueuePosition<'_>,
+    view: ClusterView<'_>,
     now: DateTime<Utc>,
 ) -> Option<Event> {
+    let place = view.queue?.place(&run.job.run)?;
     // A publish time in the future, from a clock that was ahead, does not delay the next event.
     let recent = 0..MIN_ESTIMATE_EVENT_INTERVAL.num_seconds();
     let is_recent = recent.contains(&(now.timestamp() - run.published_at));
@@ -285,7 +334,7 @@ pub fn seen(
         return None;
     }
     let class = run.class;
-    let explanation = run.explain(Some(place), now);
+    let explanation = run.explain(view, now);
     // The scheduler may be about to change the class. Its event arrives once the class has lasted.
     if explanation.expected_start.is_none()
         || class.is_some_and(|class| class.as_str() != explanation.reason_class)
@@ -318,8 +367,10 @@ pub fn expire(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
     let retention = RUN_RETENTION.num_seconds().unsigned_abs();
     runs.retain(|_, run| {
-        run.left_at
-            .is_none_or(|left| now.timestamp().abs_diff(left) < retention)
+        run.left_at.is_none_or(|left| {
+            let last = run.ended_at.map_or(left, |ended| ended.max(left));
+            now.timestamp().abs_diff(last) < retention
+        })
     });
     runs.len() != before
 }

@@ -46,14 +46,16 @@ fn explained(reason: &str, description: &str) -> Explanation {
     };
     explain(&PendingJob {
         job: &job,
+        user: "alice",
         account: "physics",
         place: None,
+        view: ClusterView::default(),
         now: at(0),
     })
 }
 
 /// A text for every pattern of the free-text table, in its order.
-const DESCRIPTIONS: [&str; 17] = [
+const DESCRIPTIONS: [&str; 19] = [
     "ReqNodeNotAvail, UnavailableNodes:n[4-6]",
     "ReqNodeNotAvail, May be reserved for other job",
     "ReqNodeNotAvail, Reserved for maintenance",
@@ -71,6 +73,8 @@ const DESCRIPTIONS: [&str; 17] = [
     "Job is at or exceeds association 12 group wall limit of 1000 with 1000",
     "Reservation course, which this job was running under, has ended",
     "burst_buffer/lua: stage in failed",
+    "Job's account not permitted to use this partition (closed allows ml not physics)",
+    "Job's QOS not permitted to use this partition (closed denies short,long including short)",
 ];
 
 fn check(text: &str, explanation: &Explanation) {
@@ -175,8 +179,10 @@ fn a_bare_record_still_makes_whole_sentences() {
             row.reason,
             &explain(&PendingJob {
                 job: &job,
+                user: "alice",
                 account: "",
                 place: None,
+                view: ClusterView::default(),
                 now: at(0),
             }),
         );
@@ -225,8 +231,10 @@ fn the_snapshot_counts_before_the_older_record() {
     };
     let explanation = explain(&PendingJob {
         job: &job,
+        user: "alice",
         account: "physics",
         place: Some(place),
+        view: ClusterView::default(),
         now: at(0),
     });
     assert_eq!(explanation.reason_class, "node_unavailable");
@@ -247,8 +255,10 @@ fn reports_the_jobs_ahead_and_the_planned_start() {
     };
     let explanation = explain(&PendingJob {
         job: &job(),
+        user: "alice",
         account: "",
         place: Some(place),
+        view: ClusterView::default(),
         now: at(0),
     });
     assert_eq!(explanation.expected_start, Some(timestamp(at(3_600))));
@@ -264,8 +274,10 @@ fn held_jobs_have_no_estimate_even_if_an_old_plan_is_left() {
     };
     let explanation = explain(&PendingJob {
         job: &job,
+        user: "alice",
         account: "",
         place: None,
+        view: ClusterView::default(),
         now: at(0),
     });
     assert!(
@@ -283,8 +295,10 @@ fn a_plan_that_has_passed_is_no_estimate() {
     let start = |now| {
         explain(&PendingJob {
             job: &job,
+            user: "alice",
             account: "",
             place: None,
+            view: ClusterView::default(),
             now,
         })
         .expected_start
@@ -300,7 +314,7 @@ proptest! {
     ) {
         for text in [reason.as_str(), "Dependency", "Priority", "QOSGrpCPURunMinutesLimit", &format!("ReqNodeNotAvail, UnavailableNodes:{nodes}")] {
             let job = Job { reason: text.into(), partition: partition.clone(), qos: partition.clone(), dependency: dependency.clone(), ..job() };
-            let explanation = explain(&PendingJob { job: &job, account: &partition, place: None, now: at(0) });
+            let explanation = explain(&PendingJob { job: &job, user: "alice", account: &partition, place: None, view: ClusterView::default(), now: at(0) });
             prop_assert!(explanation.summary.chars().count() <= MAX_SUMMARY_CHARS && !explanation.summary.is_empty());
             prop_assert!(!explanation.summary.contains('\n'));
         }

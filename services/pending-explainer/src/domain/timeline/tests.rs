@@ -1,8 +1,9 @@
 //! When explanations are published.
 
-use mesh_events::proto::mesh::queue::v1::QueuedJob;
+use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 use mesh_testkit::fixtures;
 
+use super::super::queue::Queue;
 use super::*;
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -37,7 +38,7 @@ fn row(expected_start: DateTime<Utc>) -> QueuedJob {
 }
 
 fn hear(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> Option<Event> {
-    match heard(runs, event, now) {
+    match heard(runs, event, ClusterView::default(), now) {
         UpdateOutcome::Publish(event) => Some(*event),
         UpdateOutcome::Nothing | UpdateOutcome::Noted => None,
     }
@@ -55,17 +56,18 @@ fn see(
     start: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Option<Event> {
-    let row = row(start);
-    seen(
-        runs.values_mut().next().expect("a run"),
-        fixtures::CLUSTER,
-        QueuePosition {
-            row: &row,
-            ahead: 0,
-            taken_at: now,
-        },
-        now,
-    )
+    let queue = Queue::from_chunks(vec![QueueSnapshot {
+        taken_at: Some(timestamp(now)),
+        chunks: 1,
+        jobs: vec![row(start)],
+        ..QueueSnapshot::default()
+    }]);
+    let view = ClusterView {
+        queue: queue.as_ref(),
+        evidence: None,
+    };
+    let run = runs.values_mut().next().expect("a run");
+    seen(run, fixtures::CLUSTER, view, now)
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn lacks(node: &NodeState, request: &Request<'_>) -> Option<String> {
         let wanted = request.per_node(item);
         // The types of GPUs are tracked only where a site says so (AccountingStorageTRES).
         let is_plain = item.starts_with("gres/") && !item.contains(':');
-        (is_plain && tres.get(item).unwrap_or(0) < wanted).then(|| (item, wanted))
+        (is_plain && tres.get(item).unwrap_or(0) < wanted).then_some((item, wanted))
     });
     missing.map(|(item, wanted)| match item {
         "gres/gpu" => count(wanted, "GPU", "GPUs"),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use mesh_events::{EventType, catalogue, subject};
 use mesh_testkit::{NatsServer, fixtures, wait_until};
 use pending_explainer::adapters::store::Store;
+use pending_explainer::domain::ClusterView;
 use pending_explainer::domain::timeline::{UpdateOutcome, heard};
 use tokio_util::sync::CancellationToken;
 
@@ -55,13 +56,15 @@ async fn stored_events_are_published_after_a_crash() {
         .await
         .unwrap();
     let mut intended = None;
-    shard.change(|runs| match heard(runs, &event, chrono::Utc::now()) {
-        UpdateOutcome::Publish(events) => {
-            intended = Some(events.clone());
-            (true, vec![*events])
-        }
-        other => panic!("nothing to say: {other:?}"),
-    });
+    shard.change(
+        |runs| match heard(runs, &event, ClusterView::default(), chrono::Utc::now()) {
+            UpdateOutcome::Publish(event) => {
+                intended = Some(event.clone());
+                (true, vec![*event])
+            }
+            other => panic!("nothing to say: {other:?}"),
+        },
+    );
     store
         .commit(&shard, &CancellationToken::new())
         .await

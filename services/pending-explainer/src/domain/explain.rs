@@ -151,7 +151,7 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
         priority_parts: evidence.map_or_else(Vec::new, |evidence| {
             evidence.priority(waiting.job.job_id).to_vec()
         }),
-        confidence_note: confidence::note(waiting.view, waiting.now),
+        confidence_note: confidence::of_waiting(waiting),
     }
 }
 

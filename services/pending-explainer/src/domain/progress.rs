@@ -43,7 +43,7 @@ pub fn explain_row(row: &RunningJob, view: ClusterView<'_>, now: DateTime<Utc>) 
     let mut explanation = Explanation {
         reason: "None".to_owned(),
         actor: "wait".to_owned(),
-        confidence_note: confidence::note(view, now),
+        confidence_note: confidence::of_started(view, now),
         no_estimate_because: "started: its allocation has begun".to_owned(),
         ..Explanation::default()
     };

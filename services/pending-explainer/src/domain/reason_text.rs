@@ -57,6 +57,11 @@ pub fn count(amount: u64, one: &str, many: &str) -> String {
     format!("{amount} {}", if amount == 1 { one } else { many })
 }
 
+/// The verb for a number of things.
+pub const fn verb(amount: u64) -> &'static str {
+    if amount == 1 { "is" } else { "are" }
+}
+
 /// Formats MiB in the largest unit that stays exact to one decimal.
 pub fn memory(mib: u64) -> String {
     match mib {

@@ -7,23 +7,24 @@ use slurm_types::{Actor, ReasonClass};
 
 use super::request::licences;
 use super::{Evidence, Finding, Request, blocker};
-use crate::domain::reason_text::{count, moment, name};
+use crate::domain::reason_text::{count, moment, name, verb};
 
 /// The first licence that is not free in the number that the job asks for.
 pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
-    let (wanted, number, licence) = request.licences.iter().find_map(|(wanted, number)| {
-        let licence = evidence.licences.get(*wanted)?;
-        let in_use = licence.used + licence.reserved;
-        (in_use + number > licence.total).then_some((*wanted, *number, licence))
-    })?;
+    let (requested, number, licence) =
+        request.licences.iter().find_map(|(requested, number)| {
+            let licence = evidence.licences.get(*requested)?;
+            let in_use = licence.used + licence.reserved;
+            (in_use + number > licence.total).then_some((*requested, *number, licence))
+        })?;
     let mut blocker = Blocker {
         have: Some(licence.used),
         most: Some(licence.total),
         need: Some(number),
         missing: Some((licence.used + licence.reserved + number).saturating_sub(licence.total)),
-        ..blocker(evidence, "licence", wanted, "licences")
+        ..blocker(evidence, "licence", requested, "licences")
     };
-    let what = name(wanted);
+    let what = name(requested);
     if number > licence.total {
         return Some(
             Finding::new(
@@ -48,7 +49,7 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         .iter()
         .filter_map(|job| {
             let held = licences(&job.licences);
-            let (_, held) = held.into_iter().find(|(held, _)| *held == wanted)?;
+            let (_, held) = held.into_iter().find(|(held, _)| *held == requested)?;
             Some((job, held))
         })
         .collect();
@@ -92,8 +93,10 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         ReasonClass::Licence,
         Actor::Wait,
         format!(
-            "It needs {number} of {} {what} licences; {} are in use{by}{reserved}.",
-            licence.total, licence.used
+            "It needs {number} of {} {what} licences; {} {} in use{by}{reserved}.",
+            licence.total,
+            licence.used,
+            verb(licence.used)
         ),
         advice,
     )

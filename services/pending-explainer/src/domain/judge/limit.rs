@@ -12,7 +12,7 @@ use slurm_types::{Actor, ReasonClass, Tres};
 
 use super::partition::admitting;
 use super::{Evidence, Finding, Request, blocker};
-use crate::domain::reason_text::{count, duration, memory, moment, named};
+use crate::domain::reason_text::{count, duration, memory, moment, named, verb};
 
 /// A limit that applies to the job, and what the job would add to its use.
 struct Applied<'a> {
@@ -165,13 +165,17 @@ pub fn of_reason(found: &Match, request: &Request<'_>, evidence: &Evidence) -> O
     if applied.missing() > 0 {
         return Some(full(applied, request, evidence));
     }
-    // What Slurm said at its last pass is not true any more.
+    // What Slurm said at its last pass is not true any more. Amounts with units of their own are written with them.
+    let used = match (applied.limit.limit.as_str(), applied.limit.tres.as_str()) {
+        ("GrpWall", _) | (_, "mem") => applied.amount(applied.used()),
+        _ => applied.used().to_string(),
+    };
     let summary = format!(
-        "{} ({}) stopped it at the scheduler's last pass. There is room by now: {} of {} are in use.",
+        "{} ({}) stopped it at the scheduler's last pass. There is room by now: {used} of {} {} in use.",
         crate::domain::reason_text::capital(&applied.holder()),
         applied.name(),
-        applied.used(),
-        applied.amount(applied.limit.value)
+        applied.amount(applied.limit.value),
+        verb(applied.used())
     );
     let mut finding = Finding::new(
         ReasonClass::Limit,

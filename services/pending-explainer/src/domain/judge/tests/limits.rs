@@ -135,6 +135,11 @@ fn licences_with_who_holds_them() {
             "in 10 min",
         ],
     );
+    let mut one_in_use = evidence();
+    one_in_use.licences[0].used = 1;
+    one_in_use.running[0].licences = "matlab:1".into();
+    let explanation = judged(&job("matlab:2"), one_in_use);
+    says(&explanation, &["2 of 2 matlab licences; 1 is in use, by 1"]);
     let explanation = judged(&job("matlab:3"), evidence());
     assert_eq!(verdict(&explanation), ("licence", "user", true, false));
     says(&explanation, &["can never start", "3 matlab licences"]);
@@ -205,13 +210,14 @@ fn what_slurm_said_at_its_last_pass_may_be_over() {
         qos: "limited".into(),
         ..job("QOSGrpCpuLimit")
     };
-    let evidence = EvidenceSnapshot {
-        limits: vec![limit("limited", "GrpTRES", "cpu", 2, Some(0))],
-        ..cluster()
-    };
-    let explanation = judged(&job, evidence);
-    says(
-        &explanation,
-        &["There is room by now: 0 of 2 CPUs are in use"],
-    );
+    for (used, text) in [
+        (0, "There is room by now: 0 of 2 CPUs are in use"),
+        (1, "There is room by now: 1 of 2 CPUs is in use"),
+    ] {
+        let evidence = EvidenceSnapshot {
+            limits: vec![limit("limited", "GrpTRES", "cpu", 2, Some(used))],
+            ..cluster()
+        };
+        says(&judged(&job, evidence), &[text]);
+    }
 }

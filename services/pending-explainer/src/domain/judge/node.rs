@@ -47,14 +47,14 @@ fn lacks(node: &NodeState, request: &Request<'_>) -> Option<String> {
         return Some(format!("{} of memory", memory(mib)));
     }
     let missing = request.tres.iter().find_map(|(item, _)| {
-        let wanted = request.per_node(item);
+        let requested = request.per_node(item);
         // The types of GPUs are tracked only where a site says so (AccountingStorageTRES).
         let is_plain = item.starts_with("gres/") && !item.contains(':');
-        (is_plain && tres.get(item).unwrap_or(0) < wanted).then_some((item, wanted))
+        (is_plain && tres.get(item).unwrap_or(0) < requested).then_some((item, requested))
     });
-    missing.map(|(item, wanted)| match item {
-        "gres/gpu" => count(wanted, "GPU", "GPUs"),
-        item => format!("{wanted} {}", item.trim_start_matches("gres/")),
+    missing.map(|(item, requested)| match item {
+        "gres/gpu" => count(requested, "GPU", "GPUs"),
+        item => format!("{requested} {}", item.trim_start_matches("gres/")),
     })
 }
 

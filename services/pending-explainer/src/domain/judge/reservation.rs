@@ -20,7 +20,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
     if request.reservation.is_empty() || evidence.failed.contains_key("reservations") {
         return None;
     }
-    let wanted = named("reservation", request.reservation);
+    let requested = named("reservation", request.reservation);
     let found = evidence
         .reservations
         .iter()
@@ -29,7 +29,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         return Some(Finding::new(
             ReasonClass::Reservation,
             Actor::User,
-            format!("Its {wanted} does not exist any more."),
+            format!("Its {requested} does not exist any more."),
             "Choose another (scontrol update jobid=JOB reservation=NAME), or none, and release it if it is held.",
         ));
     };
@@ -47,7 +47,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
             Finding::new(
                 ReasonClass::Reservation,
                 Actor::User,
-                format!("Its {wanted} is for others: {}.", list(&who, 4)),
+                format!("Its {requested} is for others: {}.", list(&who, 4)),
                 "Ask its owner to admit you, or submit without --reservation.",
             )
             .blocked_by(blockers),
@@ -59,7 +59,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
             Finding::new(
                 ReasonClass::Reservation,
                 Actor::Wait,
-                format!("Its {wanted} begins {}.", moment(start, request.now)),
+                format!("Its {requested} begins {}.", moment(start, request.now)),
                 "It starts then at the earliest. Without --reservation it may start elsewhere before.",
             )
             .blocked_by(blockers),
@@ -75,7 +75,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
             ReasonClass::Reservation,
             Actor::Wait,
             format!(
-                "Its {wanted} has begun, but has no room for it: {running} jobs run in it on {}.",
+                "Its {requested} has begun, but has no room for it: {running} jobs run in it on {}.",
                 nodes(&reservation.nodes)
             ),
             "It starts when one of them ends. Without --reservation it may start elsewhere.",

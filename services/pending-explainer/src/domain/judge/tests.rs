@@ -163,7 +163,7 @@ fn verdict(explanation: &Explanation) -> (&str, &str, bool, bool) {
     )
 }
 
-fn says(explanation: &Explanation, parts: &[&str]) {
+fn assert_contains(explanation: &Explanation, parts: &[&str]) {
     let text = format!("{} {}", explanation.summary, explanation.advice);
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
@@ -185,7 +185,7 @@ fn an_account_that_a_partition_does_not_admit() {
             ("request", "user", true, false),
             "{reason}"
         );
-        says(
+        assert_contains(
             &explanation,
             &["Partition closed does not admit account physics, only ml"],
         );
@@ -200,7 +200,7 @@ fn a_job_in_two_partitions_waits_for_the_one_that_admits_it() {
     };
     let explanation = judged(&job, cluster());
     assert_eq!(verdict(&explanation), ("waiting_turn", "wait", false, true));
-    says(&explanation, &["It is next in partition cpu"]);
+    assert_contains(&explanation, &["It is next in partition cpu"]);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_feature_that_no_node_of_the_partition_has() {
             ("request", "user", true, false),
             "{reason}"
         );
-        says(
+        assert_contains(
             &explanation,
             &[
                 "Partition cpu has no node with the feature a100",
@@ -236,10 +236,10 @@ fn more_gpus_or_nodes_than_the_partition_has() {
     };
     let explanation = judged(&job("cpu=1,mem=10M,node=1,gres/gpu=5", 1), cluster());
     assert_eq!(verdict(&explanation), ("request", "user", true, false));
-    says(&explanation, &["no node with 5 GPUs"]);
+    assert_contains(&explanation, &["no node with 5 GPUs"]);
     let explanation = judged(&job("cpu=3,mem=30M,node=3", 3), cluster());
     assert_eq!(verdict(&explanation), ("request", "user", true, false));
-    says(&explanation, &["has only 2 nodes"]);
+    assert_contains(&explanation, &["has only 2 nodes"]);
     let fits = judged(&job("cpu=8,mem=30M,node=2,gres/gpu=8", 2), cluster());
     assert_eq!(verdict(&fits), ("waiting_turn", "wait", false, true));
 }
@@ -267,7 +267,7 @@ fn cloud_nodes_that_failed_to_boot() {
         verdict(&explanation),
         ("node_unavailable", "admin", true, false)
     );
-    says(
+    assert_contains(
         &explanation,
         &["c1 failed to boot (ResumeTimeout reached", "0 of the 2"],
     );
@@ -291,7 +291,7 @@ fn a_drained_node_is_named_with_its_reason_and_who_drained_it() {
         verdict(&explanation),
         ("node_unavailable", "admin", true, false)
     );
-    says(&explanation, &["n4 is drained (bad disk, by root since"]);
+    assert_contains(&explanation, &["n4 is drained (bad disk, by root since"]);
     let blocker = &explanation.blockers[0];
     assert_eq!(
         (blocker.name.as_str(), blocker.actor.as_str()),
@@ -324,7 +324,7 @@ fn maintenance_says_when_and_which_limit_fits_before_it() {
         };
         let explanation = judged(&job, evidence);
         assert_eq!(explanation.reason_class, "node_unavailable", "{reason}");
-        says(
+        assert_contains(
             &explanation,
             &["Maintenance (maint1) takes n[1-2] from", "at most 20 min"],
         );
@@ -353,14 +353,14 @@ fn its_reservation_with_its_start() {
     };
     let explanation = judged(&job, with(course.clone()));
     assert_eq!(explanation.reason_class, "reservation");
-    says(&explanation, &["reservation course begins", "(in 2 h)"]);
+    assert_contains(&explanation, &["reservation course begins", "(in 2 h)"]);
     let others = Reservation {
         accounts: vec!["ml".into()],
         ..course
     };
     let explanation = judged(&job, with(others));
     assert_eq!(verdict(&explanation), ("reservation", "user", true, false));
-    says(&explanation, &["is for others: ml"]);
+    assert_contains(&explanation, &["is for others: ml"]);
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_job_over_the_time_limit_of_its_partition_has_no_expected_start() {
     });
     let explanation = judged(&job, evidence);
     assert_eq!(verdict(&explanation), ("partition", "user", true, false));
-    says(
+    assert_contains(
         &explanation,
         &["allows at most 5 min (MaxTime), and it asks for 10 min"],
     );
@@ -394,7 +394,7 @@ fn a_job_that_it_depends_on_is_shown_with_its_state() {
     };
     let explanation = judged(&job, evidence);
     assert_eq!(verdict(&explanation), ("dependency", "wait", false, false));
-    says(
+    assert_contains(
         &explanation,
         &["job 17 to end successfully (it runs until", "at the latest"],
     );

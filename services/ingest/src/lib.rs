@@ -30,10 +30,7 @@ pub mod sources;
 pub mod users;
 
 /// Counters in the values of the buckets `mesh_ingest` and `mesh_users`: of events, whose ids must not be used again.
-pub const COUNTERS: [&[&str]; 2] = [
-    &["counts.*", "runs.*.n.*", "runs.*.q"],
-    &["known.*.seq"],
-];
+pub const COUNTERS: [&[&str]; 2] = [&["counts.*", "runs.*.n.*", "runs.*.q"], &["known.*.seq"]];
 
 pub use error::Error;
 pub use service::IngestService;

@@ -114,8 +114,8 @@ impl Message {
         self.handling.clone()
     }
 
-    /// The span of handling this message: part of the event's trace on the public bus, else the root of a new trace.
-    pub(crate) fn span(&self, role: &str) -> Span {
+    /// A span of handling this message by the service `role`: part of the event's trace on the public bus, else the root of a new trace.
+    pub fn span(&self, role: &str) -> Span {
         let id = self.header("Nats-Msg-Id").unwrap_or_default();
         let span = tracing::info_span!(
             "consume",

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_bus::Message;
+use mesh_bus::{Message, trace};
 use mesh_events::EventType;
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::cloudevents::HEADER_REPLAY;
 
 use crate::domain::decoded_event::DecodedEvent;
 use crate::event_cache::EventCache;
+use crate::outbox_publisher::SERVICE;
 
 /// An event of a stream.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub struct StreamEvent {
     pub body: Bytes,
     /// When the server stored it.
     pub stored: DateTime<Utc>,
-    /// Its `traceparent`, empty without one.
+    /// `traceparent` of reading it, in the event's trace; empty without one.
     pub trace: String,
     /// Type of the event.
     pub kind: EventType,
@@ -47,13 +48,18 @@ impl StreamEvent {
             None => return Err(format!("no header {HEADER_REPLAY}")),
             replay => replay.map(str::to_owned),
         };
+        let trace = message.span(SERVICE).in_scope(trace::traceparent);
         Ok(Self {
             sequence: message.stream_sequence,
             subject: message.subject.clone(),
             // A slice of the message would keep the whole receive buffer alive.
             body: Bytes::copy_from_slice(&message.body),
             stored: message.published,
-            trace: message.header("traceparent").unwrap_or_default().to_owned(),
+            // Without telemetry of this process, requests still carry the event's trace.
+            trace: trace.unwrap_or_else(|| {
+                let header = message.header("traceparent");
+                header.unwrap_or_default().to_owned()
+            }),
             kind,
             event,
             replay,

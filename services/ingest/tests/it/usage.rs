@@ -183,7 +183,8 @@ async fn a_restart_does_not_reset_the_wait_for_usage() {
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     mesh.wait_event("the gap", |event| {
         let text = format!("{:?}", event.payload);
-        event.r#type == "capture.gap_closed" && text.contains(&format!("what job/{job}/"))
+        event.r#type == "capture.gap_closed"
+            && text.contains(&format!("resource usage of job/{job}/"))
     })
     .await;
     // Half of the minute had passed.

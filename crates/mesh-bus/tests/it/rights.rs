@@ -106,9 +106,12 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
         (role, stream.trim_start_matches("KV_mesh_")),
         (
             "ingest",
-            "ingest" | "users" | "queue" | "coordinators" | "leases"
+            "ingest" | "users" | "queue" | "evidence" | "coordinators" | "leases"
         ) | ("node-watcher", "nodes" | "leases")
-            | ("pending-explainer", "explainer" | "queue" | "coordinators")
+            | (
+                "pending-explainer",
+                "explainer" | "queue" | "evidence" | "coordinators"
+            )
             | ("ledger" | "cost-engine", "coordinators")
             | ("ledger" | "webhook-dispatcher", "webhooks")
     ) && stream.starts_with("KV_")

@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use chrono::{DateTime, Datelike as _, NaiveTime, Utc};
+use chrono::{DateTime, Utc};
 use mesh_runtime::TimeBound;
 use mesh_runtime::api::{AccountsByCluster, AuditedRead, Caller, Problem, Visibility};
 use serde::Deserialize;
@@ -148,10 +148,8 @@ async fn personal(
             "you have no Unix user and so no jobs of your own; use /v1/costs",
         ));
     }
-    let since = match time("since", query.since.as_deref(), now)? {
-        Some(since) => since,
-        None => start_of_month(now).timestamp(),
-    };
+    let month = now.format("%Y-%m-01").to_string();
+    let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
     let filter = Filter {
         visibility: Visibility::Restricted {
             users: caller.users.clone(),
@@ -159,7 +157,7 @@ async fn personal(
         },
         cluster: None,
         user: None,
-        since: Some(since),
+        since,
         until: None,
     };
     let (sums, runs) = (
@@ -171,11 +169,6 @@ async fn personal(
     let users = caller.users.iter().cloned().collect();
     let answer = response::personal(users, since, sums, api.book().as_deref(), runs, now);
     Ok((AuditedRead::nothing().extension(), Json(answer)))
-}
-
-fn start_of_month(now: DateTime<Utc>) -> DateTime<Utc> {
-    let first = now.date_naive().with_day(1);
-    first.map_or(now, |day| day.and_time(NaiveTime::MIN).and_utc())
 }
 
 impl Api {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use chrono::{DateTime, Datelike as _, Local, NaiveTime, TimeDelta, Utc};
+use chrono::Local;
 use mesh_runtime::TimeBound;
 use serde_json::Value;
 
@@ -14,7 +14,10 @@ use crate::{settings, show};
 pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
     if let Some(cli::CostCommand::Me { since }) = &args.command {
-        let since = since.unwrap_or_else(|| TimeBound::At(start_of_month(&Local::now())));
+        let since = match since {
+            Some(since) => *since,
+            None => start_of_month()?,
+        };
         let answer = client
             .get("/v1/costs/me", &vec![("since", since.into())])
             .await?;
@@ -96,14 +99,11 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
     show::table(&rows)
 }
 
-fn start_of_month(now: &DateTime<Local>) -> DateTime<Utc> {
-    let first = now.date_naive().with_day(1).unwrap_or_default();
-    // Some zones skip midnight when their clocks are set forward: the day begins an hour later.
-    let begin = first.and_time(NaiveTime::MIN);
-    [begin, begin + TimeDelta::hours(1)]
-        .iter()
-        .find_map(|begin| begin.and_local_timezone(Local).earliest())
-        .map_or_else(|| now.to_utc(), |begin| begin.to_utc())
+/// Start of the month in local time.
+fn start_of_month() -> Result<TimeBound, Error> {
+    let now = Local::now();
+    TimeBound::parse(&now.format("%Y-%m-01").to_string(), &now)
+        .map_err(|error| Error::Failed(error.to_string()))
 }
 
 fn personal(answer: &Value) -> String {

@@ -316,7 +316,7 @@ pub(super) fn spent(
 
 pub(super) fn personal(
     users: Vec<String>,
-    since: i64,
+    since: Option<i64>,
     sums: Vec<CostSum>,
     book: Option<&PriceBook>,
     open: Vec<OpenRun>,
@@ -347,7 +347,9 @@ pub(super) fn personal(
     };
     PersonalCosts {
         users,
-        since: DateTime::from_timestamp(since, 0).unwrap_or_default(),
+        since: since
+            .and_then(|since| DateTime::from_timestamp(since, 0))
+            .unwrap_or_default(),
         as_of: now,
         amounts: amounts.into_iter().map(sum_up).collect(),
     }

@@ -1,12 +1,12 @@
 //! Applies one job event to the costs of its run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::DateTime;
 use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, IdSource};
+use mesh_events::proto::mesh::event::v1::{Confidence, IdSource, Identity};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
@@ -26,6 +26,8 @@ pub(super) struct Batch<'c> {
     book: Arc<PriceBook>,
     /// Earlier books by name and version. `None` if the text was never stored.
     books: HashMap<String, Option<Arc<PriceBook>>>,
+    /// The newest identity of each owner, by cluster and user, with the time of its event in Unix seconds.
+    people: BTreeMap<(String, String), (i64, Identity)>,
 }
 
 impl<'c> Batch<'c> {
@@ -35,6 +37,7 @@ impl<'c> Batch<'c> {
             transaction,
             book,
             books: HashMap::new(),
+            people: BTreeMap::new(),
         }
     }
 
@@ -43,8 +46,14 @@ impl<'c> Batch<'c> {
         self.transaction.lock(runs).await
     }
 
-    /// Commits the transaction.
-    pub async fn commit(self) -> Result<(), Error> {
+    /// Stores the people of the batch and commits the transaction.
+    pub async fn commit(mut self) -> Result<(), Error> {
+        // Last and in a fixed order, because other processes may store the same people.
+        for ((cluster, user), (at, identity)) in &self.people {
+            self.transaction
+                .store_person(cluster, user, identity, *at)
+                .await?;
+        }
         self.transaction.commit().await
     }
 
@@ -74,7 +83,7 @@ impl<'c> Batch<'c> {
             traceparent,
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
-        self.store_person(&cause).await?;
+        self.note_person(&cause);
         let settled = self.transaction.final_cost(cluster, key).await?;
         match step {
             JobChange::Nothing => Ok(BatchOutcome::Nothing),
@@ -96,17 +105,19 @@ impl<'c> Batch<'c> {
         }
     }
 
-    /// Stores the person that the event names as the owner.
-    async fn store_person(&mut self, cause: &JobEvent<'_>) -> Result<(), Error> {
+    /// Notes the person that the event names as the owner.
+    fn note_person(&mut self, cause: &JobEvent<'_>) {
         let owner = cause.event.owner.as_ref();
         let Some((owner, identity)) =
             owner.and_then(|owner| Some((owner, owner.identity.as_ref()?)))
         else {
-            return Ok(());
+            return;
         };
-        self.transaction
-            .store_person(&cause.run.cluster, &owner.user, identity, cause.at)
-            .await
+        let key = (cause.run.cluster.clone(), owner.user.clone());
+        let known = self.people.get(&key);
+        if known.is_none_or(|(at, _)| *at <= cause.at) {
+            self.people.insert(key, (cause.at, identity.clone()));
+        }
     }
 
     async fn start(

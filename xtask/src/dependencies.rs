@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use proc_macro2::{TokenStream, TokenTree};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -29,7 +30,8 @@ struct Dependency {
 /// Fails with every dependency that is not used.
 pub fn check(root: &Path) -> Result<()> {
     let mut unused = Vec::new();
-    for package in metadata(root)?.packages {
+    let metadata: Metadata = metadata(root, &["--no-deps"])?;
+    for package in metadata.packages {
         let names = names(root, &package)?;
         for dependency in package.dependencies {
             let name = dependency.rename.unwrap_or(dependency.name);
@@ -46,9 +48,11 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn metadata(root: &Path) -> Result<Metadata> {
+/// What `cargo metadata` prints with these further arguments.
+pub fn metadata<T: DeserializeOwned>(root: &Path, arguments: &[&str]) -> Result<T> {
     let output = Command::new("cargo")
-        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .args(["metadata", "--format-version=1", "--offline"])
+        .args(arguments)
         .current_dir(root)
         .output()
         .context("run cargo metadata")?;

@@ -4,9 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -65,29 +64,11 @@ pub fn check(root: &Path) -> Result<()> {
 
 /// The versions of each package that any target builds.
 fn built(root: &Path, targets: &[String]) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let mut command = Command::new("cargo");
-    command.args([
-        "metadata",
-        "--format-version=1",
-        "--all-features",
-        "--offline",
-        "--locked",
-    ]);
+    let mut arguments = vec!["--all-features", "--locked"];
     for target in targets {
-        command.args(["--filter-platform", target]);
+        arguments.extend(["--filter-platform", target]);
     }
-    let output = command
-        .current_dir(root)
-        .output()
-        .context("run cargo metadata")?;
-    if !output.status.success() {
-        bail!(
-            "cargo metadata: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).context("read what cargo metadata prints")?;
+    let metadata: Metadata = crate::dependencies::metadata(root, &arguments)?;
     let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for package in metadata.packages {
         versions

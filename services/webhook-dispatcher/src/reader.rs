@@ -296,13 +296,7 @@ async fn read(shared: &WorkerContext) -> Result<(), Error> {
     let next = reader.lock().position + 1;
     let mut batches = pin!(bus.messages_from(SLURM_EVENTS, next).await?);
     while let Some(batch) = batches.next().await {
-        let mut events = Vec::with_capacity(batch.len());
-        for message in &batch {
-            match StreamEvent::read(message, &shared.facts) {
-                Ok(event) => events.push(Arc::new(event)),
-                Err(reason) => bus.park(message, &reason).await?,
-            }
-        }
+        let events = StreamEvent::read_all(&batch, &shared.facts, bus).await?;
         let last = batch.last().map_or(0, |message| message.stream_sequence);
         reader.distribute(events, last);
     }

@@ -136,13 +136,7 @@ impl EndpointWorker {
             }
             return Ok(true);
         };
-        let mut events = Vec::with_capacity(page.len());
-        for message in &page {
-            match StreamEvent::read(message, &shared.facts) {
-                Ok(event) => events.push(Arc::new(event)),
-                Err(reason) => shared.bus.park(message, &reason).await?,
-            }
-        }
+        let mut events = StreamEvent::read_all(&page, &shared.facts, &shared.bus).await?;
         if stream == SLURM_EVENTS {
             events.retain(|event| queue.takes(event));
         }

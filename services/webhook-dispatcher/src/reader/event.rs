@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_bus::{Message, trace};
+use mesh_bus::{Bus, Message, trace};
 use mesh_events::EventType;
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::cloudevents::HEADER_REPLAY;
@@ -39,7 +39,7 @@ impl StreamEvent {
     ///
     /// # Errors
     /// Why it is no event.
-    pub fn read(message: &Message, facts: &EventCache) -> Result<Self, String> {
+    fn read(message: &Message, facts: &EventCache) -> Result<Self, String> {
         let event = facts.read(&message.body);
         let event = event.map_err(|error| mesh_runtime::error_chain(&error))?;
         let kind = event.kind().map_err(|error| error.to_string())?;
@@ -64,6 +64,25 @@ impl StreamEvent {
             event,
             replay,
         })
+    }
+
+    /// Decodes messages in order. Those that are no events are parked.
+    ///
+    /// # Errors
+    /// If a message cannot be parked.
+    pub async fn read_all(
+        messages: &[Message],
+        facts: &EventCache,
+        bus: &Bus,
+    ) -> Result<Vec<Arc<Self>>, mesh_bus::Error> {
+        let mut events = Vec::with_capacity(messages.len());
+        for message in messages {
+            match Self::read(message, facts) {
+                Ok(event) => events.push(Arc::new(event)),
+                Err(reason) => bus.park(message, &reason).await?,
+            }
+        }
+        Ok(events)
     }
 
     /// Its stream.

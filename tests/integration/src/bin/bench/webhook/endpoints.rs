@@ -78,7 +78,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             Line::value("webhook-dispatcher's CPU, idle", "%", cpu),
             Line::value("nats-server's CPU, idle", "%", nats_cpu),
             Line::value(
-                "first start: until every endpoint has its consumer",
+                "first start: until every endpoint has its cursor",
                 "s",
                 first_start.as_secs_f64(),
             ),
@@ -90,7 +90,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             Line::times("an event → received by all", &took),
         ],
         notes: vec![format!(
-            "{count} endpoints, each with its consumer; {servers} nats-server, each with every stream; {EVENTS} events to each; none lost, none twice"
+            "{count} endpoints; {servers} nats-server, each with every stream; {EVENTS} events to each; none lost, none twice"
         )],
     })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mesh_bus::{BatchHandler, Disposition, Message};
+use mesh_bus::{Backoff, BatchHandler, Disposition, Message};
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
 use mesh_runtime::Condition;
 use tokio::sync::Mutex;
@@ -171,7 +171,7 @@ impl Appender {
         }
         let stream = self.source.stream();
         let give_up = Instant::now() + RETRY_TIMEOUT;
-        let mut delay = Duration::from_millis(50);
+        let mut backoff = Backoff::doubling(Duration::from_millis(50), REDELIVERY_DELAY);
         loop {
             let begin = Instant::now();
             match self.store.append_batch(stream, batch, records).await {
@@ -211,6 +211,7 @@ impl Appender {
                 Err(error) => {
                     metrics::failed(stream);
                     self.database.fail(mesh_runtime::error_chain(&error));
+                    let delay = backoff.next_delay();
                     if Instant::now() + delay > give_up || self.shutdown.is_cancelled() {
                         return Err(Some(error));
                     }
@@ -220,7 +221,7 @@ impl Appender {
                         "append failed, retrying"
                     );
                     tokio::select! {
-                        () = tokio::time::sleep(delay) => delay = (delay * 2).min(REDELIVERY_DELAY),
+                        () = tokio::time::sleep(delay) => {}
                         () = self.shutdown.cancelled() => {}
                     }
                 }

@@ -10,7 +10,7 @@ use crate::cluster::{self, Cluster};
 use crate::doorbell::ring;
 use crate::forged::field;
 use crate::mesh::{DEADLINE, Mesh};
-use crate::stand_in::StandIn;
+use crate::stand_in::{POLL, StandIn};
 
 /// The first run fails at once, the next one continues.
 const SCRIPT: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 1; exit 3";
@@ -205,7 +205,7 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
     // The second of two polls that began since then finds what the first one has read.
-    stand_in.wait_calls("squeue", 3).await;
+    stand_in.wait_calls(POLL, 3).await;
     cluster.run("root", &["scontrol", "release", &id]).await;
     cluster.wait_state(job, "COMPLETED").await;
     assert_eq!(mesh.history(job), "submitted started");

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::cluster::Cluster;
 use crate::mesh::{Mesh, payload};
-use crate::stand_in::StandIn;
+use crate::stand_in::{POLL, StandIn};
 
 const FAST: &str = "poll_interval = \"500ms\"";
 
@@ -322,12 +322,12 @@ async fn two_hundred_jobs_cancelled_and_purged_between_two_polls_are_published()
     cluster.run("alice", &["scancel", "--user=alice"]).await;
     wait_all_purged(cluster).await;
     stand_in.truth("squeue");
-    let before = stand_in.count("squeue");
+    let before = stand_in.count(POLL);
     for job in &jobs {
         mesh.wait_history(*job, "submitted held cancelled").await;
     }
     // At most sixteen of them are read by id after each poll, which would take thirteen polls.
-    let asked = stand_in.count("squeue") - before;
+    let asked = stand_in.count(POLL) - before;
     println!("all were told after {asked} questions");
     assert!(asked < 10, "{asked} times squeue was asked");
     mesh.assert_no_duplicates();

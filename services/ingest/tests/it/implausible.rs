@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 
 use crate::cluster;
 use crate::mesh::Mesh;
-use crate::stand_in::StandIn;
+use crate::stand_in::{POLL, StandIn};
 
 /// Timeouts so short that a trusted lie shows quickly.
 const FAST: &str = "poll_interval = \"500ms\"\nmissing_record_timeout = \"1s\"";
@@ -102,7 +102,7 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
         for (command, script) in overrides {
             stand_in.override_output(command, script);
         }
-        stand_in.wait_calls("squeue", 2).await;
+        stand_in.wait_calls(POLL, 2).await;
         if name == FORGETFUL {
             // Accounting, which still tells the truth, is asked often enough that jobs it lacked would count as gone.
             stand_in.wait_calls("sacct", 5).await;
@@ -113,7 +113,7 @@ async fn nothing_follows_from_answers_that_cannot_be_true() {
         for (command, _) in overrides {
             stand_in.truth(command);
         }
-        stand_in.wait_calls("squeue", 2).await;
+        stand_in.wait_calls(POLL, 2).await;
         for (job, history) in histories {
             assert_eq!(mesh.history(job), history, "after {name}");
         }
@@ -154,7 +154,7 @@ async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
     let down = mesh.wait_event("slurmctld is down", is_down).await;
     let message = &capture(&down).unwrap().message;
     assert!(message.contains("squeue"), "{message}");
-    stand_in.wait_calls("squeue", 2).await;
+    stand_in.wait_calls(POLL, 2).await;
     let published = mesh.events();
     let downs = published.iter().filter(|event| is_down(event));
     assert_eq!(downs.count(), 1, "once per change, not per failure");
@@ -196,7 +196,7 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     let old = "[ ! -e \"$question\" ] || { cat \"$question\"; exit 0; }; echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
     stand_in.override_output("squeue", &squeue(old));
     stand_in.override_output("scontrol", &scontrol(old));
-    stand_in.wait_calls("squeue", 6).await;
+    stand_in.wait_calls(POLL, 6).await;
     stand_in.truth("squeue");
     stand_in.truth("scontrol");
     cluster.run("alice", &["scancel", &newer.to_string()]).await;

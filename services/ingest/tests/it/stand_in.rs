@@ -11,6 +11,9 @@ use crate::cluster::Cluster;
 
 const COMMANDS: [&str; 4] = ["squeue", "scontrol", "sacct", "sacctmgr"];
 
+/// How squeue is called for the queue and for single jobs, but not for the evidence of waits.
+pub const POLL: &str = "squeue -h -a -t all";
+
 /// A folder to be used as `bin_dir`.
 pub struct StandIn {
     folder: tempfile::TempDir,
@@ -63,9 +66,10 @@ impl StandIn {
         let files = files.map(|file| file.unwrap().path());
         let of_poll = |path: &PathBuf| {
             let name = path.file_name().unwrap().to_string_lossy();
-            name.starts_with("old-_h__a")
+            // Not of the evidence, which asks for the running jobs and for the plan of the waiting ones.
+            name.starts_with("old-_h__a__t_all_")
         };
-        let file = files.into_iter().find(of_poll).expect("a sweep was kept");
+        let file = files.into_iter().find(of_poll).expect("a poll's answer");
         fs::read_to_string(file).unwrap()
     }
 
@@ -75,13 +79,14 @@ impl StandIn {
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// Returns how often a command was called so far.
+    /// Returns how often a command was called so far: its name, or its name and its first arguments.
     pub fn count(&self, command: &str) -> usize {
-        let is = |call: &&String| call.split(' ').next() == Some(command);
+        let first = format!("{command} ");
+        let is = |call: &&String| call.starts_with(&first);
         self.calls().iter().filter(is).count()
     }
 
-    /// Waits until a command has been called `more` times.
+    /// Waits until a command, as in [`Self::count`], has been called `more` times.
     pub async fn wait_calls(&self, command: &str, more: usize) {
         let target = self.count(command) + more;
         let description = format!("{command} is called {more} times more");

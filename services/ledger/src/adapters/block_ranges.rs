@@ -91,15 +91,18 @@ impl BlockRanges {
         self.with(|summary| summary.blocks.last().map_or(0, |block| block.last))
     }
 
-    /// Adds the summary of the entries after `after`. A block has at most `size` entries.
-    pub(super) fn add(&self, after: i64, mut read: BlockRange, size: i64) {
+    /// Adds the summary of entries. A block has at most `size` of them. A concurrent query may have added some of them, or all.
+    pub(super) fn add(&self, mut read: BlockRange, size: i64) {
         self.with(|Summary { blocks, users }| {
             for (identity, user) in std::mem::take(&mut read.identities) {
                 users.entry(identity).or_default().insert(user);
             }
+            let covered = blocks.last().map_or(0, |block| block.last);
+            if read.last <= covered {
+                return;
+            }
+            read.first = read.first.max(covered + 1);
             match blocks.last_mut() {
-                // A concurrent query has added them already.
-                Some(last) if after < last.last => {}
                 Some(last) if read.last - last.first < size => last.add(read),
                 _ => blocks.push(read),
             }
@@ -223,7 +226,7 @@ mod tests {
             of(21, 30, 120, 399),
             of(31, 40, 400, 499),
         ] {
-            block_ranges.add(read.first - 1, read, 10);
+            block_ranges.add(read, 10);
         }
         block_ranges
     }
@@ -267,17 +270,27 @@ mod tests {
     #[test]
     fn small_ranges_join_the_last_block_and_nothing_is_added_twice() {
         let block_ranges = block_ranges();
-        for (after, read) in [
-            (40, of(41, 43, 50, 510)),
-            (43, of(44, 50, 520, 530)),
-            (43, of(44, 60, 1, 999)),
-            (50, of(51, 51, 540, 540)),
+        for read in [
+            of(41, 43, 50, 510),
+            of(44, 50, 520, 530),
+            of(44, 50, 1, 999),
+            of(51, 51, 540, 540),
         ] {
-            block_ranges.add(after, read, 10);
+            block_ranges.add(read, 10);
         }
         assert_eq!(block_ranges.covered_to(), 51);
         let blocks = block_ranges.with(|summary| summary.blocks.clone());
         assert_eq!(blocks[4..], [of(41, 50, 50, 530), of(51, 51, 540, 540)]);
+    }
+
+    #[test]
+    fn of_two_concurrent_reads_the_longer_one_is_not_lost() {
+        let block_ranges = block_ranges();
+        block_ranges.add(of(41, 45, 500, 509), 10);
+        block_ranges.add(of(41, 49, 500, 519), 10);
+        block_ranges.add(of(48, 52, 510, 529), 10);
+        let blocks = block_ranges.with(|summary| summary.blocks.clone());
+        assert_eq!(blocks[4..], [of(41, 49, 500, 519), of(50, 52, 510, 529)]);
     }
 
     #[test]
@@ -295,7 +308,7 @@ mod tests {
             have(11, &[("a@x", Some("admin")), ("b", Some("bob"))]),
             have(21, &[("b", None)]),
         ] {
-            block_ranges.add(read.first - 1, read, 10);
+            block_ranges.add(read, 10);
         }
         let users = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
         assert_eq!(block_ranges.users_of("a"), users(&["alice"]));

@@ -309,7 +309,7 @@ impl Store {
             let (_, block) = rows.and_then(|rows| block(&rows)).map_err(Error::Read)?;
             // Erased entries have no time, and a lagging replica may lack some entries.
             if let Some(block) = block {
-                self.block_ranges.add(after, block, block_entries);
+                self.block_ranges.add(block, block_entries);
             }
             after = to.max(self.block_ranges.covered_to());
         }

@@ -75,8 +75,7 @@ impl Store {
         let (present, range) = block(&writer.conn().rows(&block_range_sql(after, last)).await?)?;
         if present == last - after {
             if let Some(range) = range {
-                self.block_ranges
-                    .add(after, range, BLOCK_ENTRIES.cast_signed());
+                self.block_ranges.add(range, BLOCK_ENTRIES.cast_signed());
             }
             progress.at = end;
             return Ok(progress);
@@ -104,8 +103,7 @@ impl Store {
         transaction.commit().await?;
         let filled = block_range_sql(after, progress.at.cast_signed());
         if let (_, Some(range)) = block(&writer.conn().rows(&filled).await?)? {
-            self.block_ranges
-                .add(after, range, BLOCK_ENTRIES.cast_signed());
+            self.block_ranges.add(range, BLOCK_ENTRIES.cast_signed());
         }
         Ok(progress)
     }

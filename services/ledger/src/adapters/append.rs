@@ -77,7 +77,16 @@ impl Store {
         records: &[Record],
     ) -> Result<AppendResult, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
-        let attempt = try_append(&mut writer, gate, stream, batch, records);
+        let attempt = async {
+            // Usually all records are new: the unique index checks each id anyway, and looking for all of them first is a tenth of an append.
+            let all_new = try_append(&mut writer, gate, stream, batch, records, Lookup::Skip);
+            match all_new.await {
+                Err(Error::Append(error)) if is_constraint_violation(&error) => {
+                    try_append(&mut writer, gate, stream, batch, records, Lookup::Ids).await
+                }
+                appended => appended,
+            }
+        };
         let appended = tokio::time::timeout(ATTEMPT_TIMEOUT, attempt)
             .await
             .unwrap_or(Err(Error::TooSlow(ATTEMPT_TIMEOUT)));
@@ -110,12 +119,31 @@ impl AppendCondition {
     }
 }
 
+/// Whether existing entries with the records' ids are looked for before the insert.
+#[derive(Clone, Copy, Debug)]
+enum Lookup {
+    /// They are not: the insert fails if there is one.
+    Skip,
+    /// They are, and count as duplicates or conflicts.
+    Ids,
+}
+
+/// Reports whether a unique index or, in SQLite, the trigger before it refused a row.
+fn is_constraint_violation(error: &sqlx::Error) -> bool {
+    /// The extended result code SQLITE_CONSTRAINT_TRIGGER.
+    const SQLITE_CONSTRAINT_TRIGGER: &str = "1811";
+    error.as_database_error().is_some_and(|error| {
+        error.is_unique_violation() || error.code().as_deref() == Some(SQLITE_CONSTRAINT_TRIGGER)
+    })
+}
+
 async fn try_append(
     writer: &mut Connection,
     gate: AppendCondition,
     stream: &str,
     batch: &BatchSequences,
     records: &[Record],
+    lookup: Lookup,
 ) -> Result<AppendResult, Error> {
     let mut transaction = writer.begin(Access::Write).await.map_err(Error::Append)?;
     // Serializes appends until the commit: the write lock in SQLite, the row lock on the head in PostgreSQL.
@@ -123,15 +151,13 @@ async fn try_append(
     let row = transaction.conn().first(&before).await;
     let before = head(row.map_err(Error::Append)?)?;
     gate.check(before.seq)?;
-    // Usually all records are new: they are hashed while the database looks for their ids.
-    let (known, all_new) = tokio::join!(find_existing(transaction.conn(), records), async {
-        append(before, records, &HashMap::new())
-    });
-    let known = known.map_err(Error::Append)?;
-    let appended = match known.is_empty() {
-        true => all_new,
-        false => append(before, records, &known),
+    let known = match lookup {
+        Lookup::Skip => HashMap::new(),
+        Lookup::Ids => find_existing(transaction.conn(), records)
+            .await
+            .map_err(Error::Append)?,
     };
+    let appended = append(before, records, &known);
     streams::note(&mut transaction, stream, batch)
         .await
         .map_err(Error::Append)?;

@@ -39,8 +39,11 @@ async fn a_server_looks_for_ids_by_their_index() {
     for first in (1..=1_000).step_by(100) {
         let jobs = (first..first + 100).map(fixtures::job);
         let events = jobs.map(|job| fixtures::job_event(EventType::JobStarted, job));
-        let records = events.map(|event| record(&event)).collect();
-        store.append("S", 1, records).await.unwrap();
+        let records: Vec<_> = events.map(|event| record(&event)).collect();
+        store.append("S", 1, records.clone()).await.unwrap();
+        // Ids are looked for only if the index refused one.
+        let again = store.append("S", 1, records).await.unwrap();
+        assert_eq!(again.duplicates, 100);
     }
     // The server counts what a session did at its end.
     store.close().await;

@@ -342,11 +342,11 @@ async fn continues(
     Ok(proven.then_some(()).ok_or(unproven))
 }
 
-/// Refuses a ledger that contradicts its earlier state. A ledger that cannot be compared now is not refused: the following request
-/// reports why. Without a home directory nothing is stored or refused.
+/// Refuses a ledger that contradicts its earlier state, or does not show its checkpoint although it has shown one before. If it cannot be
+/// reached, the following request reports why. Without a home directory nothing is stored or refused.
 ///
 /// # Errors
-/// [`Error::Failed`] in case of a contradiction.
+/// [`Error::Failed`] in case of a contradiction, [`Error::Refused`] if a known ledger shows no checkpoint.
 pub async fn guard(client: &Client) -> Result<(), Error> {
     let Some(file) = KnownLedgers::of_user() else {
         return Ok(());
@@ -355,8 +355,28 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
         Ok(Seen::Contradiction { reason, known, .. }) => {
             Err(refusal(client, &file, &reason, &known))
         }
-        Ok(Seen::Nothing | Seen::Known(_))
-        | Err(Error::Unreachable { .. } | Error::Refused { .. } | Error::Io { .. }) => Ok(()),
+        Ok(Seen::Nothing | Seen::Known(_)) | Err(Error::Unreachable { .. }) => Ok(()),
+        Err(Error::Refused { status, detail }) => {
+            let address = client.address().to_string();
+            match file.get(&address)? {
+                // There is nothing to compare with.
+                None => Ok(()),
+                Some(_) => Err(Error::Refused {
+                    status,
+                    detail: format!(
+                        "the ledger at {address} cannot be compared with its earlier checkpoint: {detail}"
+                    ),
+                }),
+            }
+        }
+        // Such as a home directory that is read-only.
+        Err(error @ Error::Io { .. }) => {
+            anstream::eprintln!(
+                "the ledger is not compared with earlier checkpoints: {}",
+                mesh_runtime::error_chain(&error)
+            );
+            Ok(())
+        }
         Err(error) => Err(error),
     }
 }

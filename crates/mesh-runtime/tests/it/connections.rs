@@ -221,6 +221,29 @@ async fn a_proxy_that_is_trusted_is_not_one_client_and_its_clients_are_counted()
         assert_eq!(&first, b"HTTP/1.1 200");
         proxied.push(stream);
     }
+    // The fifth request of one client is refused while four of it run, also by another connection of the proxy.
+    let endless = |client: &str| {
+        format!(
+            "GET /v1/endless HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\nx-forwarded-for: {client}\r\n\r\n"
+        )
+    };
+    let mut running = Vec::new();
+    for (client, status) in [
+        ("203.0.113.1", "200"),
+        ("203.0.113.1", "200"),
+        ("203.0.113.1", "200"),
+        ("203.0.113.1", "200"),
+        ("203.0.113.1", "429"),
+        ("203.0.113.2", "200"),
+    ] {
+        let mut stream = server.connect([127, 0, 0, 9]).await;
+        stream.write_all(endless(client).as_bytes()).await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        assert_eq!(first, *format!("HTTP/1.1 {status}").as_bytes(), "{client}");
+        running.push(stream);
+    }
+    drop(running);
     // An untrusted peer stays one client, whatever its header claims.
     let mut others = Vec::new();
     for client in 0..4 {

@@ -10,6 +10,7 @@ mod damaged;
 mod documented;
 mod forged;
 mod inspect;
+mod known;
 mod ledger;
 mod mesh;
 mod nats;

@@ -38,7 +38,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         nats.url(),
         receiver.endpoint()
     );
-    std::fs::write(&path, text)?;
+    mesh_testkit::write_private(&path, text);
     let mut dispatcher = Running::start(
         Command::new(program("webhook-dispatcher")?)
             .arg("--config")

@@ -41,6 +41,9 @@ pub struct Webhook {
     /// Name for requests: `alice/ci`, or the name alone if it has no owner.
     #[prost(string, tag = "13")]
     pub full_name: ::prost::alloc::string::String,
+    /// Events that the bus no longer had when the endpoint came to them. Absent if there were none.
+    #[prost(message, optional, tag = "14")]
+    pub missed: ::core::option::Option<WebhookMissed>,
 }
 /// Circuit breaker of an endpoint.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -70,6 +73,22 @@ pub struct WebhookHold {
     /// Response that requested the pause.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
+}
+/// Events that the bus no longer had when an endpoint came to them, for example after a pause of weeks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WebhookMissed {
+    /// Number of messages that were gone, in total. An upper limit: not each was for the endpoint.
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+    /// First sequence of the last gap in SLURM_EVENTS.
+    #[prost(uint64, tag = "2")]
+    pub first_sequence: u64,
+    /// Last sequence of the last gap.
+    #[prost(uint64, tag = "3")]
+    pub last_sequence: u64,
+    /// Time at which the last gap was found.
+    #[prost(message, optional, tag = "4")]
+    pub at: ::core::option::Option<::pbjson_types::Timestamp>,
 }
 /// Number of deliveries of an endpoint by state.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

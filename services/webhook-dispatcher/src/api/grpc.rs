@@ -15,7 +15,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     RedeliverResponse, Redelivery, ResumeWebhookRequest, ResumeWebhookResponse,
     RotateSecretRequest, RotateSecretResponse, TestWebhookRequest, TestWebhookResponse,
     UpdateWebhookRequest, UpdateWebhookResponse, Webhook as WebhookMessage, WebhookAttempt,
-    WebhookCircuit, WebhookDelivery, WebhookHold, WebhookRequest,
+    WebhookCircuit, WebhookDelivery, WebhookHold, WebhookMissed, WebhookRequest,
 };
 use mesh_events::{from_timestamp, timestamp};
 use mesh_runtime::api::grpc::{audited_response, caller, internal};
@@ -337,6 +337,12 @@ fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
             since: Some(timestamp(held.since)),
             until: Some(timestamp(held.until)),
             reason: held.reason,
+        }),
+        missed: webhook.missed.map(|missed| WebhookMissed {
+            count: missed.count,
+            first_sequence: missed.first_sequence,
+            last_sequence: missed.last_sequence,
+            at: Some(timestamp(missed.at)),
         }),
     })
 }

@@ -2,9 +2,12 @@
 
 use async_nats::jetstream::stream::Stream;
 use axum::http::Method;
+use mesh_api::webhook::webhooks_service_client::WebhooksServiceClient;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::webhook::v1::GetWebhookRequest;
 use mesh_events::{Event, EventType};
+use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -169,6 +172,22 @@ async fn what_the_stream_no_longer_has_is_reported_as_missed(kind: Kind) {
         ),
         (&json!(3), &json!(1), &json!(3)),
         "{shown}"
+    );
+    let url = mesh.serve(Caller::peer("root", 1, Role::Admin)).await;
+    let endpoint = tonic::transport::Endpoint::from_shared(url).unwrap();
+    let mut client = WebhooksServiceClient::new(endpoint.connect().await.unwrap());
+    let request = GetWebhookRequest {
+        name: "pipeline".to_owned(),
+    };
+    let answer = client.get_webhook(request).await.unwrap().into_inner();
+    let over_grpc = answer.webhook.and_then(|webhook| webhook.missed).unwrap();
+    assert_eq!(
+        (
+            over_grpc.count,
+            over_grpc.first_sequence,
+            over_grpc.last_sequence
+        ),
+        (3, 1, 3)
     );
     loop {
         let Some(Act::Webhook(act)) = acts.next().await.act else {

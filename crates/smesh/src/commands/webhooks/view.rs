@@ -123,6 +123,16 @@ pub(super) fn endpoint(answer: &Value) -> String {
     }
     let counts = counts(answer).map(|(name, count)| format!("{count} {name}"));
     lines.push(format!("  {}", counts.join(", ")));
+    let missed = &answer["missed"];
+    if !missed.is_null() {
+        lines.push(format!(
+            "  up to {} events missed: the bus no longer had them; last sequences {} to {}, found at {}",
+            show::value(&missed["count"]),
+            show::value(&missed["first_sequence"]),
+            show::value(&missed["last_sequence"]),
+            clock(&missed["at"])
+        ));
+    }
     let settings = settings(answer);
     if !settings.is_empty() {
         lines.push(format!("  {settings}"));
@@ -182,4 +192,26 @@ pub(super) fn clock(time: &Value) -> String {
 
 fn format(endpoint: &Value) -> String {
     show::value(&endpoint["format"]["type"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_the_bus_no_longer_had_are_shown() {
+        let mut webhook = json!({
+            "full_name": "alice/ci", "state": "active", "since": "2026-01-02T03:04:05Z", "circuit": {"state": "closed"},
+            "counts": {"waiting": 0, "delivered": 1, "dead": 0, "expired": 0},
+        });
+        assert!(!endpoint(&webhook).contains("missed"));
+        webhook["missed"] = json!({
+            "count": 7, "first_sequence": 3, "last_sequence": 6, "at": "2026-01-02T03:04:05Z",
+        });
+        let shown = endpoint(&webhook);
+        assert!(
+            shown.contains("up to 7 events missed") && shown.contains("sequences 3 to 6"),
+            "{shown}"
+        );
+    }
 }

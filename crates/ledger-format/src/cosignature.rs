@@ -58,7 +58,7 @@ impl FromStr for WitnessKey {
         };
         match hex::encode(key.id()) == id {
             true => Ok(key),
-            false => Err(NoteError::Key("its key id is not the one of name and key")),
+            false => Err(NoteError::Key("its key id does not match name and key")),
         }
     }
 }

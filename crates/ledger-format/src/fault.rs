@@ -88,24 +88,24 @@ impl fmt::Display for Fault {
                 );
             }
             Self::CheckpointOrder => {
-                "the checkpoints up to here are not numbered without a gap, or go back: some were deleted, or put elsewhere"
+                "the checkpoints up to here are not numbered consecutively: some were deleted or moved"
             }
             Self::KeysChanged => {
                 "the key that signs from here on has no hand-over signed by the one before it: the table of keys was changed"
             }
             Self::SubtreeDiffers => {
-                "the entries fit, but a stored subtree that ends here does not: proofs cannot be made until `smesh verify --repair` has made them anew"
+                "the entries fit, but a stored subtree that ends here does not: proofs cannot be made until `smesh verify --repair` has repaired them"
             }
             Self::RewrittenUpTo(size) => {
                 return write!(
                     f,
-                    "the ledger was written anew here or later, up to {size}: the signed checkpoint of {size} entries has another root"
+                    "the ledger was rewritten here or later, up to {size}: the signed checkpoint of {size} entries has another root"
                 );
             }
             Self::ForkedUpTo(size) => {
                 return write!(
                     f,
-                    "the ledger was written anew here or later, up to {size}: the checkpoint of {size} entries that was kept has another root"
+                    "the ledger was rewritten here or later, up to {size}: the saved checkpoint of {size} entries has another root"
                 );
             }
             Self::CheckpointForged => {
@@ -117,13 +117,13 @@ impl fmt::Display for Fault {
                 "the content was changed: body, subject, cluster or id do not give the leaf hash"
             }
             Self::LeafChanged => {
-                "the leaf hash was changed: it is not the one of the content that was chained"
+                "the leaf hash was changed: it is not that of the content that was chained"
             }
             Self::ChainBroken => {
                 "the chain is broken: the chain value does not follow from the one before it"
             }
             Self::Replaced => {
-                "another entry stands here: it was swapped, inserted or written anew"
+                "this is a different entry: it was swapped, inserted or rewritten"
             }
             Self::CutOff => {
                 "the ledger ends before this entry although its head or a checkpoint counts it: the tail was cut off"
@@ -143,7 +143,7 @@ impl fmt::Display for Fault {
                 "the ids of the archived entries up to here are not those that were signed: one was changed"
             }
             Self::ArchiveFileDiffers => {
-                "the file of the archive that ends here is not the one that was signed: its SHA-256 or length is another"
+                "the file of the archive that ends here is not the one that was signed: its SHA-256 or length differs"
             }
             Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
             Self::IndexDiffers => {

@@ -299,7 +299,7 @@ fn same_id(key: PublicKey, id: &str) -> Result<PublicKey, NoteError> {
     if hex::encode(key.id()) == id {
         Ok(key)
     } else {
-        Err(NoteError::Key("its key id is not the one of name and key"))
+        Err(NoteError::Key("its key id does not match name and key"))
     }
 }
 

@@ -1,16 +1,21 @@
 //! Decides whether a request may be sent now. The endpoint's gate is checked before every attempt and updated by its
 //! result.
 //!
-//! A delivery that is not admitted waits as a row in the database. It occupies neither the consumer nor a concurrency
-//! permit. Where order matters (concurrency 1 or a rate limit), later deliveries queue behind it.
+//! An event that is not admitted is not written. While the rate limit is exhausted, it waits in the endpoint's bounded
+//! queue. While the circuit is open, or the receiver asked for a pause, the endpoint is detached from the reader and
+//! reads on from its cursor afterwards.
 //!
 //! The gate's state is stored with the delivery that changed it, so another dispatcher can take over. It is reset
 //! when the endpoint is changed or resumed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::adapters::store::Delivery;
 use crate::clock;
@@ -22,6 +27,8 @@ use crate::metrics;
 
 /// Key of the stored gate.
 pub const KEY: &str = "gate";
+/// Maximum wait between two checks of the rate limit: the clock may be set.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The gate as stored.
 #[derive(Debug, Deserialize, Serialize)]
@@ -42,34 +49,29 @@ impl StoredGate {
     }
 }
 
-/// The gate of a running endpoint, and its queue.
+/// The gate of a running endpoint.
 pub struct Admission {
     rules: AdmissionRules,
     revision: i64,
-    /// True if later deliveries must not overtake earlier ones.
-    ordered: bool,
     /// `None` until read from the database.
     gate: Mutex<Option<Gate>>,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Default)]
-struct Queue {
-    /// True while deliveries may be queued.
-    waiting: bool,
-    /// Incremented whenever a delivery is queued.
-    number: u64,
+    /// New events are admitted one after the other, in their order.
+    pub turn: tokio::sync::Mutex<()>,
+    /// True while due deliveries wait for the rate limit. They go before new events.
+    has_due: AtomicBool,
+    changed: Notify,
 }
 
 impl Admission {
     /// Admission for an endpoint that has not started.
-    pub fn new(rules: AdmissionRules, revision: i64, ordered: bool) -> Self {
+    pub fn new(rules: AdmissionRules, revision: i64) -> Self {
         Self {
             rules,
             revision,
-            ordered: ordered || rules.limit.is_some(),
             gate: Mutex::default(),
-            queue: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            has_due: AtomicBool::new(false),
+            changed: Notify::new(),
         }
     }
 
@@ -78,28 +80,22 @@ impl Admission {
         act(gate.get_or_insert_default())
     }
 
-    /// Records that a delivery is queued. Returns true if the queue was empty.
-    fn queue(&self) -> bool {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.number += 1;
-        !std::mem::replace(&mut queue.waiting, true)
+    /// Sets whether due deliveries wait for the rate limit.
+    pub fn set_has_due(&self, has_due: bool) {
+        let has_due = has_due && self.rules.limit.is_some();
+        if self.has_due.swap(has_due, Ordering::AcqRel) != has_due {
+            self.changed.notify_waiters();
+        }
     }
 
-    fn must_queue(&self) -> bool {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        self.ordered && queue.waiting
+    /// Completes at the next change of the gate.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
-    /// Returns a version of the queue for [`Admission::nobody_waits`].
-    pub fn look(&self) -> u64 {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.number
-    }
-
-    /// Marks the queue as empty, unless it has changed since that version was read.
-    pub fn nobody_waits(&self, look: u64) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.waiting &= queue.number != look;
+    /// True if the circuit is open or the receiver asked for a pause, also while a probe is due or under way.
+    pub fn is_suspended(&self) -> bool {
+        self.with(|gate| gate.is_suspended())
     }
 
     /// Number of requests that would be admitted now.
@@ -153,12 +149,36 @@ impl EndpointWorker {
         Ok(self.admission.with(|gate| gate.spend(rules, now)))
     }
 
-    /// Requests permission for an attempt. Deliveries that already wait take precedence over new ones.
-    pub fn enter(&self, delivery: &Delivery) -> Option<AdmissionPermit<'_>> {
-        let waits = delivery.next_at.is_some();
-        if !waits && self.admission.must_queue() {
-            return None;
+    /// Waits until the rate limit admits a new event.
+    ///
+    /// # Errors
+    /// If the circuit is open, the receiver asked for a pause, or the worker stops.
+    pub async fn until_admitted(&self) -> Result<(), Error> {
+        let admission = &self.admission;
+        loop {
+            let changed = admission.changed();
+            let now = clock::now();
+            let wait = match admission.room(now) {
+                Ok(_) if !admission.has_due.load(Ordering::Acquire) => return Ok(()),
+                // The loop for due deliveries takes what there is.
+                Ok(_) => MAX_WAIT,
+                Err(Closed::Limited(until)) => (until - now).to_std().unwrap_or_default(),
+                Err(Closed::Until(_) | Closed::Probing) => return Err(self.not_admitted()),
+            };
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(wait.min(MAX_WAIT)) => {}
+                () = self.stop.cancelled() => return Err(self.not_admitted()),
+            }
         }
+    }
+
+    fn not_admitted(&self) -> Error {
+        Error::NotAdmitted(self.endpoint.name.clone())
+    }
+
+    /// Requests permission for an attempt.
+    pub fn enter(&self) -> Option<AdmissionPermit<'_>> {
         let rules = &self.admission.rules;
         let pass = self
             .admission
@@ -171,24 +191,10 @@ impl EndpointWorker {
         Some(AdmissionPermit { worker: self, pass })
     }
 
-    /// Queues a delivery that was not admitted.
-    ///
-    /// # Errors
-    /// If the database write fails.
-    pub async fn put_off(&self, mut delivery: Delivery) -> Result<(), Error> {
-        if delivery.next_at.is_some() {
-            // It is queued already.
-            return Ok(());
-        }
-        delivery.next_at = Some(delivery.created_at);
-        let mut first = self.admission.queue();
-        let saved = self.shared.store.save(self.lease.epoch, delivery).await;
-        // A concurrent poll may have found the queue empty.
-        first |= self.admission.queue();
-        if first || self.admission.room(clock::now()).is_ok() {
-            self.wake();
-        }
-        saved
+    /// Wakes what waits for the gate.
+    fn gate_changed(&self) {
+        self.wake();
+        self.admission.changed.notify_waiters();
     }
 }
 
@@ -207,7 +213,7 @@ impl AdmissionPermit<'_> {
             (before, changed, gate.state())
         });
         if matches!(pass, CircuitPermit::Probe(_)) || changed {
-            self.worker.wake();
+            self.worker.gate_changed();
         }
         if !changed {
             return;
@@ -218,12 +224,12 @@ impl AdmissionPermit<'_> {
                 tracing::warn!(
                     endpoint = name,
                     reason = open.reason,
-                    "circuit is open: nothing is sent but a probe now and then"
+                    "circuit opened, only probes are sent"
                 );
                 metrics::circuit_opened(name);
             }
             (Some(open), None) => {
-                tracing::info!(endpoint = name, since = %open.since, "circuit is closed again");
+                tracing::info!(endpoint = name, since = %open.since, "circuit closed");
             }
             (None, None) | (Some(_), Some(_)) => {}
         }
@@ -240,7 +246,7 @@ impl Drop for AdmissionPermit<'_> {
     fn drop(&mut self) {
         if let Some(pass) = self.pass.take() {
             self.worker.admission.with(|gate| gate.abandon(pass));
-            self.worker.wake();
+            self.worker.gate_changed();
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use mesh_events::from_timestamp;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::{Delivery, State};
 use crate::clock;
@@ -16,23 +15,22 @@ use crate::domain::gate::Closed;
 use crate::domain::{names, pending};
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
+use crate::work::RETRY_INTERVAL;
 
 /// A summary of missed events is sent once none was missed for this long.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval of looks while something waits: its time is by a clock that may be set.
+/// Poll interval while deliveries wait: their times are by a clock that may be set.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval of looks while nothing waits. What comes to wait wakes the loop.
+/// Poll interval while nothing waits. A new waiting delivery wakes the loop.
 pub const NOTHING_WAITS: Duration = Duration::from_secs(60 * 60);
-/// Wait between retries after a database error.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl EndpointWorker {
-    /// Sends due deliveries until shutdown, within the endpoint's concurrency, then finishes the requests in flight.
-    pub async fn retry(self: Arc<Self>, shutdown: CancellationToken) {
+    /// Sends due deliveries until stopped, within the endpoint's concurrency, then finishes the requests in flight.
+    pub async fn retry(self: Arc<Self>) {
         let mut tasks: JoinSet<String> = JoinSet::new();
         let mut under_way: HashSet<String> = HashSet::new();
         let mut looked_at = None;
-        while !shutdown.is_cancelled() {
+        while !self.stop.is_cancelled() {
             let started = self.start_due(&mut tasks, &mut under_way, &mut looked_at);
             let pause = match started.await {
                 Ok(pause) => pause,
@@ -40,13 +38,13 @@ impl EndpointWorker {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
                         endpoint = self.endpoint.name,
-                        "look for due deliveries"
+                        "read due deliveries"
                     );
                     RETRY_INTERVAL
                 }
             };
             tokio::select! {
-                () = shutdown.cancelled() => {}
+                () = self.stop.cancelled() => {}
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(pause) => {}
                 Some(Ok(done)) = tasks.join_next() => { under_way.remove(&done); }
@@ -63,7 +61,7 @@ impl EndpointWorker {
             tracing::warn!(
                 endpoint = name,
                 deliveries = replanned,
-                "planned by a clock that ran ahead, due now"
+                "deliveries scheduled by a clock that was ahead, due now"
             );
         }
         Ok(())
@@ -92,6 +90,13 @@ impl EndpointWorker {
         self.read_gate().await?;
         let room = match self.admission.room(now) {
             Ok(room) => room.min(self.endpoint.concurrency),
+            Err(Closed::Limited(until)) => {
+                let due = store.due(name, now, under_way.len() + 1).await?;
+                let has_due = due.iter().any(|id| !under_way.contains(id));
+                self.admission.set_has_due(has_due);
+                let wait = (until - now).to_std().unwrap_or_default();
+                return Ok(pause.min(POLL_INTERVAL).min(wait));
+            }
             Err(Closed::Until(until)) => {
                 let wait = (until - now).to_std().unwrap_or_default();
                 return Ok(pause.min(POLL_INTERVAL).min(wait));
@@ -99,11 +104,10 @@ impl EndpointWorker {
             // The end of the probe wakes this loop.
             Err(Closed::Probing) => return Ok(pause.min(POLL_INTERVAL)),
         };
-        let look = self.admission.look();
         let due = store.due(name, now, room + under_way.len()).await?;
-        if due.is_empty() {
-            self.admission.nobody_waits(look);
-        } else {
+        let has_due = due.iter().any(|id| !under_way.contains(id));
+        self.admission.set_has_due(has_due);
+        if !due.is_empty() {
             pause = pause.min(POLL_INTERVAL);
         }
         let mut started = 0;
@@ -126,7 +130,7 @@ impl EndpointWorker {
                             error = &error as &dyn std::error::Error,
                             event.id = id,
                             endpoint = worker.endpoint.name,
-                            "deliver again"
+                            "retry of delivery failed"
                         );
                         tokio::time::sleep(RETRY_INTERVAL).await;
                     }

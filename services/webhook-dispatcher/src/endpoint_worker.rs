@@ -63,7 +63,7 @@ pub struct WorkerContext {
     pub reader: EventReader,
     /// Endpoints that have, or had, events of replays, with the sequence of the last one.
     pub replayed: watch::Sender<BTreeMap<String, u64>>,
-    /// Names of all endpoints. `None` before the first look at the database.
+    /// Names of all endpoints. `None` before the first read of the database.
     pub names: watch::Sender<Option<BTreeSet<String>>>,
 }
 
@@ -88,6 +88,8 @@ pub struct EndpointWorker {
     pub created_at: DateTime<Utc>,
     /// Lease that permits this dispatcher to send.
     pub lease: Lease,
+    /// Cancelled when the worker has to stop.
+    pub stop: CancellationToken,
     /// Cost event types consumed only to complete messages.
     pub companions: Vec<EventType>,
     /// Event types consumed only for array digests.
@@ -136,6 +138,7 @@ impl EndpointWorker {
         created_at: DateTime<Utc>,
         revision: i64,
         lease: Lease,
+        stop: CancellationToken,
     ) -> Self {
         let companions = if endpoint.format.shows_costs() {
             pairing::companions(&endpoint.filter)
@@ -168,7 +171,7 @@ impl EndpointWorker {
         ));
         let costs = Costs::new(shared.cost_join_timeout);
         let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
-        let admission = Admission::new(endpoint.rules(), revision, endpoint.concurrency == 1);
+        let admission = Admission::new(endpoint.rules(), revision);
         Self {
             shared,
             companions,
@@ -189,6 +192,7 @@ impl EndpointWorker {
             endpoint,
             created_at,
             lease,
+            stop,
         }
     }
 
@@ -252,27 +256,40 @@ impl EndpointWorker {
         self.wake.notify_one();
     }
 
-    /// Makes one attempt and stores the result, or postpones the delivery if nothing may be sent now.
+    /// Makes one attempt and stores the result. A delivery that is due and not admitted stays due.
     ///
     /// The concurrency permit is held until the result is on disk. With a concurrency of 1, each attempt therefore
     /// sees the state stored by the one before.
     ///
     /// # Errors
-    /// If the database write fails, or a stored body is not an event.
+    /// If a new event is not admitted, the database write fails, or a stored body is not an event.
     pub async fn deliver(
         &self,
         delivery: Delivery,
         observed: Option<DateTime<Utc>>,
     ) -> Result<(), Error> {
-        let place = self.places.take().await;
         self.read_failing().await?;
         self.read_gate().await?;
-        self.may_send()?;
-        let sent = self.sent_notice(&delivery).await?;
-        let Some(entry) = self.enter(&delivery) else {
-            drop(place);
-            return self.put_off(delivery).await;
+        let is_new = delivery.next_at.is_none();
+        let turn = match is_new {
+            true => Some(self.admission.turn.lock().await),
+            false => None,
         };
+        let (place, entry) = loop {
+            if is_new {
+                self.until_admitted().await?;
+            }
+            let place = self.places.take().await;
+            self.may_send()?;
+            match self.enter() {
+                Some(entry) => break (place, entry),
+                None if is_new => {}
+                // It stays due.
+                None => return Ok(()),
+            }
+        };
+        drop(turn);
+        let sent = self.sent_notice(&delivery).await?;
         let (mut delivery, signal) = self.attempt(delivery).await?;
         entry.ended(&mut delivery, &signal);
         if let (State::Delivered, Some((key, sent))) = (delivery.state, sent) {
@@ -348,13 +365,13 @@ impl EndpointWorker {
                     "delivered"
                 }
                 Next::Retry { at } => {
-                    tracing::debug!(error = attempted.verdict.error, next_at = %at, "not delivered, trying again");
+                    tracing::debug!(error = attempted.verdict.error, next_at = %at, "delivery failed, retry scheduled");
                     delivery.next_at = Some(at);
                     delivery.error = attempted.verdict.error;
                     "retry"
                 }
                 Next::GiveUp { reason } => {
-                    tracing::warn!(error = attempted.verdict.error, reason, "delivery given up, kept as a dead letter");
+                    tracing::warn!(error = attempted.verdict.error, reason, "delivery failed permanently, stored as dead letter");
                     delivery.state = State::Dead;
                     delivery.error = format!("{} ({reason})", attempted.verdict.error);
                     "dead"
@@ -417,7 +434,7 @@ impl EndpointWorker {
         {
             // Some events are read again, and recognised.
             let (error, endpoint) = (mesh_runtime::error_chain(&error), &self.endpoint.name);
-            tracing::debug!(error, endpoint, "store position");
+            tracing::debug!(error, endpoint, "cursor not stored");
         }
     }
 

@@ -13,11 +13,11 @@ pub enum Error {
     InUse(PathBuf),
     /// An endpoint of `mesh.toml` has the name of one created by the API.
     #[error(
-        "endpoint {0:?} was made by the API: give the one in mesh.toml another name, or remove the other with `smesh webhooks remove`"
+        "endpoint {0:?} was created by the API: rename the one in mesh.toml, or remove the other with `smesh webhooks remove`"
     )]
     NameTaken(String),
     /// The key that encrypts secrets cannot be used.
-    #[error("read the key that encrypts webhook secrets, {path}: {problem}", path = path.display())]
+    #[error("read encryption key of webhook secrets {path}: {problem}", path = path.display())]
     SecretsKey {
         /// Path of the key file.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// The secrets of an endpoint were encrypted with another key.
     #[error(
-        "endpoint {0:?}: its secrets were encrypted with another key; put that key into webhook-dispatcher.secrets_key_file as another line"
+        "endpoint {0:?}: its secrets were encrypted with another key; add that key to webhook-dispatcher.secrets_key_file as another line"
     )]
     Sealed(String),
     /// A stored endpoint no longer passes validation.
@@ -38,18 +38,21 @@ pub enum Error {
         faults: String,
     },
     /// This dispatcher has no definition of the endpoint.
-    #[error("endpoint {0:?} is not known here")]
+    #[error("endpoint {0:?} does not exist")]
     Unknown(String),
     /// A bus operation for a change of an endpoint failed.
     #[error(transparent)]
     Bus(#[from] mesh_bus::Error),
     /// Another dispatcher holds, or is about to take, the endpoint's lease.
-    #[error("deliver to {0:?}: this dispatcher has the endpoint no more")]
+    #[error("deliver to {0:?}: another dispatcher holds the lease")]
     NotOurs(String),
     /// The endpoint is paused or disabled.
-    #[error("deliver to {0:?}: it is paused or disabled")]
+    #[error("deliver to {0:?}: endpoint is paused or disabled")]
     Halted(String),
-    /// A database read or write failed. The message is redelivered.
+    /// The circuit of the endpoint is open, its receiver asked for a pause, or its worker stops.
+    #[error("deliver to {0:?}: nothing may be sent now")]
+    NotAdmitted(String),
+    /// A database read or write failed. The event is handled again.
     #[error("{action}")]
     Database {
         /// The operation.
@@ -65,7 +68,7 @@ pub enum Error {
     #[error("write delivery: {0}")]
     Write(String),
     /// The last write failed. Nothing is sent, as the outcome could not be stored.
-    #[error("send nothing: the database does not write ({0})")]
+    #[error("nothing is sent: database is not writable ({0})")]
     NotWriting(String),
     /// A stored body is not an event: the database was modified from outside.
     #[error("read stored event {id}")]
@@ -77,10 +80,10 @@ pub enum Error {
         source: mesh_events::DecodeError,
     },
     /// The HTTP client cannot be created, for example because the host has no certificate authorities.
-    #[error("make HTTP client")]
+    #[error("create HTTP client")]
     Client(#[source] reqwest::Error),
     /// The configured DNS servers cannot be used.
-    #[error("ask webhook-dispatcher.dns_servers")]
+    #[error("use webhook-dispatcher.dns_servers")]
     Resolver(#[source] hickory_resolver::net::NetError),
 }
 

@@ -3,14 +3,12 @@
 //! An event is settled once its outcome, or its place in the retry queue, is on disk. Waiting deliveries therefore hold
 //! up nothing.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::TimeDelta;
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adapters::store::{Delivery, State};
@@ -21,34 +19,30 @@ use crate::error::Error;
 use crate::reader::event::StreamEvent;
 use crate::reader::queue::EventQueue;
 use crate::replays;
-use crate::work::pause;
+use crate::work::RETRY_INTERVAL;
 
-/// Wait between retries while the database is unavailable, or the event is being handled already.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Events per batch for endpoints that count array events in one write.
 const BATCH_SIZE: usize = 128;
 
 /// Handles events from a queue until stopped, then finishes the requests in flight.
-pub async fn consume(worker: Arc<EndpointWorker>, queue: Arc<EventQueue>, stop: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(worker.endpoint.concurrency));
+pub async fn consume(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>) {
     let tasks = TaskTracker::new();
-    let stopped = handle_all(&worker, &queue, &permits, &tasks, &stop).await;
-    debug_assert!(stopped.is_none(), "it ends when it is stopped");
+    let handled = handle_all(worker, queue, &tasks);
+    worker.stop.run_until_cancelled(handled).await;
     tasks.close();
     tasks.wait().await;
 }
 
-async fn handle_all(
-    worker: &Arc<EndpointWorker>,
-    queue: &Arc<EventQueue>,
-    permits: &Arc<Semaphore>,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) -> Option<Infallible> {
+async fn handle_all(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>, tasks: &TaskTracker) {
+    let is_live = queue.stream == worker.events.stream;
+    if is_live {
+        // Also while the circuit is open.
+        worker.declare().await;
+    }
+    let permits = Arc::new(Semaphore::new(worker.endpoint.concurrency));
     let permit = || async {
-        let permit = Arc::clone(permits).acquire_owned();
-        let permit = stop.run_until_cancelled(permit).await?;
-        Some(permit.expect("the semaphore is never closed"))
+        let permit = Arc::clone(&permits).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
     };
     let batch_size = if worker.makes_digests() {
         BATCH_SIZE
@@ -57,15 +51,16 @@ async fn handle_all(
     };
     loop {
         // Taken before the event, so that events which wait are in the bounded queue.
-        let mut first = Some(permit().await?);
-        let events = async {
-            match queue.stream == worker.events.stream {
-                true => worker.next_events(batch_size).await,
-                false => worker.next_replayed(queue, batch_size).await,
-            }
+        let mut first = Some(permit().await);
+        if let Err(error) = worker.until_open(queue).await {
+            worker.wait_after(&error, "read state of circuit").await;
+            continue;
+        }
+        let events = match is_live {
+            true => worker.next_events(batch_size).await,
+            false => worker.next_replayed(queue, batch_size).await,
         };
-        let events = stop.run_until_cancelled(events).await?;
-        let in_digests = worker.note(&events, stop).await?;
+        let in_digests = worker.note(&events).await;
         for (event, in_digest) in events.into_iter().zip(in_digests) {
             if in_digest {
                 queue.settle(event.sequence);
@@ -73,34 +68,38 @@ async fn handle_all(
             }
             let permit = match first.take() {
                 Some(permit) => permit,
-                None => permit().await?,
+                None => permit().await,
             };
             let (worker, queue) = (Arc::clone(worker), Arc::clone(queue));
-            tasks.spawn(handle(worker, queue, event, permit, stop.clone()));
+            tasks.spawn(handle(worker, queue, event, permit));
         }
     }
 }
 
-/// Handles an event, and again after errors, until it is settled or must be left to the next owner.
+/// Handles an event, and again after errors, until it is settled, cannot be sent now, or must be left to the next owner.
 async fn handle(
     worker: Arc<EndpointWorker>,
     queue: Arc<EventQueue>,
     event: Arc<StreamEvent>,
     permit: OwnedSemaphorePermit,
-    stop: CancellationToken,
 ) {
     loop {
         match worker.dispatch(&queue, &event).await {
             Ok(true) => break queue.settle(event.sequence),
+            Err(Error::NotAdmitted(_)) => break queue.give_back(),
             Ok(false) | Err(Error::NotOurs(_) | Error::Halted(_)) => {}
             Err(error) => tracing::error!(
                 error = &error as &dyn std::error::Error,
                 endpoint = worker.endpoint.name,
                 event.id = event.event.id,
-                "handle event, trying again"
+                "event handling failed, retrying"
             ),
         }
-        if !pause(RETRY_INTERVAL, &stop).await || !worker.until_it_may_send(&stop).await {
+        let retry = async {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            worker.until_it_may_send().await;
+        };
+        if worker.stop.run_until_cancelled(retry).await.is_none() {
             break;
         }
     }
@@ -108,44 +107,32 @@ async fn handle(
 }
 
 impl EndpointWorker {
-    /// Waits until the endpoint may send. False if stopped before.
-    async fn until_it_may_send(&self, stop: &CancellationToken) -> bool {
+    /// Waits until the endpoint may send.
+    async fn until_it_may_send(&self) {
         // Readiness reports the reason.
         while self.may_send().is_err() {
-            if !pause(RETRY_INTERVAL, stop).await {
-                return false;
-            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
-        true
     }
 
     /// Notes what concerns several deliveries: ends of waits, and arrays in digests. Returns which events are in digests.
-    /// `None` if stopped.
-    async fn note(
-        &self,
-        events: &[Arc<StreamEvent>],
-        stop: &CancellationToken,
-    ) -> Option<Vec<bool>> {
+    async fn note(&self, events: &[Arc<StreamEvent>]) -> Vec<bool> {
         loop {
-            if !self.until_it_may_send(stop).await {
-                return None;
-            }
+            self.until_it_may_send().await;
             let noted = async {
                 self.end_waits(events).await?;
                 self.digest(events).await
             };
             match noted.await {
-                Ok(in_digests) => return Some(in_digests),
+                Ok(in_digests) => return in_digests,
                 Err(Error::NotOurs(_) | Error::Halted(_)) => {}
                 Err(error) => tracing::error!(
                     error = &error as &dyn std::error::Error,
                     endpoint = self.endpoint.name,
-                    "note events, trying again"
+                    "counting events in digests failed, retrying"
                 ),
             }
-            if !pause(RETRY_INTERVAL, stop).await {
-                return None;
-            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -194,7 +181,7 @@ impl EndpointWorker {
             return self.store(delivery).await;
         }
         if !self.endpoint.format.takes(kind, event) {
-            tracing::debug!(event.id = event.id, "nothing that the format tells");
+            tracing::debug!(event.id = event.id, "event type is not sent in this format");
             return Ok(());
         }
         if let Some(notice) = self.notice(event) {

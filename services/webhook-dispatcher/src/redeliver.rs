@@ -1,28 +1,24 @@
 //! Runs redelivery jobs: dead letters are put back into the queue in batches. Each batch stores the job's progress.
 
-use std::sync::Arc;
 use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 
 use crate::adapters::redeliveries::RedeliveryJob;
 use crate::clock;
 use crate::domain::delivery_position::DeliveryPosition;
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::work::pause;
+use crate::work::{RETRY_INTERVAL, pause};
 
 /// Default deliveries per second, and maximum deliveries per batch.
 const DEFAULT_RATE: u32 = 100;
-/// Wait between retries after an error.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs pending jobs, then waits for new ones, until stopped.
-pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+pub async fn run(worker: &EndpointWorker) {
+    let stop = &worker.stop;
     while !stop.is_cancelled() {
-        match piece(&worker).await {
+        match piece(worker).await {
             Ok(Some(rest)) => {
-                pause(rest, &stop).await;
+                pause(rest, stop).await;
             }
             Ok(None) => tokio::select! {
                 () = worker.asked_again.notified() => {}
@@ -32,9 +28,9 @@ pub async fn run(worker: Arc<EndpointWorker>, stop: CancellationToken) {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
                     endpoint = worker.endpoint.name,
-                    "deliver dead letters again, trying again"
+                    "redelivery of dead letters failed, retrying"
                 );
-                pause(RETRY_INTERVAL, &stop).await;
+                pause(RETRY_INTERVAL, stop).await;
             }
         }
     }
@@ -71,7 +67,7 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
         redelivery = job.id,
         begun,
         done,
-        "dead letters are delivered again"
+        "dead letters queued for redelivery"
     );
     worker.wake();
     Ok(Some(if done {

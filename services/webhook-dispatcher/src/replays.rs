@@ -7,7 +7,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::DateTime;
 use futures_util::StreamExt as _;
@@ -22,17 +21,14 @@ use crate::error::Error;
 use crate::handlers;
 use crate::reader::event::StreamEvent;
 use crate::reader::queue::EventQueue;
-use crate::work::pause;
-
-/// Wait between retries after an error of NATS.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+use crate::work::{RETRY_INTERVAL, pause};
 
 /// Watches for endpoints that have replays, until shutdown.
 pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     while shared.bus.ready(&shutdown).await.is_ok() {
         tokio::select! {
             heard = hear(&shared) => if let Err(error) = heard {
-                tracing::warn!(error = mesh_runtime::error_chain(&error), "listen for replays, trying again");
+                tracing::warn!(error = mesh_runtime::error_chain(&error), "watching for replayed events failed, retrying");
             },
             () = shutdown.cancelled() => return,
         }
@@ -56,35 +52,31 @@ async fn hear(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
 }
 
 /// Delivers replayed events from the first one to the endpoint on, until stopped.
-pub async fn consume(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+pub async fn consume(worker: &Arc<EndpointWorker>) {
     let mut replayed = worker.shared.replayed.subscribe();
     let heard = replayed.wait_for(|last| last.contains_key(&worker.endpoint.name));
-    let heard = stop.run_until_cancelled(heard).await.is_some();
+    let heard = worker.stop.run_until_cancelled(heard).await.is_some();
     // The watch locks its value while its result lives.
     drop(replayed);
     if heard {
         // Boxed: most endpoints never have replays.
-        Box::pin(read(worker, stop)).await;
+        Box::pin(read(worker)).await;
     }
 }
 
-async fn read(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+async fn read(worker: &Arc<EndpointWorker>) {
     // What a replay publishes to the endpoint is selected by its filter alone.
     let all = Subscription::new(worker.endpoint.filter.clone(), &[], DateTime::UNIX_EPOCH);
     let queue = EventQueue::new(&worker.endpoint.name, MESH_REPLAY, 0, all, 0);
     while let Err(error) = worker.load_replays(&queue).await {
         let (error, endpoint) = (mesh_runtime::error_chain(&error), &worker.endpoint.name);
-        tracing::warn!(
-            error,
-            endpoint,
-            "read the position of replays, trying again"
-        );
-        if !pause(RETRY_INTERVAL, &stop).await {
+        tracing::warn!(error, endpoint, "read cursor of replays failed, retrying");
+        if !pause(RETRY_INTERVAL, &worker.stop).await {
             return;
         }
     }
     let queue = Arc::new(queue);
-    handlers::consume(Arc::clone(&worker), Arc::clone(&queue), stop).await;
+    handlers::consume(worker, &queue).await;
     worker.save_position(&queue).await;
 }
 

@@ -10,19 +10,19 @@ use crate::error::Error;
 use crate::lease::Lease;
 use crate::{clock, handlers, metrics, redeliver, replays};
 
-/// Wait between retries after an error of NATS or the database.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait before the next try after an error of NATS or the database.
+pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks that all outcomes of a removed endpoint are published.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Delivers until stopped, then finishes the requests in flight.
-pub async fn deliver(worker: Arc<EndpointWorker>, stop: CancellationToken) {
+pub async fn deliver(worker: Arc<EndpointWorker>) {
     let events = Arc::clone(&worker.events);
     tokio::join!(
-        Arc::clone(&worker).retry(stop.clone()),
-        handlers::consume(Arc::clone(&worker), Arc::clone(&events), stop.clone()),
-        replays::consume(Arc::clone(&worker), stop.clone()),
-        redeliver::run(Arc::clone(&worker), stop.clone())
+        Arc::clone(&worker).retry(),
+        handlers::consume(&worker, &events),
+        replays::consume(&worker),
+        redeliver::run(&worker)
     );
     worker.shared.reader.leave(&events);
     worker.save_position(&events).await;
@@ -31,10 +31,9 @@ pub async fn deliver(worker: Arc<EndpointWorker>, stop: CancellationToken) {
 }
 
 /// Lets events wait on the bus until stopped.
-pub async fn wait(worker: Arc<EndpointWorker>, stop: CancellationToken) {
-    if worker.declare(&stop).await {
-        stop.cancelled().await;
-    }
+pub async fn wait(worker: Arc<EndpointWorker>) {
+    worker.declare().await;
+    worker.stop.cancelled().await;
 }
 
 /// Removes an endpoint: its waiting deliveries (which become dead letters), its position, and its stored state.
@@ -43,7 +42,7 @@ pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: Cancellation
         tracing::warn!(
             error = mesh_runtime::error_chain(&error),
             endpoint = lease.endpoint,
-            "remove endpoint, trying again"
+            "removing endpoint failed, retrying"
         );
         if !pause(RETRY_INTERVAL, &stop).await {
             return;
@@ -63,7 +62,7 @@ async fn try_remove(
         tracing::warn!(
             endpoint = name,
             deliveries = ended,
-            "endpoint is removed, what waited for it is kept as dead letters"
+            "endpoint removed, waiting deliveries stored as dead letters"
         );
         shared.outcomes.notify_one();
     }
@@ -73,7 +72,7 @@ async fn try_remove(
         }
     }
     if store.erase(name, lease.epoch, stop).await? {
-        tracing::info!(endpoint = name, "endpoint removed");
+        tracing::info!(endpoint = name, "endpoint deleted");
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 const UNLISTED_AFTER: TimeDelta = TimeDelta::minutes(10);
 
 /// Log message for a lost lease.
-const TAKEN: &str = "another dispatcher takes over this endpoint";
+const TAKEN: &str = "lease lost: another dispatcher takes over the endpoint";
 
 /// How long an API request waits until its change is active.
 const APPLY_TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -148,14 +148,14 @@ impl WorkerPool {
                     listens |= missing.is_empty();
                     match missing.first() {
                         Some((name, _)) => condition.fail(format!(
-                            "the position of {name} is not stored yet: what is published before may not reach it"
+                            "cursor of {name} not stored yet: events published before may not reach it"
                         )),
                         None => condition.ok(),
                     }
                 }
                 Err(error) => {
                     let error = mesh_runtime::error_chain(&error);
-                    tracing::warn!(error, "look after endpoints, trying again");
+                    tracing::warn!(error, "assigning endpoints failed, retrying");
                     condition.fail(error);
                 }
             }
@@ -171,14 +171,14 @@ impl WorkerPool {
                 () = shutdown.cancelled(), if !leaving => {}
                 () = &mut out_of_patience, if !cut_off => {
                     cut_off = true;
-                    self.lose("a receiver is slow: what is under way is sent again at the next start", |_| true);
+                    self.lose("shutdown deadline reached: requests in flight will be repeated", |_| true);
                 }
             }
         }
         if let Err(error) = self.shared.store.leave(&id).await {
             tracing::warn!(
                 error = mesh_runtime::error_chain(&error),
-                "give leases back; they end by themselves"
+                "leases not released, they will expire"
             );
         }
     }
@@ -359,7 +359,7 @@ impl WorkerPool {
                         tracing::error!(
                             endpoint = name,
                             error = mesh_runtime::error_chain(&error),
-                            "endpoint is not at work"
+                            "endpoint not started: invalid definition"
                         );
                         None
                     }
@@ -374,13 +374,12 @@ impl WorkerPool {
                 created_at,
                 revision,
                 lease.clone(),
+                stop.clone(),
             ))
         });
         let work = match (&worker, outline.activity) {
-            (Some(worker), Activity::Active) => {
-                tokio::spawn(work::deliver(Arc::clone(worker), stop.clone()))
-            }
-            (Some(worker), _) => tokio::spawn(work::wait(Arc::clone(worker), stop.clone())),
+            (Some(worker), Activity::Active) => tokio::spawn(work::deliver(Arc::clone(worker))),
+            (Some(worker), _) => tokio::spawn(work::wait(Arc::clone(worker))),
             (None, Activity::Removed) => tokio::spawn(work::remove(
                 Arc::clone(&self.shared),
                 lease.clone(),
@@ -403,7 +402,7 @@ impl WorkerPool {
             endpoint = name,
             epoch,
             state = outline.activity.as_str(),
-            "endpoint is at work here"
+            "endpoint started"
         );
         self.running().insert(name.to_owned(), running);
     }
@@ -413,7 +412,7 @@ impl WorkerPool {
         let wake = Arc::clone(&self.wake);
         tokio::spawn(async move {
             if let Err(error) = work.await {
-                tracing::error!(%error, "endpoint's task ended unexpectedly, beginning again");
+                tracing::error!(%error, "endpoint task panicked, restarting");
             }
             wake.notify_one();
         })
@@ -450,7 +449,7 @@ impl WorkerPool {
                 Some(since) if now - since >= grace => {
                     tracing::info!(
                         endpoint = name,
-                        "endpoint is in no mesh.toml any more and is removed"
+                        "endpoint is no longer in any mesh.toml, removing it"
                     );
                     store
                         .set_activity(

@@ -92,8 +92,10 @@ impl AttemptSignal {
 /// Why no request is admitted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Closed until this time.
+    /// Closed until this time: the circuit is open, or the receiver asked for a pause.
     Until(DateTime<Utc>),
+    /// The rate limit is exhausted until this time.
+    Limited(DateTime<Utc>),
     /// Closed until the probe ends.
     Probing,
 }
@@ -146,9 +148,14 @@ impl Gate {
             return Ok(room);
         };
         match self.bucket.left(limit, now) as usize {
-            0 => Err(Closed::Until(self.bucket.next(limit, now))),
+            0 => Err(Closed::Limited(self.bucket.next(limit, now))),
             left => Ok(room.min(left)),
         }
+    }
+
+    /// True if the circuit is open or the receiver asked for a pause, also while a probe is due or under way.
+    pub fn is_suspended(&self) -> bool {
+        self.circuit.open().is_some() || self.held.is_some()
     }
 
     /// Requests permission for an attempt.

@@ -7,30 +7,34 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::subject;
-use tokio_util::sync::CancellationToken;
 
+use super::Join;
 use super::event::StreamEvent;
 use super::queue::EventQueue;
-use super::{Join, RETRY_INTERVAL};
 use crate::clock;
 use crate::domain::cursor::Cursor;
+use crate::domain::gate::Closed;
 use crate::endpoint_worker::EndpointWorker;
 use crate::error::Error;
+use crate::work::RETRY_INTERVAL;
 
 /// Messages of each subject in a page.
 const PAGE_SIZE: u32 = 64;
 /// Wait for a replica that lacks messages which the leader has.
 const REPLICA_LAG: Duration = Duration::from_millis(20);
+/// Poll interval of a closed gate: its times are by a clock that may be set.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 impl EndpointWorker {
-    /// Waits for the next events, up to this many. Cancelled, it loses none.
+    /// Waits for the next events, up to this many, or until one was given back. Cancelled, it loses none.
     pub async fn next_events(&self, max: usize) -> Vec<Arc<StreamEvent>> {
         let queue = &self.events;
         loop {
             let events = queue.take(max);
-            if !events.is_empty() {
+            if !events.is_empty() || queue.has_returned() {
                 return events;
             }
             if queue.is_attached() {
@@ -44,27 +48,75 @@ impl EndpointWorker {
                 Join::Stale(generation) => Box::pin(self.load_position(generation)).await,
             };
             if let Err(error) = supplied {
-                self.wait_after(&error, "catch up with events").await;
+                self.wait_after(&error, "read missed part of the stream")
+                    .await;
             }
         }
     }
 
-    async fn wait_after(&self, error: &Error, action: &'static str) {
+    /// Logs an error, then waits before the next try.
+    pub async fn wait_after(&self, error: &Error, action: &'static str) {
         let error = mesh_runtime::error_chain(error);
         let endpoint = &self.endpoint.name;
-        tracing::warn!(error, endpoint, "{action}, trying again");
+        tracing::warn!(error, endpoint, "{action} failed, retrying");
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
 
-    /// Stores where the endpoint begins, if it is new. Returns false if stopped before.
-    pub async fn declare(&self, stop: &CancellationToken) -> bool {
+    /// Stores where the endpoint begins, if it is new, unless stopped before.
+    pub async fn declare(&self) {
         let declared = async {
             while let Err(error) = self.load_position(0).await {
-                self.wait_after(&error, "read the endpoint's position")
-                    .await;
+                self.wait_after(&error, "read cursor").await;
             }
         };
-        stop.run_until_cancelled(Box::pin(declared)).await.is_some()
+        let declared = Box::pin(declared);
+        self.stop.run_until_cancelled(declared).await;
+    }
+
+    /// Waits until events may be sent. While the circuit is open, or the receiver asked for a pause, the endpoint is
+    /// detached, and its queue is empty. It may take an event as a probe, if no delivery is due for that.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn until_open(&self, queue: &EventQueue) -> Result<(), Error> {
+        self.read_gate().await?;
+        loop {
+            let changed = self.admission.changed();
+            let now = clock::now();
+            let wait = match self.admission.room(now) {
+                Err(Closed::Limited(_)) => break,
+                Err(Closed::Until(until)) => (until - now).to_std().unwrap_or_default(),
+                Err(Closed::Probing) => POLL_INTERVAL,
+                Ok(_) if !self.admission.is_suspended() => break,
+                Ok(_) if self.is_nothing_due(now).await? => break,
+                Ok(_) => RETRY_INTERVAL,
+            };
+            self.rewind(queue).await;
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(wait.min(POLL_INTERVAL)) => {}
+            }
+        }
+        if queue.has_returned() {
+            self.rewind(queue).await;
+        }
+        Ok(())
+    }
+
+    async fn is_nothing_due(&self, now: DateTime<Utc>) -> Result<bool, Error> {
+        let due = self.shared.store.due(&self.endpoint.name, now, 1).await?;
+        Ok(due.is_empty())
+    }
+
+    /// Detaches the endpoint, and drops what is not settled. It is read again.
+    async fn rewind(&self, queue: &EventQueue) {
+        if queue.stream == SLURM_EVENTS {
+            self.shared.reader.leave(queue);
+        }
+        while queue.has_taken() {
+            queue.changed().await;
+        }
+        queue.rewind();
     }
 
     /// Begins at the stored position, once the reader has started after this start and all that is under way has ended.
@@ -168,13 +220,13 @@ impl EndpointWorker {
             .await
     }
 
-    /// Waits for the next replayed events, up to this many. Cancelled, it loses none.
+    /// Waits for the next replayed events, up to this many, or until one was given back. Cancelled, it loses none.
     pub async fn next_replayed(&self, queue: &EventQueue, max: usize) -> Vec<Arc<StreamEvent>> {
         let mut replayed = self.shared.replayed.subscribe();
         let endpoint = &self.endpoint.name;
         loop {
             let events = queue.take(max);
-            if !events.is_empty() {
+            if !events.is_empty() || queue.has_returned() {
                 return events;
             }
             let last = {

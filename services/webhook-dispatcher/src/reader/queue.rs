@@ -30,6 +30,8 @@ pub(super) struct QueueState {
     events: VecDeque<Arc<StreamEvent>>,
     /// Events that were taken and are not settled.
     under_way: usize,
+    /// True if an event that was taken has to be read again.
+    returned: bool,
     /// True while the reader puts every event into the queue.
     pub attached: bool,
     /// The start of the reader that the sequences belong to.
@@ -169,6 +171,27 @@ impl EventQueue {
         if is_last {
             self.changed.notify_one();
         }
+    }
+
+    /// An event that was taken cannot be sent now. It is read again after [`rewind`](Self::rewind).
+    pub fn give_back(&self) {
+        let mut state = self.lock();
+        state.returned = true;
+        state.under_way -= 1;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn has_returned(&self) -> bool {
+        self.lock().returned
+    }
+
+    /// Goes back to the cursor of a queue that is detached and has nothing under way: what is not settled is read again.
+    pub(super) fn rewind(&self) {
+        let mut state = self.lock();
+        state.events = VecDeque::new();
+        state.returned = false;
+        state.tracker = Tracker::new(state.tracker.cursor());
     }
 
     /// Waits until the queue may have changed.

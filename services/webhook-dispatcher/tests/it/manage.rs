@@ -281,6 +281,7 @@ async fn tests_are_bounded_as_deliveries_are() {
     };
     assert_eq!(of("/limited"), 2);
     mesh.publish(&event(EventType::JobStarted, 1)).await;
-    mesh.wait_for_count("limited", "waiting", 1).await;
+    mesh.wait_for_count("slow", "delivered", 1).await;
+    assert_eq!(mesh.count("limited", "waiting").await, 0);
     assert_eq!(of("/limited"), 2, "tests count in the rate of deliveries");
 }

@@ -17,7 +17,8 @@ async fn a_restart_loses_no_waiting_delivery(kind: Kind) {
     let mut receiver = WebhookReceiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
-    let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];
+    let more = "max_attempts = 100000\ncircuit_breaker = { failure_threshold = 0 }";
+    let endpoints = [signed("pipeline", &url, more)];
     let mut mesh = Mesh::start_on(kind, &endpoints).await;
     let mut expected = BTreeSet::new();
     for job in 1..=10 {

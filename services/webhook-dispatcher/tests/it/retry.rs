@@ -29,8 +29,12 @@ async fn a_receiver_that_was_down_gets_every_event(kind: Kind) {
         mesh.publish(&event).await;
         expected.insert(event.id);
     }
-    mesh.wait_for_count("pipeline", "waiting", 20).await;
-    let (_, shown) = mesh.call(Method::GET, "/v1/webhooks/pipeline").await;
+    let shown = async || mesh.call(Method::GET, "/v1/webhooks/pipeline").await.1;
+    wait_until("the circuit is open", DEADLINE, async || {
+        shown().await["circuit"]["state"] != "closed"
+    })
+    .await;
+    let shown = shown().await;
     assert!(
         shown["counts"]["last_error"]
             .as_str()

@@ -80,8 +80,8 @@ impl Bus {
         messages(consumer, BATCH_SIZE, self.declaring.clone()).await
     }
 
-    /// Messages that a stream has on these subjects from a sequence on, in order: up to `max` of each subject, and none left out before
-    /// the last one of the page. Replicas answer, so an empty page does not show that there are no messages.
+    /// Messages that a stream has on these subjects from `first` on, in order: up to `max` of each subject, and none left out before the
+    /// last one of the page. Empty only if there is none up to `last`.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -90,9 +90,27 @@ impl Bus {
         stream: &str,
         subjects: &[String],
         first: u64,
+        last: u64,
         max: u32,
     ) -> Result<Vec<Message>, Error> {
         let first = first.max(1);
+        loop {
+            let page = self.replica_page(stream, subjects, first, max).await?;
+            // A replica that answered may lack the newest messages. The leader lacks none.
+            if !page.is_empty() || !self.has_messages(stream, subjects, first, last).await? {
+                return Ok(page);
+            }
+            tokio::time::sleep(REPLICA_LAG).await;
+        }
+    }
+
+    async fn replica_page(
+        &self,
+        stream: &str,
+        subjects: &[String],
+        first: u64,
+        max: u32,
+    ) -> Result<Vec<Message>, Error> {
         let mut page: Vec<Message> = Vec::new();
         let mut read_to = Vec::with_capacity(subjects.len());
         for subject in subjects {
@@ -121,12 +139,8 @@ impl Bus {
         Ok(page)
     }
 
-    /// True if the stream has a message of one of these subjects with a sequence from `first` to `last`. The stream's leader answers; a
-    /// replica, as read by [`Bus::stored_page`], may lack the newest messages.
-    ///
-    /// # Errors
-    /// If NATS does not answer.
-    pub async fn has_messages_between(
+    /// True if the stream's leader has a message of one of these subjects from `first` to `last`.
+    async fn has_messages(
         &self,
         stream: &str,
         subjects: &[String],

@@ -23,8 +23,6 @@ use crate::work::RETRY_INTERVAL;
 
 /// Messages of each subject in a page.
 const PAGE_SIZE: u32 = 64;
-/// Wait for a replica that lacks messages which the leader has.
-const REPLICA_LAG: Duration = Duration::from_millis(20);
 /// Poll interval of a closed gate: its times are by a clock that may be set.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -176,16 +174,9 @@ impl EndpointWorker {
         let (stream, first) = (queue.stream, queue.read_to() + 1);
         let page = shared
             .bus
-            .stored_page(stream, &subjects, first, PAGE_SIZE)
+            .stored_page(stream, &subjects, first, position, PAGE_SIZE)
             .await?;
         let Some(last) = page.last() else {
-            // A replica answered. Only the leader knows that there is nothing.
-            let bus = &shared.bus;
-            let is_lagging = bus.has_messages_between(stream, &subjects, first, position);
-            if is_lagging.await? {
-                tokio::time::sleep(REPLICA_LAG).await;
-                return Ok(false);
-            }
             return Ok(true);
         };
         let mut events = StreamEvent::read_all(&page, &shared.facts, &shared.bus).await?;

@@ -172,7 +172,7 @@ impl EndpointWorker {
             tracing::error!(
                 error = mesh_runtime::error_chain(&error),
                 endpoint = self.endpoint.name,
-                "halt endpoint; the next failure tries again"
+                "endpoint not disabled: database write failed, retrying after the next failed delivery"
             );
             self.halted
                 .store(false, std::sync::atomic::Ordering::Release);
@@ -222,7 +222,7 @@ impl EndpointWorker {
             tracing::warn!(
                 endpoint = name,
                 reason = auto_disable.reason,
-                "endpoint is {what}"
+                "endpoint {what} automatically"
             );
             self.shared.outcomes.notify_one();
         }

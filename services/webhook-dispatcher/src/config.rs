@@ -225,15 +225,12 @@ impl Config {
         if self.retention < kept() {
             let kept = humantime::format_duration(kept());
             let problem = format!(
-                "at least {kept}: so long the stream keeps events, and what is forgotten would be sent twice"
+                "at least {kept}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
             );
             faults.push(own("retention", &problem));
         }
         if self.cost_join_timeout > Duration::from_secs(60) {
-            faults.push(own(
-                "cost_join_timeout",
-                "at most 60s; people wait for these messages",
-            ));
+            faults.push(own("cost_join_timeout", "at most 60s"));
         }
         if !(1..=100_000).contains(&self.max_in_flight) {
             faults.push(own("max_in_flight", "from 1 to 100000"));
@@ -251,7 +248,7 @@ impl Config {
             let mut check = Check::new(self, written);
             check.name();
             if !written.name.is_empty() && !names.insert(&written.name) {
-                check.fault("name", "used twice; every endpoint needs its own");
+                check.fault("name", "used twice; names must be unique");
             }
             let endpoint = check.endpoint(&allowed, &read);
             let label = if written.name.is_empty() {

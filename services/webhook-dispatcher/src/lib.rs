@@ -76,11 +76,9 @@ use event_cache::EventCache;
 use reader::EventReader;
 use registry::Registry;
 use vault::Vault;
-use work::pause;
+use work::{RETRY_INTERVAL, pause};
 use worker_pool::WorkerPool;
 
-/// Wait between retries after an error of NATS or the database.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks that nobody deleted the names on the bus.
 const NAMES_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -125,7 +123,7 @@ impl Service for WebhookDispatcherService {
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
-                    "database is not there yet"
+                    "database unavailable, waiting"
                 );
                 false
             }
@@ -346,10 +344,7 @@ async fn publish_names(shared: Arc<WorkerContext>, shutdown: CancellationToken) 
         let Some(result) = result else { return };
         if let Err(error) = result {
             let error = mesh_runtime::error_chain(&error);
-            tracing::warn!(
-                error,
-                "write the names of webhooks to the bus, trying again"
-            );
+            tracing::warn!(error, "publishing endpoint names to NATS failed, retrying");
         }
         if !pause(RETRY_INTERVAL, &shutdown).await {
             return;
@@ -373,9 +368,7 @@ async fn watch_database(
                 worker_pool.wake_lanes();
                 shared.outcomes.notify_one();
             }
-            Some(reason) => {
-                condition.fail(format!("nothing is sent while it does not write: {reason}"))
-            }
+            Some(reason) => condition.fail(format!("not writable, nothing is sent: {reason}")),
         }
         tokio::select! {
             changed = trouble.changed() => if changed.is_err() { return },

@@ -25,16 +25,13 @@ pub fn describe() {
     );
     describe_counter!(
         FAILURES,
-        "Requests that failed, by endpoint, cause, and who can mend it: owner, receiver, dispatcher."
+        "Requests that failed, by endpoint, cause, and side that can fix it: owner, receiver, dispatcher."
     );
     describe_gauge!(
         CIRCUIT_OPEN,
-        "1 while the circuit of an endpoint is open or half-open, 0 while it is closed, at the dispatcher that is at work on it; by endpoint."
+        "1 while the circuit of an endpoint is open or half-open, 0 while it is closed, at the dispatcher that runs the endpoint; by endpoint."
     );
-    describe_counter!(
-        CIRCUIT_OPENINGS,
-        "How often a closed circuit opened, by endpoint."
-    );
+    describe_counter!(CIRCUIT_OPENINGS, "Openings of the circuit, by endpoint.");
     describe_histogram!(
         ATTEMPT_SECONDS,
         Unit::Seconds,
@@ -42,7 +39,7 @@ pub fn describe() {
     );
     describe_counter!(
         DELIVERIES,
-        "Deliveries that reached their outcome, by endpoint and outcome: delivered, dead, expired."
+        "Final outcomes of deliveries, by endpoint and outcome: delivered, dead, expired."
     );
     describe_histogram!(
         LATENCY,

@@ -1,4 +1,4 @@
-//! Publishes the outcomes of deliveries: an audit entry for each, and a dead letter for those given up.
+//! Publishes the outcomes of deliveries: an audit entry for each, and a dead letter for each failed one.
 //!
 //! Outcomes stay in the database until JetStream has acknowledged both, so neither a restart nor a NATS outage loses
 //! one. Message ids are derived from endpoint and event, so a repeated publish is stored once.
@@ -24,6 +24,7 @@ use crate::domain::cause::Cause;
 use crate::domain::names;
 use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
+use crate::work::RETRY_INTERVAL;
 
 /// The service's name in subjects and entries.
 pub const SERVICE: &str = "webhook-dispatcher";
@@ -33,8 +34,6 @@ pub const ACT: &str = "webhook";
 const BATCH_SIZE: u32 = 512;
 /// How long outcomes are batched: audit entries are not urgent, and a batch costs the server one sync.
 const GATHER_INTERVAL: Duration = Duration::from_millis(100);
-/// Wait between retries while NATS is unavailable.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes outcomes until shutdown, then the remaining ones if NATS accepts them.
 pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
@@ -55,7 +54,7 @@ pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "announce outcomes"
+                    "publishing outcomes failed, retrying"
                 );
                 if stopping {
                     return;
@@ -96,7 +95,10 @@ async fn round(shared: &WorkerContext) -> Result<Round, Error> {
     for act in acts {
         let subject = subject::audit(&shared.cluster, ACT);
         if let Err(error) = shared.bus.publish_raw(subject, &act.id, act.body).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "announce act");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "audit entry not published"
+            );
             return Ok(Round::Refused);
         }
         shared.store.sent(&act.id).await?;
@@ -138,7 +140,10 @@ fn taken(
     together.filter_map(|(outcome, result)| match result {
         Ok(()) => Some(outcome),
         Err(error) => {
-            tracing::debug!(error = &error as &dyn std::error::Error, "announce outcome");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "outcome not published"
+            );
             None
         }
     })

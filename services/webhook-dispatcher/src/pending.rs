@@ -90,7 +90,7 @@ impl EndpointWorker {
             .drop_waiting(self.lease.epoch, name, keys, reason, clock::now())
             .await?;
         if dropped > 0 {
-            tracing::debug!(endpoint = name, dropped, reason, "pending notices");
+            tracing::debug!(endpoint = name, dropped, reason, "pending notices dropped");
             self.shared.outcomes.notify_one();
         }
         Ok(())
@@ -191,7 +191,7 @@ impl EndpointWorker {
                 tracing::debug!(
                     error,
                     endpoint = self.endpoint.name,
-                    "notices wait for NATS"
+                    "pending notices deferred: NATS unavailable"
                 );
                 false
             }

@@ -31,7 +31,7 @@ use crate::domain::cursor::Cursor;
 use crate::domain::subscription::Index;
 use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
-use crate::work::pause;
+use crate::work::{RETRY_INTERVAL, pause};
 
 use event::StreamEvent;
 use queue::EventQueue;
@@ -44,8 +44,6 @@ const MAX_RECENT_BYTES: usize = 16 << 20;
 const MAX_CATCH_UP_READS: usize = 16;
 /// Interval of storing the positions of endpoints that had nothing to store with an outcome.
 const STORE_INTERVAL: Duration = Duration::from_secs(5);
-/// Wait between retries after an error of NATS or the database.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between reads of the stream's end. One read serves all endpoints.
 const END_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the cursors that were read at the start are used for endpoints that begin.
@@ -54,7 +52,7 @@ const CURSORS_TTL: Duration = Duration::from_secs(10);
 /// The reader of the public bus. Shared by all endpoints.
 pub struct EventReader {
     inner: Mutex<Inner>,
-    /// Number of the start: 0 before the first one. A stream that was made anew or set back is started again.
+    /// Number of the start: 0 before the first one. Reading starts again when the stream was recreated or truncated.
     generation: watch::Sender<u64>,
     next_key: AtomicU64,
     catch_ups: Semaphore,
@@ -274,7 +272,7 @@ pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
     while shared.bus.ready(&shutdown).await.is_ok() {
         tokio::select! {
             read = read(&shared) => if let Err(error) = read {
-                tracing::warn!(error = mesh_runtime::error_chain(&error), "read events, trying again");
+                tracing::warn!(error = mesh_runtime::error_chain(&error), "reading SLURM_EVENTS failed, retrying");
             },
             () = shutdown.cancelled() => return,
         }
@@ -291,7 +289,7 @@ async fn read(shared: &WorkerContext) -> Result<(), Error> {
     if reader.is_at_start(&state) {
         let (position, cursors) = start::prepare(shared, &state).await?;
         reader.start(position, state.created, cursors);
-        tracing::info!(position, last = state.last_sequence, "reading events");
+        tracing::info!(position, last = state.last_sequence, "reading SLURM_EVENTS");
     }
     let next = reader.lock().position + 1;
     let mut batches = pin!(bus.messages_from(SLURM_EVENTS, next).await?);
@@ -314,7 +312,7 @@ pub async fn store_positions(shared: Arc<WorkerContext>, shutdown: CancellationT
                 Ok(false) => {}
                 Err(error) => {
                     let error = mesh_runtime::error_chain(&error);
-                    tracing::debug!(error, "store positions of endpoints, trying again");
+                    tracing::debug!(error, "cursors not stored, retrying");
                 }
             }
         }

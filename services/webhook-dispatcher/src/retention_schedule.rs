@@ -25,11 +25,11 @@ pub async fn run(shared: Arc<WorkerContext>, remember: Duration, shutdown: Cance
     loop {
         match forget_once(&shared.store, remember, &mut before, &shutdown).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "forgot old deliveries"),
+            Ok(count) => tracing::info!(count, "old deliveries deleted"),
             Err(error) => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),
-                    "forget old deliveries"
+                    "old deliveries not deleted"
                 )
             }
         }

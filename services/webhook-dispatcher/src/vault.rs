@@ -74,7 +74,7 @@ impl Vault {
                 file.write_all(key.as_bytes())
                     .and_then(|()| file.sync_all())
                     .map_err(|error| unusable(error.to_string()))?;
-                tracing::info!(path = %path.display(), "made the key that encrypts webhook secrets; keep a copy of it");
+                tracing::info!(path = %path.display(), "generated the encryption key of webhook secrets, back it up");
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(unusable(error.to_string())),

@@ -1,7 +1,7 @@
 //! The table of cursors: how far each endpoint is in a stream.
 //!
 //! That a message is settled stays true, whoever holds the lease by now. So a cursor is only ever moved forward, except
-//! when the stream itself was made anew or set back.
+//! when the stream itself was recreated or truncated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -92,9 +92,7 @@ impl Store {
         let action = "read cursors";
         let sql =
             Sql::new("SELECT endpoint, settled, above FROM cursors WHERE stream = ").bind(stream);
-        let rows = self.rows(action, &sql).await?;
-        let cursors: Result<_, _> = rows.iter().map(read).collect();
-        cursors.map_err(Error::database(action))
+        self.query(action, &sql, read).await
     }
 
     /// The endpoints that are not being removed, with the times of their creation.
@@ -104,10 +102,8 @@ impl Store {
     pub async fn creations(&self) -> Result<BTreeMap<String, DateTime<Utc>>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT name, created_at FROM endpoints WHERE state <> 'removed'");
-        let rows = self.rows(action, &sql).await?;
         let read = |row: &Row| Ok((row.get("name")?, time(row.get("created_at")?)));
-        let creations: Result<_, _> = rows.iter().map(read).collect();
-        creations.map_err(Error::database(action))
+        self.query(action, &sql, read).await
     }
 
     /// Stores where endpoints begin, unless they have begun.
@@ -167,7 +163,7 @@ impl Store {
                 stream,
                 recreated,
                 set_back,
-                "the stream was recreated or has lost its end: positions of endpoints follow"
+                "stream was recreated or truncated: cursors of endpoints reset"
             );
         }
         Ok(())
@@ -242,7 +238,7 @@ impl Store {
             .bind(stream)
             .push(" AND settled < ")
             .bind(last);
-        self.act("note missed events", &sql, Some(act))
+        self.act("store missed events", &sql, Some(act))
             .await
             .map(drop)
     }

@@ -104,7 +104,7 @@ impl Database {
         // Unlock explicitly: a child process that is being spawned may hold a copy of the descriptor, which would
         // keep the lock.
         if let Some(Err(error)) = lock.map(|file| file.unlock()) {
-            tracing::debug!(%error, "unlock the database");
+            tracing::debug!(%error, "release lock of database");
         }
     }
 }

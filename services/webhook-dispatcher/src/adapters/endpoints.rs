@@ -139,19 +139,16 @@ impl Store {
     pub async fn outlines(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT name, source, state, revision, unlisted_at FROM endpoints");
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| {
-                let outline = EndpointSummary {
-                    source: source(row)?,
-                    activity: Activity::parse(&row.get::<String>("state")?),
-                    revision: row.get("revision")?,
-                    unlisted_at: row.get::<Option<i64>>("unlisted_at")?.map(time),
-                };
-                Ok((row.get("name")?, outline))
-            })
-            .collect::<Result<_, _>>()
-            .map_err(Error::database(action))
+        self.query(action, &sql, |row| {
+            let outline = EndpointSummary {
+                source: source(row)?,
+                activity: Activity::parse(&row.get::<String>("state")?),
+                revision: row.get("revision")?,
+                unlisted_at: row.get::<Option<i64>>("unlisted_at")?.map(time),
+            };
+            Ok((row.get("name")?, outline))
+        })
+        .await
     }
 
     /// All endpoints.
@@ -161,9 +158,7 @@ impl Store {
     pub async fn endpoints(&self) -> Result<Vec<EndpointRow>, Error> {
         let action = "read endpoints";
         let sql = Sql::new("SELECT * FROM endpoints ORDER BY name");
-        let rows = self.rows(action, &sql).await?;
-        let read: Result<_, _> = rows.iter().map(read).collect();
-        read.map_err(Error::database(action))
+        self.query(action, &sql, read).await
     }
 
     /// Reads one endpoint.
@@ -189,11 +184,10 @@ impl Store {
             return Ok(BTreeMap::new());
         }
         let sql = Sql::new("SELECT * FROM endpoints WHERE name").any_of(names);
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| read(row).map(|stored| (stored.name.clone(), stored)))
-            .collect::<Result<_, _>>()
-            .map_err(Error::database(action))
+        self.query(action, &sql, |row| {
+            read(row).map(|stored| (stored.name.clone(), stored))
+        })
+        .await
     }
 
     /// Stores the endpoints of `mesh.toml`, all or none. Returns the name of one that collides with an endpoint
@@ -223,7 +217,7 @@ impl Store {
             self.changed();
             Ok(None)
         };
-        note.await.map_err(Error::database("note endpoints"))
+        note.await.map_err(Error::database("store endpoints"))
     }
 
     /// Records when an endpoint disappeared from every `mesh.toml`. `None` if it is listed.
@@ -239,7 +233,7 @@ impl Store {
             .bind(since.map(|since| since.timestamp_millis()))
             .push(" WHERE source = 'file' AND name = ")
             .bind(name);
-        self.run("note endpoint", &sql).await.map(drop)
+        self.run("store endpoint", &sql).await.map(drop)
     }
 
     /// Inserts an endpoint. Returns false if the name is taken.
@@ -265,7 +259,7 @@ impl Store {
             endpoint.updated_at.timestamp_millis().into(),
         ])
         .push(") ON CONFLICT (name) DO NOTHING");
-        self.act("make endpoint", &sql, Some(act)).await
+        self.act("create endpoint", &sql, Some(act)).await
     }
 
     /// Updates everything but an endpoint's name, id and source. Returns false if it was changed since it was read:
@@ -327,7 +321,7 @@ impl Store {
         notices: Vec<Delivery>,
     ) -> Result<bool, Error> {
         let sql = becomes(name, activity, reason, now);
-        self.act_and_queue("halt endpoint", &sql, Some(act), &notices)
+        self.act_and_queue("disable endpoint", &sql, Some(act), &notices)
             .await
     }
 
@@ -337,7 +331,7 @@ impl Store {
     /// If the database write fails.
     pub async fn note(&self, act: Act) -> Result<(), Error> {
         let sql = insert(&act);
-        self.run("note act", &sql).await.map(drop)
+        self.run("store audit entry", &sql).await.map(drop)
     }
 
     /// Audit entries that are not published yet.
@@ -345,19 +339,18 @@ impl Store {
     /// # Errors
     /// If the database read fails.
     pub async fn acts(&self) -> Result<Vec<Act>, Error> {
-        let action = "read acts";
-        let rows = self
-            .rows(action, &Sql::new("SELECT id, body FROM acts LIMIT 100"))
-            .await?;
-        rows.iter()
-            .map(|row| {
+        let action = "read audit entries";
+        self.query(
+            action,
+            &Sql::new("SELECT id, body FROM acts LIMIT 100"),
+            |row| {
                 Ok(Act {
                     id: row.get("id")?,
                     body: row.get("body")?,
                 })
-            })
-            .collect::<Result<_, _>>()
-            .map_err(Error::database(action))
+            },
+        )
+        .await
     }
 
     /// Deletes a published audit entry.
@@ -366,7 +359,7 @@ impl Store {
     /// If the database write fails.
     pub async fn sent(&self, act: &str) -> Result<(), Error> {
         let sql = Sql::new("DELETE FROM acts WHERE id = ").bind(act);
-        self.run("forget act", &sql).await.map(drop)
+        self.run("delete audit entry", &sql).await.map(drop)
     }
 
     /// Runs a statement and, if it changed a row, records the action in the same transaction.

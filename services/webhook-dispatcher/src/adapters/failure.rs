@@ -74,7 +74,7 @@ impl Failure {
             NOT_CONNECTED => format!("connect to the proxy {proxy}: {innermost}"),
             "proxy authorization required" => return Self::of_credentials(proxy),
             "unsuccessful" => format!(
-                "the proxy {proxy} opens no connection to {host}: it forbids that or does not reach it, its log says which"
+                "the proxy {proxy} refused the connection to {host}, or cannot reach it; see its log"
             ),
             _ => format!("the proxy {proxy} broke the connection: {innermost}"),
         };
@@ -84,7 +84,7 @@ impl Failure {
     /// The proxy answered 407.
     pub(super) fn of_credentials(proxy: &Proxy) -> Self {
         let error = format!(
-            "the proxy {proxy} does not take the credentials (407): the operator sets webhook-dispatcher.proxy.credentials_file"
+            "the proxy {proxy} rejected the credentials (407): the operator sets webhook-dispatcher.proxy.credentials_file"
         );
         Self::new(Cause::Proxy, error)
     }
@@ -114,8 +114,7 @@ fn distrust(error: &rustls::Error) -> String {
     let certificate = match error {
         rustls::Error::InvalidCertificate(certificate) => certificate,
         rustls::Error::InvalidMessage(_) => {
-            return "it does not speak TLS on this port; is it another port, or http://?"
-                .to_owned();
+            return "no TLS on this port; check the port, or use http://".to_owned();
         }
         rustls::Error::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::BadCertificate,
@@ -126,7 +125,7 @@ fn distrust(error: &rustls::Error) -> String {
             AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion,
         )
         | rustls::Error::PeerIncompatible(_) => {
-            return format!("it has to speak TLS 1.2 or 1.3 with a modern cipher ({error})");
+            return format!("TLS 1.2 or 1.3 with a modern cipher is required ({error})");
         }
         error => return error.to_string(),
     };
@@ -153,11 +152,11 @@ fn distrust(error: &rustls::Error) -> String {
         }
         // webpki reports this for a CA certificate used as a server certificate, as created by `openssl req -x509`.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            "its certificate is signed by itself; it needs one of an authority (of your own: webhook-dispatcher.ca_file)".to_owned()
+            "its certificate is self-signed; it needs one of a certificate authority (for your own: webhook-dispatcher.ca_file)".to_owned()
         }
         CertificateError::UnknownIssuer => {
-            "its certificate is of no authority that is trusted here, or signed by itself; the operator names authorities in webhook-dispatcher.ca_file".to_owned()
+            "its certificate is self-signed or of an untrusted authority; the operator adds authorities in webhook-dispatcher.ca_file".to_owned()
         }
-        other => format!("its certificate is not good: {other}"),
+        other => format!("its certificate is invalid: {other}"),
     }
 }

@@ -183,13 +183,13 @@ impl Http {
             .map_err(|_| {
                 let timeout = humantime::format_duration(endpoint.timeout);
                 if let Some(by) = domain.as_deref().and_then(|name| self.names.unanswered(name)) {
-                    let error = format!("look up {host}: no answer of {by} within {timeout}; the receiver was not asked yet");
+                    let error = format!("look up {host}: no answer from {by} within {timeout}; no request was sent");
                     return Failure::new(Cause::Timeout, error);
                 }
                 let by = proxy.map_or_else(String::new, |proxy| format!(" by the proxy {proxy}"));
                 Failure::new(
                     Cause::Timeout,
-                    format!("no answer within {timeout} from {host}{by}; it has to answer first and work afterwards"),
+                    format!("no answer within {timeout} from {host}{by}; it should respond before it processes the event"),
                 )
             })??;
         // Without TLS, responses of the proxy look like the receiver's. Status 407 can only come from the proxy.

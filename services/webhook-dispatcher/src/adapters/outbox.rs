@@ -81,9 +81,7 @@ impl Store {
             .any_of(endpoints)
             .push(" ORDER BY updated_at LIMIT ")
             .bind(most);
-        let rows = self.rows(action, &sql).await?;
-        let read: Result<_, _> = rows.iter().map(read).collect();
-        read.map_err(Error::database(action))
+        self.query(action, &sql, read).await
     }
 
     /// Marks outcomes as published.

@@ -152,7 +152,7 @@ impl Store {
         .bind(&job.webhook)
         .push(") < ")
         .bind(most);
-        self.act("note redelivery", &sql, Some(act)).await
+        self.act("store redelivery", &sql, Some(act)).await
     }
 
     /// Redelivery jobs of an endpoint, newest first.
@@ -171,12 +171,9 @@ impl Store {
     /// # Errors
     /// If the database read fails.
     pub async fn with_redeliveries(&self) -> Result<Vec<String>, Error> {
-        let action = "look for redeliveries";
+        let action = "read redeliveries";
         let sql = Sql::new("SELECT DISTINCT endpoint FROM redeliveries WHERE state = 'running'");
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| row.get("endpoint").map_err(Error::database(action)))
-            .collect()
+        self.query(action, &sql, |row| row.get("endpoint")).await
     }
 
     /// The oldest running redelivery job of an endpoint.
@@ -233,11 +230,10 @@ impl Store {
             .narrow(sql)
             .push(" ORDER BY created_at, stream_sequence, event_id LIMIT ")
             .bind(most);
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| Ok((place(row)?, row.get::<i64>("announced")? == 1)))
-            .collect::<Result<_, _>>()
-            .map_err(Error::database(action))
+        self.query(action, &sql, |row| {
+            Ok((place(row)?, row.get::<i64>("announced")? == 1))
+        })
+        .await
     }
 
     /// Puts dead letters back into the queue and stores the job's progress. Returns their number.
@@ -267,9 +263,7 @@ impl Store {
 
     async fn jobs(&self, sql: &Sql) -> Result<Vec<RedeliveryJob>, Error> {
         let action = "read redeliveries";
-        let rows = self.rows(action, sql).await?;
-        let read: Result<_, _> = rows.iter().map(read).collect();
-        read.map_err(Error::database(action))
+        self.query(action, sql, read).await
     }
 }
 

@@ -78,9 +78,6 @@ impl Store {
     /// If the database read fails.
     pub async fn replicas(&self) -> Result<Vec<Replica>, Error> {
         let action = "read replicas";
-        let rows = self
-            .rows(action, &Sql::new("SELECT id, leaving, files FROM replicas"))
-            .await?;
         let read = |row: &Row| {
             Ok(Replica {
                 id: row.get("id")?,
@@ -88,8 +85,12 @@ impl Store {
                 files: serde_json::from_str(&row.get::<String>("files")?).unwrap_or_default(),
             })
         };
-        let replicas: Result<_, _> = rows.iter().map(read).collect();
-        replicas.map_err(Error::database(action))
+        self.query(
+            action,
+            &Sql::new("SELECT id, leaving, files FROM replicas"),
+            read,
+        )
+        .await
     }
 
     /// All leases, by endpoint.
@@ -98,12 +99,6 @@ impl Store {
     /// If the database read fails.
     pub async fn leases(&self) -> Result<BTreeMap<String, Lease>, Error> {
         let action = "read leases";
-        let rows = self
-            .rows(
-                action,
-                &Sql::new("SELECT endpoint, holder, epoch FROM leases"),
-            )
-            .await?;
         let read = |row: &Row| {
             let lease = Lease {
                 holder: row.get("holder")?,
@@ -111,8 +106,12 @@ impl Store {
             };
             Ok((row.get("endpoint")?, lease))
         };
-        let leases: Result<_, _> = rows.iter().map(read).collect();
-        leases.map_err(Error::database(action))
+        self.query(
+            action,
+            &Sql::new("SELECT endpoint, holder, epoch FROM leases"),
+            read,
+        )
+        .await
     }
 
     /// Takes leases at the epochs that were read, except those that a live replica holds or took first. Returns the

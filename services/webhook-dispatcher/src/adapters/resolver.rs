@@ -184,7 +184,7 @@ fn refused<'a>(
     found.iter().filter_map(move |address| {
         let why = check(*address, allowed).err()?;
         // Logged for operators only: the owner of the endpoint must not learn internal addresses.
-        tracing::info!(name, %address, why, "a receiver's address may not be reached");
+        tracing::info!(name, %address, why, "receiver address refused: not in an allowed subnet");
         Some(Forbidden {
             name: name.to_owned(),
             why,

@@ -234,17 +234,14 @@ impl Store {
         now: DateTime<Utc>,
         most: usize,
     ) -> Result<Vec<String>, Error> {
-        let action = "look for due deliveries";
+        let action = "read due deliveries";
         let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
             .bind(endpoint)
             .push(" AND state = 'waiting' AND next_at <= ")
             .bind(now.timestamp_millis())
             .push(" ORDER BY next_at, stream_sequence LIMIT ")
             .bind(i64::try_from(most).unwrap_or(i64::MAX));
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| row.get("event_id").map_err(Error::database(action)))
-            .collect()
+        self.query(action, &sql, |row| row.get("event_id")).await
     }
 
     /// Due time of the next delivery after `now`.
@@ -256,7 +253,7 @@ impl Store {
         endpoint: &str,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, Error> {
-        let action = "look for due deliveries";
+        let action = "read due deliveries";
         let sql = Sql::new("SELECT MIN(next_at) AS next FROM deliveries WHERE endpoint = ")
             .bind(endpoint)
             .push(" AND state = 'waiting' AND next_at > ")
@@ -275,7 +272,7 @@ impl Store {
     /// # Errors
     /// If the database read fails.
     pub async fn missed(&self, endpoint: &str) -> Result<Option<(String, DateTime<Utc>)>, Error> {
-        let action = "look for missed events";
+        let action = "read missed events";
         let sql = Sql::new("SELECT first_id, last_at FROM missed WHERE endpoint = ").bind(endpoint);
         let row = self.first(action, &sql).await?;
         row.map(|row| Ok((row.get("first_id")?, time(row.get("last_at")?))))
@@ -311,16 +308,13 @@ impl Store {
         endpoint: &str,
         word: &str,
     ) -> Result<BTreeMap<String, String>, Error> {
-        let action = "read what was kept";
+        let action = "read provider state";
         let sql = Sql::new("SELECT key, value FROM kept WHERE endpoint = ")
             .bind(endpoint)
             .push(" AND key LIKE ")
             .bind(&format!("{word}/%"));
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| Ok((row.get("key")?, row.get("value")?)))
-            .collect::<Result<_, _>>()
-            .map_err(Error::database(action))
+        self.query(action, &sql, |row| Ok((row.get("key")?, row.get("value")?)))
+            .await
     }
 
     /// Stored state of an endpoint under these keys.
@@ -335,16 +329,13 @@ impl Store {
         if keys.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let action = "read what was kept";
+        let action = "read provider state";
         let sql = Sql::new("SELECT key, value FROM kept WHERE endpoint = ")
             .bind(endpoint)
             .push(" AND key")
             .any_of(keys);
-        let rows = self.rows(action, &sql).await?;
-        rows.iter()
-            .map(|row| Ok((row.get("key")?, row.get("value")?)))
-            .collect::<Result<_, _>>()
-            .map_err(Error::database(action))
+        self.query(action, &sql, |row| Ok((row.get("key")?, row.get("value")?)))
+            .await
     }
 
     /// Reads one delivery.
@@ -424,9 +415,7 @@ impl Store {
         .push(" AND event_id = ")
         .bind(event_id)
         .push(" ORDER BY n");
-        let rows = self.rows(action, &sql).await?;
-        let read: Result<_, _> = rows.iter().map(read_attempt).collect();
-        read.map_err(Error::database(action))
+        self.query(action, &sql, read_attempt).await
     }
 
     /// Completes pending writes and closes the database.
@@ -436,8 +425,18 @@ impl Store {
     }
 
     async fn deliveries(&self, action: &'static str, sql: &Sql) -> Result<Vec<Delivery>, Error> {
+        self.query(action, sql, read).await
+    }
+
+    /// The rows of a query, each read by this function.
+    pub(super) async fn query<T, C: FromIterator<T>>(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        read: impl Fn(&Row) -> Result<T, sqlx::Error>,
+    ) -> Result<C, Error> {
         let rows = self.rows(action, sql).await?;
-        let read: Result<_, _> = rows.iter().map(read).collect();
+        let read: Result<C, _> = rows.iter().map(read).collect();
         read.map_err(Error::database(action))
     }
 

@@ -125,7 +125,7 @@ impl Task {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
                         writes = replies.len(),
-                        "write deliveries"
+                        "database write failed"
                     );
                     self.failed(&error, writes);
                     replies
@@ -154,7 +154,7 @@ impl Task {
                 if let Err(error) = result {
                     tracing::warn!(
                         error = mesh_runtime::error_chain(&error),
-                        "outcome is not stored"
+                        "outcome discarded: another dispatcher holds the lease"
                     );
                 }
             }
@@ -194,7 +194,7 @@ impl Task {
         if let Some(trouble) = self.trouble.take() {
             tracing::info!(
                 outcomes = trouble.kept.len(),
-                "the database writes again, outcomes that were kept are on disk"
+                "database is writable again, buffered outcomes stored"
             );
             self.report.send_replace(None);
         }

@@ -73,7 +73,7 @@ impl WebhooksApi for Webhooks {
     ) -> Result<WebhookWithSecret, ApiError> {
         let Some(vault) = self.registry.vault() else {
             return Err(ApiError::Unprepared(format!(
-                "there is no key to encrypt secrets with: set webhook-dispatcher.secrets_key_file in {} (`openssl rand -base64 32` makes one) for every dispatcher",
+                "no encryption key for secrets: set webhook-dispatcher.secrets_key_file in {} (create a key with `openssl rand -base64 32`) for every dispatcher",
                 self.config_file
             )));
         };
@@ -102,7 +102,7 @@ impl WebhooksApi for Webhooks {
         let act = self.act(caller, &stored, "created", Vec::new(), "", now);
         if !self.shared.store.create(&stored, act).await? {
             return Err(ApiError::Conflict(format!(
-                "there is a webhook {:?} already, or one that is just being removed",
+                "webhook {:?} exists already or is being removed",
                 stored.name
             )));
         }
@@ -120,7 +120,10 @@ impl WebhooksApi for Webhooks {
         let mut stored = self.editable(caller, name).await?;
         config::refuse_old_keys(&patch).map_err(ApiError::Invalid)?;
         let Value::Object(patch) = patch else {
-            return Err(ApiError::invalid("", "a JSON object with what changes"));
+            return Err(ApiError::invalid(
+                "",
+                "a JSON object with the changed keys is required",
+            ));
         };
         let fixed = |key: &'static str, problem: &str| Err(ApiError::invalid(key, problem));
         if patch.contains_key("name") {
@@ -366,7 +369,7 @@ impl Webhooks {
         }
         if !self.shared.store.change(&stored, Some(act)).await? {
             return Err(ApiError::Conflict(format!(
-                "webhook {:?} was changed by somebody else at the same time; look at it and try again",
+                "webhook {:?} was changed concurrently; read it again and retry",
                 stored.name
             )));
         }

@@ -495,7 +495,7 @@ fn answer(caller: &Caller, webhook: Result<Webhook, ApiError>) -> Answer<Webhook
 /// Parses the body as JSON, whatever its content type.
 fn body(bytes: &[u8]) -> Result<Value, Problem> {
     serde_json::from_slice(bytes)
-        .map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))
+        .map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))
 }
 
 /// Parses a body that may be absent.

@@ -46,7 +46,8 @@ impl Webhooks {
             Ok(stored)
         } else {
             Err(ApiError::Forbidden(
-                "auditors change and test nothing; ask the owner or an administrator".to_owned(),
+                "auditors may not change or test webhooks; ask the owner or an administrator"
+                    .to_owned(),
             ))
         }
     }
@@ -61,7 +62,7 @@ impl Webhooks {
         match stored.source {
             Source::Api => Ok(stored),
             Source::File => Err(ApiError::Conflict(format!(
-                "webhook {name:?} is written in {}: change [[webhook-dispatcher.endpoints]] there and restart",
+                "webhook {name:?} is defined in {}: change [[webhook-dispatcher.endpoints]] there and restart",
                 self.config_file
             ))),
         }
@@ -99,17 +100,17 @@ pub(super) fn owner(caller: &Caller, spec: &mut Value) -> Result<String, ApiErro
         Some(_) => return Err(ApiError::invalid("owner", "the name of a Unix user")),
     };
     if !caller.may_write() && caller.sees_everything() {
-        let refused = "auditors change nothing; ask an administrator";
+        let refused = "auditors may not create webhooks; ask an administrator";
         return Err(ApiError::Forbidden(refused.to_owned()));
     }
     match wanted.or_else(|| caller.users.first().cloned()) {
         Some(owner) if caller.may_write() || caller.is(&owner) => Ok(owner),
         Some(owner) => Err(ApiError::Forbidden(format!(
-            "owner: you are not {owner}; only administrators (mesh.api.admins) make webhooks for others"
+            "owner: you are not {owner}; only administrators (mesh.api.admins) create webhooks for others"
         ))),
         None if caller.may_write() => Ok(String::new()),
         None => Err(ApiError::Forbidden(
-            "you are no Unix user here, so no events are yours; ask an administrator".to_owned(),
+            "you have no Unix user here and so no events; ask an administrator".to_owned(),
         )),
     }
 }

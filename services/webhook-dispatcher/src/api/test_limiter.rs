@@ -79,7 +79,7 @@ impl Webhooks {
             let tried = all.entry(name.clone()).or_default();
             if tried.under_way {
                 return Err(ApiError::TooMany {
-                    problem: format!("a test of {name:?} is under way"),
+                    problem: format!("a test of {name:?} is running"),
                     after: DEFAULT_RETRY_AFTER_SECS,
                 });
             }
@@ -95,7 +95,7 @@ impl Webhooks {
             None => self.turns.spend(endpoint, now),
         };
         spent.map_err(|next| ApiError::TooMany {
-            problem: format!("the rate_limit of {name:?} is used up"),
+            problem: format!("the rate_limit of {name:?} is exhausted"),
             after: u64::try_from((next - now).num_seconds()).unwrap_or(0) + 1,
         })?;
         Ok(turn)

@@ -86,7 +86,7 @@ pub(super) fn preview(
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid(
                 "type",
-                "is for a sample; not beside an event",
+                "applies to samples only, not together with an event",
             ));
         }
         (Some(json), None) => (read(json)?, None),

@@ -69,10 +69,10 @@ impl<'a> Check<'a> {
             name, description, ..
         } = self.written;
         if ["openapi.json", "preview"].contains(&name.as_str()) {
-            self.fault("name", "the API has a page of that name; take another");
+            self.fault("name", "reserved by the API; choose another");
         }
         if name.is_empty() {
-            self.fault("name", "missing; deliveries are kept under it");
+            self.fault("name", "missing");
         } else if name.contains('/') {
             self.fault(
                 "name",
@@ -128,7 +128,7 @@ impl<'a> Check<'a> {
         if written.give_up_after.is_some_and(|after| after.is_zero()) {
             self.fault(
                 "give_up_after",
-                "above 0; leave it out to have attempts alone count",
+                "must be above 0; omit it to limit attempts only",
             );
         }
         if policy.max_attempts == 0 {
@@ -168,10 +168,10 @@ impl<'a> Check<'a> {
             .arrays
             .map_or(is_chat, |arrays| arrays == Arrays::Digest);
         if digest && !is_chat {
-            self.fault("arrays", "digests are for people; pipelines get each event");
+            self.fault("arrays", "only for chat formats");
         }
         if written.pending_threshold.is_some() && !is_chat {
-            let problem = "only for chats; others get each explanation at once";
+            let problem = "only for chat formats";
             self.fault("pending_threshold", problem);
         }
         let pending_threshold = self.pending_threshold();
@@ -224,10 +224,7 @@ impl<'a> Check<'a> {
             Format::CloudEvents | Format::Template(_)
         );
         if !self.written.success.is_empty() && !judges {
-            self.fault(
-                "success",
-                "only for cloudevents and template; how the others answer is known",
-            );
+            self.fault("success", "only for the formats cloudevents and template");
         }
         Codes::parse(&self.written.success).unwrap_or_else(|error| {
             self.fault("success", error.to_string());
@@ -277,7 +274,7 @@ impl<'a> Check<'a> {
                 continue;
             }
             let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
-                self.fault("headers", format!("{name:?} is no name of a header"));
+                self.fault("headers", format!("{name:?} is not a header name"));
                 continue;
             };
             if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with("webhook-") {
@@ -354,7 +351,7 @@ impl<'a> Check<'a> {
         let url = match Url::parse(&text) {
             Ok(url) => url,
             Err(error) => {
-                self.fault("url", format!("no address: {error}"));
+                self.fault("url", format!("not a URL: {error}"));
                 return None;
             }
         };

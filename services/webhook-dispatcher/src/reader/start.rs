@@ -12,7 +12,7 @@ use crate::domain::cursor::Cursor;
 use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
 
-/// Endpoints that were created in the same minute begin with one look at the stream.
+/// Endpoints that were created in the same minute begin with one lookup in the stream.
 const SAME_CREATION_SECONDS: i64 = 60;
 
 /// Gives every endpoint a position. Returns where the reader begins, so that every endpoint that is not far behind can be
@@ -24,7 +24,7 @@ pub(super) async fn prepare(
     let (store, created) = (&shared.store, state.created);
     let endpoints = store.creations().await?;
     take_over_consumers(shared, state, &endpoints).await?;
-    // A stream that was made anew counts from 1 again; one that was set back has other events behind its end.
+    // A recreated stream counts from 1 again; a truncated one has other events behind its former end.
     store
         .reset_cursors(SLURM_EVENTS, created, state.last_sequence)
         .await?;
@@ -111,7 +111,7 @@ async fn take_over_consumers(
     }
     tracing::info!(
         consumers = consumers.len(),
-        "positions of endpoints are in the database from now on, their consumers are deleted"
+        "positions of consumers moved to the database, consumers deleted"
     );
     Ok(())
 }

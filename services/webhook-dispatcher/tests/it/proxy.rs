@@ -234,10 +234,7 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
     let proxy = Proxy::start(Manner::Refuse(403)).await;
     let refused = failure(&proxy, encrypted).await;
     assert!(
-        refused.cause == Cause::Proxy
-            && refused
-                .error
-                .contains("it forbids that or does not reach it"),
+        refused.cause == Cause::Proxy && refused.error.contains("or cannot reach it"),
         "{refused:?}"
     );
 

@@ -51,7 +51,7 @@ async fn what_is_wrong_is_named_and_nothing_is_stored(kind: Kind) {
         ),
         (
             json!({"name": "x", "url": "https://example.org", "headers": {"a b": "y"}}),
-            "no name of a header",
+            "is not a header name",
         ),
         (
             json!({"name": "x", "url": "https://example.org", "headers": {"x-a": {"file": "/etc/passwd"}}}),

@@ -204,17 +204,17 @@ async fn a_receiver_that_cannot_be_trusted_gets_nothing_and_the_attempt_says_why
         (
             "unknown",
             TlsReceiver::certified(params(HERE), &other).await,
-            "no authority that is trusted here",
+            "of an untrusted authority",
         ),
         (
             "self",
             TlsReceiver::self_signed(params(HERE)).await,
-            "signed by itself; the operator names authorities in webhook-dispatcher.ca_file",
+            "of an untrusted authority; the operator adds authorities in webhook-dispatcher.ca_file",
         ),
         (
             "openssl",
             TlsReceiver::self_signed(openssl).await,
-            "is signed by itself; it needs one of an authority",
+            "is self-signed; it needs one of a certificate authority",
         ),
     ];
     let plain = WebhookReceiver::start().await;
@@ -243,12 +243,7 @@ async fn a_receiver_that_cannot_be_trusted_gets_nothing_and_the_attempt_says_why
         .iter()
         .map(|(name, receiver, error)| (*name, "tls", receiver.address.to_string(), *error))
         .collect();
-    expected.push((
-        "plain",
-        "tls",
-        plain_host,
-        "does not speak TLS on this port",
-    ));
+    expected.push(("plain", "tls", plain_host, "no TLS on this port"));
     expected.push(("silent", "timeout", silent_host, "no answer within 1s"));
     for (name, cause, host, error) in expected {
         mesh.wait_for_count(name, "dead", 1).await;

@@ -93,14 +93,14 @@ impl Template {
         let mut body = Bounded(Vec::new());
         let rendered = template.render_captured_to(Jinja::from(Serde(fields)), &mut body);
         if body.0.len() > LONGEST_BODY {
-            return Err(format!("makes more than {LONGEST_BODY} bytes"));
+            return Err(format!("result is longer than {LONGEST_BODY} bytes"));
         }
         rendered.map_err(|error| self.problem(&error)).map(drop)?;
         let body = String::from_utf8(body.0).map_err(|_| "makes no UTF-8".to_owned())?;
         if self.is_json() {
             serde_json::from_str::<serde::de::IgnoredAny>(&body).map_err(|error| {
                 format!(
-                    "what it makes is no JSON ({error}); {{{{ … }}}} writes texts with their quotes"
+                    "the result is not JSON ({error}); {{{{ … }}}} writes strings with their quotes"
                 )
             })?;
         }
@@ -310,7 +310,7 @@ mod tests {
                 "line 2, column 9: undefined value",
             ),
             ("{{ job.name", "line 1, column 8: syntax error"),
-            ("{\"a\": \"{{ job.name }}\"}", "what it makes is no JSON"),
+            ("{\"a\": \"{{ job.name }}\"}", "the result is not JSON"),
             (
                 "{% set a = job.name %}1",
                 "line 1, column 1: no \"set\" here",
@@ -366,7 +366,10 @@ mod tests {
         let steps = nested(8, "").faults();
         assert!(steps[0].1.contains("fuel"), "{steps:?}");
         let output = nested(2, "{{ job | json }}").faults();
-        assert!(output[0].1.starts_with("makes more than"), "{output:?}");
+        assert!(
+            output[0].1.starts_with("result is longer than"),
+            "{output:?}"
+        );
     }
 
     proptest! {

@@ -76,7 +76,7 @@ use event_cache::EventCache;
 use reader::EventReader;
 use registry::Registry;
 use vault::Vault;
-use work::{RETRY_INTERVAL, pause};
+use work::{RETRY_INTERVAL, pause, while_connected};
 use worker_pool::WorkerPool;
 
 /// Interval between checks that nobody deleted the names on the bus.
@@ -316,38 +316,29 @@ impl Dispatcher {
     }
 }
 
-/// Keeps the names of all endpoints on the bus, for the ledger, until shutdown.
+/// Publishes the names of all endpoints, for the ledger, until shutdown.
 async fn publish_names(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
+    let action = "publishing endpoint names to NATS";
+    while_connected(&shared.bus, &shutdown, action, || write_names(&shared)).await;
+}
+
+async fn write_names(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
     let mut names = shared.names.subscribe();
-    while shared.bus.ready(&shutdown).await.is_ok() {
-        let written = async {
-            let mut written = shared.bus.webhook_names().await?;
-            loop {
-                let known = names.borrow_and_update().clone();
-                let complete = match &known {
-                    Some(known) => written.write(known).await?,
-                    None => true,
-                };
-                let pause = if complete {
-                    NAMES_CHECK_INTERVAL
-                } else {
-                    RETRY_INTERVAL
-                };
-                tokio::select! {
-                    changed = names.changed() => if changed.is_err() { return Ok(()) },
-                    () = tokio::time::sleep(pause) => written.check().await?,
-                }
-            }
+    let mut written = shared.bus.webhook_names().await?;
+    loop {
+        let known = names.borrow_and_update().clone();
+        let complete = match &known {
+            Some(known) => written.write(known).await?,
+            None => true,
         };
-        let result: Option<Result<(), mesh_bus::Error>> =
-            shutdown.run_until_cancelled(written).await;
-        let Some(result) = result else { return };
-        if let Err(error) = result {
-            let error = mesh_runtime::error_chain(&error);
-            tracing::warn!(error, "publishing endpoint names to NATS failed, retrying");
-        }
-        if !pause(RETRY_INTERVAL, &shutdown).await {
-            return;
+        let pause = if complete {
+            NAMES_CHECK_INTERVAL
+        } else {
+            RETRY_INTERVAL
+        };
+        tokio::select! {
+            changed = names.changed() => if changed.is_err() { return Ok(()) },
+            () = tokio::time::sleep(pause) => written.check().await?,
         }
     }
 }

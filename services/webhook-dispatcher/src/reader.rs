@@ -31,7 +31,7 @@ use crate::domain::cursor::Cursor;
 use crate::domain::subscription::Index;
 use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
-use crate::work::{RETRY_INTERVAL, pause};
+use crate::work::{pause, while_connected};
 
 use event::StreamEvent;
 use queue::EventQueue;
@@ -269,17 +269,8 @@ impl EventReader {
 
 /// Reads the bus until shutdown.
 pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
-    while shared.bus.ready(&shutdown).await.is_ok() {
-        tokio::select! {
-            read = read(&shared) => if let Err(error) = read {
-                tracing::warn!(error = mesh_runtime::error_chain(&error), "reading SLURM_EVENTS failed, retrying");
-            },
-            () = shutdown.cancelled() => return,
-        }
-        if !pause(RETRY_INTERVAL / 10, &shutdown).await {
-            return;
-        }
-    }
+    let action = "reading SLURM_EVENTS";
+    while_connected(&shared.bus, &shutdown, action, || read(&shared)).await;
 }
 
 /// Reads the bus until the server is gone.

@@ -21,24 +21,15 @@ use crate::error::Error;
 use crate::handlers;
 use crate::reader::event::StreamEvent;
 use crate::reader::queue::EventQueue;
-use crate::work::{RETRY_INTERVAL, pause};
+use crate::work::{RETRY_INTERVAL, pause, while_connected};
 
 /// Watches for endpoints that have replays, until shutdown.
 pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
-    while shared.bus.ready(&shutdown).await.is_ok() {
-        tokio::select! {
-            heard = hear(&shared) => if let Err(error) = heard {
-                tracing::warn!(error = mesh_runtime::error_chain(&error), "watching for replayed events failed, retrying");
-            },
-            () = shutdown.cancelled() => return,
-        }
-        if !pause(RETRY_INTERVAL, &shutdown).await {
-            return;
-        }
-    }
+    let action = "watching for replayed events";
+    while_connected(&shared.bus, &shutdown, action, || follow(&shared)).await;
 }
 
-async fn hear(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
+async fn follow(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
     let mut endpoints = pin!(shared.bus.follow_replayed_endpoints().await?);
     while let Some((endpoint, sequence)) = endpoints.next().await {
         shared.replayed.send_if_modified(|last| {
@@ -54,11 +45,11 @@ async fn hear(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
 /// Delivers replayed events from the first one to the endpoint on, until stopped.
 pub async fn consume(worker: &Arc<EndpointWorker>) {
     let mut replayed = worker.shared.replayed.subscribe();
-    let heard = replayed.wait_for(|last| last.contains_key(&worker.endpoint.name));
-    let heard = worker.stop.run_until_cancelled(heard).await.is_some();
+    let has_replays = replayed.wait_for(|last| last.contains_key(&worker.endpoint.name));
+    let has_replays = worker.stop.run_until_cancelled(has_replays).await.is_some();
     // The watch locks its value while its result lives.
     drop(replayed);
-    if heard {
+    if has_replays {
         // Boxed: most endpoints never have replays.
         Box::pin(read(worker)).await;
     }

@@ -126,10 +126,7 @@ impl<'a> Check<'a> {
             give_up_after: written.give_up_after,
         };
         if written.give_up_after.is_some_and(|after| after.is_zero()) {
-            self.fault(
-                "give_up_after",
-                "must be above 0; omit it to limit attempts only",
-            );
+            self.fault("give_up_after", "above 0; omit it to limit attempts only");
         }
         if policy.max_attempts == 0 {
             self.fault("max_attempts", "at least 1");

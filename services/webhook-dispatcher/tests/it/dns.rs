@@ -219,7 +219,7 @@ async fn the_address_that_is_checked_is_the_one_that_is_dialled() {
     assert!(
         cause == "timeout"
             && error.contains("look up silent.example.org")
-            && error.contains("no answer of webhook-dispatcher.dns_servers within 1s"),
+            && error.contains("no answer from webhook-dispatcher.dns_servers within 1s"),
         "{cause}: {error}"
     );
     assert_eq!(connections.load(Ordering::SeqCst), 0, "nobody came");

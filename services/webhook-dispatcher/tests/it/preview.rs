@@ -156,7 +156,7 @@ async fn a_format_is_shown_before_there_is_an_endpoint_and_its_faults_name_the_p
         ),
         (
             json!({"format": "slack", "type": "job.failed", "event": {}}),
-            "type: is for a sample",
+            "type: applies to samples",
         ),
         (json!({"format": "slack", "event": {"id": "x"}}), "event: "),
         (

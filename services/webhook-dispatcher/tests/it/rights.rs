@@ -20,7 +20,7 @@ async fn what_is_wrong_is_named_and_nothing_is_stored(kind: Kind) {
         (json!([]), "a JSON object"),
         (json!({"url": "https://example.org"}), "name: missing"),
         (json!({"name": "a b"}), "name: letters, digits"),
-        (json!({"name": "x"}), "url: no address"),
+        (json!({"name": "x"}), "url: not a URL"),
         (
             json!({"name": "x", "url": "ftp://example.org"}),
             "url: https is needed",

@@ -260,6 +260,8 @@ pub struct ServiceSection {
     pub defaults: &'static str,
     /// [`Service::RENAMED_KEYS`].
     pub renamed_keys: RenamedKeys,
+    /// [`Service::LIVE_KEYS`].
+    pub live_keys: &'static [&'static str],
 }
 
 impl ServiceSection {
@@ -269,6 +271,7 @@ impl ServiceSection {
             name: S::NAME,
             defaults: S::DEFAULTS,
             renamed_keys: S::RENAMED_KEYS,
+            live_keys: S::LIVE_KEYS,
         }
     }
 }
@@ -350,6 +353,13 @@ impl ConfigFile {
         changed.sort();
         changed.dedup();
         changed
+    }
+
+    /// True if a service takes a change of the key, such as `webhook-dispatcher.endpoints`, without a restart.
+    pub(crate) fn is_live(&self, key: &str) -> bool {
+        let (section, key) = key.split_once('.').unwrap_or_default();
+        let mut services = self.services.iter();
+        services.any(|service| service.name == section && service.live_keys.contains(&key))
     }
 
     /// Reads a section.

@@ -126,7 +126,20 @@ impl Context {
         self.config.section(name)
     }
 
-    /// The layers of the configuration as they were at the start.
+    /// The configuration as it is in the file now, checked like at the start. Its health is its own.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::load`] and [`Context::new`].
+    pub fn read_again(&self) -> Result<Self, ConfigError> {
+        Self::new(self.config.read_again()?, self.shutdown.clone())
+    }
+
+    /// The configuration file, if there is one.
+    pub fn config_path(&self) -> Option<&Path> {
+        self.config.path()
+    }
+
+    /// The layers of the configuration as they were when read.
     pub(crate) const fn config(&self) -> &ConfigFile {
         &self.config
     }

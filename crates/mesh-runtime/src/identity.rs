@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use mesh_events::proto::mesh::event::v1::Identity;
+use secret_file::FileStamp;
 use serde::{Deserialize, Serialize};
 
 /// `provenance` of identities from the map, as events carry it.
@@ -112,8 +112,8 @@ pub struct IdentityMap {
 struct State {
     users: BTreeMap<String, UserIdentity>,
     was_read: bool,
-    /// Size and change time of the file last read, good or bad, so that a bad file is warned about once.
-    seen: Option<Option<(u64, SystemTime)>>,
+    /// Stamp of the file last read, good or bad, so that a bad file is warned about once.
+    seen: Option<Option<FileStamp>>,
     /// Why the file last read cannot be used.
     problem: Option<String>,
 }
@@ -162,9 +162,7 @@ impl IdentityMap {
     pub fn reload(&self) -> Option<String> {
         let path = self.path.as_ref()?;
         let mut state = self.lock();
-        let found = std::fs::metadata(path)
-            .ok()
-            .and_then(|meta| Some((meta.len(), meta.modified().ok()?)));
+        let found = FileStamp::of(path);
         if state.seen == Some(found) {
             return state.problem.clone();
         }

@@ -27,6 +27,8 @@ pub trait Service: 'static {
     const DEFAULTS: &'static str;
     /// Old and new names of renamed keys of its section. Old keys are refused with an error that names the new one.
     const RENAMED_KEYS: RenamedKeys = &[];
+    /// Keys of its section whose changes it takes without a restart.
+    const LIVE_KEYS: &'static [&'static str] = &[];
     /// One sentence for `--help`.
     const ABOUT: &'static str;
 

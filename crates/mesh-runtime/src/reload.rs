@@ -18,14 +18,21 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 pub struct ReloadTimer {
     /// `None` if the process may not handle signals.
     hangup: Option<Signal>,
+    interval: Duration,
     shutdown: CancellationToken,
 }
 
 impl ReloadTimer {
     /// A timer that ends at shutdown.
     pub fn new(shutdown: CancellationToken) -> Self {
+        Self::every(RELOAD_INTERVAL, shutdown)
+    }
+
+    /// A timer with its own interval.
+    pub fn every(interval: Duration, shutdown: CancellationToken) -> Self {
         Self {
             hangup: signal(SignalKind::hangup()).ok(),
+            interval,
             shutdown,
         }
     }
@@ -41,7 +48,7 @@ impl ReloadTimer {
         tokio::select! {
             () = self.shutdown.cancelled() => return false,
             () = hangup => {}
-            () = tokio::time::sleep(RELOAD_INTERVAL) => {}
+            () = tokio::time::sleep(self.interval) => {}
         }
         true
     }
@@ -50,8 +57,8 @@ impl ReloadTimer {
 /// Key of the log filter, which takes effect at once.
 const LOG_FILTER: &str = "mesh.telemetry.log_filter";
 
-/// Reads `mesh.toml` again when it changes, and reports what changed. The log filter takes effect; other keys do so at a restart. A file that
-/// cannot be used changes nothing.
+/// Reads `mesh.toml` again when it changes, and reports what changed. The log filter takes effect, and services take their
+/// [live keys](crate::Service::LIVE_KEYS) themselves; other keys take effect at a restart. A file that cannot be used changes nothing.
 pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter) {
     let Some(path) = context.config().path().map(Path::to_owned) else {
         return;
@@ -67,11 +74,7 @@ pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter
             continue;
         }
         seen = found;
-        let read = known.read_again().and_then(|config| {
-            let checked = Context::new(config.clone(), CancellationToken::new())?;
-            Ok((config, checked.mesh.telemetry.log_filter))
-        });
-        let (config, filter) = match read {
+        let read = match context.read_again() {
             Ok(read) => read,
             Err(error) => {
                 let error = error_chain(&error);
@@ -83,17 +86,18 @@ pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter
                 continue;
             }
         };
-        let changed = known.changed_keys(&config);
+        let changed = known.changed_keys(read.config());
         let mut problem = None;
         if changed.iter().any(|key| key == LOG_FILTER)
-            && let Err(fault) = log_filter.set(&filter)
+            && let Err(fault) = log_filter.set(&read.mesh.telemetry.log_filter)
         {
             problem = Some(format!(
                 "{LOG_FILTER}: {fault}; the former one stays in use"
             ));
         }
-        known = config;
-        pending.extend(changed.iter().filter(|key| *key != LOG_FILTER).cloned());
+        known = read.config().clone();
+        let is_live = |key: &str| key == LOG_FILTER || known.is_live(key);
+        pending.extend(changed.iter().filter(|key| !is_live(key)).cloned());
         let at_restart: Vec<&str> = pending.iter().map(String::as_str).collect();
         let at_restart = at_restart.join(", ");
         tracing::info!(

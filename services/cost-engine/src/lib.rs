@@ -36,7 +36,9 @@ use std::time::Duration;
 use mesh_bus::{Backoff, Bus};
 use mesh_db::Location;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
+use mesh_runtime::{
+    BoxError, Condition, Context, ReloadTimer, RenamedKeys, RunningService, Service,
+};
 use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
@@ -238,7 +240,8 @@ impl CostEngine {
                 handler,
                 &shutdown,
             );
-            let follow = follower.follow(config.reload_interval, &store, &shutdown);
+            let timer = ReloadTimer::every(config.reload_interval, shutdown.clone());
+            let follow = follower.follow(timer, &store);
             let (consumed, (), ()) = tokio::join!(Box::pin(consume), Box::pin(publish), follow);
             consumed?;
         } else {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
+use mesh_runtime::ReloadTimer;
+use secret_file::FileStamp;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::adapters::Store;
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::price_book::{PriceBook, PriceBookError};
 pub(crate) struct PriceBookWatcher {
     pub book: watch::Sender<Arc<PriceBook>>,
     path: PathBuf,
-    seen: Option<(SystemTime, u64)>,
+    seen: Option<FileStamp>,
 }
 
 /// Result of a check.
@@ -30,7 +30,7 @@ pub(crate) enum ReloadOutcome {
 impl PriceBookWatcher {
     /// Loads the book for the first time.
     pub fn new(path: PathBuf) -> Result<Self, PriceBookError> {
-        let seen = stamp(&path);
+        let seen = FileStamp::of(&path);
         let book = watch::Sender::new(Arc::new(PriceBook::load(&path)?));
         Ok(Self { book, path, seen })
     }
@@ -44,18 +44,9 @@ impl PriceBookWatcher {
         admitted(store, &book, &self.path).await
     }
 
-    /// Checks every `interval` until shutdown.
-    pub async fn follow(
-        &mut self,
-        interval: Duration,
-        store: &Store,
-        shutdown: &CancellationToken,
-    ) {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(interval) => {}
-            };
+    /// Checks whenever the timer is due, until shutdown.
+    pub async fn follow(&mut self, mut timer: ReloadTimer, store: &Store) {
+        while timer.due().await {
             self.check(store).await;
         }
     }
@@ -63,7 +54,7 @@ impl PriceBookWatcher {
     /// Reloads the file if it has changed.
     async fn check(&mut self, store: &Store) -> ReloadOutcome {
         // The stamp before reading, so that a change in between is noticed next time.
-        let now = stamp(&self.path);
+        let now = FileStamp::of(&self.path);
         if now == self.seen {
             return ReloadOutcome::Unchanged;
         }
@@ -109,15 +100,12 @@ async fn admitted(store: &Store, book: &PriceBook, path: &Path) -> Result<(), Er
     }
 }
 
-/// Identifies a version of the file without reading it. Both size and time count, because two writes may have the same time.
-fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mesh_db::Location;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -164,5 +152,33 @@ mod tests {
             text.contains("prices.toml") && text.contains("2026-08-b") && text.contains("version"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn sighup_reloads_the_book_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
+            .await
+            .unwrap();
+        let path = folder.path().join("prices.toml");
+        let good = include_str!("../examples/price-book.toml");
+        std::fs::write(&path, good).unwrap();
+        let mut watcher = PriceBookWatcher::new(path.clone()).unwrap();
+        watcher.admit(&store).await.unwrap();
+        let mut book = watcher.book.subscribe();
+        let shutdown = CancellationToken::new();
+        let timer = ReloadTimer::every(Duration::from_secs(3600), shutdown.clone());
+        let follow = tokio::spawn(async move { watcher.follow(timer, &store).await });
+
+        std::fs::write(&path, good.replace("2026-07\"", "2026-08\"")).unwrap();
+        let pid = std::process::id().to_string();
+        let status = std::process::Command::new("kill")
+            .args(["-HUP", &pid])
+            .status();
+        assert!(status.unwrap().success());
+        book.changed().await.unwrap();
+        assert_eq!(book.borrow().label(), "example 2026-08");
+        shutdown.cancel();
+        follow.await.unwrap();
     }
 }

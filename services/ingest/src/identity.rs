@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::Identity;
+use mesh_runtime::ReloadTimer;
 use mesh_runtime::identity::IdentityMap;
 pub use mesh_runtime::identity::UserIdentity;
 use slurm_client::AssociationRecord;
@@ -145,11 +146,8 @@ impl IdentityResolver {
 
     /// Refreshes the sources until shutdown.
     pub async fn reload_periodically(&self, every: Duration, shutdown: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(every) => {}
-            }
+        let mut timer = ReloadTimer::every(every, shutdown.clone());
+        while timer.due().await {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.refresh() => {}

@@ -43,6 +43,7 @@ fn old_keys_of_all_sections_are_refused_with_their_new_names() {
         name,
         defaults: "[shop]\n[shop.hours]\nopen = 8\n[mill]\nstones = 2\n",
         renamed_keys,
+        live_keys: &[],
     };
     let services = [
         service(

@@ -4,7 +4,7 @@
 //! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
 //! - [`reader`]: reads the public bus once for all endpoints, and how an endpoint that is behind catches up.
 //! - [`handlers`]: handles one event: decide, send, store.
-//! - [`registry`]: resolves endpoint definitions; [`vault`]: encrypts their secrets at rest.
+//! - [`registry`]: resolves endpoint definitions; `reload` takes those of `mesh.toml` again; [`vault`]: encrypts their secrets at rest.
 //! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: how long the
 //!   ownership lasts.
 //! - [`event_cache`]: recent events, decoded once for all endpoints.
@@ -46,6 +46,7 @@ pub mod post;
 pub mod reader;
 pub mod redeliver;
 pub mod registry;
+mod reload;
 pub mod replays;
 pub mod retention_schedule;
 pub mod signature;
@@ -75,6 +76,7 @@ use endpoint_worker::WorkerContext;
 use event_cache::EventCache;
 use reader::EventReader;
 use registry::Registry;
+use reload::EndpointReloader;
 use vault::Vault;
 use work::{RETRY_INTERVAL, pause, while_connected};
 use worker_pool::WorkerPool;
@@ -89,6 +91,7 @@ impl Service for WebhookDispatcherService {
     const NAME: &'static str = "webhook-dispatcher";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
+    const LIVE_KEYS: &'static [&'static str] = &["endpoints"];
     const ABOUT: &'static str = "Delivers events to webhooks, signed, filtered and retried.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
@@ -230,7 +233,9 @@ fn vault(context: &Context, config: &Config, store: &Store) -> Result<Option<Vau
 async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     store.prepare().await?;
     let files = registry.files();
-    let files = files.map(|endpoint| (endpoint.name.as_str(), &endpoint.public));
+    let files = files
+        .iter()
+        .map(|endpoint| (endpoint.name.as_str(), &endpoint.public));
     match store.note_files(files, clock::now()).await? {
         Some(taken) => Err(Error::NameTaken(taken)),
         None => Ok(()),
@@ -274,6 +279,13 @@ impl Dispatcher {
             database,
             shutdown.clone(),
         ));
+        let reloader = EndpointReloader {
+            context: context.clone(),
+            store: self.shared.store.clone(),
+            registry: Arc::clone(&self.registry),
+            worker_pool: Arc::clone(&self.worker_pool),
+        };
+        tasks.spawn(reloader.run());
         tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(reader::run(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(publish_names(Arc::clone(&self.shared), shutdown.clone()));

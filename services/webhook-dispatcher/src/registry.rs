@@ -4,7 +4,7 @@
 //! with secrets, encrypted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,33 @@ use crate::vault::Vault;
 /// Resolves endpoint definitions.
 pub struct Registry {
     config: Config,
-    files: BTreeMap<String, Endpoint>,
+    files: RwLock<BTreeMap<String, Endpoint>>,
     vault: Option<Vault>,
+}
+
+/// Names of endpoints of `mesh.toml` that differ between two versions of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct EndpointChanges {
+    /// New ones.
+    pub added: Vec<String>,
+    /// Those with another definition.
+    pub changed: Vec<String>,
+    /// Those that are no longer listed.
+    pub removed: Vec<String>,
+}
+
+impl EndpointChanges {
+    /// True if nothing differs.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn by_name(files: Vec<Endpoint>) -> BTreeMap<String, Endpoint> {
+    let files = files.into_iter();
+    files
+        .map(|endpoint| (endpoint.name.clone(), endpoint))
+        .collect()
 }
 
 /// The full definition of an endpoint, including secrets. Encrypted before it is stored.
@@ -45,15 +70,29 @@ pub struct RetiredSecret {
 impl Registry {
     /// A registry of the endpoints of `mesh.toml`. Without a vault the API cannot create endpoints.
     pub fn new(config: Config, files: Vec<Endpoint>, vault: Option<Vault>) -> Self {
-        let files = files
-            .into_iter()
-            .map(|endpoint| (endpoint.name.clone(), endpoint))
-            .collect();
         Self {
             config,
-            files,
+            files: RwLock::new(by_name(files)),
             vault,
         }
+    }
+
+    /// Replaces the endpoints of `mesh.toml`. Returns the former ones, and what differs.
+    pub fn replace_files(&self, files: Vec<Endpoint>) -> (Vec<Endpoint>, EndpointChanges) {
+        let files = by_name(files);
+        let mut current = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = EndpointChanges::default();
+        for (name, endpoint) in &files {
+            match current.get(name) {
+                None => changes.added.push(name.clone()),
+                Some(former) if !former.is_same(endpoint) => changes.changed.push(name.clone()),
+                Some(_) => {}
+            }
+        }
+        let gone = current.keys().filter(|name| !files.contains_key(*name));
+        changes.removed = gone.cloned().collect();
+        let former = std::mem::replace(&mut *current, files);
+        (former.into_values().collect(), changes)
     }
 
     /// The `[webhook-dispatcher]` section.
@@ -67,13 +106,17 @@ impl Registry {
     }
 
     /// The endpoints of `mesh.toml`.
-    pub fn files(&self) -> impl Iterator<Item = &Endpoint> {
-        self.files.values()
+    pub fn files(&self) -> Vec<Endpoint> {
+        self.read_files().values().cloned().collect()
     }
 
     /// Names of the endpoints of `mesh.toml`.
     pub fn listed(&self) -> BTreeSet<String> {
-        self.files.keys().cloned().collect()
+        self.read_files().keys().cloned().collect()
+    }
+
+    fn read_files(&self) -> RwLockReadGuard<'_, BTreeMap<String, Endpoint>> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Builds the endpoint of a stored row, with its secrets.
@@ -83,7 +126,7 @@ impl Registry {
     pub fn made_of(&self, stored: &EndpointRow) -> Result<Endpoint, Error> {
         let name = &stored.name;
         if stored.source == Source::File {
-            let listed = self.files.get(name).cloned();
+            let listed = self.read_files().get(name).cloned();
             return listed.ok_or_else(|| Error::Unknown(name.clone()));
         }
         let definition = self.definition(stored)?;

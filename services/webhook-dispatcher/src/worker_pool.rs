@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub struct WorkerPool {
     /// Endpoints that were paused or disabled at the last poll.
     halted: Mutex<BTreeSet<String>>,
     wake: Arc<Notify>,
+    /// Whether the endpoints of `mesh.toml` have changed since the other dispatchers were informed.
+    relist: AtomicBool,
     /// The state of the database at the last reconciliation, see [`Store::changes`](crate::adapters::store::Store::changes).
     seen: AtomicU64,
 }
@@ -72,6 +74,7 @@ impl WorkerPool {
             running: Mutex::default(),
             halted: Mutex::default(),
             wake: Arc::default(),
+            relist: AtomicBool::default(),
             seen: AtomicU64::new(u64::MAX),
         }
     }
@@ -79,6 +82,21 @@ impl WorkerPool {
     /// Triggers a reconciliation.
     pub fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Registers the endpoints of `mesh.toml` again, before the next look at the stored ones.
+    pub fn list_again(&self) {
+        self.relist.store(true, Ordering::Release);
+    }
+
+    /// Starts workers of endpoints again, with their definitions of now. Requests in flight are finished before.
+    pub fn restart(&self, endpoints: &[String]) {
+        for name in endpoints {
+            if let Some(running) = self.running().get(name) {
+                running.stop.cancel();
+            }
+        }
+        self.wake();
     }
 
     /// Waits up to `APPLY_TIMEOUT` until a change is active, so that events published after the API's response are
@@ -192,6 +210,9 @@ impl WorkerPool {
             let new = uuid::Uuid::new_v4().to_string();
             store.join(&new, &self.registry.listed()).await?;
             *id = new;
+        } else if self.relist.swap(false, Ordering::AcqRel) {
+            let listed = store.list(id, &self.registry.listed()).await;
+            listed.inspect_err(|_| self.list_again())?;
         }
         let changes = store.changes();
         // A file has no other writer: without a change there is nothing to do.

@@ -51,6 +51,19 @@ impl Store {
         self.run("join replicas", &sql).await.map(drop)
     }
 
+    /// Replaces the endpoints that a dispatcher's `mesh.toml` lists.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn list(&self, id: &str, files: &BTreeSet<String>) -> Result<(), Error> {
+        let files = serde_json::Value::from_iter(files.iter().cloned()).to_string();
+        let sql = Sql::new("UPDATE replicas SET files = ")
+            .bind(&files)
+            .push(" WHERE id = ")
+            .bind(id);
+        self.run("list endpoints", &sql).await.map(drop)
+    }
+
     /// Sends a dispatcher's heartbeat and removes dead replicas. Returns false if this one was removed itself.
     ///
     /// # Errors

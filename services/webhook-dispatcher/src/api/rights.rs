@@ -62,7 +62,7 @@ impl Webhooks {
         match stored.source {
             Source::Api => Ok(stored),
             Source::File => Err(ApiError::Conflict(format!(
-                "webhook {name:?} is defined in {}: change [[webhook-dispatcher.endpoints]] there and restart",
+                "webhook {name:?} is defined in {}: change [[webhook-dispatcher.endpoints]] there",
                 self.config_file
             ))),
         }

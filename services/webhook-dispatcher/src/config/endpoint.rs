@@ -77,6 +77,26 @@ impl Endpoint {
         }
     }
 
+    /// True if another definition means the same, with the same secrets.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let signing = |one: &Self| -> Vec<String> {
+            let secrets = one.signer.iter().flat_map(Signer::secrets);
+            secrets.map(str::to_owned).collect()
+        };
+        let settings = |one: &Self| -> Vec<String> {
+            let secrets = one.format.secrets().into_iter();
+            secrets
+                .map(|(_, secret)| secret.expose().to_owned())
+                .collect()
+        };
+        // Every other field is computed from the public definition and the dispatcher's own keys.
+        self.public == other.public
+            && self.url == other.url
+            && self.headers == other.headers
+            && signing(self) == signing(other)
+            && settings(self) == settings(other)
+    }
+
     /// All secrets of the endpoint.
     pub fn secrets(&self) -> Values {
         let mut values = Values::default();

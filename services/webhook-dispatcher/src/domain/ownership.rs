@@ -91,10 +91,11 @@ pub fn plan(
     let at_work: BTreeSet<&str> = replicas.iter().map(|replica| replica.id.as_str()).collect();
     let mut steps = Vec::new();
     for endpoint in endpoints {
+        let may_own =
+            |replica: &Replica| !endpoint.from_file || replica.files.contains(&endpoint.name);
         let candidates = replicas
             .iter()
-            .filter(|replica| !replica.leaving)
-            .filter(|replica| !endpoint.from_file || replica.files.contains(&endpoint.name))
+            .filter(|replica| !replica.leaving && may_own(replica))
             .map(|replica| replica.id.as_str());
         let preferred = preferred(&endpoint.name, candidates);
         let lease = leases.get(&endpoint.name);
@@ -113,6 +114,14 @@ pub fn plan(
             }
             // The lease is where it should be, or another dispatcher acts next.
             (Some(_), Some(_) | None) => {}
+            // It was removed from every `mesh.toml` while it was at work here.
+            (None, Some(holder))
+                if holder == me && !replicas.iter().any(|one| one.id == me && may_own(one)) =>
+            {
+                steps.push(Step::Release {
+                    endpoint: endpoint.name.clone(),
+                });
+            }
             // No other dispatcher could take over: the holder keeps the lease.
             (None, Some(_) | None) => {}
         }
@@ -214,6 +223,13 @@ mod tests {
         )]);
         for replica in &replicas {
             assert_eq!(plan(&replica.id, &replicas, &wanted, &held), []);
+        }
+        // One that was removed from the file of its holder is released.
+        replicas[3].leaving = false;
+        replicas[3].files.clear();
+        for (n, replica) in replicas.iter().enumerate() {
+            let steps = plan(&replica.id, &replicas, &wanted, &held);
+            assert_eq!(steps.len(), usize::from(n == 3), "{steps:?}");
         }
     }
 

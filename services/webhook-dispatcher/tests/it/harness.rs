@@ -238,6 +238,11 @@ impl Mesh {
         problems.get("webhook-dispatcher.database").cloned()
     }
 
+    /// A note of the dispatcher.
+    pub fn note(&self, name: &str) -> Option<String> {
+        self.running.as_ref().unwrap().health.notes().remove(name)
+    }
+
     /// True if the dispatcher is ready.
     pub fn is_ready(&self) -> bool {
         let running = self.running.as_ref().unwrap();

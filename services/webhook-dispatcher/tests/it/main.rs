@@ -32,6 +32,7 @@ mod positions;
 mod preview;
 mod process;
 mod proxy;
+mod reload;
 mod replay;
 mod replicas;
 mod restart;

@@ -52,6 +52,18 @@ pub enum Error {
         #[source]
         source: MigrateError,
     },
+    /// A newer version has changed the tables in a way that this one cannot work with.
+    #[error(
+        "set up {name} {location}: a newer version has changed its tables so that this version cannot use them (migration {migration}); start the newer version"
+    )]
+    Newer {
+        /// Owning service.
+        name: &'static str,
+        /// Address.
+        location: Location,
+        /// The migration.
+        migration: String,
+    },
     /// The tables are missing or outdated, and the role may not migrate them.
     #[error(
         "set up {name} {location}: its tables are not those of this version, and this role may not create them; {remedy}"

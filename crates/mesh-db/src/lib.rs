@@ -1,7 +1,7 @@
 //! Access to a service's database, on SQLite or PostgreSQL alike.
 //!
 //! - [`Location`]: the database address in the configuration.
-//! - [`sqlite`], [`postgres`]: open pools with durable commits, and run migrations.
+//! - [`sqlite`], [`postgres`]: open pools with durable commits; [`migrations`]: bring tables to a program's version.
 //! - [`pool`], [`sql`]: connections and statements for both dialects, and bulk statements.
 //! - [`cells`]: rows of results with millions of rows.
 //! - [`damage`]: detects damaged SQLite files and recovers their readable rows.
@@ -15,6 +15,7 @@ pub mod cells;
 pub mod damage;
 pub mod error;
 pub mod location;
+pub mod migrations;
 pub mod pool;
 pub mod postgres;
 pub mod sql;

@@ -1,4 +1,4 @@
-//! PostgreSQL pools and migrations.
+//! PostgreSQL pools and tables.
 //!
 //! Several processes may share a database. The server ends an idle session that holds a lock
 //! (`idle_in_transaction_session_timeout`), so that it does not block the others.
@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 
 use crate::pool::Pool;
-use crate::{Error, Location};
+use crate::{Error, Location, migrations};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_SERVER_VERSION_NUM: i32 = 140_000;
@@ -129,13 +129,10 @@ impl Tables {
                 .max_connections(1)
                 .acquire_timeout(CONNECT_TIMEOUT)
                 .connect_lazy_with(options.clone());
-            let migrated = self.migrations.run(&unlimited).await;
+            let migrated =
+                migrations::run_on_postgres(name, self.migrations, &unlimited, location).await;
             unlimited.close().await;
-            migrated.map_err(|source| Error::Migrate {
-                name,
-                location: location.clone(),
-                source,
-            })
+            migrated
         } else if self.is_migrated(&mut connection).await {
             Ok(())
         } else {

@@ -85,12 +85,7 @@ impl Store {
     pub async fn prepare(&self) -> Result<(), Error> {
         match (&self.writer, &self.location) {
             (Pool::Sqlite(pool), _) => {
-                let migrated = SQLITE.run(pool).await;
-                migrated.map_err(|source| mesh_db::Error::Migrate {
-                    name: NAME,
-                    location: self.location.clone(),
-                    source,
-                })?;
+                mesh_db::migrations::run_on_sqlite(NAME, &SQLITE, pool, &self.location).await?;
             }
             (Pool::Postgres(_), Location::Postgres(options)) => {
                 TABLES.migrate(options, &self.location).await?;

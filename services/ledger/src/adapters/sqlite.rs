@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mesh_db::pool::Pool;
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::error::Error;
 /// How long a verification waits for a lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// Triggers that prevent accidental changes and deletions. They are created whenever the ledger is
 /// opened, not by a migration. An operator who rebuilds the columns drops one of them (see the
@@ -65,10 +65,6 @@ pub(super) fn only_reading(path: &Path, connections: u32) -> Result<Pool, Error>
         .max_connections(connections)
         .connect_lazy_with(options);
     Ok(Pool::Sqlite(pool))
-}
-
-pub(super) async fn migrate(writer: &SqlitePool) -> Result<(), MigrateError> {
-    MIGRATIONS.run(writer).await
 }
 
 pub(super) async fn guard_index(writer: &SqlitePool) -> Result<(), sqlx::Error> {

@@ -96,12 +96,8 @@ impl Store {
     pub async fn prepare(&self) -> Result<(), Error> {
         match &self.writer {
             Pool::Sqlite(pool) => {
-                let migrated = sqlite::migrate(pool).await;
-                migrated.map_err(|source| mesh_db::Error::Migrate {
-                    name: NAME,
-                    location: self.location.clone(),
-                    source,
-                })?;
+                let migrations = &sqlite::MIGRATIONS;
+                mesh_db::migrations::run_on_sqlite(NAME, migrations, pool, &self.location).await?;
             }
             Pool::Postgres(pool) => {
                 if let Location::Postgres(options) = &self.location {

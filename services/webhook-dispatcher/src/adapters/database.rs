@@ -75,12 +75,7 @@ impl Database {
                 TABLES.migrate(options, &self.location).await?;
             }
             (Pool::Sqlite(pool), _) => {
-                let migrated = SQLITE.run(pool).await;
-                migrated.map_err(|source| mesh_db::Error::Migrate {
-                    name: NAME,
-                    location: self.location.clone(),
-                    source,
-                })?;
+                mesh_db::migrations::run_on_sqlite(NAME, &SQLITE, pool, &self.location).await?;
             }
             (Pool::Postgres(_), Location::Sqlite(_)) => {}
         }

@@ -90,7 +90,8 @@ async fn expected_of_sqlite() -> Result<SchemaObjects, Error> {
         .connect("sqlite::memory:")
         .await
         .map_err(Error::Read)?;
-    sqlite::migrate(&pool)
+    sqlite::MIGRATIONS
+        .run(&pool)
         .await
         .map_err(|error| Error::Read(sqlx::Error::Migrate(Box::new(error))))?;
     sqlite::guard_index(&pool).await.map_err(Error::Read)?;

@@ -82,6 +82,8 @@ pub struct Readiness {
     pub problems: BTreeMap<String, String>,
     /// Notes for the operator.
     pub notes: BTreeMap<String, String>,
+    /// Version of the services, for those who may see details.
+    pub version: Option<String>,
 }
 
 /// A document received in parts.
@@ -190,6 +192,7 @@ impl Client {
         Ok(Readiness {
             problems: texts("problems").ok_or_else(none)?,
             notes: texts("notes").unwrap_or_default(),
+            version: answer["version"].as_str().map(str::to_owned),
         })
     }
 

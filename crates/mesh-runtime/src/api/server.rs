@@ -228,6 +228,7 @@ fn ready(health: &Health, everything: bool) -> axum::response::Response {
             "details only for administrators".clone_into(text);
         }
     }
+    let version = everything.then_some(env!("CARGO_PKG_VERSION"));
     let status = if problems.is_empty() {
         StatusCode::OK
     } else {
@@ -235,7 +236,7 @@ fn ready(health: &Health, everything: bool) -> axum::response::Response {
     };
     (
         status,
-        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "notes": notes, "roles": health.roles() })),
+        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "notes": notes, "roles": health.roles(), "version": version })),
     )
         .into_response()
 }

@@ -1,6 +1,7 @@
 //! `smesh doctor`: checks everything from Slurm's commands to the delivery of a doorbell, and prints what to fix.
 
 mod advice;
+mod certificates;
 mod checks;
 mod storage;
 

@@ -14,7 +14,7 @@ use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
 
 use super::{Finding, Grade};
-use super::{advice, storage};
+use super::{advice, certificates, storage};
 use crate::cli::{Global, HookFiles};
 use crate::client::{Query, Readiness};
 use crate::commands::hooks::plan_here;
@@ -50,7 +50,9 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
     let printed = slurm(&Slurm::new(slurm_config), context.as_ref(), &mut findings).await;
     mesh(global, &mut findings).await;
     if let Some(context) = &context {
+        findings.extend(certificates::all(context));
         storage::streams(context, &mut findings).await;
+        findings.extend(storage::disk(context));
         findings.push(storage::backup(context));
     }
     hooks(global, by_commands && printed.is_some(), &mut findings).await;
@@ -283,7 +285,12 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
         }
     };
     match client.readiness().await {
-        Ok(Readiness { problems, notes }) => {
+        Ok(Readiness {
+            problems,
+            notes,
+            version,
+        }) => {
+            findings.extend(differing_version(version.as_deref()));
             if problems.is_empty() {
                 let found = format!("ready at {}", client.address());
                 findings.push(Finding::new("slurm-mesh", Grade::Good, found, ""));
@@ -319,6 +326,18 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
             "",
         )),
     }
+}
+
+/// Compares the version of the services with that of this program.
+fn differing_version(services: Option<&str>) -> Option<Finding> {
+    let own = env!("CARGO_PKG_VERSION");
+    let services = services.filter(|services| *services != own)?;
+    Some(Finding::new(
+        "versions",
+        Grade::Warning,
+        format!("the services are version {services}, this program is {own}"),
+        "finish the upgrade: docs/guide/upgrade.md",
+    ))
 }
 
 async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
@@ -469,5 +488,18 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             "the next hook calls deliver them; to deliver them now: smesh hooks flush",
         )),
         Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_of_the_services_is_a_warning() {
+        assert!(differing_version(Some(env!("CARGO_PKG_VERSION"))).is_none());
+        let finding = differing_version(Some("0.0.1")).unwrap();
+        assert_eq!(finding.grade, Grade::Warning);
+        assert!(finding.found.contains("0.0.1"), "{finding:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Checks that streams and buckets store messages. Data lost there is lost for all consumers, and the fault may go unnoticed while
 //! nothing is published.
 
+use std::path::Path;
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
@@ -9,7 +10,9 @@ use mesh_runtime::Context;
 
 use super::{Finding, Grade};
 use crate::backup::create::LastBackup;
+use crate::up::data_dir;
 use crate::up::nats_child;
+use crate::up::nats_conf::max_store;
 
 const SUBJECT: &str = "streams";
 /// Time limit for connecting; a healthy server on the same host needs far less.
@@ -43,6 +46,45 @@ pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
             "requires a [mesh.nats] user with the role admin, and a running nats-server",
         )),
     }
+}
+
+/// Whether the disk has room for what the streams of the own nats-server may store.
+pub(super) fn disk(context: &Context) -> Option<Finding> {
+    if !context.mesh.nats.url.is_empty() {
+        return None;
+    }
+    let folder = &context.mesh.data_dir;
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let reserved = u64::try_from(max_store(context.mesh.nats.events_max_bytes)).ok()?;
+    let used = folder_size(&data_dir::private(folder, "jetstream"));
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let found = format!(
+        "streams use {:.1} of at most {:.1} GiB, and {:.1} GiB of {} are free",
+        gib(used),
+        gib(reserved),
+        gib(free),
+        folder.display()
+    );
+    Some(if free < reserved.saturating_sub(used) {
+        let fix = "make room, or lower [mesh.nats] events_max_bytes: a full disk stops everything";
+        Finding::new("disk", Grade::Warning, found, fix)
+    } else {
+        Finding::new("disk", Grade::Good, found, "")
+    })
+}
+
+/// Bytes of the files in a folder; what cannot be read counts as nothing.
+fn folder_size(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => folder_size(&entry.path()),
+        Ok(meta) => meta.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
 }
 
 /// Whether there is a recent backup by `smesh backup`.

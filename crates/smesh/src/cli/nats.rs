@@ -28,6 +28,8 @@ Writes to DIR:
   users.conf       a user for each role, with only the permissions that it needs
   ROLE.seed        NKey seed of a role, for nkey_file in [mesh.nats]; the server only has the public keys
   hook.password    password of the hooks, for password_file in hook.toml; users.conf contains it, too
+  leaf.conf        with --leaf: server configuration of the leaf node on the Slurm host, to which hooks connect without TLS
+  CLUSTER/         with --add-cluster: the secrets and leaf.conf of that cluster; its hooks are the user hook-CLUSTER
 
 Existing secrets are kept. Run it again after an upgrade, which may add permissions. To replace a secret, delete its file first.
 Then reload the configuration of the server: nats-server --signal reload.
@@ -57,6 +59,23 @@ pub struct NatsConfig {
     /// Certificate authorities of clients (PEM); makes client certificates required
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+    /// Another cluster on the same server, with users of its own; may be repeated
+    #[arg(long, value_name = "CLUSTER")]
+    pub add_cluster: Vec<String>,
+    /// Address of this server for leaf nodes on Slurm hosts; writes a leaf.conf for each cluster
+    #[arg(long, value_name = "HOST:PORT")]
+    pub leaf: Option<String>,
+    /// Address on which a leaf node listens for hooks
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:4222",
+        requires = "leaf"
+    )]
+    pub leaf_listen: String,
+    /// Certificate authorities of this server (PEM), at their path on the Slurm host; without it those of the system
+    #[arg(long, value_name = "FILE", requires_all = ["leaf", "tls_cert"])]
+    pub leaf_ca: Option<PathBuf>,
 }
 
 /// `smesh nats provision`

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use mesh_bus::Bus;
-use mesh_events::catalogue::{ROLES, STREAMS};
+use mesh_events::catalogue::{self, Permissions, ROLES, STREAMS};
+use mesh_events::subject;
 use nkeys::KeyPair;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,8 @@ use crate::{settings, show};
 
 /// Role of the hooks. The hook program has no NKey support.
 const HOOK: &str = "hook";
+/// User of leaf nodes. It is no role: no program of slurm-mesh connects as it.
+const LEAF: &str = "leaf";
 
 pub(super) async fn run(global: &Global, args: Nats) -> Result<ExitCode, Error> {
     match args {
@@ -33,17 +36,36 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
     fs::create_dir_all(&args.output).map_err(|source| Error::io("create", &args.output, source))?;
     let folder =
         fs::canonicalize(&args.output).map_err(|source| Error::io("find", &args.output, source))?;
-    let mut users = String::new();
-    let mut secrets = Vec::new();
-    for role in ROLES {
-        let secret = Secret::find_or_make(&folder, role)?;
-        let login = match *role {
-            HOOK => Login::Password(&secret.text),
-            _ => Login::NKey(&secret.public),
+    let leaf = match args.leaf {
+        Some(_) => Some(Secret::find_or_make(&folder, LEAF)?),
+        None => None,
+    };
+    let leaf_password = leaf.as_ref().map_or("", |leaf| leaf.text.as_str());
+    let mut users = Users::default();
+    let added = args.add_cluster.iter().filter(|added| **added != cluster);
+    let clusters: Vec<&str> = std::iter::once(&cluster)
+        .chain(added)
+        .map(String::as_str)
+        .collect();
+    for (n, name) in clusters.iter().enumerate() {
+        let (folder, hook) = match n {
+            0 => (folder.clone(), HOOK.to_owned()),
+            _ => {
+                let token = subject::token(name);
+                (folder.join(&token), format!("{HOOK}-{token}"))
+            }
         };
-        users.push_str(&user(role, &cluster, login).unwrap_or_default());
-        secrets.push(secret.path);
+        let roles = ROLES.iter().filter(|role| n == 0 || is_per_cluster(role));
+        let rights = roles.filter_map(|role| Some((*role, rights(role, name, &clusters)?)));
+        users.add(args, leaf_password, &folder, name, rights.collect(), &hook)?;
     }
+    if let Some(leaf) = &leaf {
+        users.text.push_str(&leaf_user(leaf));
+    }
+    let Users {
+        text: users,
+        secrets,
+    } = users;
     let users = format!(
         "# Users of slurm-mesh for cluster {cluster}, written by `smesh nats config`: run it again after an upgrade; changes are lost.\n\
          authorization {{\n  users: [\n{users}  ]\n}}\n"
@@ -67,6 +89,98 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
     ))
 }
 
+/// True if each cluster has a user of its own for the role.
+fn is_per_cluster(role: &str) -> bool {
+    let allowed = |cluster| {
+        let rights = catalogue::permissions(role, cluster)?;
+        Some((rights.publish, rights.subscribe))
+    };
+    allowed("a") != allowed("b")
+}
+
+/// The rights of a role for a cluster. What is denied to a role that serves all clusters is denied for each of them.
+fn rights(role: &str, cluster: &str, clusters: &[&str]) -> Option<Permissions> {
+    let mut rights = catalogue::permissions(role, cluster)?;
+    for other in clusters.iter().filter(|other| **other != cluster) {
+        let others = catalogue::permissions(role, other)?.publish_denied;
+        rights.publish_denied.extend(others);
+    }
+    rights.publish_denied.sort();
+    rights.publish_denied.dedup();
+    Some(rights)
+}
+
+/// Users of the server, and the files of their secrets.
+#[derive(Default)]
+struct Users {
+    text: String,
+    secrets: Vec<PathBuf>,
+}
+
+impl Users {
+    /// Adds the users of a cluster, with secrets in a folder.
+    fn add(
+        &mut self,
+        args: &NatsConfig,
+        leaf_password: &str,
+        folder: &Path,
+        cluster: &str,
+        roles: Vec<(&str, Permissions)>,
+        hook: &str,
+    ) -> Result<(), Error> {
+        fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
+        for (role, rights) in roles {
+            let secret = Secret::find_or_make(folder, role)?;
+            let (name, password) = (hook, secret.text.as_str());
+            let login = match role {
+                HOOK => Login::Password { name, password },
+                _ => Login::NKey(&secret.public),
+            };
+            let text = user(&rights, login).unwrap_or_default();
+            if let (HOOK, Some(hub)) = (role, &args.leaf) {
+                let leaf = leaf(args, cluster, &text, hub, leaf_password);
+                write_private(&folder.join("leaf.conf"), leaf.as_bytes(), None)?;
+            }
+            self.text.push_str(&text);
+            self.secrets.push(secret.path);
+        }
+        Ok(())
+    }
+}
+
+/// The user by which leaf nodes connect to the server. It may publish to the whole subject of the stream, of every cluster: with fewer
+/// rights the server does not forward its interest to the leaf node, and every doorbell is answered by "no responders". The local users of a
+/// leaf node are limited to their cluster.
+fn leaf_user(secret: &Secret) -> String {
+    format!(
+        "    {{ user: {LEAF}, password: {}, allowed_connection_types: [LEAFNODE], permissions: {{\n      \
+         publish: {{ allow: [\"mesh.*.hook.*\"] }}\n      subscribe: {{ allow: [\"{}.>\"] }} }} }}\n",
+        quoted(&secret.text),
+        catalogue::inbox_prefix(HOOK),
+    )
+}
+
+/// The configuration of a leaf node: a server on the Slurm host without streams of its own.
+fn leaf(args: &NatsConfig, cluster: &str, hook: &str, hub: &str, password: &str) -> String {
+    let (scheme, tls) = match (&args.tls_cert, &args.leaf_ca) {
+        (None, _) => ("nats-leaf", String::new()),
+        (Some(_), None) => ("tls", String::new()),
+        (Some(_), Some(ca)) => {
+            let ca = quoted(&ca.to_string_lossy());
+            ("tls", format!(", tls {{ ca_file: {ca} }}"))
+        }
+    };
+    format!(
+        "# Configuration of the leaf node for the hooks of cluster {cluster}, written by `smesh nats config`; changes are lost.\n\
+         server_name: {}\nlisten: {}\nmax_payload: 1MB\n\
+         authorization {{\n  users: [\n{hook}  ]\n}}\n\
+         leafnodes {{\n  remotes: [ {{ urls: [{}]{tls} }} ]\n}}\n",
+        quoted(&format!("slurm-mesh-leaf-{cluster}")),
+        quoted(&args.leaf_listen),
+        quoted(&format!("{scheme}://{LEAF}:{password}@{hub}")),
+    )
+}
+
 /// The configuration of one server.
 fn server(args: &NatsConfig) -> String {
     let mut text = format!(
@@ -78,6 +192,7 @@ fn server(args: &NatsConfig) -> String {
         quoted(&args.store.to_string_lossy()),
         max_store(None),
     );
+    let mut tls = String::new();
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         let client_ca = args.tls_client_ca.as_ref().map(|ca| {
             format!(
@@ -86,7 +201,7 @@ fn server(args: &NatsConfig) -> String {
             )
         });
         writeln!(
-            text,
+            tls,
             "tls {{\n  cert_file: {}\n  key_file: {}{}\n}}",
             quoted(&cert.to_string_lossy()),
             quoted(&key.to_string_lossy()),
@@ -94,7 +209,19 @@ fn server(args: &NatsConfig) -> String {
         )
         .unwrap_or_default();
     }
+    text.push_str(&tls);
+    if let Some(hub) = &args.leaf {
+        let port = hub.rsplit_once(':').map_or(hub.as_str(), |(_, port)| port);
+        let listen = quoted(&format!("{}:{port}", listen_host(args)));
+        writeln!(text, "leafnodes {{\n  listen: {listen}\n{tls}}}").unwrap_or_default();
+    }
     text + "include users.conf\n"
+}
+
+/// Host part of the server's own address.
+fn listen_host(args: &NatsConfig) -> &str {
+    let listen = args.listen.rsplit_once(':');
+    listen.map_or(args.listen.as_str(), |(host, _)| host)
 }
 
 /// Credentials of a role, in a file of their own.
@@ -110,7 +237,7 @@ impl Secret {
     /// Reads the existing secret, or creates one.
     fn find_or_make(folder: &Path, role: &str) -> Result<Self, Error> {
         let path = folder.join(match role {
-            HOOK => format!("{role}.password"),
+            HOOK | LEAF => format!("{role}.password"),
             _ => format!("{role}.seed"),
         });
         let unusable = |problem: String| Error::Failed(format!("{}: {problem}", path.display()));
@@ -118,7 +245,7 @@ impl Secret {
             Ok(text) => text.trim().to_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let text = match role {
-                    HOOK => hex::encode(rand::random::<[u8; 24]>()),
+                    HOOK | LEAF => hex::encode(rand::random::<[u8; 24]>()),
                     _ => KeyPair::new_user()
                         .seed()
                         .map_err(|error| unusable(error.to_string()))?,
@@ -129,7 +256,7 @@ impl Secret {
             Err(error) => return Err(unusable(error.to_string())),
         };
         let public = match role {
-            HOOK => String::new(),
+            HOOK | LEAF => String::new(),
             _ => KeyPair::from_seed(&text)
                 .map_err(|_| {
                     unusable("it contains no NKey seed; delete it to create a new one".to_owned())

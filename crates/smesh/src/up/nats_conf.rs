@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use mesh_events::catalogue::{self, ROLES, STREAMS};
+use mesh_events::catalogue::{self, Permissions, ROLES, STREAMS};
 
 /// User that may query the server's health, and nothing else.
 pub const SYSTEM: &str = "system";
@@ -33,7 +33,11 @@ impl NatsConf<'_> {
         let users: String = ROLES
             .iter()
             .zip(self.passwords)
-            .filter_map(|(role, password)| user(role, self.cluster, Login::Password(password)))
+            .filter_map(|(role, password)| {
+                let (name, password) = (*role, password.as_str());
+                let rights = catalogue::permissions(role, self.cluster)?;
+                user(&rights, Login::Password { name, password })
+            })
             .collect();
         format!(
             "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use another server.\n\
@@ -75,14 +79,18 @@ pub fn max_store(events_max_bytes: Option<i64>) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub enum Login<'a> {
     /// User name and password.
-    Password(&'a str),
+    Password {
+        /// Name of the user.
+        name: &'a str,
+        /// Its password.
+        password: &'a str,
+    },
     /// Public key of an NKey.
     NKey(&'a str),
 }
 
-/// A server user with the permissions of a role. `None` if the catalogue does not know the role.
-pub fn user(role: &str, cluster: &str, login: Login<'_>) -> Option<String> {
-    let rights = catalogue::permissions(role, cluster)?;
+/// A server user with these permissions.
+pub fn user(rights: &Permissions, login: Login<'_>) -> Option<String> {
     let list = |subjects: &[String]| {
         subjects
             .iter()
@@ -92,8 +100,8 @@ pub fn user(role: &str, cluster: &str, login: Login<'_>) -> Option<String> {
     };
     let mut text = String::new();
     let login = match login {
-        Login::Password(password) => {
-            format!("user: {}, password: {}", quoted(role), quoted(password))
+        Login::Password { name, password } => {
+            format!("user: {}, password: {}", quoted(name), quoted(password))
         }
         Login::NKey(key) => format!("nkey: {}", quoted(key)),
     };

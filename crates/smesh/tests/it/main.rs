@@ -11,6 +11,7 @@ mod documented;
 mod forged;
 mod inspect;
 mod known;
+mod leaf;
 mod ledger;
 mod mesh;
 mod nats;

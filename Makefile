@@ -9,7 +9,7 @@ SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|
 	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slurm deploy-check soak lint bench bench-large fuzz fmt codegen docs clean-run
+.PHONY: help setup build demo test test-slurm deploy-check upgrade soak lint bench bench-large fuzz fmt codegen docs clean-run
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -52,6 +52,10 @@ lint: ## formatting, clippy, shell, protobuf, generated files, links, names, dep
 
 deploy-check: ## the Helm chart, the Dockerfile and compose.yaml, checked without an engine or a cluster
 	deploy/check/run
+
+upgrade: ## services of REF are replaced by these while jobs run, and back, on SQLite and PostgreSQL; root
+	scripts/setup
+	deploy/test/upgrade $(REF) sqlite postgres
 
 soak: ## random jobs and random faults, every fact compared with accounting: SEED=n JOBS=n (SOAK_KEEP=1 keeps what was compared)
 	scripts/setup

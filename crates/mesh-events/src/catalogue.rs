@@ -551,7 +551,10 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
             (BUCKET_WEBHOOKS, Written::Nothing),
         ],
         "cost-engine" => &[(BUCKET_COORDINATORS, Written::Nothing)],
-        "webhook-dispatcher" => &[(BUCKET_WEBHOOKS, Written::All)],
+        "webhook-dispatcher" => &[
+            (BUCKET_WEBHOOKS, Written::All),
+            (BUCKET_COORDINATORS, Written::Nothing),
+        ],
         _ => &[],
     }
 }

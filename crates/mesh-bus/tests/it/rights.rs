@@ -112,7 +112,10 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
                 "pending-explainer",
                 "explainer" | "queue" | "evidence" | "coordinators"
             )
-            | ("ledger" | "cost-engine", "coordinators")
+            | (
+                "ledger" | "cost-engine" | "webhook-dispatcher",
+                "coordinators"
+            )
             | ("ledger" | "webhook-dispatcher", "webhooks")
     ) && stream.starts_with("KV_")
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# REST=1: slurmrestd, on the socket DIR/rest/socket and on port BASEPORT+4, for whoever has a token (`scontrol token`).
+# REST=1: slurmrestd, on the socket DIR/rest/socket and on port BASEPORT+4 of REST_ADDRESS, for whoever has a token (`scontrol token`).
 
 # rest_conf: the lines that slurm.conf and slurmdbd.conf need for tokens.
 rest_conf() {
@@ -32,6 +32,6 @@ start_slurmrestd() {
   # It refuses to run as root or SlurmUser. SLURM_JWT in its own environment makes it take tokens (seen on 22.05).
   # shellcheck disable=SC2016 # the inner shell expands it
   slurm setsid --fork sh -c 'echo $$ >"$0"; exec setpriv --reuid=nobody --regid=nogroup --clear-groups env SLURM_JWT=daemon "$@"' \
-    "$RUN/slurmrestd.pid" slurmrestd "${plugins[@]}" -a rest_auth/jwt "unix:$DIR/rest/socket" "127.0.0.1:$((BASE + 4))" </dev/null >>"$LOG/slurmrestd.log" 2>&1
+    "$RUN/slurmrestd.pid" slurmrestd "${plugins[@]}" -a rest_auth/jwt "unix:$DIR/rest/socket" "$REST_ADDRESS:$((BASE + 4))" </dev/null >>"$LOG/slurmrestd.log" 2>&1
   wait_for 120 rest_listens || die "slurmrestd does not answer; see $LOG/slurmrestd.log"
 }

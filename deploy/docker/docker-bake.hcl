@@ -22,3 +22,10 @@ target "image" {
   platforms  = split(",", PLATFORMS)
   args       = { VERSION = VERSION, REVISION = REVISION }
 }
+
+# A Slurm cluster for compose.demo.yaml: docker buildx bake -f deploy/docker/docker-bake.hcl demo-slurm
+target "demo-slurm" {
+  context    = "."
+  dockerfile = "deploy/docker/demo-slurm.Dockerfile"
+  tags       = ["${REGISTRY}/demo-slurm:${VERSION}"]
+}

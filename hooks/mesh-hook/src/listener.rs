@@ -20,7 +20,8 @@ pub fn owner(address: SocketAddr) -> io::Result<Option<u32>> {
     let port = address.port();
     let (exact, wildcard) = match address.ip() {
         IpAddr::V4(ip) => {
-            let table = listening("/proc/net/tcp")?;
+            // Not /proc/net: a hardened unit (ProcSubset=pid) has processes in /proc and nothing else.
+            let table = listening("/proc/self/net/tcp")?;
             let find = |ip: Ipv4Addr| owner_in(&table, &table_format_v4(ip), port);
             if let Some(uid) = find(ip).or_else(|| find(Ipv4Addr::UNSPECIFIED)) {
                 return Ok(Some(uid));
@@ -30,7 +31,7 @@ pub fn owner(address: SocketAddr) -> io::Result<Option<u32>> {
         }
         IpAddr::V6(ip) => (ip, Ipv6Addr::UNSPECIFIED),
     };
-    let table = match listening("/proc/net/tcp6") {
+    let table = match listening("/proc/self/net/tcp6") {
         // A kernel without IPv6 does not have this table.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         table => table?,

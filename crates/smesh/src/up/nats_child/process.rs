@@ -89,7 +89,7 @@ pub(super) async fn wait_until_it_listens(
             .try_wait()
             .map_err(|source| Failure::Other(Error::io("wait for", "nats-server", source)))?;
         let owner = listener::owner(address)
-            .map_err(|source| Failure::Other(Error::io("read", "/proc/net/tcp", source)))?;
+            .map_err(|source| Failure::Other(Error::io("read", "/proc/self/net/tcp", source)))?;
         match (ended, owner) {
             (None, Some(uid)) if uid == own => return Ok(()),
             (Some(_), Some(uid)) => return Err(Failure::Taken(uid)),

@@ -22,8 +22,8 @@ pub use config::{
 pub use context::Context;
 pub use health::{Condition, Health, HealthNote};
 pub use process::{
-    LAST_THREADS, RunningService, Service, apply_process_limits, install_crypto_provider, main,
-    run_api, shutdown_on_signals, start_service,
+    LAST_THREADS, RunningService, Service, apply_process_limits, check_config, command,
+    install_crypto_provider, main, run_api, shutdown_on_signals, start_service,
 };
 pub use reload::ReloadTimer;
 pub use time_bound::{ParseTimeError, TimeBound};

@@ -88,13 +88,17 @@ struct Arguments {
 /// How long threads blocked on a disk may delay the end of the process.
 pub const LAST_THREADS: Duration = Duration::from_millis(500);
 
-/// Runs a service as a process of its own.
-pub fn main<S: Service>() -> ExitCode {
-    let command = <Arguments as clap::CommandFactory>::command()
+/// The command line of a service as a process of its own.
+pub fn command<S: Service>() -> clap::Command {
+    <Arguments as clap::CommandFactory>::command()
         .name(S::NAME)
         .about(S::ABOUT)
-        .version(env!("CARGO_PKG_VERSION"));
-    let matches = command.get_matches();
+        .version(env!("CARGO_PKG_VERSION"))
+}
+
+/// Runs a service as a process of its own.
+pub fn main<S: Service>() -> ExitCode {
+    let matches = command::<S>().get_matches();
     let arguments = match <Arguments as clap::FromArgMatches>::from_arg_matches(&matches) {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
@@ -137,9 +141,7 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     let shutdown = CancellationToken::new();
     let context = Context::new(config, shutdown.clone())?;
     if arguments.check_config {
-        S::check(&context)?;
-        Access::new(&context.mesh, context.coordinators.clone())?;
-        return Ok(());
+        return check_config::<S>(&context);
     }
     let socket = socket(&context, S::NAME);
     if let Some(probe) = arguments.probe {
@@ -161,6 +163,16 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     };
     telemetry.flush(&context.mesh).await;
     result
+}
+
+/// Checks the configuration of a service and of its API, with the files they name. Changes nothing.
+///
+/// # Errors
+/// Every fault of the service's section, else the first of the API's.
+pub fn check_config<S: Service>(context: &Context) -> Result<(), BoxError> {
+    S::check(context)?;
+    Access::new(&context.mesh, context.coordinators.clone())?;
+    Ok(())
 }
 
 /// Starts a service and the checks of its SQLite file. If a damaged file prevents the start, the error says how to repair it.

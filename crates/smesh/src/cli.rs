@@ -179,6 +179,9 @@ pub enum Command {
     Hooks(Hooks),
     /// Parse output of Slurm as the collectors do, for bug reports
     Inspect(Inspect),
+    /// Write man pages and shell completions of all programs
+    #[command(hide = true)]
+    Manual(Manual),
 }
 
 /// `smesh init`
@@ -188,7 +191,8 @@ Examples:
   smesh init                                  writes ./mesh.toml from Slurm's configuration
   smesh init -o /etc/slurm-mesh/mesh.toml --data-dir /var/lib/slurm-mesh
 
-Also writes price-book.toml (prices of nodes) and identity.toml (identities of users) to the same folder. Edit both.")]
+Also writes price-book.toml (prices of nodes) and identity.toml (identities of users) to the same folder. Edit both. In
+/etc/slurm-mesh also makes hook.toml, a link to the file that `smesh up` writes. Prints what to do next.")]
 pub struct Init {
     /// slurm.conf to read [default: $SLURM_CONF, else /etc/slurm/slurm.conf]
     #[arg(long, value_name = "FILE")]
@@ -202,6 +206,17 @@ pub struct Init {
     /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
+    /// Print mesh.toml and what else would be written, and write nothing
+    #[arg(long, conflicts_with = "force")]
+    pub dry_run: bool,
+}
+
+/// `smesh manual`
+#[derive(Debug, Args)]
+pub struct Manual {
+    /// Folder to write to
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }
 
 /// `smesh up`
@@ -220,6 +235,9 @@ pub struct Up {
     /// Port of its nats-server on 127.0.0.1 [default: a free port, reused at the next start if it is still free]
     #[arg(long, value_name = "PORT", env = "MESH_NATS_PORT")]
     pub nats_port: Option<u16>,
+    /// Check the configuration, the files it names and nats-server, then exit
+    #[arg(long)]
+    pub check_config: bool,
 }
 
 /// `smesh recover`

@@ -12,6 +12,7 @@ mod inspect;
 mod job;
 mod ledger;
 mod log_level;
+mod manual;
 mod monitor;
 mod nats;
 mod node;
@@ -67,6 +68,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Nats(args) => nats::run(global, args).await,
         Command::Hooks(args) => hooks::run(global, args).await,
         Command::Inspect(args) => inspect::run(&args),
+        Command::Manual(args) => manual::run(&args),
     }
 }
 

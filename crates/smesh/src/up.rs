@@ -45,6 +45,9 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
         context.mesh.data_dir =
             std::path::absolute(&folder).map_err(|source| Error::io("find", &folder, source))?;
     }
+    if args.check_config {
+        return check(&context).await;
+    }
     let telemetry =
         telemetry::init("smesh", &context.mesh.telemetry).map_err(|source| Error::Service {
             service: "telemetry",
@@ -80,6 +83,15 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     }
     telemetry.flush(&mesh).await;
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// `--check-config`: checks what a start needs, and changes nothing.
+async fn check(context: &Context) -> Result<ExitCode, Error> {
+    services::check(context)?;
+    if context.mesh.nats.url.is_empty() {
+        nats_program::find().await?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn serve(

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,9 +11,17 @@ use slurm_types::HostList;
 
 use crate::cli;
 use crate::error::Error;
+use crate::settings::{HOOK_CONFIG, SYSTEM_CONFIG};
 use crate::show;
 use crate::slurm_conf::{NodeLine, SlurmConf};
 
+/// Its unit, if the package slurm-mesh is installed.
+const UNIT: &str = "/usr/lib/systemd/system/slurm-mesh.service";
+/// User and state directory of the unit.
+const UNIT_USER: &str = "slurm";
+const DATA_DIR: &str = "/var/lib/slurm-mesh";
+/// Folders where a unit finds programs.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PRICE_BOOK: &str = "price-book.toml";
 const IDENTITY_MAP: &str = "identity.toml";
 
@@ -48,14 +56,11 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         Some(folder) => {
             std::path::absolute(folder).map_err(|source| Error::io("find", folder, source))?
         }
-        None => PathBuf::from("/var/lib/slurm-mesh"),
+        None => PathBuf::from(DATA_DIR),
     };
-    let folder = args
-        .output
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
+    let output = std::path::absolute(&args.output)
+        .map_err(|source| Error::io("find", &args.output, source))?;
+    let folder = output.parent().unwrap_or(Path::new("/"));
     let accounting = conf
         .get("AccountingStorageType")
         .is_some_and(|kind| kind.eq_ignore_ascii_case("accounting_storage/slurmdbd"));
@@ -68,28 +73,80 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         !conf.nodes.is_empty(),
     );
     // The configuration first: if it may not be replaced, no other file is written.
-    write(&args.output, &text, args.force)?;
-    let mut wrote = vec![args.output.clone()];
+    let mut files = vec![(args.output.clone(), text)];
     for (name, text) in [
         (PRICE_BOOK, price_book(&conf)),
         (IDENTITY_MAP, IDENTITIES.to_owned()),
     ] {
-        let path = folder.join(name);
+        let path = args.output.with_file_name(name);
         if !path.exists() || args.force {
-            write(&path, &text, args.force)?;
-            wrote.push(path);
+            files.push((path, text));
         }
     }
+    // Where mesh-hook looks for it. The file itself is written by `smesh up`.
+    let link = Path::new(mesh_hook::config::DEFAULT_PATH);
+    let link = (link.parent() == Some(folder) && link.symlink_metadata().is_err()).then_some(link);
+    let paths = files.iter().map(|(path, _)| path.as_path()).chain(link);
+    if args.dry_run {
+        show::line(&files[0].1)?;
+        for path in paths {
+            show::line(format!("# would write {}", path.display()))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !folder.is_dir() {
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(0o755)))
+            .map_err(|source| Error::io("create", folder, source))?;
+    }
+    for (path, text) in &files {
+        write(path, text, args.force)?;
+    }
+    if let Some(link) = link {
+        symlink(data_dir.join(HOOK_CONFIG), link)
+            .map_err(|source| Error::io("write", link, source))?;
+    }
     if global.json {
+        let wrote: Vec<&Path> = paths.collect();
         show::line(json!({ "cluster": cluster, "wrote": wrote }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    show::line(format!(
-        "wrote {}, {PRICE_BOOK} and {IDENTITY_MAP} for cluster {cluster}\nnext: smesh --config {} up",
-        args.output.display(),
-        args.output.display()
-    ))?;
+    for path in paths {
+        show::line(format!("wrote {}", path.display()))?;
+    }
+    show::line(format!("\nCluster {cluster}. Next:"))?;
+    if output == Path::new(SYSTEM_CONFIG) && Path::new(UNIT).exists() {
+        show::line(next_steps(&data_dir, conf.slurm_user()))?;
+    } else {
+        show::line(format!("  smesh --config {} up", args.output.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to do after the installation of the package.
+fn next_steps(data_dir: &Path, slurm_user: &str) -> String {
+    let mut text = String::new();
+    let mut drop_in = String::new();
+    if slurm_user != UNIT_USER {
+        drop_in.push_str(&format!("    User={slurm_user}\n    Group=\n"));
+    }
+    if data_dir != Path::new(DATA_DIR) {
+        let data_dir = data_dir.display();
+        text.push_str(&format!("  install -d -o {slurm_user} -m 711 {data_dir}\n"));
+        drop_in.push_str(&format!("    ReadWritePaths={data_dir}\n"));
+    }
+    if !drop_in.is_empty() {
+        text.push_str(&format!(
+            "  systemctl edit slurm-mesh            and write:\n    [Service]\n{drop_in}"
+        ));
+    }
+    text.push_str(&format!(
+        "  edit {PRICE_BOOK} and {IDENTITY_MAP}; they may also be changed later, while slurm-mesh runs\n  \
+         systemctl enable --now slurm-mesh\n  \
+         smesh doctor                         checks everything and says what to fix\n  \
+         smesh hooks print                    optional: lines for slurm.conf, for events without delay"
+    ));
+    text
 }
 
 fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
@@ -98,10 +155,13 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
         .create(true)
         .create_new(!force)
         .truncate(true)
-        // Commands of every user read these files. Only the owner may write, or smesh does not trust them.
-        .mode(0o644)
         .open(path);
-    match file.and_then(|mut file| file.write_all(text.as_bytes())) {
+    let written = file.and_then(|mut file| {
+        // Commands of every user read these files, whatever the umask. Only the owner may write, or smesh does not trust them.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.write_all(text.as_bytes())
+    });
+    match written {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             Err(Error::Failed(format!(
                 "{} exists; replace it with --force, or write to another file with -o",
@@ -110,6 +170,16 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
         }
         result => result.map_err(|source| Error::io("write", path, source)),
     }
+}
+
+/// Folder of Slurm's commands, if a unit would not find them.
+fn bin_dir() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folder = std::env::split_paths(&path)
+        .find(|folder| folder.is_absolute() && folder.join("scontrol").is_file())?;
+    std::env::split_paths(SYSTEM_PATH)
+        .all(|known| known != folder)
+        .then_some(folder)
 }
 
 /// A first price book: this cluster's nodes, without prices.
@@ -196,7 +266,7 @@ admins = [{slurm_user}]
 
 [slurm]
 conf = {slurm_conf}
-{accounting}
+{bin_dir}{accounting}
 [cost-engine]
 {price_book}
 
@@ -215,6 +285,10 @@ conf = {slurm_conf}
         data_dir = path(data_dir),
         slurm_user = quoted(slurm_user),
         slurm_conf = path(slurm_conf),
+        bin_dir = bin_dir().map_or_else(String::new, |folder| format!(
+            "bin_dir = {}\n",
+            path(&folder)
+        )),
     )
 }
 

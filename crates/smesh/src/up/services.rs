@@ -57,6 +57,25 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
     })
 }
 
+/// Checks the configuration of every service. Changes nothing.
+///
+/// # Errors
+/// The faults of the first service with an invalid configuration.
+pub fn check(context: &Context) -> Result<(), Error> {
+    fn one<S: Service>(context: &Context) -> Result<(), Error> {
+        mesh_runtime::check_config::<S>(context).map_err(|source| Error::Service {
+            service: S::NAME,
+            source,
+        })
+    }
+    one::<ledger::LedgerService>(context)?;
+    one::<cost_engine::CostEngineService>(context)?;
+    one::<webhook_dispatcher::WebhookDispatcherService>(context)?;
+    one::<pending_explainer::PendingExplainerService>(context)?;
+    one::<node_watcher::NodeWatcherService>(context)?;
+    one::<ingest::IngestService>(context)
+}
+
 struct Starter<'a> {
     context: &'a Context,
     child: Option<&'a NatsChild>,

@@ -181,6 +181,65 @@ fn init_writes_no_secret_and_lets_only_the_owner_write() {
 }
 
 #[test]
+fn everybody_can_read_what_init_wrote_under_any_umask() {
+    let mesh = Mesh::init();
+    let init = "umask 077; exec \"$0\" init --slurm-conf slurm.conf -o strict/mesh.toml";
+    let output = std::process::Command::new("sh")
+        .args(["-c", init, env!("CARGO_BIN_EXE_smesh")])
+        .current_dir(mesh.folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for name in ["mesh.toml", "price-book.toml", "identity.toml"] {
+        let file = fs::metadata(mesh.path("strict").join(name)).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, 0o644, "{name}");
+    }
+    let folder = fs::metadata(mesh.path("strict")).unwrap();
+    assert_eq!(folder.permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn a_dry_run_of_init_prints_the_configuration_and_writes_nothing() {
+    let mesh = Mesh::init();
+    let written = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    let dry_run = ["init", "--dry-run", "--slurm-conf", "slurm.conf"];
+    let output = mesh.run(&[&dry_run[..], &["--data-dir", "data", "-o", "new/mesh.toml"]].concat());
+    let printed = stdout(&output);
+    assert!(output.status.success(), "{output:?}");
+    assert!(printed.starts_with(&written), "{printed}");
+    assert!(printed.contains("new/price-book.toml"), "{printed}");
+    assert!(!mesh.path("new").exists());
+}
+
+#[test]
+fn the_configuration_is_checked_without_a_start() {
+    let mesh = Mesh::init();
+    let good = mesh.run(&["up", "--check-config"]);
+    assert!(good.status.success(), "{good:?}");
+    assert!(!mesh.path("data").exists(), "it changes nothing");
+    let text = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    let token = "[mesh.api]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"absent.token\"\n";
+    for (broken, expected) in [
+        (text.clone() + "\n[ledger]\nbatch = 3\n", "batch"),
+        (text.replace("[mesh.api]\n", token), "absent.token"),
+    ] {
+        fs::write(mesh.path("mesh.toml"), broken).unwrap();
+        let output = mesh.run(&["up", "--check-config"]);
+        assert!(
+            !output.status.success() && stderr(&output).contains(expected),
+            "{expected}: {output:?}"
+        );
+    }
+    fs::write(mesh.path("mesh.toml"), text).unwrap();
+    let mut without = mesh.smesh(&["up", "--check-config"]);
+    let output = without
+        .env("NATS_SERVER_BIN", "/bin/true")
+        .output()
+        .unwrap();
+    assert!(stderr(&output).contains("2.12"), "{output:?}");
+}
+
+#[test]
 fn init_replaces_nothing_without_force() {
     let mesh = Mesh::init();
     let second = mesh.run(&["init", "--slurm-conf", "slurm.conf"]);

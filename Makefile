@@ -9,7 +9,7 @@ SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|
 	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slurm deploy-check deploy-test upgrade soak lint bench bench-large fuzz fmt codegen docs clean-run
+.PHONY: help setup build demo test test-slurm deploy-check deploy-test upgrade packages soak lint bench bench-large fuzz fmt codegen docs clean-run
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -50,17 +50,21 @@ lint: ## formatting, clippy, shell, protobuf, generated files, links, names, dep
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 	else echo "cargo-deny is not installed: licences, bans and sources were not checked"; fi
 
-deploy-check: ## the Helm chart, the Dockerfile and compose.yaml, checked without an engine or a cluster
+deploy-check: ## the Helm chart, the Dockerfile, compose.yaml, units and packages, checked without an engine or a cluster
 	deploy/check/run
+
+deploy-test: ## Compose on a Docker engine, packages under a systemd, each beside a real Slurm (root; PHASES='sqlite postgres', PROGRAMS=DIR)
+	scripts/setup
+	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p ledger -p webhook-dispatcher -p smesh
+	deploy/test/run $(PHASES)
+	packaging/test/run
 
 upgrade: ## services of REF are replaced by these while jobs run, and back, on SQLite and PostgreSQL; root
 	scripts/setup
 	deploy/test/upgrade $(REF) sqlite postgres
 
-deploy-test: ## the Compose files on a real Docker engine beside a real Slurm, compared with accounting (root; PHASES='sqlite postgres', PROGRAMS=DIR)
-	scripts/setup
-	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p ledger -p webhook-dispatcher -p smesh
-	deploy/test/run $(PHASES)
+packages: ## deb and rpm packages in packaging/out (PROGRAMS=DIR: of prebuilt programs; GLIBC=2.28: for old systems too)
+	packaging/build
 
 soak: ## random jobs and random faults, every fact compared with accounting: SEED=n JOBS=n (SOAK_KEEP=1 keeps what was compared)
 	scripts/setup

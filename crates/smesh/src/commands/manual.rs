@@ -22,6 +22,8 @@ pub(super) fn run(args: &Manual) -> Result<ExitCode, Error> {
 
 fn write(mut command: clap::Command, folder: &Path) -> std::io::Result<()> {
     let name = command.get_name().to_owned();
+    // Before the completions, which add help subcommands.
+    let pages = without_help_pages(command.clone());
     for (shell, subfolder) in [
         (Shell::Bash, "bash"),
         (Shell::Zsh, "zsh"),
@@ -33,7 +35,7 @@ fn write(mut command: clap::Command, folder: &Path) -> std::io::Result<()> {
     }
     let man = folder.join("man1");
     fs::create_dir_all(&man)?;
-    clap_mangen::generate_to(without_help_pages(command), &man)
+    clap_mangen::generate_to(pages, &man)
 }
 
 /// `smesh help cost` shows what `smesh cost --help` does.
@@ -123,9 +125,11 @@ mod tests {
 
     #[test]
     fn the_page_of_mesh_hook_has_the_options_of_its_help() {
-        let command = mesh_hook_command();
+        let mut command = mesh_hook_command();
+        command.build();
         let options: Vec<_> = command
             .get_arguments()
+            .filter(|arg| arg.get_id() != "help")
             .map(|arg| {
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
                 assert!(

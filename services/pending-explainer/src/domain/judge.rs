@@ -10,7 +10,7 @@
 //! 5. for generic reasons: a limit that is used up, nodes that are out of service, a reservation in its way;
 //! 6. its turn ([`turn`]).
 //!
-//! A job in several partitions waits for the first one that admits it. Holds, begin times and ends need no evidence: for those, and where
+//! A job in several partitions waits for the first one that admits it, though its reason may be about another one. Holds, begin times and ends need no evidence: for those, and where
 //! evidence is missing, the sentences of the reason table count.
 
 mod dependency;
@@ -109,8 +109,11 @@ pub fn finding(found: &Match, waiting: &PendingJob<'_>, evidence: &Evidence) -> 
         | ReasonClass::System
         | ReasonClass::Starting => return None,
         ReasonClass::Dependency => return dependency::finding(waiting, evidence),
-        // The scheduler has not decided yet, but what can never start can be said at once.
-        ReasonClass::NotEvaluated => return impossible(&request, evidence),
+        // The scheduler has not decided yet, but what cannot start now can be said at once.
+        ReasonClass::NotEvaluated => {
+            return impossible(&request, evidence)
+                .or_else(|| node::out_of_service(&request, evidence, false));
+        }
         ReasonClass::Limit
         | ReasonClass::Licence
         | ReasonClass::Reservation
@@ -132,15 +135,32 @@ pub fn finding(found: &Match, waiting: &PendingJob<'_>, evidence: &Evidence) -> 
                 .or_else(|| reservation::in_the_way(&request, evidence))
         }
         ReasonClass::WaitingTurn | ReasonClass::NodeUnavailable => {
-            limit::used_up(&request, evidence)
-                .filter(|_| reason != "Priority")
-                .or_else(|| node::out_of_service(&request, evidence))
-                .or_else(|| reservation::in_the_way(&request, evidence))
-                .or_else(|| licence::finding(&request, evidence).filter(|_| reason == "Resources"))
-                .or_else(|| turn::finding(found, waiting, &request, evidence))
+            by_records(found, waiting, &request, evidence)
+        }
+        // The reason is about another partition of the job than those that admit it.
+        ReasonClass::Partition if request.partitions.len() > 1 => {
+            by_records(found, waiting, &request, evidence)
         }
         _ => None,
     }
+}
+
+/// What the records say, whatever the reason.
+fn by_records(
+    found: &Match,
+    waiting: &PendingJob<'_>,
+    request: &Request<'_>,
+    evidence: &Evidence,
+) -> Option<Finding> {
+    let reason = found.row.map_or("", |row| row.reason);
+    // "Nodes required for job are DOWN, DRAINED or reserved …"
+    let none_free = reason == "Resources" && found.description.is_some();
+    limit::used_up(request, evidence)
+        .filter(|_| reason != "Priority")
+        .or_else(|| node::out_of_service(request, evidence, none_free))
+        .or_else(|| reservation::in_the_way(request, evidence))
+        .or_else(|| licence::finding(request, evidence).filter(|_| reason == "Resources"))
+        .or_else(|| turn::finding(found, waiting, request, evidence))
 }
 
 /// What can never start as it is: waiting does not help, whatever Slurm says.

@@ -23,12 +23,11 @@ fn enough(
     partition: &str,
     request: &Request<'_>,
     evidence: &Evidence,
-    holds: impl Fn(&NodeState) -> bool,
+    holds: impl Fn(Option<&NodeState>) -> bool,
 ) -> bool {
     let needed = usize::try_from(request.nodes).unwrap_or(usize::MAX);
-    // A node without a record is a cloud node that is powered down: nothing speaks against it.
     let members = evidence.members(partition);
-    let good = members.filter(|(_, node)| node.is_none_or(&holds));
+    let good = members.filter(|(_, node)| holds(*node));
     good.take(needed).count() == needed
 }
 
@@ -98,8 +97,9 @@ pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
     let mut findings = Vec::new();
     for partition in admitting(request, evidence) {
         evidence.partition(partition)?;
+        // A node without a record is a cloud node that is powered down: nothing speaks against it.
         if enough(partition, request, evidence, |node| {
-            lacks(node, request).is_none()
+            node.is_none_or(|node| lacks(node, request).is_none())
         }) {
             return None;
         }
@@ -147,16 +147,26 @@ pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
 }
 
 /// Too few of the nodes that could run it are in service, in every partition that admits it.
-pub fn out_of_service(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+///
+/// `none_free`: Slurm said that no node is free for it. Slurm 22.05 shows no record of a cloud node that is powered down, also if it failed
+/// to boot. Such a node is available unless Slurm says so.
+pub fn out_of_service(
+    request: &Request<'_>,
+    evidence: &Evidence,
+    none_free: bool,
+) -> Option<Finding> {
     if !are_known(evidence) {
         return None;
     }
     let is_able = |node: &NodeState| lacks(node, request).is_none();
     let mut troubled: Vec<&NodeState> = Vec::new();
+    let mut hidden: Vec<&str> = Vec::new();
     let mut counts = None;
     for partition in admitting(request, evidence) {
         evidence.partition(partition)?;
-        let serves = |node: &NodeState| is_able(node) && trouble(node).is_none();
+        let serves = |node: Option<&NodeState>| {
+            node.map_or(!none_free, |node| is_able(node) && trouble(node).is_none())
+        };
         if enough(partition, request, evidence, serves) {
             return None;
         }
@@ -164,22 +174,39 @@ pub fn out_of_service(request: &Request<'_>, evidence: &Evidence) -> Option<Find
         let able: Vec<_> = members
             .filter(|(_, node)| node.is_none_or(is_able))
             .collect();
-        let serving = able
-            .iter()
-            .filter(|(_, node)| node.is_none_or(serves))
-            .count();
+        let serving = able.iter().filter(|(_, node)| serves(*node)).count();
         counts = counts.or(Some((partition, serving, able.len())));
-        let records = able.into_iter().filter_map(|(_, node)| node);
-        troubled.extend(records.filter(|node| trouble(node).is_some()));
+        for (name, node) in able {
+            match node {
+                Some(node) if trouble(node).is_some() => troubled.push(node),
+                None if none_free => hidden.push(name),
+                _ => {}
+            }
+        }
     }
     let (partition, serving, able) = counts?;
+    let mut what = Vec::new();
+    if !troubled.is_empty() {
+        what.push(sentences(&troubled, request));
+    }
+    if !hidden.is_empty() {
+        let names: Vec<String> = hidden.iter().map(|host| name(host)).collect();
+        what.push(format!(
+            "Slurm does not start {}, which probably failed to boot (it shows no record of them)",
+            list(&names, 4)
+        ));
+    }
     let summary = format!(
         "It needs {}, and {serving} of the {able} in {} that could run it {} in service: {}.",
         count(request.nodes, "node", "nodes"),
         named("partition", partition),
         if serving == 1 { "is" } else { "are" },
-        sentences(&troubled, request)
+        what.join("; ")
     );
+    let known = troubled.iter().map(|node| of_node(node, evidence));
+    let unknown = hidden
+        .iter()
+        .map(|name| blocker(evidence, "node", name, "nodes"));
     Some(
         Finding::new(
             ReasonClass::NodeUnavailable,
@@ -187,7 +214,7 @@ pub fn out_of_service(request: &Request<'_>, evidence: &Evidence) -> Option<Find
             summary,
             "An administrator has to bring nodes back; a smaller request or another partition may start earlier.",
         )
-        .blocked_by(troubled.iter().take(MAX_NODES).map(|node| of_node(node, evidence))),
+        .blocked_by(known.chain(unknown).take(MAX_NODES)),
     )
 }
 

@@ -24,6 +24,11 @@ use crate::metrics;
 /// The newest snapshots of each cluster.
 pub type Snapshots = Arc<RwLock<HashMap<String, Snapshot>>>;
 
+/// Index of the queue in [`Snapshot::revisions`].
+const QUEUE: usize = 0;
+/// Index of the evidence in [`Snapshot::revisions`].
+const EVIDENCE: usize = 1;
+
 /// The newest snapshots of a cluster.
 #[derive(Clone, Default)]
 pub struct Snapshot {
@@ -31,6 +36,8 @@ pub struct Snapshot {
     pub queue: Option<Arc<Queue>>,
     /// What else decides about starts.
     pub evidence: Option<Arc<Evidence>>,
+    /// Revisions of the first chunks of the two, so that only a new snapshot is read and assembled.
+    revisions: [Option<u64>; 2],
 }
 
 impl Snapshot {
@@ -282,61 +289,99 @@ impl Explainer {
         snapshots.get(cluster).cloned().unwrap_or_default()
     }
 
+    /// The chunks of a snapshot, with the revision of the first. `None` if that is the last one assembled: ingest writes it first, and
+    /// all of them for each snapshot.
     async fn chunks<M: prost::Message + Default>(
         &self,
-        bucket: &'static str,
+        name: &'static str,
         cluster: &str,
-    ) -> Result<Vec<M>, Error> {
-        let entries = self
-            .bus
-            .bucket(bucket)
-            .await?
-            .load(&subject::token(cluster))
-            .await?;
+        last: Option<u64>,
+    ) -> Result<Option<(Option<u64>, Vec<M>)>, Error> {
+        let prefix = subject::token(cluster);
+        let first_key = format!("{prefix}.0");
+        let bucket = self.bus.bucket(name).await?;
+        if last.is_some() {
+            let first = bucket.get(&first_key).await?;
+            if first.is_some_and(|first| Some(first.revision) == last) {
+                return Ok(None);
+            }
+        }
+        let entries = bucket.load(&prefix).await?;
+        let first = entries.iter().find(|entry| entry.key == first_key);
+        let revision = first.map(|first| first.revision);
         let decode = |entry: mesh_bus::BucketEntry| {
             M::decode(entry.value)
                 .inspect_err(|error| {
-                    tracing::warn!(%error, bucket, key = entry.key, "snapshot unreadable");
+                    tracing::warn!(%error, bucket = name, key = entry.key, "snapshot unreadable");
                 })
                 .ok()
         };
-        Ok(entries.into_iter().filter_map(decode).collect())
+        let chunks = entries.into_iter().filter_map(decode).collect();
+        Ok(Some((revision, chunks)))
     }
 
     /// Replaces the evidence of a cluster by the newest one.
     async fn read_evidence(&self, cluster: &str) -> Result<(), Error> {
-        let chunks: Vec<EvidenceSnapshot> =
-            self.chunks(catalogue::BUCKET_EVIDENCE, cluster).await?;
-        if let Some(evidence) = Evidence::from_chunks(chunks) {
+        let snapshot = self.snapshot(cluster);
+        let chunks = self
+            .chunks::<EvidenceSnapshot>(
+                catalogue::BUCKET_EVIDENCE,
+                cluster,
+                snapshot.revisions[EVIDENCE],
+            )
+            .await?;
+        let read =
+            chunks.and_then(|(revision, chunks)| Some((revision, Evidence::from_chunks(chunks)?)));
+        let newest = match read {
+            Some((revision, evidence)) => {
+                let evidence = Arc::new(evidence);
+                self.change_snapshot(cluster, |snapshot| {
+                    snapshot.evidence = Some(Arc::clone(&evidence));
+                    snapshot.revisions[EVIDENCE] = revision;
+                });
+                Some(evidence)
+            }
+            None => snapshot.evidence,
+        };
+        if let Some(evidence) = newest {
             metrics::evidence_age((Utc::now() - evidence.taken_at).num_seconds());
-            let mut snapshots = self
-                .snapshots
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            snapshots.entry(cluster.to_owned()).or_default().evidence = Some(Arc::new(evidence));
         }
         Ok(())
     }
 
     /// The newest queue of a cluster, if it is newer than the last one.
     async fn read_queue(&self, cluster: &str) -> Result<Option<Arc<Queue>>, Error> {
-        let chunks: Vec<QueueSnapshot> = self.chunks(catalogue::BUCKET_QUEUE, cluster).await?;
-        let Some(queue) = Queue::from_chunks(chunks) else {
+        let snapshot = self.snapshot(cluster);
+        let chunks = self
+            .chunks::<QueueSnapshot>(catalogue::BUCKET_QUEUE, cluster, snapshot.revisions[QUEUE])
+            .await?;
+        let read =
+            chunks.and_then(|(revision, chunks)| Some((revision, Queue::from_chunks(chunks)?)));
+        let Some((revision, queue)) = read else {
+            if let Some(queue) = snapshot.queue {
+                metrics::snapshot_age((Utc::now() - queue.taken_at).num_seconds());
+            }
             return Ok(None);
         };
         metrics::snapshot_age((Utc::now() - queue.taken_at).num_seconds());
-        let mut snapshots = self
-            .snapshots
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let snapshot = snapshots.entry(cluster.to_owned()).or_default();
         let is_known = |last: &Arc<Queue>| !queue.is_news_after(last, Utc::now());
         if snapshot.queue.as_ref().is_some_and(is_known) {
             return Ok(None);
         }
         let queue = Arc::new(queue);
-        snapshot.queue = Some(Arc::clone(&queue));
+        self.change_snapshot(cluster, |snapshot| {
+            snapshot.queue = Some(Arc::clone(&queue));
+            snapshot.revisions[QUEUE] = revision;
+        });
         Ok(Some(queue))
+    }
+
+    fn change_snapshot(&self, cluster: &str, change: impl FnOnce(&mut Snapshot)) {
+        let mut snapshots = self
+            .snapshots
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        change(snapshots.entry(cluster.to_owned()).or_default());
     }
 
     async fn evaluate(

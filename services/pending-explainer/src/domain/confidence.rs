@@ -79,10 +79,11 @@ fn of_records(view: ClusterView<'_>, now: DateTime<Utc>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use mesh_events::proto::mesh::queue::v1::{Backfill, QueuedJob};
+    use mesh_events::proto::mesh::queue::v1::{Backfill, QueueSnapshot, QueuedJob};
 
     use super::*;
     use crate::domain::evidence::Evidence;
+    use crate::domain::queue::Queue;
 
     fn evidence(last_depth: u32, queue_length: u32) -> Evidence {
         let mut evidence = Evidence::default();
@@ -133,6 +134,28 @@ mod tests {
         );
         // It has a planned start, so it was reached.
         assert_eq!(note(7, 8, 7, 100), None);
+    }
+
+    #[test]
+    fn old_records_are_noted_with_their_age() {
+        let chunk = QueueSnapshot {
+            taken_at: Some(mesh_events::timestamp(DateTime::default())),
+            chunks: 1,
+            ..QueueSnapshot::default()
+        };
+        let queue = Queue::from_chunks(vec![chunk]).expect("complete");
+        let evidence = evidence(1, 1);
+        let view = ClusterView {
+            queue: Some(&queue),
+            evidence: Some(&evidence),
+        };
+        let note = |minutes| of_started(view, DateTime::default() + TimeDelta::minutes(minutes));
+        assert_eq!(note(2), "");
+        assert_eq!(
+            note(3),
+            "Slurm was last read 3 min ago: this is how it was then"
+        );
+        assert!(note(6).contains("limits, nodes and reservations were last read 6 min ago"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use mesh_events::from_timestamp;
 
 use super::dependency::{any_suffices, unfulfilled};
 use super::explain::{PendingJob, ReasonText};
-use super::reason_text::{MAX_SUMMARY_CHARS, clip, list, moment, name, named, nodes, own};
+use super::reason_text::{MAX_SUMMARY_CHARS, clip, count, list, moment, name, named, nodes, own};
 use super::{rare, request};
 
 /// Builds a text from a sentence and its advice.
@@ -155,7 +155,7 @@ fn queue_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
         "JobArrayTaskLimit" => {
             let array_limit = job.array.as_ref().map_or(0, |array| array.max_running);
             let limit = if array_limit > 0 {
-                format!("{array_limit} tasks")
+                count(u64::from(array_limit), "task", "tasks")
             } else {
                 "as many tasks as allowed".to_owned()
             };

@@ -16,7 +16,7 @@ use slurm_types::JobRef;
 
 pub use backup::{Backup, BackupCommand, Restore};
 pub use history::{
-    Events, Export, ExportFormat, Filter, JobHistory, Node, Replay, ReplayStart, Stats,
+    Events, Export, ExportFormat, Filter, JobHistory, Node, NodeCommand, Replay, ReplayStart, Stats,
 };
 pub use hooks::{FlushHooks, HookFiles, Hooks, InstallHooks};
 pub use ledger::{

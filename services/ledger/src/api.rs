@@ -42,6 +42,7 @@ use crate::domain::filter::{Filter, InvalidFilter, job_ref};
 use crate::domain::job_history::{
     NodeState, RecordedEvent, Run, add_node_events, in_order, job_runs, node_state, node_windows,
 };
+use crate::domain::node_history::{BootStats, NodeStep, boot_stats, node_steps};
 use crate::domain::query::ListRequest;
 use crate::domain::record::AUDIT;
 use crate::domain::stats::{self as stats_domain, Group};
@@ -139,6 +140,10 @@ pub struct JobHistory {
 pub struct NodeTimeline {
     /// Current state, or state at the requested time.
     pub state: NodeState,
+    /// Its stays in the life-cycle classes.
+    pub steps: Vec<NodeStep>,
+    /// Its boots.
+    pub boots: BootStats,
     /// Newest events, in chronological order.
     pub timeline: Vec<RecordedEvent>,
     /// True if the timeline is truncated.
@@ -309,8 +314,11 @@ impl EventsApi for Events {
         rows.truncate(self.max_history_events as usize);
         let mut timeline = recorded(rows)?;
         in_order(&mut timeline);
+        let steps = node_steps(&timeline);
         Ok(NodeTimeline {
             state: node_state(&timeline),
+            boots: boot_stats(&steps),
+            steps,
             timeline,
             truncated,
         })

@@ -223,11 +223,31 @@ pub struct JobHistory {
 
 /// `smesh node`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
   smesh node n17
-  smesh node n17 --at 2h                      its state two hours ago")]
+  smesh node n17 --at 2h                      its state two hours ago
+  smesh node history n17                      how long it was up, down, drained, and why; its boots")]
 pub struct Node {
+    /// What to show instead of the events
+    #[command(subcommand)]
+    pub command: Option<NodeCommand>,
+    /// The node
+    #[command(flatten)]
+    pub selected: Option<SelectedNode>,
+}
+
+/// `smesh node …`
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Show its stays in each state with durations, causes and actors, and how long its boots took
+    History(SelectedNode),
+}
+
+/// A node and a time.
+#[derive(Debug, Args)]
+pub struct SelectedNode {
     /// NodeName of the node
     #[arg(value_name = "NODE")]
     pub node: String,

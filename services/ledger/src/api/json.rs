@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::fields::Fields;
 use super::{Entry, EntryContent, JobHistory, NodeTimeline};
 use crate::domain::job_history::{NodeState, RecordedEvent, Run};
+use crate::domain::node_history::{BootStats, NodeStep};
 
 /// The `dataschema` of audit entries.
 const AUDIT_SCHEMA: &str = "urn:slurm-mesh:mesh.audit.v1.AuditEntry";
@@ -56,6 +57,10 @@ pub(super) struct NodeJson {
     pub at: Option<String>,
     /// State of the node.
     pub state: NodeState,
+    /// Its stays in the life-cycle classes, in chronological order, by the events of `timeline`.
+    pub steps: Vec<NodeStep>,
+    /// Its boots among them.
+    pub boots: BootStats,
     /// Its newest events up to `at`, in chronological order.
     pub timeline: Vec<RecordedEvent>,
     /// True if older events were left out because of the size limit.
@@ -113,6 +118,8 @@ pub(super) fn node(
         node,
         at: time(at),
         state: history.state,
+        steps: history.steps,
+        boots: history.boots,
         timeline: history.timeline,
         truncated: history.truncated,
     }

@@ -204,7 +204,7 @@ fn age(run: &Run) -> (i64, u32, Option<u32>, u32) {
     }
 }
 
-fn occurred_at(event: &Event) -> Option<DateTime<Utc>> {
+pub(super) fn occurred_at(event: &Event) -> Option<DateTime<Utc>> {
     event.occurred_at.as_ref().and_then(from_timestamp)
 }
 

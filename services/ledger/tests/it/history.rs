@@ -371,12 +371,14 @@ async fn a_job_and_a_node_are_returned_as_of_a_time(database: Database) {
     let mut events = day();
     let mut back = node_event("n1", 2);
     if let Some(Payload::Node(payload)) = &mut back.payload {
-        payload.node.as_mut().unwrap().state = "IDLE".into();
+        let node = payload.node.as_mut().unwrap();
+        (node.state, node.lifecycle) = ("IDLE".into(), "active".into());
     }
     back.occurred_at = Some(timestamp(submit_time() + TimeDelta::hours(1)));
     let mut down = node_event("n1", 1);
     if let Some(Payload::Node(payload)) = &mut down.payload {
-        payload.node.as_mut().unwrap().state = "DOWN".into();
+        let node = payload.node.as_mut().unwrap();
+        (node.state, node.lifecycle) = ("DOWN".into(), "down".into());
     }
     // The newer event was appended first.
     events.extend([back, down]);
@@ -411,6 +413,16 @@ async fn a_job_and_a_node_are_returned_as_of_a_time(database: Database) {
         (200, Some("IDLE"))
     );
     assert_eq!(now["timeline"].as_array().unwrap().len(), 2);
+    let steps = &now["steps"];
+    assert_eq!(
+        (&steps[0]["lifecycle"], &steps[0]["seconds"]),
+        (&json!("down"), &json!(3_600))
+    );
+    assert_eq!(
+        (&steps[1]["lifecycle"], &steps[1]["to"]),
+        (&json!("active"), &Value::Null)
+    );
+    assert_eq!(now["boots"]["launches"], 0);
     let (_, then) = node(&format!("?at={}", at(60))).await;
     assert_eq!(then["state"]["state"], "DOWN");
     assert_eq!(then["state"]["since"], at(0));

@@ -16,4 +16,5 @@ mod receivers;
 mod soak;
 mod support;
 mod trace;
+mod why;
 mod wrong_config;

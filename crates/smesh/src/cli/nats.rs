@@ -15,7 +15,7 @@ Only needed if the services run separately on the site's own nats-server; `smesh
   smesh nats provision                                     streams, consumers and buckets; then start the services with provision = false")]
 pub enum Nats {
     /// Write users, permissions and secrets for a nats-server
-    Config(NatsConfig),
+    Config(Box<NatsConfig>),
     /// Declare streams, consumers and buckets, then exit
     Provision(NatsProvision),
 }

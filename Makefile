@@ -55,7 +55,7 @@ deploy-check: ## the Helm chart, the Dockerfile, compose.yaml, units and package
 
 deploy-test: ## Compose on a Docker engine, packages under a systemd, each beside a real Slurm (root; PHASES='sqlite postgres', PROGRAMS=DIR)
 	scripts/setup
-	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p ledger -p webhook-dispatcher -p smesh
+	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p ledger -p webhook-dispatcher -p smesh -p mesh-hook
 	deploy/test/run $(PHASES)
 	packaging/test/run
 

@@ -65,9 +65,7 @@ async fn of_three_servers_each_is_killed_and_stopped_and_no_event_is_lost_or_sto
     let ids: BTreeSet<String> = published.iter().map(|(id, _)| id.clone()).collect();
     assert_eq!(ids.len(), published.len());
 
-    let client = async_nats::connect(NatsServer::urls(&servers))
-        .await
-        .unwrap();
+    let client = async_nats::connect(servers[0].url()).await.unwrap();
     let stream = async_nats::jetstream::new(client);
     let mut stream = stream.get_stream(SLURM_EVENTS).await.unwrap();
     let last = stream.info().await.unwrap().state.last_sequence;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use mesh_events::catalogue::ROLES;
+use mesh_events::catalogue::{ROLES, inbox_prefix};
 use mesh_testkit::NatsServer;
 
 use crate::permissions::{async_nats_as, users};
@@ -88,19 +88,29 @@ fn expected(table: &[(&str, &[&str])]) -> Pairs {
     pairs
 }
 
+/// Waits for an answer of the server, which has then handled all that the client sent, and the client all that was sent to it.
+async fn settled(client: &async_nats::Client, role: &str) {
+    let inbox = format!("{}.settled", inbox_prefix(role));
+    let mut answers = client.subscribe(inbox.clone()).await.unwrap();
+    client
+        .publish_with_reply("$JS.API.INFO", inbox, "".into())
+        .await
+        .unwrap();
+    answers.next().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_role_publishes_what_belongs_to_another() {
     let nats = NatsServer::start_with(&users()).await;
     let admin = async_nats_as(&nats, "admin").await;
     let mut all = admin.subscribe(">").await.unwrap();
-    admin.flush().await.unwrap();
+    settled(&admin, "admin").await;
     for role in ROLES {
         let client = async_nats_as(&nats, role).await;
         for (subject, _) in PUBLISHERS {
             client.publish(*subject, (*role).into()).await.unwrap();
         }
-        // The server has judged everything before it answers this.
-        client.flush().await.unwrap();
+        settled(&client, role).await;
     }
     admin.publish("end", "".into()).await.unwrap();
     let mut arrived = Pairs::new();
@@ -133,16 +143,15 @@ async fn no_role_receives_what_belongs_to_another() {
             let messages = client.subscribe(*subject).await.unwrap();
             subscriptions.push((client.clone(), *role, *subject, messages));
         }
-        client.flush().await.unwrap();
+        settled(&client, role).await;
     }
     for (subject, _) in SUBSCRIBERS {
         admin.publish(*subject, "x".into()).await.unwrap();
     }
-    admin.flush().await.unwrap();
+    settled(&admin, "admin").await;
     let mut received = Pairs::new();
     for (client, role, subject, mut messages) in subscriptions {
-        // What the server has sent before it answers this has arrived.
-        client.flush().await.unwrap();
+        settled(&client, role).await;
         if messages.next().now_or_never().flatten().is_some() {
             received.insert((subject.to_owned(), role.to_owned()));
         }

@@ -87,6 +87,9 @@ impl EventContext<'_> {
             .at
             .and_then(|at| DateTime::from_timestamp(at, 0))
             .unwrap_or(self.now);
+        if let Some(allocation) = &fact.allocation {
+            allocation.apply_to(&mut job);
+        }
         snapshot::limit(&mut job);
         job.attempt = fact.run.attempt;
         job.run = fact.run.entity_key();

@@ -294,7 +294,7 @@ impl AccountingResolver {
         let since = core.meta.capture_since;
         runs.into_iter()
             .filter(|run| {
-                core.run_store.get(&run.run).is_some() || run.end.is_some_and(|end| end >= since)
+                core.run_store.get(&run.run).is_some() || run.end.is_none_or(|end| end >= since)
             })
             .map(TracedObservation::new)
             .collect()

@@ -119,7 +119,11 @@ impl Collector {
                     observation.owner = owner;
                 }
             } else if observation.completing {
-                snapshot::copy_allocation(&mut observation, &last);
+                let known = core.run_store.get(&run);
+                let is_new =
+                    |at: &i64| known.is_none_or(|known| !known.rare.resized.contains(at));
+                let is_outdated = observation.resizes.iter().any(is_new);
+                snapshot::copy_allocation(&mut observation, &last, is_outdated);
             }
         }
         if let Some(tracked) = core.run_store.get(&run)

@@ -173,6 +173,7 @@ fn facts_of(run: &RunKey, tracked: &RunState) -> Vec<Fact> {
         restart_count: tracked.restart_count,
         continues: None,
         array_tasks: String::new(),
+        allocation: None,
     };
     let mut facts = Vec::new();
     if tracked.submitted && (tracked.waits || tracked.is_array) {
@@ -183,7 +184,11 @@ fn facts_of(run: &RunKey, tracked: &RunState) -> Vec<Fact> {
         ));
     }
     if let Some(at) = tracked.started {
-        facts.push(fact(EventType::JobStarted, Slot::Started, at));
+        facts.push(Fact {
+            // The snapshot is of a later time, with the allocation after the resize.
+            inferred: !tracked.rare.resized.is_empty(),
+            ..fact(EventType::JobStarted, Slot::Started, at)
+        });
     }
     facts
 }
@@ -212,6 +217,7 @@ mod tests {
             restart_count: None,
             continues: None,
             array_tasks: String::new(),
+            allocation: None,
         };
         for (id, at, rediscoverable) in [
             (FactId::Recorded(Slot::Started), Some(100), true),

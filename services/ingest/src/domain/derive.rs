@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::event::v1::IdSource;
 use mesh_events::{EventId, EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
-use super::observation::{EntityKind, Observation, Record};
+use super::observation::{AllocationPart, EntityKind, Observation, Record};
 use super::observe::ObservationContext;
 use super::pending_reason;
 use super::run_state::{End, RunState};
@@ -56,6 +56,8 @@ pub struct Fact {
     pub continues: Option<Continuation>,
     /// Cancelled tasks of an array; for `cancelled` only.
     pub array_tasks: String,
+    /// What the run held at that time, if its snapshot is of a later time.
+    pub allocation: Option<AllocationPart>,
 }
 
 impl Fact {
@@ -102,6 +104,7 @@ impl Emitter<'_> {
             restart_count: self.next.restart_count,
             continues: None,
             array_tasks: String::new(),
+            allocation: None,
         });
         let last = self.facts.len() - 1;
         &mut self.facts[last]

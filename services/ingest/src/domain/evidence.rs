@@ -180,6 +180,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
         suspend_time: None,
         pre_suspend: None,
         resizes: Vec::new(),
+        parts: Vec::new(),
         restarts: None,
         held: false,
         class: ReasonClass::NotEvaluated,

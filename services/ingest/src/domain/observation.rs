@@ -46,6 +46,42 @@ pub struct Owner {
     pub account: String,
 }
 
+/// What a run held from a moment on, as accounting records it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllocationPart {
+    /// First second in Unix seconds: the start of the run, or a resize.
+    pub from: i64,
+    /// Nodes, as a host list.
+    pub nodes: String,
+    /// Number of nodes.
+    pub node_count: u32,
+    /// Allocated TRES.
+    pub alloc_tres: String,
+}
+
+impl AllocationPart {
+    /// The allocation of a snapshot.
+    pub fn of(job: &Job, from: i64) -> Self {
+        Self {
+            from,
+            nodes: job.nodes.clone(),
+            node_count: job.node_count,
+            alloc_tres: job.alloc_tres.clone(),
+        }
+    }
+
+    /// Writes it into the snapshot of a fact. Amounts per node and the batch host belong to the newest allocation.
+    pub fn apply_to(&self, job: &mut Job) {
+        if job.nodes != self.nodes {
+            job.batch_host.clear();
+        }
+        job.nodes.clone_from(&self.nodes);
+        job.node_count = self.node_count;
+        job.alloc_tres.clone_from(&self.alloc_tres);
+        job.allocations.clear();
+    }
+}
+
 /// One observation of one run.
 #[derive(Clone, Debug)]
 pub struct Observation {
@@ -89,6 +125,8 @@ pub struct Observation {
     pub pre_suspend: Option<i64>,
     /// Times of resizes, in Unix seconds.
     pub resizes: Vec<i64>,
+    /// Allocations of a resized run in order of time, if the source has them. Other sources have only the newest allocation.
+    pub parts: Vec<AllocationPart>,
     /// Restart count, if the source has it.
     pub restarts: Option<u32>,
     /// Whether it has priority 0 while pending.
@@ -148,6 +186,7 @@ impl Observation {
                 .map(slurm_types::UnixTime::as_secs)
                 .into_iter()
                 .collect(),
+            parts: Vec::new(),
             restarts: Some(record.restarts),
             // A suspended job has priority 0, too (seen on 22.05), so this counts only while pending.
             held: pending && record.priority == Some(0),
@@ -200,6 +239,7 @@ impl Observation {
             suspend_time: None,
             pre_suspend: None,
             resizes: Vec::new(),
+            parts: Vec::new(),
             restarts: None,
             held: false,
             class: Reason::lookup(&row.reason).class(),
@@ -232,6 +272,16 @@ impl Observation {
     /// Whether the run got its allocation.
     pub fn started(&self) -> bool {
         self.allocated && self.start.is_some() && !self.waiting()
+    }
+
+    /// Whether the record shows a resize without the allocation before it. slurmctld has only the newest allocation.
+    pub fn hides_first_allocation(&self) -> bool {
+        self.record == Record::Controller && !self.resizes.is_empty()
+    }
+
+    /// Whether its nodes may be only those whose epilogs still run.
+    pub fn nodes_are_partial(&self) -> bool {
+        self.record == Record::Controller && self.completing && !self.nodes_at_end
     }
 
     /// Whether the state is about to change to one that is not known yet.

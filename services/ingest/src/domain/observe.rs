@@ -86,6 +86,10 @@ pub fn observe(
             );
         }
     }
+    if start_needs_accounting(known, observation, context) {
+        decision.follow_ups.push(LookupTarget::Accounting);
+        return decision;
+    }
     let (next, facts) = derive(&run, known, observation, origin, context, context.inferred);
     if observation.in_flux() {
         decision.follow_ups.push(LookupTarget::Reread);
@@ -134,6 +138,20 @@ fn leaves_it_to_the_controller(
 ) -> bool {
     let has_earlier = || run_store.runs_of(run).any(|(other, _)| other < *run);
     observation.record == Record::Accounting && observation.end_kind().is_none() && has_earlier()
+}
+
+/// Whether a run was resized before it was seen running. Accounting has the allocation of its start.
+fn start_needs_accounting(
+    known: Option<&RunState>,
+    observation: &Observation,
+    context: &ObservationContext,
+) -> bool {
+    let is_start = known.is_none_or(|run| run.started.is_none() && !run.over());
+    is_start
+        && observation.started()
+        && observation.hides_first_allocation()
+        && !context.first_start
+        && !context.given_up
 }
 
 /// Whether a row of accounting is only a part of a resized run. A job is not submitted while it runs, so slurmdbd, which was killed at that

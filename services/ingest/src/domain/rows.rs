@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use slurm_client::AccountingRecord;
 use slurm_types::JobFlag;
 
-use super::observation::Observation;
+use super::observation::{AllocationPart, Observation};
 
 /// Returns the jobs with a stand-in row. slurmdbd does not know enough of them yet, so none of their rows count, and they are looked up
 /// again.
@@ -64,6 +64,11 @@ pub(super) fn fold_parts(
             observation.job.start_time = run.job.start_time;
             observation.start = run.start;
             observation.resizes = std::mem::take(&mut run.resizes);
+            observation.parts = std::mem::take(&mut run.parts);
+            let resized_at = observation.resizes.last().copied().unwrap_or_default();
+            observation
+                .parts
+                .push(AllocationPart::of(&observation.job, resized_at));
             *run = observation;
             parts.push(at);
         } else {
@@ -72,6 +77,10 @@ pub(super) fn fold_parts(
         open_resize = None;
         if resized && let (Some((run, _)), Some(end)) = (runs.last_mut(), row.end) {
             let at = end.as_secs();
+            if run.parts.is_empty() {
+                let started = run.start.unwrap_or_default();
+                run.parts.push(AllocationPart::of(&run.job, started));
+            }
             open_resize = Some((run.raw_id, at));
             run.resizes.push(at);
             // The run continues: `RESIZING` implies a running job.

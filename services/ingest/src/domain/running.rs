@@ -10,7 +10,10 @@ use super::run_state::RunState;
 pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
     if emitter.next.started.is_none() && observation.started() {
         emitter.next.started = observation.start;
-        emitter.recorded(EventType::JobStarted, Slot::Started, observation.start);
+        let fact = emitter.recorded(EventType::JobStarted, Slot::Started, observation.start);
+        fact.allocation = observation.parts.first().cloned();
+        // Accounting did not say in time what the run held before the resize.
+        fact.inferred |= observation.hides_first_allocation();
     }
 }
 
@@ -155,14 +158,18 @@ const fn ended_by_itself(base: Option<JobBaseState>) -> bool {
     )
 }
 
+/// Publishes resizes, each with the allocation after it. A record whose nodes may be partial proves none: the record after the epilogs,
+/// or accounting, does.
 pub(super) fn resizes(emitter: &mut Emitter<'_>, observation: &Observation) {
-    if emitter.next.started.is_none() {
+    if emitter.next.started.is_none() || observation.nodes_are_partial() {
         return;
     }
     for at in &observation.resizes {
         if !emitter.next.rare.resized.contains(at) {
             emitter.next.rare.resized.push(*at);
-            emitter.recorded(EventType::JobResized, Slot::Resized(*at), Some(*at));
+            let part = observation.parts.iter().find(|part| part.from == *at);
+            let fact = emitter.recorded(EventType::JobResized, Slot::Resized(*at), Some(*at));
+            fact.allocation = part.cloned();
         }
     }
 }

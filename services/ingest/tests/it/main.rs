@@ -27,6 +27,7 @@ mod polite;
 mod qos;
 mod quick;
 mod replicas;
+mod resized;
 mod rest;
 mod rival;
 mod rows;

@@ -23,11 +23,12 @@ pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_a
 /// Preserves the last seen allocation of a COMPLETING run. The controller's record then has only the nodes whose epilogs still run, and
 /// finally none. While the state hides a possible requeue (`in_flux`), the start may be that of the next run (seen on 22.05).
 ///
-/// Other nodes that are known to be those of its end take precedence: the run was resized since the last snapshot.
-pub fn copy_allocation(observation: &mut Observation, last: &Job) {
+/// Other nodes that are known to be those of its end take precedence: the run was resized since the last snapshot. So does the record if
+/// it shows such a resize itself (`is_outdated`): nodes that still run epilogs are right, those of the last snapshot may not be.
+pub fn copy_allocation(observation: &mut Observation, last: &Job, is_outdated: bool) {
     let in_flux = observation.in_flux();
     let job = &mut observation.job;
-    let was_resized = observation.nodes_at_end && job.nodes != last.nodes;
+    let was_resized = is_outdated || (observation.nodes_at_end && job.nodes != last.nodes);
     if !last.nodes.is_empty() && !was_resized {
         job.nodes.clone_from(&last.nodes);
         job.node_count = last.node_count;
@@ -64,9 +65,12 @@ pub fn fill(job: &mut Job, last: &Job) {
         group,
         wckey,
         display_id,
-        failed_node,
-        allocations
+        failed_node
     );
+    // Amounts per node are those of the last snapshot's nodes.
+    if job.allocations.is_empty() && job.nodes == last.nodes {
+        job.allocations.clone_from(&last.allocations);
+    }
     if job.state == last.state {
         // The snapshot of the end itself is better: sacct of 22.05 subtracts 128 from exit codes above 127, and still prints the pending
         // reason.
@@ -135,7 +139,7 @@ mod tests {
         let mut job = seen("n2", 30);
         job.node_count = 1;
         let mut observation = completing(job, false);
-        copy_allocation(&mut observation, &seen("n[1-2]", 10));
+        copy_allocation(&mut observation, &seen("n[1-2]", 10), false);
         assert_eq!(observation.job, seen("n[1-2]", 10));
     }
 
@@ -145,7 +149,7 @@ mod tests {
             let mut last = seen("n[1-2]", 10);
             last.batch_host = "batch host".to_owned();
             let mut observation = completing(seen(at_end, 30), true);
-            copy_allocation(&mut observation, &last);
+            copy_allocation(&mut observation, &last, false);
             let job = &observation.job;
             assert_eq!(
                 (job.nodes.as_str(), job.batch_host.as_str()),
@@ -158,7 +162,7 @@ mod tests {
     #[test]
     fn runs_never_seen_running_have_the_record_values() {
         let mut observation = completing(seen("n1", 30), false);
-        copy_allocation(&mut observation, &Job::default());
+        copy_allocation(&mut observation, &Job::default(), false);
         assert_eq!(observation.job, seen("n1", 30));
     }
 }

@@ -247,6 +247,9 @@ pub fn fact_name(fact: &Fact) -> String {
             text.push_str(&format!("/{attempt}"));
         }
     }
+    if let Some(allocation) = &fact.allocation {
+        text.push_str(&format!("({})", allocation.nodes));
+    }
     if !fact.array_tasks.is_empty() {
         text.push_str(&format!("[{}]", fact.array_tasks));
     }

@@ -10,7 +10,7 @@ use slurm_types::HostList;
 use crate::domain::money::fraction;
 use crate::domain::{Class, Micros, PriceError, billing, burn, price};
 use crate::price_book::{Charge, PriceBook};
-use crate::usage::{RunHistory, Usage, seconds, usage};
+use crate::usage::{RunHistory, Usage, charged_until, seconds, usage};
 
 /// Accrued cost of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +88,7 @@ pub fn spent(
     newest: &Job,
     end: i64,
 ) -> Result<AccruedCost, PriceError> {
+    let end = charged_until(history, newest, end);
     let usage = usage(history, newest, end);
     let start = usage.run.start.unwrap_or(end);
     match &book.charge {
@@ -372,6 +373,33 @@ mod tests {
             .map(|line| (line.rate_micros_per_hour, line.share.as_str(), line.seconds))
             .collect();
         assert_eq!(lines, [(40_000, "5/1", 1800), (80_000, "5/1", 1800)]);
+    }
+
+    #[test]
+    fn a_run_whose_nodes_did_not_boot_costs_nothing() {
+        let nodes = Job {
+            nodes: "n1".into(),
+            ..job()
+        };
+        for (book, started) in [(crate::EXAMPLE_PRICE_BOOK, nodes), (BILLING, job())] {
+            let book = PriceBook::parse(book, "book").unwrap();
+            let history = RunHistory {
+                start: Some(started.clone()),
+                ..RunHistory::default()
+            };
+            let cost = |state: &str| {
+                let record = Job {
+                    state: state.to_owned(),
+                    ..started.clone()
+                };
+                finalized(&book, &history, &record, 86_400, Class::NotCompleted).unwrap()
+            };
+            assert!(cost("NODE_FAIL").total.unwrap().micros > 0);
+            let failed = cost("BOOT_FAIL");
+            assert_eq!(failed.total.as_ref().map(|total| total.micros), Some(0));
+            assert_eq!((failed.charged_seconds, failed.problem.as_str()), (0, ""));
+            assert!(failed.lines.is_empty(), "{failed:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use mesh_events::proto::mesh::job::v1::Job;
 use num_traits::Zero as _;
 use pbjson_types::Timestamp;
-use slurm_types::{HostList, Tres};
+use slurm_types::{HostList, JobBaseState, Tres};
 
 use crate::domain::billing::BillingSegment;
 use crate::domain::suspension::{self, SuspensionChange};
@@ -126,6 +126,22 @@ pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
     held
 }
 
+/// End of the charged time of a run that ended at `end`. A run whose nodes did not boot (`BOOT_FAIL`) is charged no time: it never held
+/// a usable node. Its time is boot time of the nodes, like the time before the start that Slurm resets once nodes have booted.
+pub fn charged_until(history: &RunHistory, newest: &Job, end: i64) -> i64 {
+    if newest.state == JobBaseState::BootFail.name() {
+        start_of(history, newest).map_or(end, |start| end.min(start))
+    } else {
+        end
+    }
+}
+
+/// The newest record has the most accurate start: Slurm resets it when cloud nodes have booted.
+fn start_of(history: &RunHistory, newest: &Job) -> Option<i64> {
+    seconds(newest.start_time.as_ref())
+        .or_else(|| seconds(history.start.as_ref()?.start_time.as_ref()))
+}
+
 /// Billing units, if Slurm reports them.
 pub fn billing_units(job: &Job) -> Option<u64> {
     Tres::parse_lossy(&job.alloc_tres).0.billing()
@@ -133,9 +149,7 @@ pub fn billing_units(job: &Job) -> Option<u64> {
 
 /// The usage of a run from its history and its newest snapshot, up to `end`.
 pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
-    // The newest record has the most accurate start: Slurm resets it when cloud nodes have booted.
-    let start = seconds(newest.start_time.as_ref())
-        .or_else(|| seconds(history.start.as_ref()?.start_time.as_ref()));
+    let start = start_of(history, newest);
     let mut resizes: Vec<_> = history.resizes.iter().map(|(at, job)| (*at, job)).collect();
     resizes.sort_by_key(|(at, _)| *at);
     // Accounting drops the allocation per node, so the first snapshot is preferred if it has it.
@@ -195,6 +209,7 @@ pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
 #[cfg(test)]
 mod tests {
     use mesh_events::proto::mesh::job::v1::NodeAllocation;
+    use prost::Message as _;
 
     use super::*;
     use crate::domain::money::ratio;
@@ -325,6 +340,35 @@ mod tests {
         // While the run is active, and for sources without a sum.
         assert_eq!(suspensions(40, None), [(130, 190)]);
         assert_eq!(suspensions(0, end_time), [(130, 190)]);
+    }
+
+    #[test]
+    fn an_ordinary_run_is_stored_in_three_hundred_bytes() {
+        let time = |seconds| Some(Timestamp { seconds, nanos: 0 });
+        let start = Job {
+            job_id: 1_234_567,
+            display_id: "1234567".into(),
+            run: "1234567.1785283200".into(),
+            name: "train-llama".into(),
+            partition: "gpu-a100".into(),
+            qos: "normal".into(),
+            state: "RUNNING".into(),
+            start_time: time(1_785_283_260),
+            time_limit_minutes: Some(1_440),
+            nodes: "a100-01".into(),
+            alloc_tres: "billing=16,cpu=16,gres/gpu=1,mem=64G,node=1".into(),
+            // Not needed for prices, so not stored.
+            work_dir: "/home/alice/projects/llama".into(),
+            comment: "x".repeat(500),
+            ..Job::default()
+        };
+        let end = Job {
+            state: "COMPLETED".into(),
+            end_time: time(1_785_290_000),
+            ..start.clone()
+        };
+        let stored = [start, end].map(|job| pricing_facts(&job).encoded_len());
+        assert!(stored.iter().sum::<usize>() <= 300, "{stored:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `smesh cost`: past costs and the current burn rate.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use chrono::Local;
@@ -67,8 +68,15 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
         "total",
     ];
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    // Few reports have adjustments, so they have no column.
+    let mut adjustments: BTreeMap<String, i128> = BTreeMap::new();
     for row in answer["rows"].as_array().into_iter().flatten() {
         let currency = show::value(&row["currency"]);
+        let adjusted = row["adjustments_micros"].as_str();
+        let adjusted = adjusted.and_then(|micros| micros.parse::<i128>().ok());
+        if let Some(micros) = adjusted.filter(|micros| *micros != 0) {
+            *adjustments.entry(currency.clone()).or_default() += micros;
+        }
         let money = |key: &str| {
             if currency.is_empty() {
                 "no price".to_owned()
@@ -96,7 +104,14 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
     if rows.len() == 1 {
         return "no costs yet; they require a price book, see [cost-engine] price_book".into();
     }
-    show::table(&rows)
+    let mut report = show::table(&rows);
+    for (currency, micros) in adjustments {
+        let sum = show::micros(micros, &currency);
+        report.push_str(&format!(
+            "\nincludes {sum} of adjustments after final costs"
+        ));
+    }
+    report
 }
 
 /// Start of the month in local time.

@@ -78,6 +78,8 @@ pub struct CostSum {
     pub completed: i64,
     /// Cost of runs that ended otherwise.
     pub not_completed: i64,
+    /// Part of both costs that adjustments added after the final costs; negative if they lowered them.
+    pub adjustments: i64,
     /// Charged seconds.
     pub seconds: i64,
 }
@@ -110,6 +112,8 @@ impl Store {
               CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
               CAST(SUM(CASE WHEN class = 'completed' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS completed,
               CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(current_micros, 0) END) AS BIGINT) AS not_completed,
+              CAST(SUM(CASE WHEN current_micros = total_micros THEN 0 ELSE COALESCE(current_micros, 0) - COALESCE(total_micros, 0) END)
+                   AS BIGINT) AS adjustments,
               CAST(SUM(charged_seconds) AS BIGINT) AS seconds
               FROM costs WHERE kind = 'finalized'",
         );
@@ -135,6 +139,7 @@ impl Store {
                 unpriced: row.get("unpriced")?,
                 completed: row.get("completed")?,
                 not_completed: row.get("not_completed")?,
+                adjustments: row.get("adjustments")?,
                 seconds: row.get("seconds")?,
             })
         };

@@ -102,10 +102,13 @@ pub struct CostReportRow {
     /// Cost of runs that ended otherwise.
     #[serde(serialize_with = "text")]
     pub not_completed_micros: Micros,
+    /// Part of the two amounts above that adjustments added after the final costs. Negative if they lowered them.
+    #[serde(serialize_with = "text")]
+    pub adjustments_micros: Micros,
     /// Cost so far of runs that have not ended.
     #[serde(serialize_with = "text")]
     pub open_micros: Micros,
-    /// Sum of the three amounts.
+    /// Sum of `completed_micros`, `not_completed_micros` and `open_micros`.
     #[serde(serialize_with = "text")]
     pub total_micros: Micros,
     /// Charged seconds, summed over the runs.
@@ -274,6 +277,7 @@ pub(super) fn spent(
         row.unpriced_runs += sum.unpriced.unsigned_abs();
         row.completed_micros = row.completed_micros + Micros(sum.completed);
         row.not_completed_micros = row.not_completed_micros + Micros(sum.not_completed);
+        row.adjustments_micros = row.adjustments_micros + Micros(sum.adjustments);
         row.charged_seconds += sum.seconds.unsigned_abs();
     }
     for open in open {

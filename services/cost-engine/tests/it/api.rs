@@ -105,7 +105,8 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
     assert_eq!(rows.len(), 2, "{all}");
     let alice = json!({
         "cluster": "testbed", "key": "alice", "currency": "EUR", "runs": 2, "open_runs": 0, "unpriced_runs": 0,
-        "completed_micros": "340000", "not_completed_micros": "170000", "open_micros": "0", "total_micros": "510000",
+        "completed_micros": "340000", "not_completed_micros": "170000", "adjustments_micros": "0",
+        "open_micros": "0", "total_micros": "510000",
         "charged_seconds": 5400,
     });
     assert_eq!(rows[0], alice);

@@ -6,6 +6,7 @@ use mesh_events::{Event, EventId, EventType, RunKey, Slot};
 use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 
+use crate::api::get;
 use crate::costs::at;
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, on_both, sum};
 
@@ -78,6 +79,11 @@ async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
     assert_eq!(costs[3].0.r#type, "cost.adjusted");
     let total = micros(&costs[3].1.total).unwrap();
     assert_eq!(sum(&costs, 1), total, "final cost and deltas add up");
+    let (_, report) = get(&engine.router, "root", "/v1/costs").await;
+    let row = &report["rows"][0];
+    let sums = ["total_micros", "adjustments_micros"].map(|key| row[key].as_str());
+    let delta = (total - 340_000).to_string();
+    assert_eq!(sums, [Some(&*total.to_string()), Some(&*delta)], "{report}");
 
     // As if all events had arrived in time.
     for event in [

@@ -120,8 +120,7 @@ impl Collector {
                 }
             } else if observation.completing {
                 let known = core.run_store.get(&run);
-                let is_new =
-                    |at: &i64| known.is_none_or(|known| !known.rare.resized.contains(at));
+                let is_new = |at: &i64| known.is_none_or(|known| !known.rare.resized.contains(at));
                 let is_outdated = observation.resizes.iter().any(is_new);
                 snapshot::copy_allocation(&mut observation, &last, is_outdated);
             }

@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
 use slurm_types::HostList;
 
-use crate::domain::money::fraction;
+use crate::domain::money::{Exact, fraction, round_half_even};
 use crate::domain::{Class, Micros, PriceError, billing, burn, price};
 use crate::price_book::{Charge, PriceBook};
 use crate::usage::{RunHistory, Usage, charged_until, seconds, usage};
@@ -19,7 +19,11 @@ pub struct AccruedCost {
     pub cost: Micros,
     /// Seconds since the start, including suspensions.
     pub seconds: u64,
-    /// Lines that add up to the cost.
+    /// Cost by list prices, rounded once.
+    pub list: Micros,
+    /// Surcharge or discount, if there is one.
+    pub factor: Option<Exact>,
+    /// Lines that add up to the cost without the factor.
     pub lines: Vec<CostLine>,
 }
 
@@ -36,17 +40,18 @@ pub struct RunRate {
 ///
 /// # Errors
 /// If there is no price.
-pub fn rate(book: &PriceBook, job: &Job) -> Result<RunRate, PriceError> {
+pub fn rate(book: &PriceBook, job: &Job, account: &str) -> Result<RunRate, PriceError> {
     let at = seconds(job.start_time.as_ref()).unwrap_or_default();
-    rate_at(book, job, at)
+    rate_at(book, job, account, at)
 }
 
 /// Burn rate and estimate at a later moment of the run. The estimate covers the whole time limit at this rate.
-fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<RunRate, PriceError> {
+fn rate_at(book: &PriceBook, job: &Job, account: &str, at: i64) -> Result<RunRate, PriceError> {
     let limit = job
         .time_limit_minutes
         .map(|minutes| u64::from(minutes) * 60);
     let usage = usage(&RunHistory::default(), job, at);
+    let factor = book.factor(&job.qos, &usage.partition, account);
     match &book.charge {
         Charge::Nodes(mode) => {
             let held = usage
@@ -60,6 +65,10 @@ fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<RunRate, PriceError> 
             }
             let nodes = book.nodes(held.iter().map(|held| held.node.as_str()), &usage.partition);
             let burn = burn(*mode, &nodes, held, usage.run.exclusive, at)?;
+            let burn = match &factor {
+                Some(factor) => burn.times(factor)?,
+                None => burn,
+            };
             Ok(RunRate {
                 estimate: limit.map(|limit| burn.estimate(limit)).transpose()?,
                 burn: burn.per_hour,
@@ -68,8 +77,10 @@ fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<RunRate, PriceError> 
         Charge::Billing(rates) => {
             let units = units(&usage)?.first().map_or(0, |segment| segment.units);
             let per_unit = rates.at(at).ok_or(PriceError::BillingPriceMissing { at })?;
-            let cost =
-                |seconds| billing::price_held(units, per_unit, seconds).map(|(_, cost)| cost);
+            let cost = |seconds| {
+                let (exact, cost) = billing::price_held(units, per_unit.per_hour, seconds)?;
+                times(exact, cost, factor.as_ref())
+            };
             Ok(RunRate {
                 burn: cost(3600)?,
                 estimate: limit.map(cost).transpose()?,
@@ -91,6 +102,11 @@ pub fn spent(
     let end = charged_until(history, newest, end);
     let usage = usage(history, newest, end);
     let start = usage.run.start.unwrap_or(end);
+    let qos = match newest.qos.as_str() {
+        "" => history.start.as_ref().map_or("", |job| &job.qos),
+        qos => qos,
+    };
+    let factor = book.factor(qos, &usage.partition, &history.account);
     match &book.charge {
         Charge::Nodes(mode) => {
             let held = || {
@@ -109,32 +125,45 @@ pub fn spent(
                 nodes: HostList::compress(&line.nodes),
                 node_type: line.node_type.clone(),
                 market: line.market.as_str().to_owned(),
-                rate_micros_per_hour: line.rate.0,
+                rate_micros_per_hour: line.rate.per_hour.0,
                 share: fraction(&line.share),
                 seconds: line.seconds,
+                list_rate_micros_per_hour: match line.rate.list {
+                    list if list == line.rate.per_hour => 0,
+                    list => list.0,
+                },
             };
             Ok(AccruedCost {
-                cost: priced.cost,
+                cost: times(priced.exact, priced.cost, factor.as_ref())?,
+                list: round_half_even(&priced.list)?,
+                factor,
                 seconds: priced.seconds,
                 lines: priced.lines.iter().map(line).collect(),
             })
         }
         Charge::Billing(rates) => {
-            let (_, cost, lines) = billing::price_billing(rates, start, end, units(&usage)?)?;
-            let line = |(rate, units, seconds): (Micros, u64, u64)| CostLine {
+            let (exact, list, lines) = billing::price_billing(rates, start, end, units(&usage)?)?;
+            let line = |(rate, units, seconds): billing::BillingLine| CostLine {
                 node_type: "billing".to_owned(),
-                rate_micros_per_hour: rate.0,
+                rate_micros_per_hour: rate.per_hour.0,
                 share: format!("{units}/1"),
                 seconds,
                 ..CostLine::default()
             };
             Ok(AccruedCost {
-                cost,
+                cost: times(exact, list, factor.as_ref())?,
+                list,
+                factor,
                 seconds: start.abs_diff(end),
                 lines: lines.into_iter().map(line).collect(),
             })
         }
     }
+}
+
+/// An exact amount with a factor, rounded once. `rounded` is the amount without one.
+fn times(exact: Exact, rounded: Micros, factor: Option<&Exact>) -> Result<Micros, PriceError> {
+    factor.map_or(Ok(rounded), |factor| round_half_even(&(exact * factor)))
 }
 
 fn units(usage: &Usage) -> Result<&[billing::BillingSegment], PriceError> {
@@ -148,13 +177,13 @@ fn units(usage: &Usage) -> Result<&[billing::BillingSegment], PriceError> {
 }
 
 /// The payload of `cost.estimated`. Without a price it has a reason instead of an amount.
-pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
+pub fn estimated(book: &PriceBook, job: &Job, account: &str) -> CostEvent {
     let mut payload = CostEvent {
         job: Some(job.clone()),
         class: CostClass::Open.into(),
         ..described(book)
     };
-    match rate(book, job) {
+    match rate(book, job, account) {
         Ok(rate) => {
             payload.burn_rate = Some(money(book, rate.burn));
             payload.estimated = rate.estimate.map(|estimate| money(book, estimate));
@@ -181,7 +210,7 @@ pub fn estimated_after_resize(
     let until = |minutes: u32| start + i64::from(minutes) * 60;
     let estimate =
         |minutes| spent(book, history, job, until(minutes).max(at)).map(|spent| spent.cost);
-    let priced = rate_at(book, job, at)
+    let priced = rate_at(book, job, &history.account, at)
         .and_then(|rate| Ok((rate.burn, job.time_limit_minutes.map(estimate).transpose()?)));
     match priced {
         Ok((burn, estimate)) => {
@@ -218,6 +247,8 @@ pub fn finalized(
         Ok(spent) => {
             payload.total = Some(money(book, spent.cost));
             payload.charged_seconds = spent.seconds;
+            payload.list = (spent.list != spent.cost).then(|| money(book, spent.list));
+            payload.factor = spent.factor.as_ref().map(fraction).unwrap_or_default();
             payload.lines = spent.lines;
         }
         Err(error @ PriceError::EndBeforeStart { .. }) => return Err(error),
@@ -349,7 +380,7 @@ mod tests {
     #[test]
     fn billing_units_are_charged_through_a_price_change() {
         let book = PriceBook::parse(BILLING, "book").unwrap();
-        let rate = rate(&book, &job()).unwrap();
+        let rate = rate(&book, &job(), "").unwrap();
         assert_eq!(
             rate,
             RunRate {
@@ -409,7 +440,7 @@ mod tests {
             alloc_tres: "cpu=4".into(),
             ..job()
         };
-        let payload = estimated(&book, &unknown);
+        let payload = estimated(&book, &unknown, "");
         assert!(
             payload.problem.starts_with("allocation_missing: ") && payload.burn_rate.is_none(),
             "{payload:?}"

@@ -11,7 +11,7 @@
 //! user, a month) add the rounded amounts, so that reports agree to the last digit.
 //!
 //! - [`money`]: exact fractions, millionths, rounding.
-//! - [`rates`]: rates of a node over time.
+//! - [`rates`]: rates of a node over time. [`calendar`]: times of the week with other rates.
 //! - [`share`]: the charged share of a node.
 //! - [`price`]: the cost of a run, its burn rate and its estimate.
 //! - [`billing`]: cost by Slurm's own billing units instead of nodes.
@@ -21,6 +21,7 @@
 //! Not here: the source of prices ([`crate::price_book`]) and the decoding of events ([`crate::usage`]).
 
 pub mod billing;
+pub mod calendar;
 mod class;
 mod error;
 pub mod money;
@@ -34,7 +35,7 @@ pub use class::Class;
 pub use error::{PriceError, Resource};
 pub use money::{Exact, Micros};
 pub use price::{BurnRate, Line, NodeAmounts, Run, RunCost, Segment, burn, price};
-pub use rates::{Market, RateSchedule};
+pub use rates::{Market, Rate, RateSchedule};
 pub use share::{Amounts, Capacity, Mode, NodeSpec, Weights};
 
 /// Half-open interval `[from, to)` of Unix seconds.

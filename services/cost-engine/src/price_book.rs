@@ -4,8 +4,12 @@
 //! with file, line and key. Names, dates and amounts are converted to the types of [`crate::domain`] here, once.
 
 pub mod checks;
+pub mod estimate;
+pub mod feeds;
 mod file;
+mod prices;
 mod read;
+pub mod series;
 mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::domain::price::Nodes;
-use crate::domain::{Capacity, Market, Mode, NodeSpec, RateSchedule, Weights};
+use crate::domain::{Capacity, Exact, Market, Mode, NodeSpec, RateSchedule, Weights};
 
 /// Why a price book cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -98,13 +102,36 @@ pub struct PriceBook {
     pub currency: String,
     /// Basis of the charge.
     pub charge: Charge,
+    /// SHA-256 of the text in hexadecimal digits, without comments, layout and the contents of series files.
+    pub text_digest: String,
     /// SHA-256 of the content in hexadecimal digits, without comments and layout.
     pub digest: String,
-    /// Original text.
+    /// The text. If it has series files, with their contents instead.
     pub content: String,
+    /// Paths of its series files.
+    pub series_files: Vec<PathBuf>,
+    factors: BTreeMap<FactorKey, Exact>,
     node_types: Vec<NodeType>,
     partition_prices: BTreeMap<(String, String), Prices>,
     spot: Vec<NodeSelector>,
+}
+
+/// Runs with a surcharge or discount.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum FactorKey {
+    Qos(String),
+    Partition(String),
+    Account(String),
+}
+
+impl fmt::Display for FactorKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Qos(name) => write!(f, "qos {name:?}"),
+            Self::Partition(name) => write!(f, "partition {name:?}"),
+            Self::Account(name) => write!(f, "account {name:?}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -173,7 +200,7 @@ impl PriceBook {
             path: path.to_owned(),
             source,
         })?;
-        Self::parse(&text, &path.display().to_string())
+        Self::parse_in(&text, &path.display().to_string(), path.parent())
     }
 
     /// Parses a text. `file` is its name in errors.
@@ -181,15 +208,36 @@ impl PriceBook {
     /// # Errors
     /// All faults of the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, PriceBookError> {
-        read::read(text).map_err(|faults| PriceBookError::Invalid {
+        Self::parse_in(text, file, None)
+    }
+
+    fn parse_in(text: &str, file: &str, folder: Option<&Path>) -> Result<Self, PriceBookError> {
+        read::read(text, folder).map_err(|faults| PriceBookError::Invalid {
             file: file.to_owned(),
             faults,
         })
     }
 
-    /// Name and version, as in cost events.
-    pub fn label(&self) -> String {
+    /// Name and version.
+    pub fn name_and_version(&self) -> String {
         format!("{} {}", self.name, self.version)
+    }
+
+    /// Name, version and the first digits of the digest, as in cost events.
+    pub fn label(&self) -> String {
+        let digits = self.digest.get(..8).unwrap_or(&self.digest);
+        format!("{} #{digits}", self.name_and_version())
+    }
+
+    /// Surcharge or discount of a run: the product of all factors that match. `None` if none does.
+    pub fn factor(&self, qos: &str, partition: &str, account: &str) -> Option<Exact> {
+        let keys = [
+            FactorKey::Qos(qos.to_owned()),
+            FactorKey::Partition(partition.to_owned()),
+            FactorKey::Account(account.to_owned()),
+        ];
+        let factors = keys.iter().filter_map(|key| self.factors.get(key));
+        factors.cloned().reduce(|product, factor| product * factor)
     }
 
     /// Name of the charge mode, as in cost events.
@@ -236,3 +284,5 @@ impl PriceBook {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod version_2;

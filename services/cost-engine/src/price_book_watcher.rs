@@ -95,7 +95,7 @@ async fn admitted(store: &Store, book: &PriceBook, path: &Path) -> Result<(), Er
         true => Ok(()),
         false => Err(Error::from(PriceBookError::VersionReused {
             path: path.to_owned(),
-            label: book.label(),
+            label: book.name_and_version(),
         })),
     }
 }
@@ -121,7 +121,7 @@ mod tests {
         let mut follower = PriceBookWatcher::new(path.clone()).unwrap();
         follower.admit(&store).await.unwrap();
         assert_eq!(follower.check(&store).await, ReloadOutcome::Unchanged);
-        let label = |follower: &PriceBookWatcher| follower.book.borrow().label();
+        let label = |follower: &PriceBookWatcher| follower.book.borrow().name_and_version();
 
         std::fs::write(&path, "name = ").unwrap();
         assert_eq!(

@@ -23,6 +23,8 @@ pub struct RunHistory {
     pub resizes: Vec<(i64, Job)>,
     /// Time of the end (Unix seconds), and its record.
     pub end: Option<(i64, Job)>,
+    /// Account charged.
+    pub account: String,
 }
 
 /// The resources that a run held.

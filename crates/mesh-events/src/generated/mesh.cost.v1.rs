@@ -23,7 +23,7 @@ pub struct CostEvent {
     /// Method of the node share: `max_share`, `weighted_share`, `whole_node` or `billing`.
     #[prost(string, tag = "7")]
     pub mode: ::prost::alloc::string::String,
-    /// Name and version of the price book.
+    /// Name, version and the first eight hexadecimal digits of the SHA-256 of the price book: `example 2026-07 #1a2b3c4d`.
     #[prost(string, tag = "8")]
     pub price_book: ::prost::alloc::string::String,
     /// Charged seconds.
@@ -49,6 +49,13 @@ pub struct CostEvent {
     /// otherwise.
     #[prost(string, tag = "15")]
     pub reason: ::prost::alloc::string::String,
+    /// For `finalized` and `adjusted`: cost by list prices, before discounts and factors. Absent if it is `total`.
+    #[prost(message, optional, tag = "16")]
+    pub list: ::core::option::Option<Money>,
+    /// Surcharge or discount of the QOS, partition and account, as an exact fraction, e.g. `3/2`. The cost is the sum of the lines times this.
+    /// Empty without one.
+    #[prost(string, tag = "17")]
+    pub factor: ::prost::alloc::string::String,
 }
 /// An amount of money.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -81,6 +88,9 @@ pub struct CostLine {
     /// Charged seconds.
     #[prost(uint64, tag = "6")]
     pub seconds: u64,
+    /// List price per node and hour, in millionths of the currency unit. 0 if it is the charged price.
+    #[prost(int64, tag = "7")]
+    pub list_rate_micros_per_hour: i64,
 }
 /// How the run that was paid for ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -249,6 +259,12 @@ impl serde::Serialize for CostEvent {
         if !self.reason.is_empty() {
             len += 1;
         }
+        if self.list.is_some() {
+            len += 1;
+        }
+        if !self.factor.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.CostEvent", len)?;
         if let Some(v) = self.job.as_ref() {
             struct_ser.serialize_field("job", v)?;
@@ -299,6 +315,12 @@ impl serde::Serialize for CostEvent {
         if !self.reason.is_empty() {
             struct_ser.serialize_field("reason", &self.reason)?;
         }
+        if let Some(v) = self.list.as_ref() {
+            struct_ser.serialize_field("list", v)?;
+        }
+        if !self.factor.is_empty() {
+            struct_ser.serialize_field("factor", &self.factor)?;
+        }
         struct_ser.end()
     }
 }
@@ -328,6 +350,8 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             "previous",
             "delta",
             "reason",
+            "list",
+            "factor",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -347,6 +371,8 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             Previous,
             Delta,
             Reason,
+            List,
+            Factor,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -383,6 +409,8 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             "previous" => Ok(GeneratedField::Previous),
                             "delta" => Ok(GeneratedField::Delta),
                             "reason" => Ok(GeneratedField::Reason),
+                            "list" => Ok(GeneratedField::List),
+                            "factor" => Ok(GeneratedField::Factor),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -417,6 +445,8 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                 let mut previous__ = None;
                 let mut delta__ = None;
                 let mut reason__ = None;
+                let mut list__ = None;
+                let mut factor__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Job => {
@@ -511,6 +541,18 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             }
                             reason__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::List => {
+                            if list__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("list"));
+                            }
+                            list__ = map_.next_value()?;
+                        }
+                        GeneratedField::Factor => {
+                            if factor__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("factor"));
+                            }
+                            factor__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(CostEvent {
@@ -529,6 +571,8 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                     previous: previous__,
                     delta: delta__,
                     reason: reason__.unwrap_or_default(),
+                    list: list__,
+                    factor: factor__.unwrap_or_default(),
                 })
             }
         }
@@ -561,6 +605,9 @@ impl serde::Serialize for CostLine {
         if self.seconds != 0 {
             len += 1;
         }
+        if self.list_rate_micros_per_hour != 0 {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.CostLine", len)?;
         if !self.nodes.is_empty() {
             struct_ser.serialize_field("nodes", &self.nodes)?;
@@ -584,6 +631,11 @@ impl serde::Serialize for CostLine {
             #[allow(clippy::needless_borrows_for_generic_args)]
             struct_ser.serialize_field("seconds", ToString::to_string(&self.seconds).as_str())?;
         }
+        if self.list_rate_micros_per_hour != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("listRateMicrosPerHour", ToString::to_string(&self.list_rate_micros_per_hour).as_str())?;
+        }
         struct_ser.end()
     }
 }
@@ -602,6 +654,8 @@ impl<'de> serde::Deserialize<'de> for CostLine {
             "rateMicrosPerHour",
             "share",
             "seconds",
+            "list_rate_micros_per_hour",
+            "listRateMicrosPerHour",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -612,6 +666,7 @@ impl<'de> serde::Deserialize<'de> for CostLine {
             RateMicrosPerHour,
             Share,
             Seconds,
+            ListRateMicrosPerHour,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -639,6 +694,7 @@ impl<'de> serde::Deserialize<'de> for CostLine {
                             "rateMicrosPerHour" | "rate_micros_per_hour" => Ok(GeneratedField::RateMicrosPerHour),
                             "share" => Ok(GeneratedField::Share),
                             "seconds" => Ok(GeneratedField::Seconds),
+                            "listRateMicrosPerHour" | "list_rate_micros_per_hour" => Ok(GeneratedField::ListRateMicrosPerHour),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -664,6 +720,7 @@ impl<'de> serde::Deserialize<'de> for CostLine {
                 let mut rate_micros_per_hour__ = None;
                 let mut share__ = None;
                 let mut seconds__ = None;
+                let mut list_rate_micros_per_hour__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Nodes => {
@@ -706,6 +763,14 @@ impl<'de> serde::Deserialize<'de> for CostLine {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::ListRateMicrosPerHour => {
+                            if list_rate_micros_per_hour__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("listRateMicrosPerHour"));
+                            }
+                            list_rate_micros_per_hour__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(CostLine {
@@ -715,6 +780,7 @@ impl<'de> serde::Deserialize<'de> for CostLine {
                     rate_micros_per_hour: rate_micros_per_hour__.unwrap_or_default(),
                     share: share__.unwrap_or_default(),
                     seconds: seconds__.unwrap_or_default(),
+                    list_rate_micros_per_hour: list_rate_micros_per_hour__.unwrap_or_default(),
                 })
             }
         }

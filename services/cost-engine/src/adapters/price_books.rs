@@ -1,4 +1,4 @@
-//! Stores the content of every price book by name and version.
+//! Stores the content of every price book by name and version, and if it has series files by its label in cost events, too.
 
 use mesh_db::sql::Sql;
 
@@ -13,12 +13,12 @@ impl Store {
     /// If the database refuses.
     pub async fn admit(&self, book: &PriceBook) -> Result<bool, Error> {
         const ACTION: &str = "store price book";
-        let label = book.label();
+        let label = book.name_and_version();
         let mut writer = self.writer().await?;
         let sql = Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")
             .list([
                 (&label).into(),
-                (&book.digest).into(),
+                (&book.text_digest).into(),
                 (&book.content).into(),
             ])
             // Fills in the text of a book that was stored without it by an earlier version.
@@ -29,6 +29,20 @@ impl Store {
         let row = writer.conn().first(&sql).await;
         let row = row.map_err(Error::database(ACTION))?;
         let known = row.map(|row| row.get::<String>("digest")).transpose();
-        Ok(known.map_err(Error::database(ACTION))?.as_ref() == Some(&book.digest))
+        let is_known = known.map_err(Error::database(ACTION))?.as_ref() == Some(&book.text_digest);
+        if is_known && book.digest != book.text_digest {
+            // Its series files may grow under the same version, so each content has its own row.
+            let label = book.label();
+            let sql = Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")
+                .list([
+                    (&label).into(),
+                    (&book.digest).into(),
+                    (&book.content).into(),
+                ])
+                .push(") ON CONFLICT (label) DO NOTHING");
+            let noted = writer.conn().execute(&sql).await;
+            noted.map_err(Error::database(ACTION))?;
+        }
+        Ok(is_known)
     }
 }

@@ -72,10 +72,11 @@ impl Transaction<'_> {
     /// # Errors
     /// If the database refuses, or a stored job cannot be decoded.
     pub async fn history(&mut self, cluster: &str, run: &str) -> Result<RunHistory, Error> {
-        let sql = Sql::new("SELECT start_job, end_job, ended_at FROM runs WHERE cluster = ")
-            .bind(cluster)
-            .push(" AND run = ")
-            .bind(run);
+        let sql =
+            Sql::new("SELECT start_job, end_job, ended_at, account FROM runs WHERE cluster = ")
+                .bind(cluster)
+                .push(" AND run = ")
+                .bind(run);
         let stored = self.first("read run", &sql).await?;
         let sql = Sql::new("SELECT kind, at, job FROM marks WHERE cluster = ")
             .bind(cluster)
@@ -167,13 +168,19 @@ impl Transaction<'_> {
         Ok(self.run("store change of run", &sql).await? > 0)
     }
 
-    /// Text of a price book. `None` if it was never stored.
+    /// Text of a price book with this label, or without series files this name and version. `None` if it was never stored.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn price_book(&mut self, label: &str) -> Result<Option<String>, Error> {
         const ACTION: &str = "read price book";
-        let sql = Sql::new("SELECT content FROM price_books WHERE label = ").bind(label);
+        let name_and_version = label.rsplit_once(" #").map_or(label, |(name, _)| name);
+        // The longer label first.
+        let sql = Sql::new("SELECT content FROM price_books WHERE label = ")
+            .bind(label)
+            .push(" OR label = ")
+            .bind(name_and_version)
+            .push(" ORDER BY LENGTH(label) DESC");
         let row = self.first(ACTION, &sql).await?;
         let content = row.map(|row| row.get::<Option<String>>("content"));
         let content = content.transpose().map_err(Error::database(ACTION))?;
@@ -250,6 +257,7 @@ pub(super) fn history(run: &str, stored: Option<&Row>, marks: &[Row]) -> Result<
     };
     let mut history = RunHistory::default();
     if let Some(row) = stored {
+        history.account = row.get("account").map_err(Error::database(ACTION))?;
         history.start = job(row, "start_job")?;
         let ended_at: Option<i64> = row.get("ended_at").map_err(Error::database(ACTION))?;
         history.end = ended_at.zip(job(row, "end_job")?);

@@ -182,7 +182,7 @@ pub(super) fn live(book: Option<&PriceBook>, runs: Vec<OpenRun>, now: DateTime<U
 
 fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> LiveJob {
     let now = now.timestamp();
-    let rate = book.map(|book| costing::rate(book, &open.job));
+    let rate = book.map(|book| costing::rate(book, &open.job, &open.account));
     let spent = book.map(|book| accrued(book, &open, now).map(|(cost, _)| cost));
     let problem = [
         rate.as_ref().and_then(|rate| rate.as_ref().err()),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use num_traits::{ToPrimitive as _, Zero as _};
 
 use super::money::{Exact, integer, round_half_even};
-use super::{Micros, PriceError, RateSchedule};
+use super::{Micros, PriceError, Rate, RateSchedule};
 
 /// Rule that combines the weighted amounts: `PriorityFlags` of slurm.conf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -101,7 +101,7 @@ pub struct BillingSegment {
 }
 
 /// A part of a billed run: price per unit and hour, units, seconds.
-pub type BillingLine = (Micros, u64, u64);
+pub type BillingLine = (Rate, u64, u64);
 
 /// Prices a run by its billing units, across price changes and resizes. Rounded once.
 ///
@@ -123,7 +123,8 @@ pub fn price_billing(
             .within(from, to)
             .map_err(|at| PriceError::BillingPriceMissing { at })?
         {
-            exact += integer(segment.units) * integer(rate.0) * integer(seconds) / integer(3600);
+            exact += integer(segment.units) * integer(rate.per_hour.0) * integer(seconds)
+                / integer(3600);
             lines.push((rate, segment.units, seconds));
         }
     }

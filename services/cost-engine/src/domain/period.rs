@@ -53,7 +53,7 @@ pub fn node_period(
         exact += rates
             .into_iter()
             .fold(Exact::zero(), |sum, (rate, seconds)| {
-                sum + integer(rate.0) * integer(seconds)
+                sum + integer(rate.per_hour.0) * integer(seconds)
             });
     }
     let node_cost = round_half_even(&(exact / integer(3600)))?;

@@ -7,7 +7,7 @@ use num_traits::Zero as _;
 
 use super::money::{Exact, integer, round_half_even};
 use super::share::share;
-use super::{Amounts, Interval, Market, Micros, Mode, NodeSpec, PriceError};
+use super::{Amounts, Interval, Market, Micros, Mode, NodeSpec, PriceError, Rate};
 
 const SECONDS_PER_HOUR: u64 = 3600;
 
@@ -56,7 +56,7 @@ pub struct Line {
     /// Market of the nodes.
     pub market: Market,
     /// Rate of one node per hour.
-    pub rate: Micros,
+    pub rate: Rate,
     /// Charged share of each node.
     pub share: Exact,
     /// Charged seconds.
@@ -68,6 +68,8 @@ pub struct Line {
 pub struct RunCost {
     /// Cost before rounding.
     pub exact: Exact,
+    /// Cost by list prices before rounding.
+    pub list: Exact,
     /// Cost after rounding.
     pub cost: Micros,
     /// Seconds from start to end, including suspensions.
@@ -86,6 +88,18 @@ pub struct BurnRate {
 }
 
 impl BurnRate {
+    /// The rate with a surcharge or discount.
+    ///
+    /// # Errors
+    /// If the amount does not fit 64 bits.
+    pub fn times(self, factor: &Exact) -> Result<Self, PriceError> {
+        let exact = self.exact * factor;
+        Ok(Self {
+            per_hour: round_half_even(&exact)?,
+            exact,
+        })
+    }
+
     /// Cost of the run if it lasts this long. Computed from the exact burn rate and rounded once.
     ///
     /// # Errors
@@ -105,6 +119,7 @@ pub type Nodes = BTreeMap<String, Arc<NodeSpec>>;
 pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError> {
     let nothing = RunCost {
         exact: Exact::zero(),
+        list: Exact::zero(),
         cost: Micros::ZERO,
         seconds: 0,
         lines: Vec::new(),
@@ -151,9 +166,10 @@ pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError
             }
         }
     }
-    let exact = exact_sum(&parts);
+    let exact = exact_sum(&parts, |rate| rate.per_hour);
     Ok(RunCost {
         cost: round_half_even(&exact)?,
+        list: exact_sum(&parts, |rate| rate.list),
         exact,
         seconds: start.abs_diff(run.end),
         lines: lines(nodes, parts)?,
@@ -180,7 +196,7 @@ pub fn burn(
             market: spec.market,
             at,
         })?;
-        exact += integer(rate.0) * share;
+        exact += integer(rate.per_hour.0) * share;
     }
     Ok(BurnRate {
         per_hour: round_half_even(&exact)?,
@@ -222,20 +238,20 @@ fn cut_at_suspensions(from: i64, to: i64, suspensions: &[Interval]) -> Vec<(i64,
 }
 
 /// Seconds by node, rate and share.
-type Parts = BTreeMap<(String, Micros, Exact), u64>;
+type Parts = BTreeMap<(String, Rate, Exact), u64>;
 
-fn exact_sum(parts: &Parts) -> Exact {
+fn exact_sum(parts: &Parts, amount: impl Fn(&Rate) -> Micros) -> Exact {
     let sum = parts
         .iter()
         .fold(Exact::zero(), |sum, ((_, rate, share), seconds)| {
-            sum + integer(rate.0) * integer(*seconds) * share
+            sum + integer(amount(rate).0) * integer(*seconds) * share
         });
     sum / integer(SECONDS_PER_HOUR)
 }
 
 /// Groups nodes with equal charges.
 fn lines(nodes: &Nodes, parts: Parts) -> Result<Vec<Line>, PriceError> {
-    let mut alike: BTreeMap<(String, Market, Micros, Exact, u64), Vec<String>> = BTreeMap::new();
+    let mut alike: BTreeMap<(String, Market, Rate, Exact, u64), Vec<String>> = BTreeMap::new();
     for ((node, rate, share), seconds) in parts {
         let spec = spec_of(nodes, &node)?;
         alike
@@ -269,12 +285,12 @@ mod tests {
             RatePeriod {
                 from: None,
                 to: Some(change),
-                per_hour: Micros(before),
+                rate: Rate::flat(Micros(before)),
             },
             RatePeriod {
                 from: Some(change),
                 to: None,
-                per_hour: Micros(after),
+                rate: Rate::flat(Micros(after)),
             },
         ]);
         let spec = NodeSpec {
@@ -377,7 +393,7 @@ mod tests {
         fn the_lines_add_up_to_the_exact_cost(end in 0i64..1000, suspensions in intervals(), change in 0i64..1000) {
             let priced = price(Mode::MaxShare, &nodes(change, 1111, 2222), &run(0, end, suspensions)).unwrap();
             let sum = priced.lines.iter().fold(Exact::zero(), |sum, line| {
-                sum + integer(line.nodes.len()) * integer(line.rate.0) * integer(line.seconds) * &line.share
+                sum + integer(line.nodes.len()) * integer(line.rate.per_hour.0) * integer(line.seconds) * &line.share
             });
             prop_assert_eq!(sum / integer(SECONDS_PER_HOUR), priced.exact);
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Micros;
+use super::calendar::Calendar;
 
 /// How a node was bought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +31,25 @@ impl fmt::Display for Market {
     }
 }
 
+/// A price of one node per hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rate {
+    /// What the site charges.
+    pub per_hour: Micros,
+    /// Price before discounts.
+    pub list: Micros,
+}
+
+impl Rate {
+    /// A rate without a discount.
+    pub const fn flat(per_hour: Micros) -> Self {
+        Self {
+            per_hour,
+            list: per_hour,
+        }
+    }
+}
+
 /// A rate and its validity `[from, to)`. Unbounded where a bound is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RatePeriod {
@@ -37,8 +57,8 @@ pub struct RatePeriod {
     pub from: Option<i64>,
     /// First second after. `None` is unbounded.
     pub to: Option<i64>,
-    /// Millionths per hour.
-    pub per_hour: Micros,
+    /// The rate.
+    pub rate: Rate,
 }
 
 impl RatePeriod {
@@ -51,10 +71,21 @@ impl RatePeriod {
     }
 }
 
-/// The rates of one node type in one market, ordered by time. There may be gaps, but no overlaps.
+/// A rate at certain times of the week.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalendarRate {
+    /// The times.
+    pub calendar: Calendar,
+    /// Rate and validity.
+    pub period: RatePeriod,
+}
+
+/// The rates of one node type in one market. At times of the week with a rate of their own, the first such rate counts, else that of the
+/// period. Periods may have gaps, but no overlaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateSchedule {
     periods: Vec<RatePeriod>,
+    calendar: Vec<CalendarRate>,
 }
 
 /// Two periods overlap, or one ends before it begins. The positions are those of the input.
@@ -70,7 +101,15 @@ impl RateSchedule {
     /// Removes periods with a rate of zero.
     #[must_use]
     pub fn without_zero(mut self) -> Self {
-        self.periods.retain(|period| period.per_hour != Micros(0));
+        self.periods
+            .retain(|period| period.rate.per_hour != Micros(0));
+        self
+    }
+
+    /// Adds rates at times of the week, in order of precedence.
+    #[must_use]
+    pub fn with_calendar(mut self, calendar: Vec<CalendarRate>) -> Self {
+        self.calendar = calendar;
         self
     }
 
@@ -97,44 +136,61 @@ impl RateSchedule {
         }
         Ok(Self {
             periods: order.into_iter().map(|at| periods[at]).collect(),
+            calendar: Vec::new(),
         })
     }
 
     /// True if there is no rate.
     pub fn is_empty(&self) -> bool {
-        self.periods.is_empty()
+        self.periods.is_empty() && self.calendar.is_empty()
     }
 
     /// The rate at a moment.
-    pub fn at(&self, time: i64) -> Option<Micros> {
-        self.periods
-            .iter()
-            .find(|period| period.begin() <= time && time < period.finish())
-            .map(|period| period.per_hour)
+    pub fn at(&self, time: i64) -> Option<Rate> {
+        self.piece(time).0
+    }
+
+    /// The rate at a moment, and a moment until which it is the same.
+    fn piece(&self, time: i64) -> (Option<Rate>, i64) {
+        let after = self
+            .periods
+            .partition_point(|period| period.begin() <= time);
+        let current = self.periods[..after]
+            .last()
+            .filter(|period| time < period.finish());
+        let mut until = match current {
+            Some(period) => period.finish(),
+            None => self.periods.get(after).map_or(i64::MAX, RatePeriod::begin),
+        };
+        for entry in &self.calendar {
+            if time < entry.period.begin() {
+                until = until.min(entry.period.begin());
+            } else if time < entry.period.finish() {
+                until = until
+                    .min(entry.period.finish())
+                    .min(entry.calendar.next_change(time));
+                if entry.calendar.covers(time) {
+                    return (Some(entry.period.rate), until);
+                }
+            }
+        }
+        (current.map(|period| period.rate), until)
     }
 
     /// The rates within an interval, each with its seconds.
     ///
     /// # Errors
     /// The first second without a price.
-    pub fn within(&self, from: i64, to: i64) -> Result<Vec<(Micros, u64)>, i64> {
+    pub fn within(&self, from: i64, to: i64) -> Result<Vec<(Rate, u64)>, i64> {
         let mut pieces = Vec::new();
         let mut now = from;
-        for period in &self.periods {
-            if now >= to {
-                break;
-            }
-            if period.finish() <= now {
-                continue;
-            }
-            if period.begin() > now {
-                return Err(now);
-            }
-            let until = period.finish().min(to);
-            pieces.push((period.per_hour, now.abs_diff(until)));
+        while now < to {
+            let (rate, until) = self.piece(now);
+            let until = until.min(to);
+            pieces.push((rate.ok_or(now)?, now.abs_diff(until)));
             now = until;
         }
-        if now < to { Err(now) } else { Ok(pieces) }
+        Ok(pieces)
     }
 }
 
@@ -142,11 +198,15 @@ impl RateSchedule {
 mod tests {
     use super::*;
 
+    fn flat(rate: i64) -> Rate {
+        Rate::flat(Micros(rate))
+    }
+
     fn period(from: Option<i64>, to: Option<i64>, rate: i64) -> RatePeriod {
         RatePeriod {
             from,
             to,
-            per_hour: Micros(rate),
+            rate: flat(rate),
         }
     }
 
@@ -154,11 +214,11 @@ mod tests {
     fn the_new_price_counts_from_the_second_of_the_change() {
         let schedule =
             RateSchedule::new(&[period(Some(100), None, 2), period(None, Some(100), 1)]).unwrap();
-        assert_eq!(schedule.at(99), Some(Micros(1)));
-        assert_eq!(schedule.at(100), Some(Micros(2)));
+        assert_eq!(schedule.at(99), Some(flat(1)));
+        assert_eq!(schedule.at(100), Some(flat(2)));
         assert_eq!(
             schedule.within(90, 130),
-            Ok(vec![(Micros(1), 10), (Micros(2), 30)])
+            Ok(vec![(flat(1), 10), (flat(2), 30)])
         );
         assert_eq!(schedule.within(100, 100), Ok(vec![]));
     }

@@ -18,13 +18,13 @@ use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::metrics;
 use crate::price_book::PriceBook;
-use crate::usage::{has_started, seconds};
+use crate::usage::{RunHistory, has_started, seconds};
 
 /// One transaction with the price books it needs.
 pub(super) struct Batch<'c> {
     transaction: Transaction<'c>,
     book: Arc<PriceBook>,
-    /// Earlier books by name and version. `None` if the text was never stored.
+    /// Earlier books by label. `None` if the text was never stored.
     books: HashMap<String, Option<Arc<PriceBook>>>,
     /// The newest identity of each owner, by cluster and user, with the time of its event in Unix seconds.
     people: BTreeMap<(String, String), (i64, Identity)>,
@@ -144,7 +144,7 @@ impl<'c> Batch<'c> {
             let class = settled.class();
             self.adjust(cause, class, settled).await?;
         }
-        let payload = costing::estimated(&self.book, cause.job);
+        let payload = costing::estimated(&self.book, cause.job, account);
         self.add(
             cause,
             EventType::CostEstimated,
@@ -178,16 +178,27 @@ impl<'c> Batch<'c> {
         else {
             return Ok(BatchOutcome::Stored);
         };
-        let history = self.transaction.history(cluster, cause.key).await?;
+        let history = self.history(cause).await?;
         let payload = costing::estimated_after_resize(&self.book, &history, cause.job, cause.at);
         let made = costing::event(id, EventType::CostEstimated, cause.event, payload);
         self.publish(&made, cause.traceparent).await?;
         Ok(BatchOutcome::Cost)
     }
 
+    /// The stored history of a run.
+    async fn history(&mut self, cause: &JobEvent<'_>) -> Result<RunHistory, Error> {
+        let cluster = cause.run.cluster.as_str();
+        let mut history = self.transaction.history(cluster, cause.key).await?;
+        if history.account.is_empty() {
+            // Nothing is stored yet of a run whose end is its first event.
+            owner(cause.event).1.clone_into(&mut history.account);
+        }
+        Ok(history)
+    }
+
     async fn end(&mut self, cause: &JobEvent<'_>, class: Class) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
-        let history = self.transaction.history(cluster, cause.key).await?;
+        let history = self.history(cause).await?;
         if !has_started(cause.job) && history.start.is_none() {
             // The run never started, so there is no cost and no event.
             return Ok(BatchOutcome::Nothing);
@@ -238,7 +249,7 @@ impl<'c> Batch<'c> {
         settled: FinalCost,
     ) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
-        let history = self.transaction.history(cluster, cause.key).await?;
+        let history = self.history(cause).await?;
         let Some((ended_at, _)) = history.end else {
             tracing::warn!(
                 job.id = cause.job.display_id,
@@ -292,7 +303,7 @@ impl<'c> Batch<'c> {
         Ok(BatchOutcome::Cost)
     }
 
-    /// The book of this name and version: the present one, or the stored text of an earlier one.
+    /// The book of this label: the present one, or the stored text of an earlier one.
     async fn book_of(&mut self, label: &str) -> Result<Option<Arc<PriceBook>>, Error> {
         if label == self.book.label() {
             return Ok(Some(Arc::clone(&self.book)));

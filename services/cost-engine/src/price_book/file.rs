@@ -18,6 +18,8 @@ pub(super) struct BookFile {
     pub spot: Vec<Spanned<SpotFile>>,
     #[serde(default)]
     pub billing: Vec<Spanned<BillingFile>>,
+    #[serde(default)]
+    pub factor: Vec<Spanned<FactorFile>>,
 }
 
 #[derive(Deserialize)]
@@ -32,6 +34,27 @@ pub(super) struct NodeTypeFile {
     pub weights: Option<Spanned<WeightsFile>>,
     #[serde(default)]
     pub price: Vec<Spanned<PriceFile>>,
+    #[serde(default)]
+    pub series: Vec<Spanned<SeriesFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeriesFile {
+    pub market: Spanned<String>,
+    pub file: Option<Spanned<String>>,
+    /// Content of the file, in stored books.
+    pub csv: Option<Spanned<String>>,
+    pub zone: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FactorFile {
+    pub qos: Option<Spanned<String>>,
+    pub partition: Option<Spanned<String>>,
+    pub account: Option<Spanned<String>>,
+    pub factor: Spanned<Value>,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +70,11 @@ pub(super) struct WeightsFile {
 pub(super) struct PriceFile {
     pub on_demand: Option<Spanned<Value>>,
     pub spot: Option<Spanned<Value>>,
+    pub market: Option<Spanned<String>>,
+    pub list: Option<Spanned<Value>>,
+    pub effective: Option<Spanned<Value>>,
+    pub when: Option<Spanned<String>>,
+    pub timezone: Option<Spanned<String>>,
     pub from: Option<Spanned<Value>>,
     pub to: Option<Spanned<Value>>,
 }

@@ -1,21 +1,22 @@
 //! Converts the serde types into a price book and collects all faults.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use num_traits::One as _;
+use num_traits::{One as _, Signed as _};
 use sha2::{Digest as _, Sha256};
 use toml::{Spanned, Value};
 
-use super::file::{BillingFile, BookFile, NodeTypeFile, PartitionFile, PriceFile, WeightsFile};
+use super::file::{BillingFile, BookFile, FactorFile, NodeTypeFile, PartitionFile, WeightsFile};
+use super::prices::{prices, schedule};
 use super::value::Faults;
-use super::{Charge, Fault, NodeSelector, NodeType, PriceBook, Prices};
+use super::{Charge, FactorKey, Fault, NodeSelector, NodeType, PriceBook, Prices};
 use crate::domain::money::fraction;
-use crate::domain::rates::{RatePeriod, ScheduleError};
+use crate::domain::rates::{Rate, RatePeriod};
 use crate::domain::{Capacity, Exact, Mode, RateSchedule, Weights};
 
-pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
+/// Reads a book. Its series files are relative to `folder`.
+pub(super) fn read(text: &str, folder: Option<&Path>) -> Result<PriceBook, Vec<Fault>> {
     let mut faults = Faults::new(text);
     let file: BookFile = match toml::from_str(text) {
         Ok(file) => file,
@@ -24,10 +25,24 @@ pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
             return Err(faults.found);
         }
     };
+    let series = file
+        .node_type
+        .iter()
+        .flat_map(|node_type| &node_type.get_ref().series);
+    let series_files: Vec<_> = series
+        .filter_map(|series| series.get_ref().file.as_ref())
+        .map(|file| beside(folder, file.get_ref()))
+        .collect();
+    let content = match series_files.is_empty() {
+        false => with_series(text, folder),
+        true => text.to_owned(),
+    };
     let book = PriceBook {
-        digest: digest(text),
-        content: text.to_owned(),
-        ..book(file, &mut faults)
+        text_digest: digest(text),
+        digest: digest(&content),
+        content,
+        series_files,
+        ..book(file, folder, &mut faults)
     };
     if faults.found.is_empty() {
         Ok(book)
@@ -36,7 +51,7 @@ pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
     }
 }
 
-fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
+fn book(file: BookFile, folder: Option<&Path>, faults: &mut Faults<'_>) -> PriceBook {
     for (key, text) in [("name", &file.name), ("version", &file.version)] {
         if text.get_ref().trim().is_empty() {
             faults.add(
@@ -55,7 +70,7 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
         );
     }
     let charge = charge(&file, faults);
-    let node_types = node_types(&file.node_type, &charge, faults);
+    let node_types = node_types(&file.node_type, &charge, folder, faults);
     let partition_prices = partition_prices(&file.partition, &node_types, faults);
     let mut spot = Vec::new();
     for rule in &file.spot {
@@ -70,17 +85,83 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
         }
         spot.push(place);
     }
+    let factors = factors(&file.factor, faults);
     PriceBook {
         name: file.name.into_inner(),
         version: file.version.into_inner(),
         currency: file.currency.into_inner(),
         charge,
+        text_digest: String::new(),
         digest: String::new(),
         content: String::new(),
+        series_files: Vec::new(),
+        factors,
         node_types,
         partition_prices,
         spot,
     }
+}
+
+/// Path of a series file, which is relative to the book.
+pub(super) fn beside(folder: Option<&Path>, file: &str) -> PathBuf {
+    folder.unwrap_or(Path::new("")).join(file)
+}
+
+/// The text with the contents of its series files, so that it can be read without them. Unreadable files are reported elsewhere.
+fn with_series(text: &str, folder: Option<&Path>) -> String {
+    let mut content = text.parse::<toml::Table>().unwrap_or_default();
+    let node_types = content.get_mut("node_type").and_then(Value::as_array_mut);
+    let series = node_types
+        .into_iter()
+        .flatten()
+        .filter_map(|node_type| node_type.get_mut("series")?.as_array_mut())
+        .flatten()
+        .filter_map(Value::as_table_mut);
+    for series in series {
+        let path = series.get("file").and_then(Value::as_str);
+        let path = path.map(|path| beside(folder, path));
+        if let Some(csv) = path.and_then(|path| std::fs::read_to_string(path).ok()) {
+            series.remove("file");
+            series.insert("csv".to_owned(), Value::String(csv));
+        }
+    }
+    content.to_string()
+}
+
+/// Surcharges and discounts.
+fn factors(files: &[Spanned<FactorFile>], faults: &mut Faults<'_>) -> BTreeMap<FactorKey, Exact> {
+    let mut found = BTreeMap::new();
+    for file in files {
+        let (span, file) = (file.span(), file.get_ref());
+        let name =
+            |name: &Option<Spanned<String>>| name.as_ref().map(|name| name.get_ref().clone());
+        let keys: Vec<FactorKey> = [
+            name(&file.qos).map(FactorKey::Qos),
+            name(&file.partition).map(FactorKey::Partition),
+            name(&file.account).map(FactorKey::Account),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let [key] = keys.as_slice() else {
+            let problem = "has not exactly one of `qos`, `partition` and `account`";
+            faults.add(span, "factor", problem);
+            continue;
+        };
+        let before = faults.found.len();
+        let factor = faults.weight("factor.factor", Some(&file.factor));
+        if faults.found.len() > before {
+            continue;
+        }
+        if !factor.is_positive() {
+            let problem = "is not above 0: such runs would appear to be free";
+            faults.add(file.factor.span(), "factor.factor", problem);
+        }
+        if found.insert(key.clone(), factor).is_some() {
+            faults.add(span, "factor", format!("{key} has another factor"));
+        }
+    }
+    found
 }
 
 /// Digest of the keys in alphabetical order with their values, independent of comments and layout.
@@ -136,8 +217,10 @@ fn billing(prices: &[Spanned<BillingFile>], faults: &mut Faults<'_>) -> RateSche
         let rate = faults.rate("billing.price", &price.price);
         let from = faults.time("billing.from", price.from.as_ref());
         let to = faults.time("billing.to", price.to.as_ref());
-        periods
-            .extend(rate.map(|per_hour| (price.price.span(), RatePeriod { from, to, per_hour })));
+        periods.extend(rate.map(|per_hour| {
+            let rate = Rate::flat(per_hour);
+            (price.price.span(), RatePeriod { from, to, rate })
+        }));
     }
     schedule("billing.price", periods, faults)
 }
@@ -145,6 +228,7 @@ fn billing(prices: &[Spanned<BillingFile>], faults: &mut Faults<'_>) -> RateSche
 fn node_types(
     files: &[Spanned<NodeTypeFile>],
     charge: &Charge,
+    folder: Option<&Path>,
     faults: &mut Faults<'_>,
 ) -> Vec<NodeType> {
     let mut found: Vec<NodeType> = Vec::new();
@@ -188,14 +272,15 @@ fn node_types(
                 format!("{name:?} has none; mode weighted_share needs them"),
             );
         }
-        if file.price.is_empty() && !matches!(charge, Charge::Billing(_)) {
+        if file.price.is_empty() && file.series.is_empty() && !matches!(charge, Charge::Billing(_))
+        {
             faults.add(
                 file.name.span(),
                 "node_type.price",
                 format!("{name:?} has no price"),
             );
         }
-        let prices = prices("node_type.price", &file.price, faults);
+        let prices = prices("node_type.price", &file.price, &file.series, folder, faults);
         found.push(NodeType {
             name: name.clone(),
             place,
@@ -258,63 +343,6 @@ fn weights(file: &Spanned<WeightsFile>, faults: &mut Faults<'_>) -> Option<Weigh
     Some(Weights { cpu, mem, gpu })
 }
 
-fn prices(key: &str, files: &[Spanned<PriceFile>], faults: &mut Faults<'_>) -> Prices {
-    let (mut on_demand, mut spot) = (Vec::new(), Vec::new());
-    for file in files {
-        let (span, file) = (file.span(), file.get_ref());
-        let from = faults.time(&format!("{key}.from"), file.from.as_ref());
-        let to = faults.time(&format!("{key}.to"), file.to.as_ref());
-        if file.on_demand.is_none() && file.spot.is_none() {
-            faults.add(span, key, "has neither `on_demand` nor `spot`");
-        }
-        let mut add = |value_text: &str,
-                       value: Option<&Spanned<Value>>,
-                       periods: &mut Vec<(Range<usize>, RatePeriod)>| {
-            if let Some(value) = value
-                && let Some(per_hour) = faults.rate(&format!("{key}.{value_text}"), value)
-            {
-                periods.push((value.span(), RatePeriod { from, to, per_hour }));
-            }
-        };
-        add("on_demand", file.on_demand.as_ref(), &mut on_demand);
-        add("spot", file.spot.as_ref(), &mut spot);
-    }
-    Prices {
-        on_demand: Arc::new(schedule(&format!("{key}.on_demand"), on_demand, faults)),
-        spot: Arc::new(schedule(&format!("{key}.spot"), spot, faults)),
-    }
-}
-
-fn schedule(
-    key: &str,
-    periods: Vec<(Range<usize>, RatePeriod)>,
-    faults: &mut Faults<'_>,
-) -> RateSchedule {
-    let (spans, periods): (Vec<_>, Vec<_>) = periods.into_iter().unzip();
-    // 0 is the placeholder of `smesh init`. It counts as no price, so that no run appears to be free.
-    let priced = |schedule: RateSchedule| schedule.without_zero();
-    RateSchedule::new(&periods)
-        .map(priced)
-        .unwrap_or_else(|error| {
-            match error {
-                ScheduleError::Empty(at) => faults.add(
-                    spans[at].clone(),
-                    key,
-                    "has no validity: `to` is not after `from`",
-                ),
-                ScheduleError::Overlap(first, second) => {
-                    let line = faults.line(&spans[first]);
-                    faults.add(
-                        spans[second].clone(),
-                        key,
-                        format!("is valid at the same time as the price in line {line}"),
-                    );
-                }
-            }
-            RateSchedule::default()
-        })
-}
-
 fn partition_prices(
     files: &[Spanned<PartitionFile>],
     node_types: &[NodeType],
@@ -337,7 +365,7 @@ fn partition_prices(
                 format!("partition {name:?} has no price"),
             );
         }
-        let prices = prices("partition.price", &file.price, faults);
+        let prices = prices("partition.price", &file.price, &[], None, faults);
         if found
             .insert((name.clone(), node_type.clone()), prices)
             .is_some()

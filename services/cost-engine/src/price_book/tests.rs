@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::Micros;
+use crate::domain::{Micros, Rate};
 
 const EXAMPLE: &str = include_str!("../../examples/price-book.toml");
 
@@ -45,19 +45,31 @@ nodes = "n3"
 "#;
 
 fn rate(book: &PriceBook, node: &str, partition: &str) -> Option<(String, Market, Option<Micros>)> {
-    book.node(node, partition)
-        .map(|spec| (spec.node_type.clone(), spec.market, spec.rates.at(0)))
+    book.node(node, partition).map(|spec| {
+        (
+            spec.node_type.clone(),
+            spec.market,
+            spec.rates.at(0).map(|rate| rate.per_hour),
+        )
+    })
 }
 
 #[test]
 fn the_example_is_a_good_book() {
     let book = PriceBook::parse(EXAMPLE, "price-book.toml").unwrap();
-    assert_eq!(book.label(), "example 2026-07");
+    assert_eq!(book.name_and_version(), "example 2026-07");
+    assert_eq!(
+        book.label(),
+        format!("example 2026-07 #{}", &book.digest[..8])
+    );
     let july = 1_782_864_000;
     let cpu = book.node("n2", "cpu").unwrap().rates;
     assert_eq!(
         (cpu.at(july - 1), cpu.at(july)),
-        (Some(Micros(340_000)), Some(Micros(360_000)))
+        (
+            Some(Rate::flat(Micros(340_000))),
+            Some(Rate::flat(Micros(360_000)))
+        )
     );
     assert_eq!(
         rate(&book, "n4", "low"),
@@ -280,7 +292,10 @@ fn billing_prices_belong_to_mode_billing() {
     };
     assert_eq!(
         (rates.at(1_767_225_599), rates.at(1_767_225_600)),
-        (Some(Micros(40_000)), Some(Micros(50_000)))
+        (
+            Some(Rate::flat(Micros(40_000))),
+            Some(Rate::flat(Micros(50_000)))
+        )
     );
     let error = PriceBook::parse(&format!("{head}mode = \"billing\"\n"), "book")
         .unwrap_err()

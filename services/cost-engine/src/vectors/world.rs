@@ -12,7 +12,7 @@ use super::schema::{
     CapacityFacts, MarketName, ModeName, Node, NodeAlloc, NodeWeights, Price, RunFacts, TotalAlloc,
 };
 use crate::domain::price::Nodes;
-use crate::domain::rates::{RatePeriod, RateSchedule, ScheduleError};
+use crate::domain::rates::{Rate, RatePeriod, RateSchedule, ScheduleError};
 use crate::domain::{
     Amounts, Capacity, Exact, Market, Micros, Mode, NodeAmounts, NodeSpec, Run, Segment, Weights,
     money,
@@ -96,7 +96,7 @@ fn schedule(
                 RatePeriod {
                     from: price.from,
                     to: price.to,
-                    per_hour: Micros(price.rate_micro_per_hour),
+                    rate: Rate::flat(Micros(price.rate_micro_per_hour)),
                 },
             )
         })

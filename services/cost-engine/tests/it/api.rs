@@ -13,7 +13,7 @@ use mesh_testkit::fixtures::{ended, job, job_event};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use crate::support::{EXAMPLE, Outside, Site, on_both};
+use crate::support::{EXAMPLE, Outside, Site, label, on_both};
 
 pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value) {
     let role = if user == "root" {
@@ -159,7 +159,7 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
     assert_eq!(live["burn_rate_micros"], job["burn_rate_micros"]);
     assert_eq!(
         (live["currency"].as_str(), live["price_book"].as_str()),
-        (Some("EUR"), Some("example 2026-07"))
+        (Some("EUR"), Some(label(EXAMPLE).as_str()))
     );
     let (_, live) = get(&engine.router, "alice", "/v1/costs/live").await;
     assert_eq!(live["jobs"], json!([]));

@@ -7,7 +7,7 @@ use mesh_events::{Event, EventId, EventType, RunKey, Slot, timestamp};
 use mesh_testkit::fixtures::{CLUSTER, ended, job, job_event, run, submit_time};
 use mesh_testkit::{NatsServer, wait_until};
 
-use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, dead_letter};
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, dead_letter, label};
 
 const OPEN_RUNS: &str = "SELECT run, start_job FROM runs WHERE state = 'open'";
 
@@ -63,7 +63,7 @@ async fn a_job_gets_its_estimate_and_its_final_cost() {
             cost.price_book.as_str(),
             cost.problem.as_str()
         ),
-        ("max_share", "example 2026-07", "")
+        ("max_share", label(EXAMPLE).as_str(), "")
     );
 
     let (event, cost) = &costs[1];

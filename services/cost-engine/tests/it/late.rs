@@ -8,7 +8,7 @@ use mesh_testkit::{NatsServer, wait_until};
 
 use crate::api::get;
 use crate::costs::at;
-use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, on_both, sum};
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, label, on_both, sum};
 
 on_both!(
     a_late_suspension_is_taken_off_the_final_cost,
@@ -225,7 +225,7 @@ async fn a_late_fact_is_priced_by_the_book_that_priced_the_run(site: Site) {
     };
     outside.publish(&corrected).await;
     let costs = outside.costs(3).await;
-    assert_eq!(costs[2].1.price_book, "example 2026-07");
+    assert_eq!(costs[2].1.price_book, label(EXAMPLE));
     assert_eq!(amounts(&costs[2].1).2, Some(170_000));
     engine.stop().await;
 }

@@ -6,7 +6,7 @@ use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::wait_until;
 
 use crate::api::get;
-use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts};
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, label};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_faulty_price_book_stops_the_start_with_file_line_and_key() {
@@ -91,10 +91,9 @@ async fn a_new_book_counts_from_the_next_cost_on() {
         .replace("2026-07\"", "2026-08\"")
         .replace("\"0.34\"", "\"1.00\"");
     site.write_book(&next);
-    let label =
-        async || get(&engine.router, "root", "/v1/costs/live").await.1["price_book"].clone();
+    let used = async || get(&engine.router, "root", "/v1/costs/live").await.1["price_book"].clone();
     wait_until("the new book is used", DEADLINE, async || {
-        label().await == "example 2026-08"
+        used().await == label(&next)
     })
     .await;
     outside

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
-use cost_engine::CostEngineService;
+use cost_engine::{CostEngineService, PriceBook};
 use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Config, Message, StartPosition};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
@@ -20,6 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
 pub const EXAMPLE: &str = include_str!("../../examples/price-book.toml");
+
+/// Label of a price book in cost events.
+pub fn label(book: &str) -> String {
+    PriceBook::parse(book, "prices.toml").unwrap().label()
+}
 
 /// Runs a test on SQLite and on PostgreSQL.
 macro_rules! on_both {

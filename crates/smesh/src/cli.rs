@@ -5,6 +5,7 @@ mod history;
 mod hooks;
 mod ledger;
 mod nats;
+mod price;
 mod webhooks;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub use ledger::{
     Ledger, LedgerExport, LedgerKey, LedgerMonitor, LedgerResume, LedgerRetain, Verify,
 };
 pub use nats::{Nats, NatsConfig, NatsProvision};
+pub use price::{ImportFiles, Price, PriceEstimate, PriceImport};
 pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,
 };
@@ -158,7 +160,7 @@ pub enum Command {
     /// Manage the ledger: database, checkpoints, keys, exports and archives
     #[command(subcommand)]
     Ledger(Ledger),
-    /// Check the price book
+    /// Check the price book, estimate a job, import prices
     #[command(subcommand)]
     Price(Price),
     /// Recover the readable part of a service's damaged database file
@@ -384,32 +386,6 @@ Exit status: 0 every record was parsed; 1 a record cannot be parsed (the error n
 pub struct Inspect {
     /// File to read, or - for standard input
     pub file: PathBuf,
-}
-
-/// `smesh price`
-#[derive(Debug, Subcommand)]
-pub enum Price {
-    /// Compare the costs of sample jobs with the expected costs in a file
-    #[command(after_help = "\
-The file lists jobs and their expected costs:
-  [[job]]
-  name = \"a whole CPU node for an hour\"
-  partition = \"cpu\"
-  nodes = \"n1\"                      # a host list
-  tres = \"cpu=4,mem=4000M\"          # as sacct prints AllocTRES
-  start = 2026-08-01T08:00:00Z
-  end = 2026-08-01T09:00:00Z
-  cost = \"0.36\"                     # or \"none\" if it must have no price
-Optional: exclusive = true, suspended_seconds = 600.
-
-Exit status: 0 all costs are as expected; 1 a cost differs, or a file cannot be read.")]
-    Check {
-        /// TOML file with the jobs
-        file: PathBuf,
-        /// Price book [default: from the configuration]
-        #[arg(long, value_name = "FILE")]
-        book: Option<PathBuf>,
-    },
 }
 
 /// `smesh log-level`

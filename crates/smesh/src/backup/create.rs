@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use cost_engine::PriceBook;
 use indicatif::ProgressBar;
 use ledger::Store;
 use mesh_bus::{Bus, ConsumerPosition};
@@ -312,6 +313,13 @@ impl Backup<'_> {
                 Content::Configuration,
                 &book,
             )?;
+            // A faulty book is backed up as it is.
+            let series = PriceBook::load(&book).map(|book| book.series_files);
+            for path in series.unwrap_or_default() {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let name = format!("configuration/{name}");
+                self.file(&name, Content::Configuration, &path)?;
+            }
         }
         if let Some(map) = self.context.mesh.identity_map.clone() {
             self.file("configuration/identity.toml", Content::Configuration, &map)?;

@@ -48,6 +48,69 @@ fn a_price_book_is_checked_against_expected_costs() {
 }
 
 #[test]
+fn prices_are_imported_and_jobs_estimated_by_them() {
+    let mesh = Mesh::init();
+    let book = "name = \"b\"\nversion = \"1\"\ncurrency = \"EUR\"\n[[node_type]]\nname = \"t\"\ncpu = 8\nmem = 1000\n[[node_type.series]]\nmarket = \"on_demand\"\nfile = \"series.csv\"\n";
+    fs::write(mesh.path("book.toml"), book).unwrap();
+    let import = |feed: &str| {
+        fs::write(mesh.path("feed.csv"), feed).unwrap();
+        mesh.run(&[
+            "price",
+            "import",
+            "csv",
+            "feed.csv",
+            "--price-column",
+            "eur",
+            "-o",
+            "series.csv",
+        ])
+    };
+    let feed = "time,eur\n2026-07-01T00:00:00Z,2.50\n";
+    let written = import(feed);
+    assert!(written.status.success(), "{written:?}");
+    let estimate = |more: &[&str]| {
+        let words = [
+            "price",
+            "estimate",
+            "--book",
+            "book.toml",
+            "--nodes",
+            "2",
+            "--cpus",
+            "4",
+            "--time",
+            "24h",
+        ];
+        mesh.run(&[&words[..], more].concat())
+    };
+    let good = estimate(&["--at", "2026-07-02"]);
+    assert_eq!(stdout(&good).trim(), "2.50 EUR per hour, at most 60.00 EUR");
+    let early = estimate(&["--at", "2026-06-01"]);
+    assert!(
+        !early.status.success() && stderr(&early).contains("price_missing"),
+        "{early:?}"
+    );
+    // The series grows; its past does not change.
+    let grown = import(&format!("{feed}2026-08-01T00:00:00Z,5\n"));
+    assert!(stdout(&grown).contains("2 prices"), "{grown:?}");
+    let changed = import(&feed.replace("2.50", "2.40"));
+    assert!(
+        !changed.status.success() && stderr(&changed).contains("past prices"),
+        "{changed:?}"
+    );
+    let faulty = import("time,eur\nsoon,1\n");
+    assert!(
+        !faulty.status.success() && stderr(&faulty).contains("feed.csv: line 2: time"),
+        "{faulty:?}"
+    );
+    let dearer = estimate(&["--at", "2026-08-02", "--gres", "gpu:1"]);
+    assert!(
+        stderr(&dearer).contains("resource_not_on_node"),
+        "{dearer:?}"
+    );
+}
+
+#[test]
 fn a_ledger_is_verified_and_a_missing_one_is_named() {
     let mut mesh = Mesh::started();
     mesh.end("-TERM");

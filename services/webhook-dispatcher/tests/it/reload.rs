@@ -13,38 +13,38 @@ on_both!(
 );
 
 async fn endpoints_are_added_changed_and_removed_without_a_restart(kind: Kind) {
-    let (stays, moves, goes) = (
+    let (same, changed, removed) = (
         WebhookReceiver::start().await,
         WebhookReceiver::start().await,
         WebhookReceiver::start().await,
     );
-    let unchanged = signed("stays", &stays.url("/"), "");
+    let unchanged = signed("same", &same.url("/"), "");
     let mut mesh = Mesh::start_on(
         kind,
         &[
             unchanged.clone(),
-            signed("moves", &moves.url("/former"), ""),
-            signed("goes", &goes.url("/"), ""),
+            signed("changed", &changed.url("/former"), ""),
+            signed("removed", &removed.url("/"), ""),
         ],
     )
     .await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
-    for name in ["stays", "moves", "goes"] {
+    for name in ["same", "changed", "removed"] {
         mesh.wait_for_count(name, "delivered", 1).await;
     }
 
     mesh.write_config(&[
         unchanged,
-        signed("moves", &moves.url("/new"), ""),
-        signed("comes", &goes.url("/comes"), ""),
+        signed("changed", &changed.url("/new"), ""),
+        signed("added", &removed.url("/added"), ""),
     ]);
     wait_until(
         "the new endpoint listens, the old one not",
         DEADLINE,
         async || {
             let positions = mesh.positions().await;
-            positions.contains_key("comes")
-                && (kind == Kind::Postgres || !positions.contains_key("goes"))
+            positions.contains_key("added")
+                && (kind == Kind::Postgres || !positions.contains_key("removed"))
         },
     )
     .await;
@@ -52,7 +52,7 @@ async fn endpoints_are_added_changed_and_removed_without_a_restart(kind: Kind) {
     wait_until("the changed endpoint is used", DEADLINE, async || {
         mesh.publish(&event(EventType::JobStarted, job)).await;
         job += 1;
-        moves
+        changed
             .received()
             .iter()
             .any(|request| request.path == "/new")
@@ -67,11 +67,11 @@ async fn endpoints_are_added_changed_and_removed_without_a_restart(kind: Kind) {
             .any(|request| request.path == path && request.header("webhook-id") == last.id)
     };
     wait_until("the last event", DEADLINE, async || {
-        has(&stays, "/") && has(&moves, "/new") && has(&goes, "/comes")
+        has(&same, "/") && has(&changed, "/new") && has(&removed, "/added")
     })
     .await;
-    assert!(!has(&goes, "/"), "it was removed");
-    for receiver in [&stays, &moves] {
+    assert!(!has(&removed, "/"), "it was removed");
+    for receiver in [&same, &changed] {
         let received = ids(&receiver.received());
         let distinct: std::collections::BTreeSet<_> = received.iter().collect();
         assert_eq!(received.len(), distinct.len(), "none twice");

@@ -50,7 +50,7 @@ const QOS: [&str; 5] = [
 /// What an answer must say.
 struct Expected {
     job: String,
-    says: &'static str,
+    text: &'static str,
     class: &'static str,
     actor: &'static str,
     needs_act: bool,
@@ -58,7 +58,7 @@ struct Expected {
 
 fn expected(
     job: impl ToString,
-    says: &'static str,
+    text: &'static str,
     class: &'static str,
     actor: &'static str,
     needs_act: bool,
@@ -66,7 +66,7 @@ fn expected(
     let job = job.to_string();
     Expected {
         job,
-        says,
+        text,
         class,
         actor,
         needs_act,
@@ -200,11 +200,11 @@ async fn turn(cluster: &Cluster, mesh: &Mesh) -> Result<(), String> {
     submit(cluster, &["-p", "turn", "--hold"]).await;
     let first = submit(cluster, &["-p", "turn", "-n4"]).await;
     let second = submit(cluster, &["-p", "turn,off", "-n4"]).await;
-    for (job, ahead, says) in [
+    for (job, ahead, text) in [
         (&first, 0, "node is in use"),
         (&second, 1, "one job is ahead of it in partition turn"),
     ] {
-        let expected = [expected(job, says, "waiting_turn", "wait", false)];
+        let expected = [expected(job, text, "waiting_turn", "wait", false)];
         if let Some(problem) = settle(cluster, mesh, &expected).await.pop() {
             return Err(problem);
         }
@@ -242,7 +242,7 @@ async fn stages(cluster: &Cluster, mesh: &Mesh) -> Result<(), String> {
     text.contains("has ended").then_some(()).ok_or(text)
 }
 
-/// slurmctld is away: the answer says how old it is.
+/// slurmctld is away: the answer states its age.
 async fn away(cluster: &Cluster, mesh: &Mesh, all: &[Expected]) -> Result<(), String> {
     let held = all
         .iter()
@@ -264,14 +264,14 @@ async fn away(cluster: &Cluster, mesh: &Mesh, all: &[Expected]) -> Result<(), St
     text.contains("As of: ").then_some(()).ok_or(text)
 }
 
-async fn stage(mesh: &Mesh, job: &str, stage: &str, says: &str) -> Result<(), String> {
+async fn stage(mesh: &Mesh, job: &str, stage: &str, text: &str) -> Result<(), String> {
     let what = format!("{job} is {stage}");
     let found = settled(&what, async || {
         let answer = fetch(mesh, job).await;
         let explanation = &answer["explanation"];
         let summary = explanation["summary"].as_str().unwrap_or_default();
         (
-            explanation["stage"] == stage && summary.contains(says),
+            explanation["stage"] == stage && summary.contains(text),
             answer,
         )
     });
@@ -295,11 +295,11 @@ async fn settle(cluster: &Cluster, mesh: &Mesh, all: &[Expected]) -> Vec<String>
         Ok::<_, Error>(wrong.is_empty().then_some(()))
     });
     // What is wrong is returned with the answer.
-    let _ = settled.await;
+    settled.await.ok();
     let problem = |(expected, answer): &(&Expected, Value)| {
         format!(
             "job {}: {} {} {}, not {:#}",
-            expected.job, expected.says, expected.class, expected.actor, answer["explanation"]
+            expected.job, expected.text, expected.class, expected.actor, answer["explanation"]
         )
     };
     wrong.iter().map(problem).collect()
@@ -310,11 +310,11 @@ fn is_right(expected: &Expected, explanation: &Value) -> bool {
     let needs_act = explanation["needsAct"].as_bool().unwrap_or_default();
     let has_start = explanation["expectedStart"].is_string();
     let found = (text("reasonClass"), text("actor"), needs_act);
-    text("summary").contains(expected.says)
+    text("summary").contains(expected.text)
         && found == (expected.class, expected.actor, expected.needs_act)
-        // What needs an act has no start, and what has no start says why.
+        // What needs an act has no start, and an answer without a start has the reason.
         && !(needs_act && has_start)
-        && has_start != !text("noEstimateBecause").is_empty()
+        && has_start == text("noEstimateBecause").is_empty()
 }
 
 /// Waits for a condition on an answer; the last answer if it does not become true.

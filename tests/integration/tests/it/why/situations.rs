@@ -1,4 +1,4 @@
-//! Makes the situations, and says what each answer has to be.
+//! Makes the situations, with the answer that each must get.
 
 use integration::{Cluster, Slurm as _};
 
@@ -8,7 +8,7 @@ use super::{Expected, ask, expected, running, submit};
 pub async fn limits(cluster: &Cluster) -> Vec<Expected> {
     let mut all = Vec::new();
     // More than allowed at all.
-    for (options, says) in [
+    for (options, text) in [
         (
             ["--qos=memq", "--mem=2000"],
             "QOS memq allows at most 1000 MiB",
@@ -21,10 +21,10 @@ pub async fn limits(cluster: &Cluster) -> Vec<Expected> {
         ),
     ] {
         let job = submit(cluster, &options).await;
-        all.push(expected(job, says, "limit", "user", true));
+        all.push(expected(job, text, "limit", "user", true));
     }
     // As much as allowed, but in use.
-    for (options, says) in [
+    for (options, text) in [
         (
             ["--qos=memq", "--mem=600"].as_slice(),
             "QOS memq has 600 MiB of 1000 MiB in use",
@@ -46,7 +46,7 @@ pub async fn limits(cluster: &Cluster) -> Vec<Expected> {
         let holder = submit(cluster, options).await;
         running(cluster, &holder).await;
         let job = submit(cluster, options).await;
-        all.push(expected(job, says, "limit", "wait", false));
+        all.push(expected(job, text, "limit", "wait", false));
     }
     let holder = submit(cluster, &["-L", "matlab:2"]).await;
     running(cluster, &holder).await;
@@ -65,7 +65,7 @@ pub async fn limits(cluster: &Cluster) -> Vec<Expected> {
 pub async fn refused(cluster: &Cluster) -> Vec<Expected> {
     let mut all = Vec::new();
     // An administrator moves them there: some versions refuse such a submission.
-    for (options, partition, says, class) in [
+    for (options, partition, text, class) in [
         (
             ["-t10"].as_slice(),
             "closed",
@@ -100,7 +100,7 @@ pub async fn refused(cluster: &Cluster) -> Vec<Expected> {
             .unwrap();
         ask(cluster, &["scontrol", "release", &job]).await;
         if moved.status.success() {
-            all.push(expected(job, says, class, "user", true));
+            all.push(expected(job, text, class, "user", true));
         }
     }
     let job = submit(cluster, &["-p", "off"]).await;
@@ -158,7 +158,7 @@ pub async fn nodes(cluster: &Cluster) -> Vec<Expected> {
         ],
     )
     .await;
-    for (options, says) in [
+    for (options, text) in [
         (
             ["-p", "dead"].as_slice(),
             "n5 is drained (bad disk, by root",
@@ -171,7 +171,7 @@ pub async fn nodes(cluster: &Cluster) -> Vec<Expected> {
         (&["-p", "off,dead"], "n5 is drained (bad disk, by root"),
     ] {
         let job = submit(cluster, options).await;
-        all.push(expected(job, says, "node_unavailable", "admin", true));
+        all.push(expected(job, text, "node_unavailable", "admin", true));
     }
     for reservation in [
         [
@@ -207,12 +207,12 @@ pub async fn nodes(cluster: &Cluster) -> Vec<Expected> {
         "wait",
         false,
     ));
-    for (options, says) in [
+    for (options, text) in [
         (["-p", "maint", "-t60"], "Maintenance (works) takes n7"),
         (["-p", "taken", "-t10"], "A reservation (others) has n8"),
     ] {
         let job = submit(cluster, &options).await;
-        all.push(expected(job, says, "node_unavailable", "wait", false));
+        all.push(expected(job, text, "node_unavailable", "wait", false));
     }
     all
 }
@@ -237,13 +237,13 @@ pub async fn people(cluster: &Cluster) -> Vec<Expected> {
     let parent = submit(cluster, &["-J", "chain"]).await;
     running(cluster, &parent).await;
     for dependency in [format!("afterok:{parent}"), "singleton".to_owned()] {
-        let says = if dependency == "singleton" {
+        let text = if dependency == "singleton" {
             "your other jobs of the same name"
         } else {
             "(it runs until"
         };
         let job = submit(cluster, &["-J", "chain", "-d", &dependency]).await;
-        all.push(expected(job, says, "dependency", "wait", false));
+        all.push(expected(job, text, "dependency", "wait", false));
     }
     let failed = submit(cluster, &["--hold"]).await;
     let job = submit(cluster, &["-d", &format!("afterok:{failed}")]).await;

@@ -68,7 +68,13 @@ const SUBSCRIBERS: &[(&str, &[&str])] = &[
     ),
     (
         "$KV.mesh_coordinators.testbed.0",
-        &["ingest", "cost-engine", "ledger", "pending-explainer"],
+        &[
+            "ingest",
+            "cost-engine",
+            "ledger",
+            "pending-explainer",
+            "webhook-dispatcher",
+        ],
     ),
     ("_INBOX_ledger.x", &["ledger"]),
     ("_INBOX_hook.x", &["hook"]),

@@ -15,6 +15,8 @@ use crate::stats::Sorted;
 /// Events to every endpoint.
 const EVENTS: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Pause after the start, in which every endpoint looks once for what is due.
+const SETTLE: Duration = Duration::from_secs(15);
 /// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(15);
 
@@ -34,6 +36,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     )
     .await?;
     let first_start = start.elapsed();
+    tokio::time::sleep(SETTLE).await;
     let before = (world.nats_cpu()?, cpu_time(world.dispatcher.pid())?);
     tokio::time::sleep(IDLE).await;
     let percent = |time: Duration| 100.0 * time.as_secs_f64() / IDLE.as_secs_f64();

@@ -95,7 +95,7 @@ async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
         let found = verify(&[way, &["--checkpoint", "kept.note"]].concat());
         let reason = found["reason"].as_str().unwrap_or_default();
         let expected = format!(
-            "the checkpoint of {} entries that was kept has another root",
+            "the saved checkpoint of {} entries has another root",
             size_of(&checkpoint_note)
         );
         assert!(

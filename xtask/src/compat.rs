@@ -36,7 +36,9 @@ const SUITES: [Suite; 4] = [
     },
     Suite {
         package: "integration",
-        only: &["away::", "busy::", "day::", "hooks::", "killed::", "soak::"],
+        only: &[
+            "away::", "busy::", "day::", "hooks::", "killed::", "soak::", "why::",
+        ],
     },
 ];
 

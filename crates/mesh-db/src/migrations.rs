@@ -48,14 +48,19 @@ pub(crate) async fn run_on_postgres(
 ) -> Result<(), Error> {
     let migrate = async {
         let mut connection = pool.acquire().await?;
+        // Several services may start at once. A connection that is closed gives the lock back.
+        connection.close_on_drop();
+        connection.lock().await?;
         connection.ensure_migrations_table(TABLE).await?;
         let applied = sqlx::query_as(APPLIED).fetch_all(&mut *connection).await?;
         if let Some(newer) = incompatible(migrations, applied) {
             return Ok(Some(newer));
         }
         tolerant(migrations)
+            .set_locking(false)
             .run_direct(None, &mut *connection, false)
             .await?;
+        connection.unlock().await?;
         Ok(None)
     };
     outcome(name, location, migrate.await)

@@ -177,7 +177,7 @@ mod tests {
             .status();
         assert!(status.unwrap().success());
         book.changed().await.unwrap();
-        assert_eq!(book.borrow().label(), "example 2026-08");
+        assert_eq!(book.borrow().name_and_version(), "example 2026-08");
         shutdown.cancel();
         follow.await.unwrap();
     }

@@ -99,7 +99,7 @@ fn each_fault_names_endpoint_and_key() {
     check("success = [\"ok\"]", "success: \"ok\" is no HTTP status");
     check(
         "success = [\"2xx\"]\nformat = \"slack\"",
-        "success: only for cloudevents and template",
+        "success: only for the formats cloudevents and template",
     );
     check("give_up_after = \"0s\"", "give_up_after: above 0");
     check(

@@ -15,10 +15,6 @@ pub async fn limits(cluster: &Cluster) -> Vec<Expected> {
         ),
         (["--qos=short", "-t10"], "QOS short allows at most 5 min"),
         (["--qos=onecpu", "-n2"], "QOS onecpu allows at most 1 CPU"),
-        (
-            ["--qos=budget", "-n2"],
-            "QOS budget allows at most 5 cpu-minutes",
-        ),
     ] {
         let job = submit(cluster, &options).await;
         all.push(expected(job, text, "limit", "user", true));

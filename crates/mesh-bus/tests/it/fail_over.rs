@@ -52,14 +52,14 @@ async fn of_three_servers_each_is_killed_and_stopped_and_no_event_is_lost_or_sto
     bus.ready(&CancellationToken::new()).await.unwrap();
     let mut published = Vec::new();
     let mut next = 1;
-    for n in 0..servers.len() {
-        servers[n].kill();
+    for server in &mut servers {
+        server.kill();
         published.extend(publish(&bus, next..next + EVENTS).await);
-        servers[n].restart().await;
+        server.restart().await;
         next += EVENTS;
-        signal(&servers[n], "-STOP");
+        signal(server, "-STOP");
         published.extend(publish(&bus, next..next + EVENTS).await);
-        signal(&servers[n], "-CONT");
+        signal(server, "-CONT");
         next += EVENTS;
     }
     let ids: BTreeSet<String> = published.iter().map(|(id, _)| id.clone()).collect();

@@ -109,17 +109,24 @@ mod tests {
 
     use super::*;
 
+    const EXAMPLE: &str = include_str!("../examples/price-book.toml");
+
+    /// The example in a folder, admitted to a new database.
+    async fn watched(folder: &Path) -> (Store, PathBuf, PriceBookWatcher) {
+        let database = Location::Sqlite(folder.join("costs.db"));
+        let store = Store::open(&database).await.unwrap();
+        let path = folder.join("prices.toml");
+        std::fs::write(&path, EXAMPLE).unwrap();
+        let watcher = PriceBookWatcher::new(path.clone()).unwrap();
+        watcher.admit(&store).await.unwrap();
+        (store, path, watcher)
+    }
+
     #[tokio::test]
     async fn a_faulty_book_is_refused_and_the_last_valid_one_is_used() {
+        let good = EXAMPLE;
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
-            .await
-            .unwrap();
-        let path = folder.path().join("prices.toml");
-        let good = include_str!("../examples/price-book.toml");
-        std::fs::write(&path, good).unwrap();
-        let mut follower = PriceBookWatcher::new(path.clone()).unwrap();
-        follower.admit(&store).await.unwrap();
+        let (store, path, mut follower) = watched(folder.path()).await;
         assert_eq!(follower.check(&store).await, ReloadOutcome::Unchanged);
         let label = |follower: &PriceBookWatcher| follower.book.borrow().name_and_version();
 
@@ -156,15 +163,9 @@ mod tests {
 
     #[tokio::test]
     async fn sighup_reloads_the_book_at_once() {
+        let good = EXAMPLE;
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
-            .await
-            .unwrap();
-        let path = folder.path().join("prices.toml");
-        let good = include_str!("../examples/price-book.toml");
-        std::fs::write(&path, good).unwrap();
-        let mut watcher = PriceBookWatcher::new(path.clone()).unwrap();
-        watcher.admit(&store).await.unwrap();
+        let (store, path, mut watcher) = watched(folder.path()).await;
         let mut book = watcher.book.subscribe();
         let shutdown = CancellationToken::new();
         let timer = ReloadTimer::every(Duration::from_secs(3600), shutdown.clone());

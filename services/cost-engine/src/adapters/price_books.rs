@@ -15,14 +15,9 @@ impl Store {
         const ACTION: &str = "store price book";
         let label = book.name_and_version();
         let mut writer = self.writer().await?;
-        let sql = Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")
-            .list([
-                (&label).into(),
-                (&book.text_digest).into(),
-                (&book.content).into(),
-            ])
+        let sql = insert(&label, &book.text_digest, book)
             // Fills in the text of a book that was stored without it by an earlier version.
-            .push(") ON CONFLICT (label) DO UPDATE SET content = excluded.content WHERE price_books.digest = excluded.digest AND price_books.content IS NULL");
+            .push(" ON CONFLICT (label) DO UPDATE SET content = excluded.content WHERE price_books.digest = excluded.digest AND price_books.content IS NULL");
         let noted = writer.conn().execute(&sql).await;
         noted.map_err(Error::database(ACTION))?;
         let sql = Sql::new("SELECT digest FROM price_books WHERE label = ").bind(&label);
@@ -32,17 +27,18 @@ impl Store {
         let is_known = known.map_err(Error::database(ACTION))?.as_ref() == Some(&book.text_digest);
         if is_known && book.digest != book.text_digest {
             // Its series files may grow under the same version, so each content has its own row.
-            let label = book.label();
-            let sql = Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")
-                .list([
-                    (&label).into(),
-                    (&book.digest).into(),
-                    (&book.content).into(),
-                ])
-                .push(") ON CONFLICT (label) DO NOTHING");
+            let sql =
+                insert(&book.label(), &book.digest, book).push(" ON CONFLICT (label) DO NOTHING");
             let noted = writer.conn().execute(&sql).await;
             noted.map_err(Error::database(ACTION))?;
         }
         Ok(is_known)
     }
+}
+
+/// The insert of a book's content, without what to do if the label is stored already.
+fn insert(label: &String, digest: &String, book: &PriceBook) -> Sql {
+    Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")
+        .list([label.into(), digest.into(), (&book.content).into()])
+        .push(")")
 }

@@ -25,10 +25,10 @@ pub enum FeedError {
         present: String,
     },
     /// A value is invalid.
-    #[error("{place}: {key}: {problem}")]
+    #[error("{position}: {key}: {problem}")]
     Value {
         /// Line of the feed, or number of the entry.
-        place: String,
+        position: String,
         /// Column or key.
         key: String,
         /// The fault, and the valid form.
@@ -113,7 +113,7 @@ pub fn from_csv(text: &str, columns: &Columns) -> Result<Vec<SeriesPrice>, FeedE
         let line = row.position().map_or(0, csv::Position::line);
         let cell = |at: usize| row.get(at).unwrap_or_default();
         let value = |key: &str, problem| FeedError::Value {
-            place: format!("line {line}"),
+            position: format!("line {line}"),
             key: key.to_owned(),
             problem,
         };
@@ -158,7 +158,7 @@ pub fn from_aws_spot(
             continue;
         }
         let value = |key: &str, problem| FeedError::Value {
-            place: format!("entry {}", number + 1),
+            position: format!("entry {}", number + 1),
             key: key.to_owned(),
             problem,
         };
@@ -252,7 +252,7 @@ pub fn from_aws_offers(text: &str, filter: &OfferFilter) -> Result<Vec<SeriesPri
             .flat_map(BTreeMap::values)
         {
             let value = |key: &str, problem| FeedError::Value {
-                place: format!("SKU {sku}"),
+                position: format!("SKU {sku}"),
                 key: key.to_owned(),
                 problem,
             };

@@ -1,0 +1,87 @@
+//! The key-value buckets.
+
+use sha2::{Digest as _, Sha256};
+
+/// State of `ingest`: last-seen jobs and counters, in shards.
+pub const BUCKET_INGEST: &str = "mesh_ingest";
+/// State of `ingest` about users: who had which access, and counters.
+pub const BUCKET_USERS: &str = "mesh_users";
+/// State of `node-watcher`: last-seen nodes and counters.
+pub const BUCKET_NODES: &str = "mesh_nodes";
+/// State of `pending-explainer`: what was last explained.
+pub const BUCKET_EXPLAINER: &str = "mesh_explainer";
+/// The newest queue snapshot of each cluster.
+pub const BUCKET_QUEUE: &str = "mesh_queue";
+/// The newest evidence of each cluster: what explains the scheduler's decisions.
+pub const BUCKET_EVIDENCE: &str = "mesh_evidence";
+/// Who coordinates which accounts, by user.
+pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
+/// Who leads each service of each cluster.
+pub const BUCKET_LEASES: &str = "mesh_leases";
+/// Names of the webhook endpoints, in shards.
+pub const BUCKET_WEBHOOKS: &str = "mesh_webhooks";
+
+/// A key-value bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    /// Name.
+    pub name: &'static str,
+    /// Largest value in bytes.
+    pub max_value_size: i32,
+    /// What it is for.
+    pub summary: &'static str,
+}
+
+/// Every key-value bucket.
+pub const BUCKETS: &[Bucket] = &[
+    Bucket {
+        name: BUCKET_INGEST,
+        max_value_size: 1 << 20,
+        summary: "Last-seen jobs and counters of ingest, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_USERS,
+        max_value_size: 1 << 20,
+        summary: "Last-seen access and identities of users, and counters, of ingest, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_NODES,
+        max_value_size: 1 << 20,
+        summary: "Last-seen nodes and counters of node-watcher, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_EXPLAINER,
+        max_value_size: 1 << 20,
+        summary: "Last explanations of pending-explainer, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_QUEUE,
+        max_value_size: 1 << 20,
+        summary: "Newest queue snapshot, `<cluster>.<chunk>`.",
+    },
+    Bucket {
+        name: BUCKET_EVIDENCE,
+        max_value_size: 1 << 20,
+        summary: "Newest limits, nodes, partitions, reservations, licenses and running jobs, by ingest for pending-explainer, `<cluster>.<chunk>`.",
+    },
+    Bucket {
+        name: BUCKET_COORDINATORS,
+        max_value_size: 1 << 18,
+        summary: "Accounts that a user coordinates, written by ingest and read by the services with an API, `<cluster>.user.<user>`.",
+    },
+    Bucket {
+        name: BUCKET_LEASES,
+        max_value_size: 1 << 10,
+        summary: "Leases of the leaders, `<cluster>.<service>`.",
+    },
+    Bucket {
+        name: BUCKET_WEBHOOKS,
+        max_value_size: 1 << 20,
+        summary: "Names of the webhook endpoints, by webhook-dispatcher for the ledger, which replays to them, `names.<shard>`.",
+    },
+];
+
+/// The shard of [`BUCKET_WEBHOOKS`] that has the name of a webhook endpoint.
+pub fn webhook_shard(endpoint: &str) -> u8 {
+    Sha256::digest(endpoint.as_bytes())[0]
+}

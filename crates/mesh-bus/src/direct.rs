@@ -103,7 +103,7 @@ impl Bus {
         }
     }
 
-    /// Streams every message of a stream on a subject, in order and without end. Survives disconnects; a stream that was created anew is
+    /// Streams every message of a stream on a subject, in order and without end. Survives disconnects; a recreated stream is
     /// read from its beginning.
     ///
     /// One subject only: each request may be answered by another replica. One that is behind says that nothing is pending, and a message of
@@ -137,7 +137,7 @@ impl DirectReader {
         Error::jetstream("read stream", &self.stream)
     }
 
-    /// Reads the stream's last sequence. A stream that was created anew counts from 1 again.
+    /// Reads the stream's last sequence. A recreated stream counts from 1 again.
     async fn read_last_sequence(&mut self) -> Result<u64, Error> {
         let stream = self.bus.jetstream.get_stream(&self.stream).await;
         let stream = stream.map_err(|source| self.failed()(source.into()))?;

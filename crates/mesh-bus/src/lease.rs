@@ -59,7 +59,7 @@ pub struct Candidate {
     bus: Bus,
     service: String,
     cluster: String,
-    role: watch::Sender<LeadershipState>,
+    state: watch::Sender<LeadershipState>,
 }
 
 /// A term of leadership. Released when dropped.
@@ -77,15 +77,15 @@ impl Bus {
             bus: self.clone(),
             service: self.role().to_owned(),
             cluster: cluster.to_owned(),
-            role: watch::Sender::new(LeadershipState::Starting),
+            state: watch::Sender::new(LeadershipState::Starting),
         }
     }
 }
 
 impl Candidate {
     /// Subscribes to this replica's leadership state.
-    pub fn role(&self) -> watch::Receiver<LeadershipState> {
-        self.role.subscribe()
+    pub fn state(&self) -> watch::Receiver<LeadershipState> {
+        self.state.subscribe()
     }
 
     /// Waits until this replica leads.
@@ -103,7 +103,7 @@ impl Candidate {
                     Ok(None) => last_read = Instant::now(),
                     Err(error) => {
                         if last_read.elapsed() >= POLL_TIMEOUT {
-                            self.now(LeadershipState::Unsure);
+                            self.set_state(LeadershipState::Unsure);
                         }
                         tracing::debug!(error = &error as &dyn std::error::Error, "lease not read");
                     }
@@ -122,7 +122,7 @@ impl Candidate {
         let key = format!("{}.{}", subject::token(&self.cluster), self.service);
         let entry = bucket.get(&key).await?;
         if !watched.is_free(entry.as_ref(), began, Instant::now()) {
-            self.now(LeadershipState::Standby);
+            self.set_state(LeadershipState::Standby);
             return Ok(None);
         }
         let mut term = Term {
@@ -138,12 +138,12 @@ impl Candidate {
             Err(PutError::Conflict { .. }) => return Ok(None),
             Err(PutError::Bus(error)) => return Err(error),
         }
-        self.now(LeadershipState::Leader);
+        self.set_state(LeadershipState::Leader);
         let lost = CancellationToken::new();
         let (given_up, release) = oneshot::channel();
         let renewer = LeaseRenewer {
             term,
-            role: self.role.clone(),
+            state: self.state.clone(),
             service: self.service.clone(),
             cluster: self.cluster.clone(),
             lost: lost.clone(),
@@ -155,11 +155,11 @@ impl Candidate {
         }))
     }
 
-    fn now(&self, role: LeadershipState) {
-        metrics::leader(&self.service, &self.cluster, role);
-        self.role.send_if_modified(|was| {
-            let changed = *was != role;
-            *was = role;
+    fn set_state(&self, state: LeadershipState) {
+        metrics::leader(&self.service, &self.cluster, state);
+        self.state.send_if_modified(|was| {
+            let changed = *was != state;
+            *was = state;
             changed
         });
     }
@@ -243,7 +243,7 @@ impl Term {
 /// Renews until the lease is released or lost.
 struct LeaseRenewer {
     term: Term,
-    role: watch::Sender<LeadershipState>,
+    state: watch::Sender<LeadershipState>,
     service: String,
     cluster: String,
     lost: CancellationToken,
@@ -258,15 +258,15 @@ impl LeaseRenewer {
                 () = tokio::time::sleep(RENEW_INTERVAL) => {}
             }
             match tokio::time::timeout(REQUEST_TIMEOUT, self.term.renew()).await {
-                Ok(Ok(())) => self.now(LeadershipState::Leader),
+                Ok(Ok(())) => self.set_state(LeadershipState::Leader),
                 Ok(Err(PutError::Conflict { .. })) => {
-                    self.now(LeadershipState::Standby);
+                    self.set_state(LeadershipState::Standby);
                     self.lost.cancel();
                     return;
                 }
                 Ok(Err(PutError::Bus(_))) | Err(_) => {
                     if self.term.renewed.elapsed() >= LEASE_TTL - RENEW_INTERVAL {
-                        self.now(LeadershipState::Unsure);
+                        self.set_state(LeadershipState::Unsure);
                     }
                 }
             }
@@ -275,12 +275,12 @@ impl LeaseRenewer {
         if let Err(error) = self.term.write(Bytes::new()).await {
             tracing::debug!(error = &error as &dyn std::error::Error, "release lease");
         }
-        self.now(LeadershipState::Starting);
+        self.set_state(LeadershipState::Starting);
     }
 
-    fn now(&self, role: LeadershipState) {
-        if self.role.send_replace(role) != role {
-            metrics::leader(&self.service, &self.cluster, role);
+    fn set_state(&self, state: LeadershipState) {
+        if self.state.send_replace(state) != state {
+            metrics::leader(&self.service, &self.cluster, state);
         }
     }
 }

@@ -6,6 +6,18 @@
 //! - A message is acknowledged after its handler has finished. A dropped message is redelivered; one that cannot be processed is parked as
 //!   a dead letter with its reason.
 //! - NATS may be unavailable at any time: connections are restored, consumers resume, publishers wait.
+//!
+//! Modules by duty:
+//!
+//! - connect: `config`, `authentication`, `connection`, `status` (readiness), `retry`, `trace`, `metrics`;
+//! - declare: `provision` (streams, consumers and buckets), `repair` (consumers that others changed), `redeclare` (what others deleted),
+//!   `legacy_consumers` (of former versions);
+//! - publish: `publish`, `batch` (many messages for two syncs of the disk);
+//! - read: `consume` (durable consumers, acknowledged), `ordered` (without acknowledgements, the reader stores its position), `follow` (for
+//!   the event streams of the API and for wake-ups), `direct` (without any consumer, by direct gets), `stream` (single messages, and the
+//!   state of a stream);
+//! - key-value: `bucket`, `state` (a service's state in shards), `lease` (who leads), `webhooks` (names of endpoints);
+//! - back up: `snapshot` (streams and positions of consumers); `probe` tells whether streams store.
 
 mod authentication;
 mod batch;
@@ -15,16 +27,16 @@ mod connection;
 mod consume;
 mod direct;
 mod follow;
-mod former;
 mod lease;
+mod legacy_consumers;
 mod message;
 mod metrics;
 mod ordered;
 mod probe;
 mod provision;
 mod publish;
+mod redeclare;
 mod repair;
-mod restore;
 mod retry;
 mod snapshot;
 mod state;
@@ -40,8 +52,8 @@ pub use connection::Bus;
 pub use consume::{BatchHandler, Disposition, Handler};
 pub use direct::StoredMessages;
 pub use follow::StartPosition;
-pub use former::FormerConsumer;
 pub use lease::{Candidate, LeadershipState, Lease};
+pub use legacy_consumers::LegacyConsumer;
 pub use message::Message;
 pub use probe::StorageState;
 pub use publish::{PublishAck, ReplayedEvent};

@@ -69,8 +69,8 @@ pub(crate) fn repaired(stream: &str) {
     metrics::counter!(REPAIRED, "stream" => stream.to_owned()).increment(1);
 }
 
-pub(crate) fn leader(service: &str, cluster: &str, role: LeadershipState) {
-    let leads = if role == LeadershipState::Leader {
+pub(crate) fn leader(service: &str, cluster: &str, state: LeadershipState) {
+    let leads = if state == LeadershipState::Leader {
         1.0
     } else {
         0.0

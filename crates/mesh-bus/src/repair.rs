@@ -32,14 +32,14 @@ pub(crate) struct Consumers(Mutex<HashMap<Key, Watched>>);
 
 #[derive(Default)]
 struct Watched {
-    seen: Option<Seen>,
+    verified: Option<Verified>,
     /// Why it is being replaced. A request that timed out may have been done: what the next comparison finds then is our own doing.
     replacing: Option<&'static str>,
 }
 
 /// State of a consumer at the last good comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct Verified {
     created: time::OffsetDateTime,
     /// Every message up to this stream sequence was acknowledged.
     ack_floor: u64,
@@ -48,6 +48,8 @@ struct Seen {
 /// What has to be done about a consumer.
 #[derive(Debug, PartialEq, Eq)]
 enum Repair {
+    /// It was never declared.
+    Create,
     /// It gets the right messages, but its limits differ.
     Update(&'static str),
     /// It got other messages, or another reader did.
@@ -79,90 +81,122 @@ impl Bus {
         stream: &str,
         name: &str,
     ) -> Result<PullConsumer, Error> {
-        let failed = || Error::jetstream("open consumer", name);
-        let found = self.jetstream.get_consumer_from_stream(name, stream).await;
-        let found: Option<PullConsumer> = match found {
-            Ok(consumer) => Some(consumer),
-            Err(error) if is_absent(&error.kind()) => None,
-            Err(error) => return Err(failed()(error.into())),
-        };
+        let found = self.find_consumer(stream, name).await?;
         let Some(expected) = of_catalogue(stream, name) else {
-            return found.ok_or_else(|| failed()("it does not exist".into()));
+            let missing = || Error::jetstream("open consumer", name)("it does not exist".into());
+            return found.ok_or_else(missing);
         };
-        let mut seen = self.consumers.with(stream, name, |one| one.seen);
-        let repair = match found.as_ref().map(PullConsumer::cached_info) {
-            None if seen.is_none() => None,
-            None => Some(Repair::Replace("it was deleted")),
-            Some(info) => repair(&expected, info, seen),
-        };
-        let repair = repair.map(|repair| match repair {
-            Repair::Replace(change) => Repair::Replace(
-                self.consumers
-                    .with(stream, name, |one| *one.replacing.get_or_insert(change)),
-            ),
-            Repair::Update(change) => Repair::Update(change),
-        });
-        let consumer = match (found, &repair) {
-            (Some(consumer), None) => consumer,
+        let mut verified = self.consumers.with(stream, name, |one| one.verified);
+        let info = found.as_ref().map(PullConsumer::cached_info);
+        let mut repair = plan_repair(&expected, info, verified);
+        if let Some(Repair::Replace(change)) = &mut repair {
+            *change = self
+                .consumers
+                .with(stream, name, |one| *one.replacing.get_or_insert(*change));
+        }
+        if matches!(repair, Some(Repair::Create | Repair::Replace(_))) {
+            verified = self.verified_in(stream, name, verified).await?;
+        }
+        let consumer = self
+            .apply(stream, expected, found, repair.as_ref(), verified)
+            .await?;
+        if let Some(Repair::Update(change) | Repair::Replace(change)) = repair {
+            self.report_repair(stream, name, change, verified);
+        }
+        self.remember(stream, name, &consumer, verified);
+        Ok(consumer)
+    }
+
+    async fn find_consumer(&self, stream: &str, name: &str) -> Result<Option<PullConsumer>, Error> {
+        match self.jetstream.get_consumer_from_stream(name, stream).await {
+            Ok(consumer) => Ok(Some(consumer)),
+            Err(error) if is_absent(&error.kind()) => Ok(None),
+            Err(error) => Err(Error::jetstream("open consumer", name)(error.into())),
+        }
+    }
+
+    /// The last good comparison, if it was of the stream that exists now. A stream that was created after its consumer counts from 1 again.
+    async fn verified_in(
+        &self,
+        stream: &str,
+        name: &str,
+        verified: Option<Verified>,
+    ) -> Result<Option<Verified>, Error> {
+        let stream = self.jetstream.get_stream(stream).await;
+        let stream =
+            stream.map_err(|source| Error::jetstream("open consumer", name)(source.into()))?;
+        Ok(verified.filter(|verified| stream.cached_info().created <= verified.created))
+    }
+
+    /// Makes the consumer what the catalogue declares.
+    async fn apply(
+        &self,
+        stream: &str,
+        expected: pull::Config,
+        found: Option<PullConsumer>,
+        repair: Option<&Repair>,
+        verified: Option<Verified>,
+    ) -> Result<PullConsumer, Error> {
+        let deliver_policy = match (found, repair) {
+            (Some(consumer), None) => return Ok(consumer),
             (Some(consumer), Some(Repair::Update(_))) => {
-                let deliver_policy = consumer.cached_info().config.deliver_policy;
-                self.make(
-                    stream,
-                    pull::Config {
-                        deliver_policy,
-                        ..expected
-                    },
-                )
-                .await?
+                consumer.cached_info().config.deliver_policy
             }
             (found, _) => {
                 if found.is_some() {
-                    let deleted = self
-                        .jetstream
-                        .delete_consumer_from_stream(name, stream)
-                        .await;
-                    deleted.map_err(|source| failed()(source.into()))?;
+                    let name = expected.durable_name.as_deref().unwrap_or_default();
+                    self.delete_consumer(stream, name).await?;
                 }
-                let known = self.jetstream.get_stream(stream).await;
-                let known = known.map_err(|source| failed()(source.into()))?;
-                // A stream that was created after its consumer counts from 1 again.
-                seen = seen.filter(|seen| known.cached_info().created <= seen.created);
-                let deliver_policy = begin(stream, expected.deliver_policy, seen);
-                self.make(
-                    stream,
-                    pull::Config {
-                        deliver_policy,
-                        ..expected
-                    },
-                )
-                .await?
+                begin(stream, expected.deliver_policy, verified)
             }
         };
-        if let Some(Repair::Update(change) | Repair::Replace(change)) = repair {
-            metrics::repaired(stream);
-            tracing::error!(
-                stream,
-                consumer = name,
-                from_sequence = seen.map(|seen| seen.ack_floor + 1),
-                "consumer repaired: {change} by another client"
-            );
-            self.status
-                .repaired(format!("consumer {name} of {stream}: {change}"));
-        }
+        self.create_consumer(
+            stream,
+            pull::Config {
+                deliver_policy,
+                ..expected
+            },
+        )
+        .await
+    }
+
+    fn report_repair(
+        &self,
+        stream: &str,
+        name: &str,
+        change: &'static str,
+        verified: Option<Verified>,
+    ) {
+        metrics::repaired(stream);
+        tracing::error!(
+            stream,
+            consumer = name,
+            from_sequence = verified.map(|verified| verified.ack_floor + 1),
+            "consumer repaired: {change} by another client"
+        );
+        self.status
+            .repaired(format!("consumer {name} of {stream}: {change}"));
+    }
+
+    /// Notes a good comparison.
+    fn remember(
+        &self,
+        stream: &str,
+        name: &str,
+        consumer: &PullConsumer,
+        before: Option<Verified>,
+    ) {
         let info = consumer.cached_info();
         Pending::of(stream, name).set(info.num_pending);
-        let seen = Seen {
+        let ack_floor = info.ack_floor.stream_sequence;
+        let verified = Verified {
             created: info.created,
-            ack_floor: info
-                .ack_floor
-                .stream_sequence
-                .max(seen.map_or(0, |seen| seen.ack_floor)),
+            ack_floor: ack_floor.max(before.map_or(0, |before| before.ack_floor)),
         };
         self.consumers.with(stream, name, |one| {
-            one.seen = Some(seen);
+            one.verified = Some(verified);
             one.replacing = None;
         });
-        Ok(consumer)
     }
 
     /// Recreates a consumer of the catalogue, so that it begins with the first message of its stream. It must not be read meanwhile.
@@ -170,22 +204,35 @@ impl Bus {
     /// # Errors
     /// If NATS refuses.
     pub async fn recreate_consumer(&self, stream: &str, name: &str) -> Result<(), Error> {
-        let deleted = self
-            .jetstream
-            .delete_consumer_from_stream(name, stream)
-            .await;
-        if let Err(error) = deleted {
-            tracing::debug!(%error, consumer = name, "delete consumer");
+        if let Err(error) = self.delete_consumer(stream, name).await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                consumer = name,
+                "delete consumer"
+            );
         }
         self.consumers.remove(stream, name);
         self.checked_consumer(stream, name).await.map(drop)
     }
 
-    async fn make(&self, stream: &str, config: pull::Config) -> Result<PullConsumer, Error> {
+    async fn create_consumer(
+        &self,
+        stream: &str,
+        config: pull::Config,
+    ) -> Result<PullConsumer, Error> {
         let name = config.durable_name.clone().unwrap_or_default();
-        let made = self.jetstream.create_consumer_on_stream(config, stream);
-        made.await
+        let declared = self.jetstream.create_consumer_on_stream(config, stream);
+        declared
+            .await
             .map_err(|source| Error::jetstream("declare consumer", &name)(source.into()))
+    }
+
+    pub(crate) async fn delete_consumer(&self, stream: &str, name: &str) -> Result<(), Error> {
+        let deleted = self.jetstream.delete_consumer_from_stream(name, stream);
+        deleted
+            .await
+            .map(drop)
+            .map_err(|source| Error::jetstream("delete consumer", name)(source.into()))
     }
 
     /// Compares a consumer every minute until the guard is dropped.
@@ -229,28 +276,41 @@ pub(crate) fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
 }
 
 /// Start of a recreated consumer.
-fn begin(stream: &str, declared: DeliverPolicy, seen: Option<Seen>) -> DeliverPolicy {
+fn begin(stream: &str, declared: DeliverPolicy, verified: Option<Verified>) -> DeliverPolicy {
     let work_queue = STREAMS
         .iter()
         .any(|one| one.name == stream && one.work_queue);
-    match seen {
+    match verified {
         // A work queue holds only unacknowledged messages, and the server allows no other start.
-        Some(seen) if !work_queue && seen.ack_floor > 0 => DeliverPolicy::ByStartSequence {
-            start_sequence: seen.ack_floor + 1,
+        Some(verified) if !work_queue && verified.ack_floor > 0 => DeliverPolicy::ByStartSequence {
+            start_sequence: verified.ack_floor + 1,
         },
         _ => declared,
     }
 }
 
+/// What makes a consumer what it is declared to be; `None` if it is.
+fn plan_repair(
+    expected: &pull::Config,
+    found: Option<&Info>,
+    verified: Option<Verified>,
+) -> Option<Repair> {
+    match (found, verified) {
+        (Some(found), verified) => difference(expected, found, verified),
+        (None, Some(_)) => Some(Repair::Replace("it was deleted")),
+        (None, None) => Some(Repair::Create),
+    }
+}
+
 /// Compares a consumer with its declaration.
-fn repair(expected: &pull::Config, found: &Info, seen: Option<Seen>) -> Option<Repair> {
+fn difference(expected: &pull::Config, found: &Info, verified: Option<Verified>) -> Option<Repair> {
     let expected = expected.clone().into_consumer_config();
     let config = &found.config;
     let begins_elsewhere = match config.deliver_policy {
         DeliverPolicy::All | DeliverPolicy::ByStartSequence { .. } => false,
         other => other != expected.deliver_policy,
     };
-    if seen.is_some_and(|seen| seen.created != found.created) {
+    if verified.is_some_and(|verified| verified.created != found.created) {
         Some(Repair::Replace("it was deleted and recreated"))
     } else if config.durable_name != expected.durable_name
         || config.deliver_subject.is_some()

@@ -1,4 +1,4 @@
-//! Snapshots of streams, by the server's own protocol, and consumers that begin anew at a noted position. For an administrator.
+//! Snapshots of streams, by the server's own protocol, and consumers that are recreated at a recorded position. For an administrator.
 //!
 //! A restored stream has its sequences, times and creation time again, but not its deduplication window.
 

@@ -5,30 +5,30 @@
 //! - [`openapi`] and [`grpc`] hold what the services' descriptions and adapters share.
 //! - `auth` authenticates: `tokens` of services, tokens of `oidc` issuers, peers of the Unix socket.
 
-mod access;
 mod auth;
+mod auth_state;
 mod caller;
+mod connection_limits;
 mod coordinators;
+mod forwarded_for;
 pub mod grpc;
-mod limit;
 mod log_filter;
 pub(crate) mod metrics;
 mod oidc;
 pub mod openapi;
 mod problem;
-mod proxy;
-mod reads;
+mod read_audit;
 mod server;
 mod tls;
 mod tokens;
 
-pub(crate) use access::Access;
+pub(crate) use auth_state::AuthState;
 pub use caller::{AccountsByCluster, AuthMethod, Caller, Role, Visibility};
 pub use coordinators::Coordinator;
 pub(crate) use coordinators::Coordinators;
 pub use oidc::{OidcConfig, UserClaim};
 pub use problem::Problem;
-pub(crate) use reads::audited;
-pub use reads::{AuditedRead, AuditedStream};
+pub(crate) use read_audit::audited;
+pub use read_audit::{AuditedRead, AuditedStream};
 pub(crate) use server::{Endpoints, serve};
 pub use tokens::TokenConfig;

@@ -84,7 +84,7 @@ impl Context {
             let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
             tokio::spawn(async move {
                 while !shutdown.is_cancelled() {
-                    let restored = bus.connected().then(|| bus.restore());
+                    let restored = bus.connected().then(|| bus.redeclare_missing());
                     if let Some(restored) = restored
                         && let Err(error) = restored.await
                     {

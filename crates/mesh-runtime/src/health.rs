@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Default)]
 pub struct Health {
     conditions: Arc<Mutex<BTreeMap<String, Option<String>>>>,
-    roles: Arc<Mutex<BTreeMap<String, &'static str>>>,
+    leadership: Arc<Mutex<BTreeMap<String, &'static str>>>,
     notes: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
@@ -51,8 +51,8 @@ impl Health {
     }
 
     /// Leadership states of the services that elect a leader: `leader`, `standby`, … A standby is ready.
-    pub fn roles(&self) -> BTreeMap<String, &'static str> {
-        self.roles
+    pub fn leadership(&self) -> BTreeMap<String, &'static str> {
+        self.leadership
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -74,11 +74,11 @@ impl Health {
             .clone()
     }
 
-    pub(crate) fn set_role(&self, service: &str, role: &'static str) {
-        self.roles
+    pub(crate) fn set_leadership(&self, service: &str, state: &'static str) {
+        self.leadership
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(service.to_owned(), role);
+            .insert(service.to_owned(), state);
     }
 
     fn set(&self, name: &str, problem: Option<String>) {

@@ -5,7 +5,6 @@
 pub mod api;
 mod config;
 mod context;
-mod files;
 mod health;
 pub mod identity;
 mod leadership;
@@ -13,6 +12,7 @@ mod probe;
 mod process;
 pub mod program;
 mod reload;
+mod sqlite_integrity;
 pub mod telemetry;
 pub mod time_bound;
 

@@ -11,12 +11,12 @@ use futures_util::future::BoxFuture;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Access, Endpoints, serve};
+use crate::api::{AuthState, Endpoints, serve};
 use crate::probe::Probe;
 use crate::telemetry::Telemetry;
 use crate::{
-    BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain, files,
-    reload::follow_configuration, telemetry,
+    BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain,
+    reload::follow_configuration, sqlite_integrity, telemetry,
 };
 
 /// A service: a library that any process can run.
@@ -171,7 +171,7 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
 /// Every fault of the service's section, else the first of the API's.
 pub fn check_config<S: Service>(context: &Context) -> Result<(), BoxError> {
     S::check(context)?;
-    Access::new(&context.mesh, context.coordinators.clone())?;
+    AuthState::new(&context.mesh, context.coordinators.clone())?;
     Ok(())
 }
 
@@ -184,11 +184,11 @@ pub async fn start_service<S: Service>(context: &Context) -> Result<RunningServi
     let Some(file) = S::database_file(context)?.filter(|file| file.exists()) else {
         return started;
     };
-    let condition = files::keep_checking::<S>(context, file.clone());
+    let condition = sqlite_integrity::keep_checking::<S>(context, file.clone());
     match started {
         Ok(started) => Ok(started),
-        Err(error) => match files::check::<S>(&file, &condition).await {
-            files::Found::Damage(problem) => {
+        Err(error) => match sqlite_integrity::check::<S>(&file, &condition).await {
+            sqlite_integrity::IntegrityCheck::Damaged(problem) => {
                 Err(format!("{}: {problem}", error_chain(error.as_ref())).into())
             }
             _ => Err(error),
@@ -217,12 +217,12 @@ pub async fn run_api(
     telemetry: &Telemetry,
     work: BoxFuture<'static, Result<(), BoxError>>,
 ) -> Result<(), BoxError> {
-    let access = Access::new(&context.mesh, context.coordinators.clone())?;
+    let auth = AuthState::new(&context.mesh, context.coordinators.clone())?;
     let endpoints = Endpoints::bind(&context.mesh.api, socket).await?;
     let closing = CancellationToken::new();
     let api = tokio::spawn(serve(
         endpoints,
-        access,
+        auth,
         routes,
         context.health.clone(),
         telemetry.metrics.clone(),

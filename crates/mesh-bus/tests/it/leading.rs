@@ -73,7 +73,7 @@ async fn written_keys_are_restored_to_a_deleted_or_purged_bucket() {
         state.put("c1.3", "d".into()).await.is_err(),
         "there is none"
     );
-    bus.restore().await.unwrap();
+    bus.redeclare_missing().await.unwrap();
     state.put("c1.3", "d".into()).await.unwrap();
     let stream = context.get_stream(&name).await.unwrap();
     stream.purge().await.unwrap();
@@ -123,7 +123,7 @@ async fn an_idle_writer_restores_deleted_and_purged_keys() {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let all = [pair("c1.0", "a"), pair("c1.1", "b")];
     context.delete_stream(&name).await.unwrap();
-    bus.restore().await.unwrap();
+    bus.redeclare_missing().await.unwrap();
     checked(&mut state, &all, &bus).await;
     let stream = context.get_stream(&name).await.unwrap();
     stream.purge().await.unwrap();
@@ -195,7 +195,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
     );
     let (first, second) = (one.candidate("c1"), other.candidate("c1"));
     let lease = first.lead(&shutdown).await.unwrap();
-    assert_eq!(*first.role().borrow(), LeadershipState::Leader);
+    assert_eq!(*first.state().borrow(), LeadershipState::Leader);
 
     // Another cluster has its own leader.
     let elsewhere = other.candidate("c2");
@@ -227,7 +227,7 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
         .unwrap()
         .unwrap();
     println!("given up: taken over after {:?}", given_up.elapsed());
-    assert_eq!(*second.role().borrow(), LeadershipState::Leader);
+    assert_eq!(*second.state().borrow(), LeadershipState::Leader);
 
     // Its connection is gone without a release.
     let silent = Instant::now();
@@ -241,9 +241,9 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
         silent.elapsed() > Duration::from_secs(3),
         "not while it may still lead"
     );
-    let mut role = second.role();
+    let mut state = second.state();
     wait_until("the silent one is unsure", PATIENCE, async || {
-        *role.borrow_and_update() == LeadershipState::Unsure
+        *state.borrow_and_update() == LeadershipState::Unsure
     })
     .await;
     drop(lease);

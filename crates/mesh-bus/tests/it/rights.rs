@@ -358,11 +358,11 @@ async fn a_dispatcher_can_only_delete_consumers_of_endpoints() {
         .await
         .unwrap();
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
-    let former = dispatcher.former_consumers().await.unwrap();
+    let former = dispatcher.legacy_consumers().await.unwrap();
     let names: Vec<&str> = former.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["wh-0123456789ab"]);
-    dispatcher.delete_former_consumer(&former[0]).await.unwrap();
-    assert!(dispatcher.former_consumers().await.unwrap().is_empty());
+    dispatcher.delete_legacy_consumer(&former[0]).await.unwrap();
+    assert!(dispatcher.legacy_consumers().await.unwrap().is_empty());
     let client = async_nats::ConnectOptions::with_user_and_password(
         "webhook-dispatcher".into(),
         "webhook-dispatcher".into(),

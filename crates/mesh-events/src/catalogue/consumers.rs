@@ -135,7 +135,7 @@ pub fn durable(stream: &str, service: &str, cluster: &str) -> String {
 }
 
 /// Durable name of the consumer that a webhook endpoint had in former versions: `wh-` and 12 hexadecimal digits of its name's SHA-256.
-pub fn former_endpoint_consumer(endpoint: &str) -> String {
+pub fn legacy_endpoint_consumer(endpoint: &str) -> String {
     let digest = Sha256::digest(endpoint.as_bytes());
     format!("wh-{}", hex::encode(&digest[..6]))
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::access::Access;
+use super::auth_state::AuthState;
 use super::oidc::Refusal;
 use super::server::Peer;
 use super::{Caller, Problem, Role, metrics};
@@ -49,12 +49,12 @@ fn challenge(challenge: &str, detail: &str) -> Problem {
 
 /// Middleware that authenticates the caller, or answers 401.
 pub(super) async fn authenticate(
-    State(access): State<Arc<Access>>,
+    State(auth): State<Arc<AuthState>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    match find(&access, peer, request.headers()).await {
+    match find(&auth, peer, request.headers()).await {
         Ok(mut caller) => {
             metrics::caller(caller.auth_method.as_str(), "let_in");
             caller.request = asked(&request);
@@ -66,24 +66,24 @@ pub(super) async fn authenticate(
 }
 
 /// A token takes precedence, also over the Unix socket, where a proxy may be at the other end.
-async fn find(access: &Access, peer: Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
+async fn find(auth: &AuthState, peer: Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
     match (bearer(headers)?, peer) {
-        (Some(token), _) => authenticate_token(access, token).await,
-        (None, Peer::Unix { uid }) => unix(access, uid).await,
+        (Some(token), _) => authenticate_token(auth, token).await,
+        (None, Peer::Unix { uid }) => unix(auth, uid).await,
         (None, Peer::Tcp { .. }) => Err(unauthorized()),
     }
 }
 
 /// True if the caller of a route without authentication may see everything: root, the user of this process, administrators and auditors.
 /// False in doubt.
-pub(super) async fn sees_everything(access: &Access, peer: Peer, headers: &HeaderMap) -> bool {
+pub(super) async fn sees_everything(auth: &AuthState, peer: Peer, headers: &HeaderMap) -> bool {
     if let Peer::Unix { uid } = peer
         && uid == rustix::process::geteuid().as_raw()
         && !headers.contains_key(AUTHORIZATION)
     {
         return true;
     }
-    let caller = tokio::time::timeout(FOR_A_HEALTH_CHECK, find(access, peer, headers)).await;
+    let caller = tokio::time::timeout(FOR_A_HEALTH_CHECK, find(auth, peer, headers)).await;
     matches!(caller, Ok(Ok(caller)) if caller.sees_everything())
 }
 
@@ -108,16 +108,16 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-async fn authenticate_token(access: &Access, token: &str) -> Result<Caller, Problem> {
-    if let Some(caller) = access.tokens.caller(token) {
-        return Ok(access.with_accounts(caller));
+async fn authenticate_token(auth: &AuthState, token: &str) -> Result<Caller, Problem> {
+    if let Some(caller) = auth.tokens.caller(token) {
+        return Ok(auth.with_accounts(caller));
     }
-    if !access.oidc.looks_like(token) {
+    if !auth.oidc.looks_like(token) {
         metrics::caller("token", "refused");
         return Err(invalid("unknown token"));
     }
-    match access.oidc.caller(token, &access.map).await {
-        Ok(caller) => Ok(access.with_accounts(caller)),
+    match auth.oidc.caller(token, &auth.map).await {
+        Ok(caller) => Ok(auth.with_accounts(caller)),
         Err(Refusal::Invalid(reason)) => {
             metrics::caller("oidc", "refused");
             Err(invalid(reason))
@@ -132,7 +132,7 @@ async fn authenticate_token(access: &Access, token: &str) -> Result<Caller, Prob
     }
 }
 
-async fn unix(access: &Access, uid: u32) -> Result<Caller, Problem> {
+async fn unix(auth: &AuthState, uid: u32) -> Result<Caller, Problem> {
     let name = tokio::task::spawn_blocking(move || {
         uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned())
     });
@@ -147,14 +147,14 @@ async fn unix(access: &Access, uid: u32) -> Result<Caller, Problem> {
         }
     };
     let user = name.unwrap_or_else(|| uid.to_string());
-    let role = if uid == 0 || access.admins.contains(&user) {
+    let role = if uid == 0 || auth.admins.contains(&user) {
         Role::Admin
-    } else if access.auditors.contains(&user) {
+    } else if auth.auditors.contains(&user) {
         Role::Auditor
     } else {
         Role::User
     };
-    Ok(access.with_accounts(Caller::peer(user, uid, role)))
+    Ok(auth.with_accounts(Caller::peer(user, uid, role)))
 }
 
 /// The request as the audit records it.

@@ -16,10 +16,10 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
-use super::access::Access;
 use super::auth::{authenticate, sees_everything};
-use super::limit::{Activity, Clients, Limited, Limits, within_descriptors};
-use super::proxy::{Requests, TrustedProxies, count};
+use super::auth_state::AuthState;
+use super::connection_limits::{Activity, Clients, Limited, Limits, within_descriptors};
+use super::forwarded_for::{Requests, TrustedProxies, count};
 use super::tls::{ApiStream, Certificate, TlsListener};
 use super::{Caller, Problem, log_filter};
 use crate::telemetry::LogFilter;
@@ -151,25 +151,25 @@ impl Endpoints {
 /// Serves until shutdown.
 pub(crate) async fn serve(
     endpoints: Endpoints,
-    access: Access,
+    auth: AuthState,
     routes: Router,
     health: Health,
     metrics: PrometheusHandle,
     log_filter: LogFilter,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
-    let access = Arc::new(access);
-    let asking = Arc::clone(&access);
-    Arc::clone(&access).reload_periodically(&health, shutdown.clone());
+    let auth = Arc::new(auth);
+    let asking = Arc::clone(&auth);
+    Arc::clone(&auth).reload_periodically(&health, shutdown.clone());
     let ready = async move |ConnectInfo(peer): ConnectInfo<Peer>, headers: HeaderMap| {
         ready(&health, sees_everything(&asking, peer, &headers).await)
     };
     let open = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready));
-    let acceptor = access.certificate.clone().map(Certificate::acceptor);
+    let acceptor = auth.certificate.clone().map(Certificate::acceptor);
     let acceptor = acceptor.transpose()?;
-    let describing = Arc::clone(&access);
+    let describing = Arc::clone(&auth);
     let guarded = routes
         .route(
             "/v1/whoami",
@@ -181,7 +181,7 @@ pub(crate) async fn serve(
         )
         .route("/v1/log-filter", log_filter::routes(log_filter))
         .fallback(async || Problem::not_found("no such path; docs/reference describes the API"))
-        .layer(middleware::from_fn_with_state(access, authenticate));
+        .layer(middleware::from_fn_with_state(auth, authenticate));
     let limits = endpoints.limits;
     let requests = Requests {
         limits: limits.clone(),
@@ -236,7 +236,7 @@ fn ready(health: &Health, everything: bool) -> axum::response::Response {
     };
     (
         status,
-        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "notes": notes, "roles": health.roles(), "version": version })),
+        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "notes": notes, "roles": health.leadership(), "version": version })),
     )
         .into_response()
 }

@@ -76,14 +76,14 @@ pub fn is_event(id: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mesh_events::catalogue::former_endpoint_consumer;
+    use mesh_events::catalogue::legacy_endpoint_consumer;
 
     use super::*;
 
     #[test]
     fn names_never_change() {
         // SHA-256("ops-slack"). With another name the positions of former versions would not be found.
-        assert_eq!(former_endpoint_consumer("ops-slack"), "wh-adbee16fb09b");
+        assert_eq!(legacy_endpoint_consumer("ops-slack"), "wh-adbee16fb09b");
     }
 
     #[test]

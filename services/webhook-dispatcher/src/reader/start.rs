@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
 use mesh_bus::StreamState;
-use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS, former_endpoint_consumer};
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS, legacy_endpoint_consumer};
 use mesh_events::webhook_name;
 
 use super::MAX_RECENT_EVENTS;
@@ -70,7 +70,7 @@ async fn take_over_consumers(
     endpoints: &BTreeMap<String, DateTime<Utc>>,
 ) -> Result<(), Error> {
     let (bus, store) = (&shared.bus, &shared.store);
-    let consumers = bus.former_consumers().await?;
+    let consumers = bus.legacy_consumers().await?;
     if consumers.is_empty() {
         return Ok(());
     }
@@ -84,13 +84,13 @@ async fn take_over_consumers(
         (MESH_REPLAY, replays.created),
     ] {
         let begin = endpoints.keys().filter_map(|endpoint| {
-            let name = former_endpoint_consumer(endpoint);
+            let name = legacy_endpoint_consumer(endpoint);
             let own = by_name.get(&(stream, name.as_str())).copied();
             // Before names were per owner, the consumer of a user's endpoint was named by the name alone.
             let (owner, short) = (webhook_name::owner(endpoint), webhook_name::short(endpoint));
             let former = || {
-                let name = former_endpoint_consumer(short);
-                let is_its_own = |one: &&mesh_bus::FormerConsumer| {
+                let name = legacy_endpoint_consumer(short);
+                let is_its_own = |one: &&mesh_bus::LegacyConsumer| {
                     one.stream == stream && one.name == name && one.owner == owner
                 };
                 let found = consumers.iter().find(is_its_own);
@@ -107,7 +107,7 @@ async fn take_over_consumers(
             .await?;
     }
     for consumer in &consumers {
-        bus.delete_former_consumer(consumer).await?;
+        bus.delete_legacy_consumer(consumer).await?;
     }
     tracing::info!(
         consumers = consumers.len(),

@@ -13,7 +13,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use http_body_util::BodyExt as _;
 use mesh_bus::Bus;
 use mesh_db::Location;
-use mesh_events::catalogue::former_endpoint_consumer;
+use mesh_events::catalogue::legacy_endpoint_consumer;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_runtime::{ConfigFile, Context, Health, Service as _, ServiceSection};
@@ -271,7 +271,7 @@ impl Mesh {
     }
 
     /// Makes a consumer as former versions did, which has acknowledged these many messages of the stream.
-    pub async fn make_former_consumer(
+    pub async fn make_legacy_consumer(
         &self,
         stream: &str,
         endpoint: &str,
@@ -279,7 +279,7 @@ impl Mesh {
         acknowledged: usize,
     ) {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
-        let name = former_endpoint_consumer(endpoint);
+        let name = legacy_endpoint_consumer(endpoint);
         let config = pull::Config {
             durable_name: Some(name.clone()),
             metadata: HashMap::from([

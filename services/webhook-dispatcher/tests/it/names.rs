@@ -192,7 +192,7 @@ async fn a_users_webhook_from_before_names_were_per_owner_goes_on_where_it_was(k
     mesh.stop().await;
 
     as_before(&mesh, kind).await;
-    mesh.make_former_consumer("SLURM_EVENTS", "mine", "alice", 1)
+    mesh.make_legacy_consumer("SLURM_EVENTS", "mine", "alice", 1)
         .await;
     let second = started("alice", 2);
     mesh.publish(&second).await;

@@ -66,12 +66,12 @@ async fn positions_of_a_former_version_are_taken_over_without_a_loss_or_a_repeti
     .await;
     replay(&mesh, "r1", "behind", &[&before[0], &before[1]]).await;
     for (endpoint, acknowledged) in [("behind", 1), ("level", 3), ("fresh", 0)] {
-        mesh.make_former_consumer("SLURM_EVENTS", endpoint, "", acknowledged)
+        mesh.make_legacy_consumer("SLURM_EVENTS", endpoint, "", acknowledged)
             .await;
     }
-    mesh.make_former_consumer("MESH_REPLAY", "behind", "", 1)
+    mesh.make_legacy_consumer("MESH_REPLAY", "behind", "", 1)
         .await;
-    mesh.make_former_consumer("SLURM_EVENTS", "unknown", "", 1)
+    mesh.make_legacy_consumer("SLURM_EVENTS", "unknown", "", 1)
         .await;
     let since = receiver.received().len();
     let after = events(4..=5);

@@ -13,7 +13,7 @@ const OWNER: &str = "mesh-owner";
 
 /// The consumer of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FormerConsumer {
+pub struct LegacyConsumer {
     /// Its stream: of events, or of replays.
     pub stream: &'static str,
     /// Durable name, a hash of the endpoint's name.
@@ -29,7 +29,7 @@ impl Bus {
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub async fn former_consumers(&self) -> Result<Vec<FormerConsumer>, Error> {
+    pub async fn legacy_consumers(&self) -> Result<Vec<LegacyConsumer>, Error> {
         let mut found = Vec::new();
         for stream in [SLURM_EVENTS, MESH_REPLAY] {
             let failed = || Error::jetstream("list consumers of", stream);
@@ -43,7 +43,7 @@ impl Bus {
             let of_endpoints = infos
                 .into_iter()
                 .filter(|info| info.name.starts_with(PREFIX));
-            found.extend(of_endpoints.map(|info| FormerConsumer {
+            found.extend(of_endpoints.map(|info| LegacyConsumer {
                 stream,
                 owner: info.config.metadata.get(OWNER).cloned().unwrap_or_default(),
                 acknowledged: info.ack_floor.stream_sequence,
@@ -57,14 +57,7 @@ impl Bus {
     ///
     /// # Errors
     /// If NATS refuses.
-    pub async fn delete_former_consumer(&self, consumer: &FormerConsumer) -> Result<(), Error> {
-        let (name, stream) = (&consumer.name, consumer.stream);
-        let deleted = self
-            .jetstream
-            .delete_consumer_from_stream(name, stream)
-            .await;
-        deleted
-            .map(drop)
-            .map_err(|source| Error::jetstream("delete consumer", name)(source.into()))
+    pub async fn delete_legacy_consumer(&self, consumer: &LegacyConsumer) -> Result<(), Error> {
+        self.delete_consumer(consumer.stream, &consumer.name).await
     }
 }

@@ -1,4 +1,4 @@
-//! Restores deleted streams and buckets, and detects a server that no longer stores.
+//! Declares deleted streams and buckets again, and detects a server that no longer stores.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Bus {
     ///
     /// # Errors
     /// If NATS does not answer or refuses.
-    pub async fn restore(&self) -> Result<(), Error> {
+    pub async fn redeclare_missing(&self) -> Result<(), Error> {
         let failed = || Error::jetstream("list", "streams");
         let names = self.jetstream.stream_names();
         let found: BTreeSet<String> = names

@@ -14,7 +14,7 @@ use hyper::body::{Frame, SizeHint};
 use ipnet::IpNet;
 
 use super::Problem;
-use super::limit::{ActiveRequest, Clients, Limits, PeerWait, Slot};
+use super::connection_limits::{ActiveRequest, Clients, Limits, PeerWait, Slot};
 use super::server::{ConnectionInfo, Peer};
 
 /// The addresses of proxies.

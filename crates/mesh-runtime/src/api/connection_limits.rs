@@ -12,7 +12,7 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::proxy::TrustedProxies;
+use super::forwarded_for::TrustedProxies;
 use super::server::Peer;
 
 /// A listener may use one in this many of the process's file descriptors. The rest is for the other listener, Slurm commands, databases,

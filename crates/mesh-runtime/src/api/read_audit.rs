@@ -34,7 +34,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::windows::{Query, Windows};
+use self::windows::{AuditWindows, Query};
 use super::{AuthMethod, Caller, Problem, metrics};
 
 /// Kind of these entries.
@@ -55,7 +55,7 @@ const MAX_COUNTED_USERS: usize = 10_000;
 pub struct AuditedRead {
     own: BTreeSet<String>,
     filter: String,
-    others: Others,
+    others: DataOfOthers,
     stream: Option<AuditedStream>,
 }
 
@@ -63,16 +63,16 @@ pub struct AuditedRead {
 #[derive(Clone, Debug)]
 pub struct AuditedStream {
     own: Arc<BTreeSet<String>>,
-    others: Arc<Mutex<Others>>,
+    others: Arc<Mutex<DataOfOthers>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Others {
+struct DataOfOthers {
     users: BTreeSet<String>,
     rows: u64,
 }
 
-impl Others {
+impl DataOfOthers {
     /// Adds the counts of another response.
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
@@ -101,7 +101,7 @@ impl AuditedRead {
         Self {
             own: caller.users.clone(),
             filter: String::new(),
-            others: Others::default(),
+            others: DataOfOthers::default(),
             stream: None,
         }
     }
@@ -111,7 +111,7 @@ impl AuditedRead {
         Self {
             own: BTreeSet::new(),
             filter: String::new(),
-            others: Others::default(),
+            others: DataOfOthers::default(),
             stream: None,
         }
     }
@@ -161,7 +161,7 @@ impl AuditedStream {
         self.lock().rows += 1;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Others> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, DataOfOthers> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -172,7 +172,7 @@ struct Reads {
     bus: Bus,
     cluster: Arc<str>,
     permits: Arc<Semaphore>,
-    windows: Windows,
+    windows: AuditWindows,
     shutdown: CancellationToken,
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn audited(
         bus: bus.clone(),
         cluster: cluster.into(),
         permits: Arc::new(Semaphore::new(MAX_CONCURRENT_AUDITS)),
-        windows: Windows::default(),
+        windows: AuditWindows::default(),
         shutdown: shutdown.clone(),
     };
     routes.layer(from_fn_with_state(reads, audit))
@@ -207,7 +207,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
     let (others, filter, stream) = match response.extensions_mut().remove::<AuditedRead>() {
         Some(read) if read.stream.is_none() && read.others.rows == 0 => return response,
         Some(read) => (read.others, read.filter, read.stream),
-        None => (Others::default(), String::new(), None),
+        None => (DataOfOthers::default(), String::new(), None),
     };
     let query = Query::of(&caller, asked, &filter);
     if stream.is_none() && reads.windows.covers(&query, &others) {
@@ -284,7 +284,7 @@ impl Reads {
         });
     }
 
-    fn entry(&self, caller: &Caller, phase: &str, others: Others) -> (String, Read) {
+    fn entry(&self, caller: &Caller, phase: &str, others: DataOfOthers) -> (String, Read) {
         let (issuer, subject) = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
             AuthMethod::Peer { .. } | AuthMethod::Token => Default::default(),

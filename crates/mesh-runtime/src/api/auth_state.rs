@@ -13,7 +13,7 @@ use super::{AuthMethod, Caller};
 use crate::identity::IdentityMap;
 use crate::{BoxError, Health, MeshConfig, ReloadTimer};
 
-pub(crate) struct Access {
+pub(crate) struct AuthState {
     pub(super) admins: Vec<String>,
     pub(super) auditors: Vec<String>,
     pub(super) tokens: Tokens,
@@ -23,7 +23,7 @@ pub(crate) struct Access {
     coordinators: Coordinators,
 }
 
-impl Access {
+impl AuthState {
     /// Reads the files of tokens, the identity map and the certificate.
     ///
     /// # Errors
@@ -62,15 +62,15 @@ impl Access {
         tokio::spawn(async move {
             let mut timer = ReloadTimer::new(shutdown);
             while timer.due().await {
-                let access = Arc::clone(&self);
+                let state = Arc::clone(&self);
                 let (note, of_map) = (certificate.clone(), identities.clone());
                 let reloaded = tokio::task::spawn_blocking(move || {
-                    access.tokens.reload();
-                    match access.map.reload() {
+                    state.tokens.reload();
+                    match state.map.reload() {
                         Some(problem) => of_map.say(problem),
                         None => of_map.clear(),
                     }
-                    if let Some(certificate) = &access.certificate {
+                    if let Some(certificate) = &state.certificate {
                         certificate.reload(&note);
                     }
                 });

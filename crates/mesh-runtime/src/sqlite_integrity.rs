@@ -12,13 +12,13 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum IntegrityCheck {
     /// The whole file was read without an error.
-    Nothing,
+    Intact,
     /// What is damaged, what is lost, and what to do.
-    Damage(String),
+    Damaged(String),
     /// The file cannot be read now.
-    Unread,
+    Unreadable,
 }
 
 /// Checks a service's file now and once a day, until shutdown. Returns the condition that the checks keep up to date.
@@ -29,8 +29,8 @@ pub(crate) fn keep_checking<S: Service>(context: &Context, file: PathBuf) -> Con
     let checks = async move {
         loop {
             let pause = match check::<S>(&file, &shared).await {
-                Found::Unread => RETRY_INTERVAL,
-                Found::Nothing | Found::Damage(_) => CHECK_INTERVAL,
+                IntegrityCheck::Unreadable => RETRY_INTERVAL,
+                IntegrityCheck::Intact | IntegrityCheck::Damaged(_) => CHECK_INTERVAL,
             };
             tokio::time::sleep(pause).await;
         }
@@ -39,22 +39,22 @@ pub(crate) fn keep_checking<S: Service>(context: &Context, file: PathBuf) -> Con
     condition
 }
 
-pub(crate) async fn check<S: Service>(file: &Path, condition: &Condition) -> Found {
+pub(crate) async fn check<S: Service>(file: &Path, condition: &Condition) -> IntegrityCheck {
     let path = file.display();
     match S::damage(file).await {
         Ok(None) => {
             condition.ok();
-            Found::Nothing
+            IntegrityCheck::Intact
         }
         Ok(Some(damage)) => {
             tracing::error!(service = S::NAME, file = %path, damage, "database file is damaged");
             let problem = format!("{path} is damaged ({damage}): {}", S::REMEDY);
             condition.fail(problem.clone());
-            Found::Damage(problem)
+            IntegrityCheck::Damaged(problem)
         }
         Err(error) => {
             tracing::warn!(service = S::NAME, file = %path, %error, "database file not checked, retrying");
-            Found::Unread
+            IntegrityCheck::Unreadable
         }
     }
 }

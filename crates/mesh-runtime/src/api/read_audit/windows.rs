@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::{Method, Uri};
 
-use super::Others;
+use super::DataOfOthers;
 use crate::api::Caller;
 
 /// How long an entry covers repetitions of its query.
@@ -58,18 +58,18 @@ pub(super) fn without_cursor(method: &Method, uri: &Uri) -> String {
 
 /// Counts of a query since the entry that covers it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct More {
+pub(super) struct CoveredReads {
     pub answers: u64,
-    pub others: Others,
+    pub others: DataOfOthers,
 }
 
 /// The covered queries. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Windows(Arc<Mutex<HashMap<Query, More>>>);
+pub(super) struct AuditWindows(Arc<Mutex<HashMap<Query, CoveredReads>>>);
 
-impl Windows {
+impl AuditWindows {
     /// Counts a response to a query if an entry covers it; false if none does.
-    pub fn covers(&self, query: &Query, others: &Others) -> bool {
+    pub fn covers(&self, query: &Query, others: &DataOfOthers) -> bool {
         match self.lock().get_mut(query) {
             Some(more) => {
                 more.answers += 1;
@@ -86,7 +86,7 @@ impl Windows {
         let full = windows.len() >= MAX_WINDOWS;
         match windows.entry(query.clone()) {
             Entry::Vacant(vacant) if !full => {
-                vacant.insert(More::default());
+                vacant.insert(CoveredReads::default());
                 true
             }
             Entry::Vacant(_) | Entry::Occupied(_) => false,
@@ -94,11 +94,11 @@ impl Windows {
     }
 
     /// Ends the window of a query. Returns the counts since its entry, if there were further responses.
-    pub fn close(&self, query: &Query) -> Option<More> {
+    pub fn close(&self, query: &Query) -> Option<CoveredReads> {
         self.lock().remove(query).filter(|more| more.answers > 0)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Query, More>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Query, CoveredReads>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,8 +113,8 @@ mod tests {
         Query::of(caller, asked, "")
     }
 
-    fn others(user: &str) -> Others {
-        Others {
+    fn others(user: &str) -> DataOfOthers {
+        DataOfOthers {
             users: [user.to_owned()].into(),
             rows: 100,
         }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn pages_of_one_query_are_covered_and_counted() {
         let root = Caller::peer("root", 0, Role::Admin);
-        let windows = Windows::default();
+        let windows = AuditWindows::default();
         let first = query(&root, "/v1/events?user=bob");
         assert!(!windows.covers(&first, &others("bob")));
         assert!(windows.open(&first));
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let root = Caller::peer("root", 0, Role::Admin);
-        let windows = Windows::default();
+        let windows = AuditWindows::default();
         for n in 0..MAX_WINDOWS {
             assert!(windows.open(&query(&root, &format!("/v1/events?user=u{n}"))));
         }

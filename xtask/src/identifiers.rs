@@ -87,7 +87,7 @@ mod tests {
     fn banned_words_are_found_in_names_but_not_in_sentences_and_texts() {
         let words = HashMap::from([("told", "published")]);
         let source = r#"
-            struct ToldEvent; // told
+            struct ToldEvent; // a comment
             const MAX_TOLD: &str = "told";
             fn untold() {}
             fn published_facts_are_not_published_twice() {}

@@ -1,4 +1,4 @@
-//! Words that prose must not use. `words.tsv` lists them with their replacements.
+//! Words that pages and comments must not use. `words.tsv` lists them with their replacements.
 
 use std::path::Path;
 
@@ -7,18 +7,26 @@ use regex::Regex;
 
 const WORDS: &str = include_str!("../words.tsv");
 
-/// Fails and lists every use of such a word in a page. Code and generated parts are exempt.
+/// Fails and lists every use of such a word in a page or in a comment of a Rust source. Code and generated parts are exempt.
 pub fn check(root: &Path) -> Result<()> {
     let rules = rules()?;
     let mut found = Vec::new();
     for file in crate::links::files(root)? {
         // The changelog keeps its original wording.
-        if file.ends_with(".md") && file != "CHANGELOG.md" {
-            let path = root.join(&file);
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("read {}", path.display()))?;
-            found.extend(faults(&rules, &text).map(|fault| format!("{file}:{fault}")));
+        let is_page = file.ends_with(".md") && file != "CHANGELOG.md";
+        let is_source = file.ends_with(".rs") && !file.contains("/generated/");
+        if !is_page && !is_source {
+            continue;
         }
+        let path = root.join(&file);
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let prose = if is_page {
+            prose(&text)
+        } else {
+            comments(&text)
+        };
+        found.extend(faults(&rules, &prose).map(|fault| format!("{file}:{fault}")));
     }
     ensure!(
         found.is_empty(),
@@ -40,8 +48,7 @@ fn rules() -> Result<Vec<(Regex, &'static str)>> {
     .collect()
 }
 
-fn faults(rules: &[(Regex, &str)], text: &str) -> impl Iterator<Item = String> {
-    let prose = prose(text);
+fn faults(rules: &[(Regex, &str)], prose: &str) -> impl Iterator<Item = String> {
     let mut faults = Vec::new();
     for (number, line) in prose.lines().enumerate() {
         for (word, instead) in rules {
@@ -69,6 +76,17 @@ fn prose(text: &str) -> String {
     })
 }
 
+/// The comments of a Rust source without the code in them. Line numbers are preserved.
+fn comments(source: &str) -> String {
+    let comment = Regex::new(r"(?:^|\s)//[/!]?(.*)$").expect("the pattern is valid");
+    let code = Regex::new(r"`[^`]*`").expect("the pattern is valid");
+    let lines = source.lines().map(|line| match comment.captures(line) {
+        Some(found) => code.replace_all(&found[1], "").into_owned(),
+        None => String::new(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +95,15 @@ mod tests {
     fn banned_words_are_found_in_prose_and_nowhere_else() {
         let rules = [(Regex::new(r"(?i)\b(holes?)\b").unwrap(), "gap")];
         let page = "A Hole.\n\n```\nhole\n```\n    hole\n`holes` [x](holes.md) wholes\n<!-- generated:x -->\nhole\n<!-- /generated -->\ntwo holes\n";
-        let found: Vec<_> = faults(&rules, page).collect();
+        let found: Vec<_> = faults(&rules, &prose(page)).collect();
         assert_eq!(found, ["1: \"Hole\": gap", "11: \"holes\": gap"]);
+    }
+
+    #[test]
+    fn banned_words_are_found_in_comments_and_not_in_code() {
+        let rules = [(Regex::new(r"(?i)\b(foos?)\b").unwrap(), "gap")];
+        let source = "//! A foo.\nlet foo = \"foo\"; // `foo`, a foo\n/// Two\n";
+        let found: Vec<_> = faults(&rules, &comments(source)).collect();
+        assert_eq!(found, ["1: \"foo\": gap", "2: \"foo\": gap"]);
     }
 }

@@ -147,7 +147,7 @@ impl fmt::Display for Fault {
             }
             Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
             Self::IndexDiffers => {
-                "the chain is whole, but the rows in event_index and event_nodes are not what the body says: queries cannot be trusted until the index is made anew"
+                "the chain is whole, but the rows in event_index and event_nodes are not what the body says: queries cannot be trusted until the index is rebuilt"
             }
         })
     }

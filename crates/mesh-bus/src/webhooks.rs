@@ -93,7 +93,7 @@ impl WebhookNames {
         Ok(complete)
     }
 
-    /// Forgets shards that somebody deleted, so that the next write stores them again.
+    /// Drops shards that somebody deleted, so that the next write stores them again.
     ///
     /// # Errors
     /// If NATS does not answer.

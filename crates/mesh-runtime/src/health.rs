@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn a_note_leaves_the_service_ready() {
         let health = Health::default();
-        let note = health.note("ledger.holes");
+        let note = health.note("ledger.gaps");
         assert!(health.notes().is_empty());
-        note.say("a hole");
-        assert_eq!(health.notes()["ledger.holes"], "a hole");
+        note.say("a gap");
+        assert_eq!(health.notes()["ledger.gaps"], "a gap");
         assert!(health.problems().is_empty());
         note.clear();
         assert!(health.notes().is_empty());

@@ -238,7 +238,7 @@ impl Config {
         if self.auto_disable_after > self.retention {
             faults.push(own(
                 "auto_disable_after",
-                "at most `retention`, and 0s for never: what is older is forgotten",
+                "at most `retention`, and 0s for never: what is older is removed",
             ));
         }
         faults.extend(self.db.location(Path::new("")).err());

@@ -22,7 +22,7 @@ pub const MESH_DEAD: &str = "MESH_DEAD";
 /// Events of the ledger, published again.
 pub const MESH_REPLAY: &str = "MESH_REPLAY";
 
-/// How long JetStream remembers message ids.
+/// JetStream's deduplication window of message ids.
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// A stream.
@@ -36,7 +36,7 @@ pub struct Stream {
     pub work_queue: bool,
     /// How long messages are kept.
     pub max_age: Duration,
-    /// How much is kept, in bytes. When full, new messages are refused: publishers wait, Slurm remembers.
+    /// How much is kept, in bytes. When full, new messages are refused: publishers wait, and Slurm keeps its records.
     pub max_bytes: i64,
     /// What it is for.
     pub summary: &'static str,

@@ -75,7 +75,7 @@ async fn find(auth: &AuthState, peer: Peer, headers: &HeaderMap) -> Result<Calle
 }
 
 /// True if the caller of a route without authentication may see everything: root, the user of this process, administrators and auditors.
-/// False in doubt.
+/// False if that is not known in time.
 pub(super) async fn sees_everything(auth: &AuthState, peer: Peer, headers: &HeaderMap) -> bool {
     if let Peer::Unix { uid } = peer
         && uid == rustix::process::geteuid().as_raw()

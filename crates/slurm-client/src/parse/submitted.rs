@@ -12,7 +12,7 @@ use crate::record::ArraySubmission;
 pub(crate) const SUBMITTED_FIELDS: [&str; 3] = ["JobID", "Submit", "SubmitLine"];
 
 /// Options of sbatch without a value, or with one that requires `=` (`sbatch --help` of 22.05 to 26.05).
-const FLAGS: [&str; 27] = [
+const OPTIONS_WITHOUT_VALUE: [&str; 27] = [
     "--contiguous",
     "--disable-stdout-job-summary",
     "--exclusive",
@@ -105,11 +105,11 @@ fn ordered(line: &str) -> Option<TaskSet> {
             _ if argument.starts_with("--wrap=") => None,
             _ if argument.starts_with("--array=") => argument.strip_prefix("--array="),
             _ if argument.starts_with("--")
-                && (argument.contains('=') || FLAGS.contains(&argument)) =>
+                && (argument.contains('=') || OPTIONS_WITHOUT_VALUE.contains(&argument)) =>
             {
                 continue;
             }
-            _ if FLAGS.contains(&argument) => continue,
+            _ if OPTIONS_WITHOUT_VALUE.contains(&argument) => continue,
             _ if argument.starts_with("-a") => argument.strip_prefix("-a"),
             // `-n4`; in `-n 4` the value is the next word.
             _ if argument.starts_with('-') && !argument.starts_with("--") && argument.len() > 2 => {

@@ -115,7 +115,7 @@ impl<'a> Plan<'a> {
             }
         }
         lines.push(format!(
-            "{} consumers begin anew at their noted positions",
+            "{} consumers continue at their recorded positions",
             manifest.consumers.len()
         ));
         lines

@@ -123,7 +123,7 @@ fn print(global: &Global, replay: &Value) -> Result<(), Error> {
         ("events", replay["filter"].to_string()),
         ("to", receiver),
         (
-            "told",
+            "published",
             format!(
                 "{} events, up to entry {} of {}",
                 replay["sent"], replay["cursor"], replay["to_seq"]
@@ -143,7 +143,7 @@ fn print(global: &Global, replay: &Value) -> Result<(), Error> {
 }
 
 fn table(answer: &Value) -> String {
-    let heading = ["ID", "STATE", "BY", "TO", "TOLD", "BEHIND IT", "BEGUN"];
+    let heading = ["ID", "STATE", "BY", "TO", "PUBLISHED", "DONE", "STARTED"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for replay in answer["replays"].as_array().into_iter().flatten() {
         let text = |name: &str| show::clean(replay[name].as_str().unwrap_or_default());

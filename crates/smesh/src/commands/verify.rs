@@ -243,7 +243,7 @@ async fn database(
     {
         repair_subtrees(&writable).await?;
         if !global.json {
-            show::line("stored subtrees were not those of the entries: they were made anew")?;
+            show::line("stored subtrees were not those of the entries: they were rebuilt")?;
         }
         result = ledger.verify_everything(&trust, progress).await;
     }
@@ -455,18 +455,18 @@ fn report(
                 let unsigned = verified.count.saturating_sub(verified.signed);
                 if verified.signed > 0 && unsigned > 0 {
                     show::line(format!(
-                        "no signature covers the last {unsigned} of them yet: should that stay so, the ledger does not sign, or checkpoints were taken out"
+                        "no signature covers the last {unsigned} of them yet. If that stays so, the ledger does not sign, or checkpoints were removed"
                     ))?;
                 }
                 if verified.archived > 0 {
                     show::line(format!(
-                        "of {} of them only the hashes are here: their content is archived or erased (smesh ledger archives)",
+                        "{} of them have only their hashes here: their content is archived or erased (smesh ledger archives)",
                         verified.archived
                     ))?;
                 }
                 if verified.unaudited > 0 {
                     show::line(format!(
-                        "{} archives are not in the audit yet, which a running ledger mends within seconds",
+                        "{} archives are not in the audit yet; a running ledger adds them within seconds",
                         verified.unaudited
                     ))?;
                 }
@@ -499,7 +499,7 @@ fn report(
                     None => format!("the ledger was changed: {reason}"),
                 })?;
                 show::line(format!(
-                    "  {class}: a lie; what comes after it was not looked at"
+                    "  {class}: does not match; what follows it was not checked"
                 ))?;
             }
             Ok(ExitCode::FAILURE)

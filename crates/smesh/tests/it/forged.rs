@@ -132,7 +132,7 @@ async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     assert!(accepted.status.success(), "{}", stderr(&accepted));
     assert!(mesh.run(&["events"]).status.success());
 
-    // The streams start anew, and ingest cannot fill the gap without Slurm.
+    // The streams start empty, and ingest cannot fill the gap without Slurm.
     mesh.wait_until("the doctor says what is missing", || {
         let doctor = stdout(&mesh.run(&["doctor"]));
         doctor.lines().any(|line| {

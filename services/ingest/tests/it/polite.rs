@@ -187,7 +187,7 @@ async fn an_unknown_job_is_looked_up_once() {
         let about = |call: &&String| call.starts_with("sacct ") && call.contains(&job.to_string());
         calls.iter().filter(about).count()
     };
-    // Each needs a separate accounting request. An id that is retried for ever would be in all following ones.
+    // Each needs a separate accounting request. An id that is always retried would be in all following ones.
     let jobs = 51_000_000..51_000_006;
     let mut first_range = 0;
     for job in jobs.clone() {

@@ -1,6 +1,6 @@
 //! The expected start of a job: Slurm's own plan, or why there is none.
 //!
-//! Backfill clears all start times at each cycle and sets them anew. It leaves out jobs it does not reach, and jobs that cannot start
+//! Backfill clears all start times at each cycle and computes them again. It leaves out jobs it does not reach, and jobs that cannot start
 //! merely by waiting (sched_config.html, Slurm 22.05 to 26.05). It plans with time limits, so jobs often start earlier than planned.
 
 use chrono::{DateTime, TimeDelta, Utc};

@@ -215,7 +215,7 @@ mod tests {
         let rows = vec![
             row("job/3/100", 3),
             row("job/4/100", 4),
-            // Requeued: submitted anew.
+            // Requeued: submitted again.
             row("job/1/200", 1),
         ];
         let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");

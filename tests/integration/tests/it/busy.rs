@@ -72,9 +72,12 @@ async fn published(mesh: &Mesh, jobs: &[u32], event_names: &[&'static str]) {
             .map(|(run, event_names)| (run.0, event_names))
             .collect::<BTreeMap<_, _>>()
     };
-    let done = mesh.wait_facts("what lives is told", PATIENCE, "job.*", |facts| {
-        (by_job(facts) == expected).then_some(())
-    });
+    let done = mesh.wait_facts(
+        "the running jobs are published",
+        PATIENCE,
+        "job.*",
+        |facts| (by_job(facts) == expected).then_some(()),
+    );
     if let Err(error) = done.await {
         let facts = mesh.facts("job.*").await.unwrap();
         panic!("{error}: {:?} instead of {expected:?}", by_job(&facts));

@@ -28,7 +28,7 @@ pub struct LookupRequest {
     /// Doorbells that wait for the answer.
     pub(super) requests: Vec<JobReadRequest>,
     /// Whether to read the controller's record again after the answer. Set for lookups that this record caused, but not for doorbells of
-    /// jobs that the controller does not have: those would repeat the same lookup for ever.
+    /// jobs that the controller does not have: those would repeat the same lookup without end.
     pub(super) read_job: bool,
     /// Permit counted against [`MAX_WAITING_DOORBELLS`].
     place: Option<OwnedSemaphorePermit>,

@@ -67,7 +67,7 @@ pub(super) struct PageReader {
     pool: Pool,
     /// The last entry of the last page.
     last: Option<i64>,
-    /// The following pages, if the entries have no holes.
+    /// The following pages, if no sequence is missing.
     ahead: VecDeque<AbortOnDropHandle<Result<VerifyPage, sqlx::Error>>>,
 }
 
@@ -89,7 +89,7 @@ impl PageReader {
         let page = match ahead {
             Some(page) => page,
             None => {
-                // The first page, the last one, a hole or an error: what follows the last page is
+                // The first page, the last one, a missing sequence or an error: what follows the last page is
                 // read, wherever it is. No other page is read before the first one, so that all
                 // others know the archives that it knows.
                 self.ahead.clear();

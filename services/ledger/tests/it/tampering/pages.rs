@@ -29,7 +29,7 @@ async fn faults_after_the_first_page_are_named(database: Database) {
     victim
         .check(&[&both[0], &both[1]], 1500, Fault::ContentChanged)
         .await;
-    // Holes: one entry, more than a page, and all but the first page.
+    // Gaps: one entry, more than a page, and all but the first page.
     for (first, last, what) in [
         (1001, 1001, Fault::Missing),
         (2000, 2000, Fault::Missing),

@@ -84,7 +84,7 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 .code(text::cut(&payload.source, 80))
                 .plain(format!(": {word}"));
             Message::line(severity, sign, heading, Text::from(sentence))
-                .fact("Lost for ever", payload.not_recoverable.as_str())
+                .fact("Lost permanently", payload.not_recoverable.as_str())
         }
     };
     if message.footer.is_empty() {

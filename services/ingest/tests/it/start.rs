@@ -94,7 +94,7 @@ async fn a_second_ingest_is_on_standby_until_the_first_stops() {
     let mesh = Mesh::start().await;
     let first = mesh.ingest(cluster, FAST).await.ready().await;
     let second = mesh.ingest(cluster, FAST).await.ready().await;
-    let role = |ingest: &Running| ingest.context.health.roles()["ingest"];
+    let role = |ingest: &Running| ingest.context.health.leadership()["ingest"];
     assert_eq!((role(&first), role(&second)), ("leader", "standby"));
     let job = cluster.sbatch(&["--hold"], "true").await;
     mesh.wait_history(job, "submitted held").await;

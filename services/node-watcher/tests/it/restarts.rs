@@ -244,7 +244,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
     );
     for service in services {
         wait_until("it leads", DEADLINE, async || {
-            service.health.roles()["node-watcher"] == "leader"
+            service.health.leadership()["node-watcher"] == "leader"
         })
         .await;
         service.stop().await;

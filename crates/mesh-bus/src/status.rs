@@ -158,6 +158,12 @@ impl Bus {
         self.status.problem(Instant::now())
     }
 
+    /// Drops failures of publishes and writes that nobody will repeat, such as those of a term of leadership that is over. They would be
+    /// problems until they are [`FAILURE_AGE`] old.
+    pub fn drop_publish_failures(&self) {
+        self.status.lock().failed.clear();
+    }
+
     /// Streams, buckets and consumers that were found changed or deleted within the last hour, and repaired.
     pub fn repairs(&self) -> Vec<String> {
         let now = Utc::now();

@@ -27,7 +27,7 @@ impl Context {
     ) -> Result<(), E> {
         let candidate = bus.candidate(&self.mesh.cluster);
         tokio::select! {
-            ended = self.run_terms(&candidate, &standby, term) => ended,
+            ended = self.run_terms(bus, &candidate, &standby, term) => ended,
             () = self.report_leadership(bus.role(), candidate.state(), &standby) => Ok(()),
         }
     }
@@ -35,6 +35,7 @@ impl Context {
     /// Leads for one term after the other, until shutdown.
     async fn run_terms<E>(
         &self,
+        bus: &Bus,
         candidate: &Candidate,
         standby: &impl Fn(),
         term: impl Fn(CancellationToken) -> BoxFuture<'static, Result<(), E>>,
@@ -57,6 +58,7 @@ impl Context {
             };
             // Released last: a standby must not begin while this replica still writes.
             lease.give_up().await;
+            bus.drop_publish_failures();
             result?;
             standby();
             tokio::select! {

@@ -187,3 +187,13 @@ impl Replicas {
         }
     }
 }
+
+impl Drop for Replicas {
+    /// Prints the logs of a test that failed; its folder is removed.
+    #[allow(clippy::print_stdout, reason = "for the reader of the test's output")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.logs());
+        }
+    }
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod connections;
+mod leading;
 mod oidc;
 mod reload;
 mod support;

@@ -11,6 +11,7 @@
 //! - [`message`]: the text people read; [`format`]: the request for each target, and the meaning of its response.
 //! - [`fields`]: an event as seen by [`expression`]s and templates; [`sample`]: events to test them with.
 //! - [`digest`]: the tasks of an array as a few messages.
+//! - [`price`]: the amounts of a cost that a price stands behind.
 //! - [`pairing`]: which messages wait for their cost; [`pending`]: when a pending job is reported.
 //! - [`clock`]: limits the effect of a host clock that is temporarily ahead.
 //! - [`routine`]: events that chats do not show by default.
@@ -38,6 +39,7 @@ pub mod names;
 pub mod ownership;
 pub mod pairing;
 pub mod pending;
+pub mod price;
 pub mod rate;
 pub mod redactor;
 pub mod retry;

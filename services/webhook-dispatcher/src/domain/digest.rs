@@ -23,7 +23,6 @@ mod tasks;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, Job};
 use mesh_events::{Event, EventType, RunKey};
@@ -31,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use slurm_types::TaskSet;
 
 use super::clock::is_due;
+use super::price;
 use super::text::cut;
 
 use runs::{RunOrder, TaskRuns};
@@ -353,10 +353,10 @@ impl Digest {
     }
 
     fn cost(&mut self, task: u32, job: &Job, event: &Event) {
-        let Some(Payload::Cost(CostEvent {
-            total: Some(total), ..
-        })) = &event.payload
-        else {
+        let Some(Payload::Cost(cost)) = &event.payload else {
+            return;
+        };
+        let Some(total) = price::total(cost) else {
             return;
         };
         // Costs may arrive out of order. That of an earlier run is not added after a later one, so a sum is never too

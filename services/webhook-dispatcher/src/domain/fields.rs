@@ -11,6 +11,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, from_timestamp};
 use serde_json::{Value, json};
 
+use super::price;
 use super::text::cut;
 
 /// The fields of an event. Texts are truncated to `most` characters, lists to 100 entries.
@@ -174,9 +175,9 @@ fn cost(cost: &CostEvent) -> Value {
         .next()
         .map(|money| money.currency.as_str());
     json!({
-        "total": amount(cost.total.as_ref()),
-        "accrued": amount(cost.accrued.as_ref()),
-        "per_hour": amount(cost.burn_rate.as_ref()),
+        "total": amount(price::total(cost)),
+        "accrued": amount(price::accrued(cost)),
+        "per_hour": amount(price::burn_rate(cost)),
         "estimated": amount(cost.estimated.as_ref()),
         "currency": currency,
         "problem": cut(&cost.problem, 300),

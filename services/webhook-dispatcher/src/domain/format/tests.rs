@@ -1,4 +1,152 @@
+use mesh_events::proto::mesh::cost::v1::Money;
+
 use super::*;
+use crate::domain::digest::{Digest, DigestSchedule};
+use crate::domain::sample;
+
+/// Formats for people.
+const MESSAGES: [&str; 5] = [
+    "\"slack\"",
+    "\"teams\"",
+    "\"discord\"",
+    "{ type = \"slack-api\", token = \"t\", channel = \"C1\" }",
+    "{ type = \"pagerduty\", routing_key = \"k\" }",
+];
+/// Formats for programs that show costs.
+const DATA: [&str; 2] = [
+    "{ type = \"github\", token = \"t\", repository = \"a/b\" }",
+    "{ type = \"template\", body = '{\"cost\": {{ cost }}, \"owner\": {{ owner }}}' }",
+];
+
+fn event(kind: EventType, cost: Option<&CostEvent>) -> (DecodedEvent, Option<CostEvent>) {
+    (sample::event(kind).into(), cost.cloned())
+}
+
+/// Every body that a format sends, to a receiver that accepts it.
+fn sent(format: &str, content: &Content<'_>) -> String {
+    let format = read(&format!("format = {format}")).unwrap();
+    let address = format
+        .address()
+        .unwrap_or("https://example.org/api/webhooks/1/x");
+    let address = Url::parse(address).unwrap();
+    let mut step = format
+        .begin(&address, content, &ProviderState::new())
+        .unwrap();
+    let mut bodies = String::new();
+    while let Step::Send(request, exchange) = step {
+        bodies.push_str(&request.body);
+        step = exchange.answered(&Response {
+            status: 200,
+            body: br#"{"ok": true, "channel": "C1", "ts": "1.0"}"#.to_vec(),
+            ..Response::default()
+        });
+    }
+    bodies
+}
+
+fn sent_event(format: &str, kind: EventType, cost: Option<&CostEvent>) -> String {
+    let (event, cost) = event(kind, cost);
+    let content = Content::Event {
+        event: &event,
+        cost: cost.as_ref(),
+        replay: None,
+        now: DateTime::UNIX_EPOCH,
+    };
+    sent(format, &content)
+}
+
+#[test]
+fn a_price_of_zero_is_no_price_in_every_format() {
+    let zero = || {
+        Some(Money {
+            micros: 0,
+            currency: "EUR".into(),
+        })
+    };
+    let costs = [
+        CostEvent {
+            total: None,
+            problem: "price_missing: no price of node type cpu".into(),
+            ..sample::cost()
+        },
+        // As the first versions of cost-engine sent it.
+        CostEvent {
+            burn_rate: zero(),
+            total: zero(),
+            charged_seconds: 3_600,
+            ..sample::cost()
+        },
+    ];
+    for cost in costs {
+        let cost = CostEvent {
+            accrued: None,
+            ..cost
+        };
+        for format in MESSAGES {
+            let body = sent_event(format, EventType::JobFailed, Some(&cost));
+            assert!(body.contains("unpriced"), "{format}: {body}");
+            assert!(!body.contains("0.00"), "{format}: {body}");
+        }
+        for format in DATA {
+            let body = sent_event(format, EventType::JobFailed, Some(&cost));
+            let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+            let fields = body.get("client_payload").unwrap_or(&body);
+            assert!(fields["cost"]["total"].is_null(), "{format}: {body}");
+        }
+    }
+    let free = CostEvent {
+        total: zero(),
+        ..sample::cost()
+    };
+    let body = sent_event(MESSAGES[0], EventType::JobFailed, Some(&free));
+    assert!(
+        body.contains("0.00 EUR"),
+        "it did not run for a second: {body}"
+    );
+}
+
+#[test]
+fn every_format_has_the_cost_and_its_owner() {
+    for format in MESSAGES {
+        let body = sent_event(format, EventType::JobFailed, Some(&sample::cost()));
+        assert!(body.contains("4.20 EUR"), "{format}: {body}");
+        // Some formats escape the parentheses around the user name.
+        assert!(body.contains("of Alice "), "{format}: {body}");
+    }
+    for format in DATA {
+        let body = sent_event(format, EventType::JobFailed, Some(&sample::cost()));
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let fields = body.get("client_payload").unwrap_or(&body);
+        assert_eq!(fields["cost"]["total"], 4.2, "{format}: {body}");
+        let owner = &fields["owner"];
+        assert_eq!(owner["name"], "Alice", "{format}: {body}");
+        assert_eq!(owner["email"], "alice@example.org", "{format}: {body}");
+    }
+}
+
+#[test]
+fn digests_have_the_cost_and_its_owner() {
+    let mut digest = Digest::default();
+    let mut summaries = Vec::new();
+    let now = DateTime::UNIX_EPOCH;
+    for kind in [EventType::JobFailed, EventType::CostFinalized] {
+        summaries.extend(digest.apply(kind, &sample::event(kind), |_| true, now));
+    }
+    summaries.extend(digest.tick(&DigestSchedule::MESSAGES, now + chrono::TimeDelta::days(1)));
+    let summary = summaries.last().unwrap();
+    let message = summary.message();
+    let content = Content::Message {
+        id: "1",
+        message: &message,
+        topic: None,
+    };
+    for format in MESSAGES {
+        let body = sent(format, &content);
+        assert!(body.contains("4.20 EUR"), "{format}: {body}");
+        // Some formats escape the parentheses around the user name.
+        assert!(body.contains("of Alice "), "{format}: {body}");
+    }
+}
 
 fn read(text: &str) -> Result<Format, String> {
     #[derive(Deserialize)]

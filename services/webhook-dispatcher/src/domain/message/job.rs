@@ -1,13 +1,13 @@
 //! Messages about a job's start and end.
 
 use chrono::{DateTime, Utc};
-use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
+use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, from_timestamp};
 
 use super::{Link, Message, Severity, Text, advice};
-use crate::domain::text;
+use crate::domain::{price, text};
 
 pub fn started(event: &Event, cost: Option<&CostEvent>) -> Option<Message> {
     let job = event.job()?;
@@ -166,34 +166,30 @@ fn nodes(job: &Job) -> Text {
 }
 
 pub fn burn_rate(cost: &CostEvent) -> Text {
-    match (&cost.burn_rate, &cost.estimated) {
+    match (price::burn_rate(cost), &cost.estimated) {
         (Some(rate), Some(most)) => Text::from(format!(
             "{} per hour, {} if it runs to its time limit",
-            amount(rate),
-            amount(most)
+            text::money(rate),
+            text::money(most)
         )),
-        (Some(rate), None) => Text::from(format!("{} per hour", amount(rate))),
-        (None, _) => no_price(cost),
+        (Some(rate), None) => Text::from(format!("{} per hour", text::money(rate))),
+        (None, _) => unpriced(cost),
     }
 }
 
 pub fn total(cost: &CostEvent) -> Text {
-    match cost.total.as_ref().or(cost.accrued.as_ref()) {
-        Some(money) => Text::from(amount(money)),
-        None => no_price(cost),
+    match price::total(cost).or(price::accrued(cost)) {
+        Some(money) => Text::from(text::money(money)),
+        None => unpriced(cost),
     }
 }
 
-fn no_price(cost: &CostEvent) -> Text {
+fn unpriced(cost: &CostEvent) -> Text {
     if cost.problem.is_empty() {
-        Text::from("no price")
+        Text::from("unpriced")
     } else {
-        Text::from(format!("no price: {}", cost.problem))
+        Text::from(format!("unpriced: {}", cost.problem))
     }
-}
-
-fn amount(money: &Money) -> String {
-    text::money(money)
 }
 
 fn resources(job: &Job) -> &str {

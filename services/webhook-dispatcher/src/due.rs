@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -21,17 +22,17 @@ use crate::work::RETRY_INTERVAL;
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 /// Poll interval while deliveries wait: their times are by a clock that may be set.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
-/// Poll interval while nothing waits. A new waiting delivery wakes the loop.
+/// While nothing waits. A new waiting delivery starts the loop again.
 pub const NOTHING_WAITS: Duration = Duration::from_secs(60 * 60);
 
 impl EndpointWorker {
-    /// Sends due deliveries until stopped, within the endpoint's concurrency, then finishes the requests in flight.
+    /// Sends due deliveries until none waits or it is stopped, within the endpoint's concurrency, then finishes the
+    /// requests in flight.
     pub async fn retry(self: Arc<Self>) {
         let mut tasks: JoinSet<String> = JoinSet::new();
         let mut under_way: HashSet<String> = HashSet::new();
-        let mut looked_at = None;
         while !self.stop.is_cancelled() {
-            let started = self.start_due(&mut tasks, &mut under_way, &mut looked_at);
+            let started = self.start_due(&mut tasks, &mut under_way);
             let pause = match started.await {
                 Ok(pause) => pause,
                 Err(error) => {
@@ -43,6 +44,9 @@ impl EndpointWorker {
                     RETRY_INTERVAL
                 }
             };
+            if pause >= NOTHING_WAITS && tasks.is_empty() {
+                return;
+            }
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.wake.notified() => {}
@@ -72,7 +76,6 @@ impl EndpointWorker {
         self: &Arc<Self>,
         tasks: &mut JoinSet<String>,
         under_way: &mut HashSet<String>,
-        looked_at: &mut Option<DateTime<Utc>>,
     ) -> Result<Duration, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         if self.may_send().is_err() {
@@ -81,10 +84,11 @@ impl EndpointWorker {
         }
         let now = clock::now();
         // On the first poll, and after the clock was set back.
-        if looked_at.is_none_or(|before| now < before) {
+        let millis = now.timestamp_millis();
+        if millis < self.due_looked_at.load(Ordering::Acquire) {
             self.replan(now).await?;
         }
-        *looked_at = Some(now);
+        self.due_looked_at.store(millis, Ordering::Release);
         let mut pause = self.report_missed(now).await?;
         pause = pause.min(self.tick_digests(now).await?);
         self.read_gate().await?;

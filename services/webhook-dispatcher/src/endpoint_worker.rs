@@ -1,8 +1,8 @@
 //! One endpoint: its limits, attempts and retries. Endpoints share only the resources of [`WorkerContext`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -11,6 +11,7 @@ use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, Span};
 
 use crate::adapters::http::Http;
@@ -28,11 +29,12 @@ use crate::domain::{pairing, pending};
 use crate::error::Error;
 use crate::event_cache::EventCache;
 use crate::lease::Lease;
+use crate::on_demand::OnDemand;
 use crate::pending::PendingWatermark;
 use crate::post::DeliveryContent;
 use crate::reader::EventReader;
 use crate::reader::queue::EventQueue;
-use crate::{clock, metrics, post};
+use crate::{clock, handlers, metrics, post, redeliver, replays};
 
 /// Events that wait for an endpoint in memory, at least.
 const MIN_QUEUE_LENGTH: usize = 64;
@@ -78,12 +80,22 @@ impl WorkerContext {
     }
 }
 
-/// The running state of one endpoint.
+/// The running state of one endpoint. Its loops run on demand: an idle endpoint has no task.
 pub struct EndpointWorker {
+    this: Weak<Self>,
+    /// False while the endpoint is paused or disabled: no loop is started.
+    is_active: bool,
+    tasks: TaskTracker,
+    due: OnDemand,
+    live: OnDemand,
+    replayed: OnDemand,
+    redelivery: OnDemand,
+    /// When the loop for due deliveries looked last, in milliseconds.
+    pub(crate) due_looked_at: AtomicI64,
     /// Resources shared by all endpoints.
     pub shared: Arc<WorkerContext>,
     /// The validated configuration.
-    pub endpoint: Endpoint,
+    pub endpoint: Arc<Endpoint>,
     /// When the endpoint was created.
     pub created_at: DateTime<Utc>,
     /// Lease that permits this dispatcher to send.
@@ -107,8 +119,6 @@ pub struct EndpointWorker {
     pub events: Arc<EventQueue>,
     /// Cancelled once its position is stored: from then on no event is missed.
     pub declared: CancellationToken,
-    /// Signals that a redelivery of dead letters was requested.
-    pub asked_again: Notify,
     /// Decides whether a request may be sent now.
     pub admission: Admission,
     pub(crate) failing: FailureState,
@@ -130,16 +140,30 @@ impl Drop for InFlightDelivery<'_> {
     }
 }
 
+/// Stops the worker of a task that panicked. It is started again at the next reconciliation.
+struct RestartAfterPanic(Arc<EndpointWorker>);
+
+impl Drop for RestartAfterPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let endpoint = &self.0.endpoint.name;
+            tracing::error!(endpoint, "endpoint task panicked, restarting");
+            self.0.stop.cancel();
+        }
+    }
+}
+
 impl EndpointWorker {
     /// A worker that has not started.
     pub fn new(
         shared: Arc<WorkerContext>,
-        endpoint: Endpoint,
+        endpoint: Arc<Endpoint>,
+        is_active: bool,
         created_at: DateTime<Utc>,
         revision: i64,
         lease: Lease,
         stop: CancellationToken,
-    ) -> Self {
+    ) -> Arc<Self> {
         let companions = if endpoint.format.shows_costs() {
             pairing::companions(&endpoint.filter)
         } else {
@@ -162,17 +186,26 @@ impl EndpointWorker {
         ]
         .concat();
         let subscription = Subscription::new(endpoint.filter.clone(), &besides, created_at);
-        let events = Arc::new(EventQueue::new(
-            &endpoint.name,
-            SLURM_EVENTS,
-            shared.reader.key(),
-            subscription,
-            (2 * endpoint.concurrency).max(MIN_QUEUE_LENGTH),
-        ));
         let costs = Costs::new(shared.cost_join_timeout);
         let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision);
-        Self {
+        Arc::new_cyclic(|this| Self {
+            events: Arc::new(EventQueue::new(
+                &endpoint.name,
+                SLURM_EVENTS,
+                shared.reader.key(),
+                subscription,
+                (2 * endpoint.concurrency).max(MIN_QUEUE_LENGTH),
+                Weak::clone(this),
+            )),
+            this: Weak::clone(this),
+            is_active,
+            tasks: TaskTracker::new(),
+            due: OnDemand::default(),
+            live: OnDemand::default(),
+            replayed: OnDemand::default(),
+            redelivery: OnDemand::default(),
+            due_looked_at: AtomicI64::new(i64::MAX),
             shared,
             companions,
             array_companions,
@@ -180,9 +213,7 @@ impl EndpointWorker {
             heard: PendingWatermark::default(),
             arrays: ArrayDigests::default(),
             costs,
-            events,
             declared: CancellationToken::new(),
-            asked_again: Notify::new(),
             admission,
             failing: FailureState::default(),
             halted: AtomicBool::new(false),
@@ -193,7 +224,7 @@ impl EndpointWorker {
             created_at,
             lease,
             stop,
-        }
+        })
     }
 
     /// Subjects of the events that the endpoint needs.
@@ -251,9 +282,85 @@ impl EndpointWorker {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the loop that sends deliveries that are due.
+    /// Starts or wakes the loop that sends deliveries that are due.
     pub fn wake(&self) {
         self.wake.notify_one();
+        self.start(&self.due, Self::send_due);
+    }
+
+    /// Starts the loop that handles events, unless it runs.
+    pub fn handle_events(&self) {
+        self.start(&self.live, |worker| async move {
+            loop {
+                handlers::consume(&worker, &worker.events).await;
+                if worker.live.ends() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Starts the loop that handles replayed events, unless it runs.
+    pub fn handle_replays(&self) {
+        self.start(&self.replayed, replays::consume);
+    }
+
+    /// Starts the loop that puts dead letters back into the queue, unless it runs.
+    pub fn redeliver(&self) {
+        self.start(&self.redelivery, |worker| async move {
+            loop {
+                redeliver::run(&worker).await;
+                if worker.redelivery.ends() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// The loop for due deliveries.
+    async fn send_due(self: Arc<Self>) {
+        loop {
+            Arc::clone(&self).retry().await;
+            if self.due.ends() {
+                return;
+            }
+        }
+    }
+
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        task: &OnDemand,
+        run: impl FnOnce(Arc<Self>) -> F,
+    ) {
+        if !self.is_active || self.stop.is_cancelled() {
+            return;
+        }
+        if let Some(this) = self.this.upgrade().filter(|_| task.request()) {
+            let panicked = RestartAfterPanic(Arc::clone(&this));
+            let run = run(this);
+            self.tasks.spawn(async move {
+                let _panicked = panicked;
+                run.await;
+            });
+        }
+    }
+
+    /// Attaches the endpoint to the reader, or starts the loop that catches up.
+    pub fn attach(&self) {
+        if self.is_active && !self.shared.reader.attach(&self.events) {
+            self.handle_events();
+        }
+    }
+
+    /// Stops, after the requests in flight are finished.
+    pub async fn finish(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.shared.reader.leave(&self.events);
+        self.save_position(&self.events).await;
+        // The next owner reports the circuit's state.
+        metrics::circuit(&self.endpoint.name, false);
     }
 
     /// Makes one attempt and stores the result. A delivery that is due and not admitted stays due.

@@ -24,7 +24,7 @@ use crate::work::RETRY_INTERVAL;
 /// Events per batch for endpoints that count array events in one write.
 const BATCH_SIZE: usize = 128;
 
-/// Handles events from a queue until stopped, then finishes the requests in flight.
+/// Handles events from a queue until there are none or it is stopped, then finishes the requests in flight.
 pub async fn consume(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>) {
     let tasks = TaskTracker::new();
     let handled = handle_all(worker, queue, &tasks);
@@ -35,10 +35,6 @@ pub async fn consume(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>) {
 
 async fn handle_all(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>, tasks: &TaskTracker) {
     let is_live = queue.stream == worker.events.stream;
-    if is_live {
-        // Also while the circuit is open.
-        worker.declare().await;
-    }
     let permits = Arc::new(Semaphore::new(worker.endpoint.concurrency));
     let permit = || async {
         let permit = Arc::clone(&permits).acquire_owned().await;
@@ -60,6 +56,9 @@ async fn handle_all(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>, tasks
             true => worker.next_events(batch_size).await,
             false => worker.next_replayed(queue, batch_size).await,
         };
+        if events.is_empty() && is_live && !queue.has_returned() {
+            return;
+        }
         let in_digests = worker.note(&events).await;
         for (event, in_digest) in events.into_iter().zip(in_digests) {
             if in_digest {

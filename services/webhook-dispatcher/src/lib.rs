@@ -6,10 +6,10 @@
 //! - [`handlers`]: handles one event: decide, send, store.
 //! - [`registry`]: resolves endpoint definitions; `reload` takes those of `mesh.toml` again; [`vault`]: encrypts their secrets at rest.
 //! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: how long the
-//!   ownership lasts.
+//!   ownership lasts; [`active_endpoint`]: start and stop of one of them.
 //! - [`event_cache`]: recent events, decoded once for all endpoints.
-//! - [`work`]: the tasks of a worker; [`endpoint_worker`]: its limits and attempts; [`due`]: sends deliveries that
-//!   are due.
+//! - [`endpoint_worker`]: the limits, attempts and loops of an endpoint; [`on_demand`]: loops that run only while they
+//!   have something to do; [`due`]: sends deliveries that are due; [`work`]: removes endpoints.
 //! - [`admission`]: when a request may be sent: circuit breaker, rate limit, `Retry-After`; [`concurrency_limit`]:
 //!   how many requests may be in flight.
 //! - [`redeliver`]: redelivery of dead letters; [`auto_disable`]: pauses or disables endpoints that keep failing.
@@ -23,6 +23,7 @@
 //! is on disk; the position is stored in the same transaction.
 //! A crash may repeat attempts that were in flight, with the same `webhook-id`.
 
+pub mod active_endpoint;
 pub mod adapters;
 pub mod admission;
 pub mod api;
@@ -40,6 +41,7 @@ pub mod event_cache;
 pub mod handlers;
 pub mod lease;
 pub mod metrics;
+pub mod on_demand;
 pub mod outbox_publisher;
 pub mod pending;
 pub mod post;
@@ -235,7 +237,7 @@ async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     let files = registry.files();
     let files = files
         .iter()
-        .map(|endpoint| (endpoint.name.as_str(), &endpoint.public));
+        .map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
     match store.note_files(files, clock::now()).await? {
         Some(taken) => Err(Error::NameTaken(taken)),
         None => Ok(()),
@@ -286,7 +288,11 @@ impl Dispatcher {
             worker_pool: Arc::clone(&self.worker_pool),
         };
         tasks.spawn(reloader.run());
-        tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
+        tasks.spawn(replays::listen(
+            Arc::clone(&self.shared),
+            Arc::clone(&self.worker_pool),
+            shutdown.clone(),
+        ));
         tasks.spawn(reader::run(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(publish_names(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(reader::store_positions(
@@ -368,7 +374,10 @@ async fn watch_database(
         match reason {
             None => {
                 condition.ok();
-                worker_pool.wake_lanes();
+                if let Err(error) = worker_pool.wake_waiting().await {
+                    let error = mesh_runtime::error_chain(&error);
+                    tracing::debug!(error, "waiting deliveries not read");
+                }
                 shared.outcomes.notify_one();
             }
             Some(reason) => condition.fail(format!("not writable, nothing is sent: {reason}")),

@@ -152,6 +152,11 @@ impl EventReader {
         Join::Supplied
     }
 
+    /// Attaches an endpoint that begins. False if it has something to handle or to catch up.
+    pub fn attach(&self, queue: &Arc<EventQueue>) -> bool {
+        matches!(self.join(queue), Join::Supplied) && queue.is_waiting()
+    }
+
     /// Detaches an endpoint that stops.
     pub fn leave(&self, queue: &EventQueue) {
         let mut inner = self.lock();

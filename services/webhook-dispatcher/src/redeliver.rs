@@ -12,7 +12,7 @@ use crate::work::{RETRY_INTERVAL, pause};
 /// Default deliveries per second, and maximum deliveries per batch.
 const DEFAULT_RATE: u32 = 100;
 
-/// Runs pending jobs, then waits for new ones, until stopped.
+/// Runs pending jobs until none is left, or it is stopped.
 pub async fn run(worker: &EndpointWorker) {
     let stop = &worker.stop;
     while !stop.is_cancelled() {
@@ -20,10 +20,7 @@ pub async fn run(worker: &EndpointWorker) {
             Ok(Some(rest)) => {
                 pause(rest, stop).await;
             }
-            Ok(None) => tokio::select! {
-                () = worker.asked_again.notified() => {}
-                () = stop.cancelled() => {}
-            },
+            Ok(None) => return,
             Err(error) => {
                 tracing::warn!(
                     error = mesh_runtime::error_chain(&error),

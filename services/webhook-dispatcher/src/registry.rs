@@ -20,7 +20,7 @@ use crate::vault::Vault;
 /// Resolves endpoint definitions.
 pub struct Registry {
     config: Config,
-    files: RwLock<BTreeMap<String, Endpoint>>,
+    files: RwLock<BTreeMap<String, Arc<Endpoint>>>,
     vault: Option<Vault>,
 }
 
@@ -42,7 +42,7 @@ impl EndpointChanges {
     }
 }
 
-fn by_name(files: Vec<Endpoint>) -> BTreeMap<String, Endpoint> {
+fn by_name(files: Vec<Arc<Endpoint>>) -> BTreeMap<String, Arc<Endpoint>> {
     let files = files.into_iter();
     files
         .map(|endpoint| (endpoint.name.clone(), endpoint))
@@ -69,24 +69,27 @@ pub struct RetiredSecret {
 
 impl Registry {
     /// A registry of the endpoints of `mesh.toml`. Without a vault the API cannot create endpoints.
-    pub fn new(config: Config, files: Vec<Endpoint>, vault: Option<Vault>) -> Self {
+    pub fn new(mut config: Config, files: Vec<Endpoint>, vault: Option<Vault>) -> Self {
+        // The validated ones are used.
+        config.endpoints = Vec::new();
         Self {
             config,
-            files: RwLock::new(by_name(files)),
+            files: RwLock::new(by_name(files.into_iter().map(Arc::new).collect())),
             vault,
         }
     }
 
     /// Replaces the endpoints of `mesh.toml`. Returns the former ones, and what differs.
-    pub fn replace_files(&self, files: Vec<Endpoint>) -> (Vec<Endpoint>, EndpointChanges) {
-        let files = by_name(files);
+    pub fn replace_files(&self, files: Vec<Arc<Endpoint>>) -> (Vec<Arc<Endpoint>>, EndpointChanges) {
+        let mut files = by_name(files);
         let mut current = self.files.write().unwrap_or_else(PoisonError::into_inner);
         let mut changes = EndpointChanges::default();
-        for (name, endpoint) in &files {
+        for (name, endpoint) in &mut files {
             match current.get(name) {
                 None => changes.added.push(name.clone()),
                 Some(former) if !former.is_same(endpoint) => changes.changed.push(name.clone()),
-                Some(_) => {}
+                // Its worker has it.
+                Some(former) => *endpoint = Arc::clone(former),
             }
         }
         let gone = current.keys().filter(|name| !files.contains_key(*name));
@@ -106,7 +109,7 @@ impl Registry {
     }
 
     /// The endpoints of `mesh.toml`.
-    pub fn files(&self) -> Vec<Endpoint> {
+    pub fn files(&self) -> Vec<Arc<Endpoint>> {
         self.read_files().values().cloned().collect()
     }
 
@@ -115,7 +118,7 @@ impl Registry {
         self.read_files().keys().cloned().collect()
     }
 
-    fn read_files(&self) -> RwLockReadGuard<'_, BTreeMap<String, Endpoint>> {
+    fn read_files(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Endpoint>>> {
         self.files.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +126,7 @@ impl Registry {
     ///
     /// # Errors
     /// If the endpoint is not known to this dispatcher, or its definition is invalid.
-    pub fn made_of(&self, stored: &EndpointRow) -> Result<Endpoint, Error> {
+    pub fn made_of(&self, stored: &EndpointRow) -> Result<Arc<Endpoint>, Error> {
         let name = &stored.name;
         if stored.source == Source::File {
             let listed = self.read_files().get(name).cloned();
@@ -139,10 +142,12 @@ impl Registry {
                 .join("; "),
         });
         let (name, owner) = (name.clone(), stored.owner.clone());
-        checked.map(|endpoint| Endpoint {
-            name,
-            owner,
-            ..endpoint
+        checked.map(|endpoint| {
+            Arc::new(Endpoint {
+                name,
+                owner,
+                ..endpoint
+            })
         })
     }
 

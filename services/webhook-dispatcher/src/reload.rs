@@ -92,17 +92,15 @@ impl EndpointReloader {
     }
 
     async fn apply(&self, endpoints: Vec<Endpoint>) -> Result<EndpointChanges, Error> {
-        let rows: Vec<(String, serde_json::Value)> = endpoints
-            .iter()
-            .map(|endpoint| (endpoint.name.clone(), endpoint.public.clone()))
-            .collect();
-        let (former, changes) = self.registry.replace_files(endpoints);
+        let endpoints: Vec<Arc<Endpoint>> = endpoints.into_iter().map(Arc::new).collect();
+        let (former, changes) = self.registry.replace_files(endpoints.clone());
         if changes.is_empty() {
             return Ok(changes);
         }
         // Listed before they are stored: a stored endpoint that no dispatcher lists is removed.
         self.worker_pool.list_again();
-        let rows = rows.iter().map(|(name, public)| (name.as_str(), public));
+        let rows = endpoints.iter();
+        let rows = rows.map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
         let stored = match self.store.note_files(rows, clock::now()).await {
             Ok(None) => Ok(()),
             Ok(Some(taken)) => Err(Error::NameTaken(taken)),

@@ -6,7 +6,7 @@
 //! Replays are rare. A dispatcher follows which endpoints have replayed events; only such an endpoint reads them.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use chrono::DateTime;
 use futures_util::StreamExt as _;
@@ -22,43 +22,41 @@ use crate::handlers;
 use crate::reader::event::StreamEvent;
 use crate::reader::queue::EventQueue;
 use crate::work::{RETRY_INTERVAL, pause, while_connected};
+use crate::worker_pool::WorkerPool;
 
 /// Watches for endpoints that have replays, until shutdown.
-pub async fn listen(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
+pub async fn listen(
+    shared: Arc<WorkerContext>,
+    worker_pool: Arc<WorkerPool>,
+    shutdown: CancellationToken,
+) {
     let action = "watching for replayed events";
-    while_connected(&shared.bus, &shutdown, action, || follow(&shared)).await;
+    let follow = || follow(&shared, &worker_pool);
+    while_connected(&shared.bus, &shutdown, action, follow).await;
 }
 
-async fn follow(shared: &WorkerContext) -> Result<(), mesh_bus::Error> {
+async fn follow(shared: &WorkerContext, worker_pool: &WorkerPool) -> Result<(), mesh_bus::Error> {
     let mut endpoints = pin!(shared.bus.follow_replayed_endpoints().await?);
     while let Some((endpoint, sequence)) = endpoints.next().await {
         shared.replayed.send_if_modified(|last| {
-            let last = last.entry(endpoint).or_default();
+            let last = last.entry(endpoint.clone()).or_default();
             let is_newer = sequence > *last;
             *last = sequence.max(*last);
             is_newer
         });
+        if let Some(worker) = worker_pool.worker(&endpoint) {
+            worker.handle_replays();
+        }
     }
     Ok(())
 }
 
-/// Delivers replayed events from the first one to the endpoint on, until stopped.
-pub async fn consume(worker: &Arc<EndpointWorker>) {
-    let mut replayed = worker.shared.replayed.subscribe();
-    let has_replays = replayed.wait_for(|last| last.contains_key(&worker.endpoint.name));
-    let has_replays = worker.stop.run_until_cancelled(has_replays).await.is_some();
-    // The watch locks its value while its result lives.
-    drop(replayed);
-    if has_replays {
-        // Boxed: most endpoints never have replays.
-        Box::pin(read(worker)).await;
-    }
-}
-
-async fn read(worker: &Arc<EndpointWorker>) {
+/// Delivers replayed events, until stopped.
+pub async fn consume(worker: Arc<EndpointWorker>) {
+    let worker = &worker;
     // What a replay publishes to the endpoint is selected by its filter alone.
     let all = Subscription::new(worker.endpoint.filter.clone(), &[], DateTime::UNIX_EPOCH);
-    let queue = EventQueue::new(&worker.endpoint.name, MESH_REPLAY, 0, all, 0);
+    let queue = EventQueue::new(&worker.endpoint.name, MESH_REPLAY, 0, all, 0, Weak::new());
     while let Err(error) = worker.load_replays(&queue).await {
         let (error, endpoint) = (mesh_runtime::error_chain(&error), &worker.endpoint.name);
         tracing::warn!(error, endpoint, "read cursor of replays failed, retrying");

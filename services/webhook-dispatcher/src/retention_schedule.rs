@@ -71,10 +71,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::parse("sqlite:retention.db", folder.path()).unwrap();
         let store = Store::open(&location).await.unwrap();
-        let spec = serde_json::json!({});
+        let spec = "{}";
         let now = store.clock().await.unwrap();
         store
-            .note_files([("one", &spec)].into_iter(), now)
+            .note_files([("one", spec)].into_iter(), now)
             .await
             .unwrap();
         let wanted = [("one".to_owned(), 0)].into();

@@ -1,4 +1,4 @@
-//! The tasks of a leased endpoint (deliver, wait, or remove it), and how tasks repeat after errors.
+//! Removal of an endpoint, and how tasks repeat after errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use mesh_bus::Bus;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint_worker::{EndpointWorker, WorkerContext};
+use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::{clock, handlers, metrics, redeliver, replays};
+use crate::clock;
 
 /// Wait before the next try after an error of NATS or the database.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -17,27 +17,6 @@ pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between checks that all outcomes of a removed endpoint are published.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Delivers until stopped, then finishes the requests in flight.
-pub async fn deliver(worker: Arc<EndpointWorker>) {
-    let events = Arc::clone(&worker.events);
-    tokio::join!(
-        Arc::clone(&worker).retry(),
-        handlers::consume(&worker, &events),
-        replays::consume(&worker),
-        redeliver::run(&worker)
-    );
-    worker.shared.reader.leave(&events);
-    worker.save_position(&events).await;
-    // The next owner reports the circuit's state.
-    metrics::circuit(&worker.endpoint.name, false);
-}
-
-/// Lets events wait on the bus until stopped.
-pub async fn wait(worker: Arc<EndpointWorker>) {
-    worker.declare().await;
-    worker.stop.cancelled().await;
-}
 
 /// Removes an endpoint: its waiting deliveries (which become dead letters), its position, and its stored state.
 pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: CancellationToken) {

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use mesh_runtime::Condition;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::active_endpoint::{ActiveEndpoint, begin};
 use crate::adapters::endpoints::{Activity, EndpointRow, EndpointSummary, Source};
 use crate::adapters::replicas::TTL;
 use crate::clock;
@@ -25,7 +25,6 @@ use crate::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
 use crate::lease::{Lease, LeaseValidity};
 use crate::registry::Registry;
-use crate::work;
 
 /// Interval between reconciliations of the workers.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -33,6 +32,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_secs(1);
 /// Grace period before an endpoint listed in no `mesh.toml` is removed: its dispatchers may only be restarting.
 const UNLISTED_AFTER: TimeDelta = TimeDelta::minutes(10);
+
+/// Endpoints whose definitions are read at once.
+const START_BATCH_SIZE: usize = 256;
 
 /// Log message for a lost lease.
 const TAKEN: &str = "lease lost: another dispatcher takes over the endpoint";
@@ -53,15 +55,6 @@ pub struct WorkerPool {
     relist: AtomicBool,
     /// The state of the database at the last reconciliation, see [`Store::changes`](crate::adapters::store::Store::changes).
     seen: AtomicU64,
-}
-
-struct ActiveEndpoint {
-    lease: Lease,
-    revision: i64,
-    /// `None` if there is nothing to deliver or the endpoint cannot be loaded.
-    worker: Option<Arc<EndpointWorker>>,
-    stop: CancellationToken,
-    work: JoinHandle<()>,
 }
 
 impl WorkerPool {
@@ -92,8 +85,8 @@ impl WorkerPool {
     /// Starts workers of endpoints again, with their definitions of now. Requests in flight are finished before.
     pub fn restart(&self, endpoints: &[String]) {
         for name in endpoints {
-            if let Some(running) = self.running().get(name) {
-                running.stop.cancel();
+            if let Some(running) = self.running().get_mut(name) {
+                running.stop();
             }
         }
         self.wake();
@@ -132,13 +125,14 @@ impl WorkerPool {
         undeclared.collect()
     }
 
-    /// Wakes every worker to check for due deliveries.
-    pub fn wake_lanes(&self) {
-        for running in self.running().values() {
-            if let Some(worker) = &running.worker {
+    /// Wakes the workers of endpoints for which deliveries wait.
+    pub async fn wake_waiting(&self) -> Result<(), Error> {
+        for name in self.shared.store.with_waiting().await? {
+            if let Some(worker) = self.worker(&name) {
                 worker.wake();
             }
         }
+        Ok(())
     }
 
     /// Runs until shutdown, then finishes the requests in flight for at most `patience` and releases every lease. The
@@ -249,14 +243,14 @@ impl WorkerPool {
                 leases.insert(endpoint, Held { holder, epoch });
             }
         }
-        let (mut begin, mut done) = (Vec::new(), Vec::new());
+        let (mut to_start, mut done) = (Vec::new(), Vec::new());
         for (name, lease) in leases.iter().filter(|(_, lease)| lease.holder == *id) {
             let outline = outlines
                 .get(name)
                 .filter(|_| !leaving && !release.contains(name));
             if self.settle(name, outline) {
                 match outline {
-                    Some(outline) => begin.push((name, lease.epoch, outline)),
+                    Some(outline) => to_start.push((name, lease.epoch, outline)),
                     None => done.push(name.clone()),
                 }
             }
@@ -264,10 +258,16 @@ impl WorkerPool {
         if !done.is_empty() {
             store.release(id, done).await?;
         }
-        let names = begin.iter().map(|(name, ..)| (*name).clone());
-        let mut stored = store.named(names.collect()).await?;
-        for (name, epoch, outline) in begin {
-            self.start(name, epoch, outline, stored.remove(name));
+        let mut started = Vec::new();
+        for part in to_start.chunks(START_BATCH_SIZE) {
+            let names = part.iter().map(|(name, ..)| (*name).clone());
+            let mut stored = store.named(names.collect()).await?;
+            for (name, epoch, outline) in part {
+                started.extend(self.start(name, *epoch, outline, stored.remove(*name)));
+            }
+        }
+        if !started.is_empty() {
+            tokio::spawn(begin(Arc::clone(&self.shared), started));
         }
         self.tidy();
         self.shared.names.send_if_modified(|names| {
@@ -278,10 +278,10 @@ impl WorkerPool {
             }
             changed
         });
-        self.look_for_notices(&outlines);
+        self.look_for_notices(&outlines).await?;
         for name in store.with_redeliveries().await? {
             if let Some(worker) = self.running().get(&name).and_then(|it| it.worker.as_ref()) {
-                worker.asked_again.notify_one();
+                worker.redeliver();
             }
         }
         self.remove_from_config(&replicas, &outlines).await?;
@@ -291,8 +291,8 @@ impl WorkerPool {
 
     /// True if nothing was changed since the last reconciliation, and no worker has ended or has to.
     fn is_settled(&self, changes: u64) -> bool {
-        let is_over = |one: &ActiveEndpoint| one.stop.is_cancelled() || one.work.is_finished();
-        self.seen.load(Ordering::Acquire) == changes && !self.running().values().any(is_over)
+        let is_unchanged = self.seen.load(Ordering::Acquire) == changes;
+        is_unchanged && !self.running().values().any(ActiveEndpoint::is_over)
     }
 
     /// Sends the heartbeat. Returns false if the dispatcher has to join, for the first time or again.
@@ -310,11 +310,11 @@ impl WorkerPool {
 
     /// Cancels lost leases. Their workers stop and send nothing more.
     fn lose(&self, why: &str, lost: impl Fn(&Lease) -> bool) {
-        for running in self.running().values() {
+        for running in self.running().values_mut() {
             if !running.lease.lost.is_cancelled() && lost(&running.lease) {
                 tracing::warn!(endpoint = running.lease.endpoint, "{why}");
                 running.lease.lost.cancel();
-                running.stop.cancel();
+                running.stop();
             }
         }
     }
@@ -323,38 +323,45 @@ impl WorkerPool {
     /// none is running.
     fn settle(&self, name: &str, outline: Option<&EndpointSummary>) -> bool {
         let mut all = self.running();
-        let Some(running) = all.get(name) else {
+        let Some(running) = all.get_mut(name) else {
             return true;
         };
-        if running.work.is_finished() {
+        if running.has_ended() {
             all.remove(name);
             return true;
         }
-        if outline.is_none_or(|outline| outline.revision != running.revision) {
-            running.stop.cancel();
+        let is_changed = |outline: &EndpointSummary| outline.revision != running.revision;
+        // A worker whose task panicked is over already.
+        if running.is_over() || outline.is_none_or(is_changed) {
+            running.stop();
         }
         false
     }
 
     /// If the set of paused and disabled endpoints changed, notices about them may be due at other endpoints.
-    fn look_for_notices(&self, outlines: &BTreeMap<String, EndpointSummary>) {
+    async fn look_for_notices(
+        &self,
+        outlines: &BTreeMap<String, EndpointSummary>,
+    ) -> Result<(), Error> {
         let is_halted = |outline: &EndpointSummary| {
             matches!(outline.activity, Activity::Paused | Activity::Disabled)
         };
         let halted = outlines.iter().filter(|(_, outline)| is_halted(outline));
         let halted: BTreeSet<String> = halted.map(|(name, _)| name.clone()).collect();
-        let mut before = self.halted.lock().unwrap_or_else(PoisonError::into_inner);
-        if *before != halted {
-            *before = halted;
-            drop(before);
-            self.wake_lanes();
+        let is_new = {
+            let mut before = self.halted.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *before, halted.clone()) != halted
+        };
+        if is_new {
+            self.wake_waiting().await?;
         }
+        Ok(())
     }
 
     /// Removes workers that have ended.
     fn tidy(&self) {
         let mut all = self.running();
-        all.retain(|_, running| !(running.stop.is_cancelled() && running.work.is_finished()));
+        all.retain(|_, running| !running.has_ended());
         self.shared.owned(all.keys().cloned().collect());
     }
 
@@ -364,7 +371,7 @@ impl WorkerPool {
         epoch: i64,
         outline: &EndpointSummary,
         stored: Option<EndpointRow>,
-    ) {
+    ) -> Option<Arc<EndpointWorker>> {
         let lease = Lease::new(name, epoch, self.validity.clone());
         let stop = CancellationToken::new();
         let made = match outline.activity {
@@ -389,36 +396,22 @@ impl WorkerPool {
         };
         let worker = made.map(|(endpoint, created_at)| {
             let (shared, revision) = (Arc::clone(&self.shared), outline.revision);
-            Arc::new(EndpointWorker::new(
+            let is_active = outline.activity == Activity::Active;
+            EndpointWorker::new(
                 shared,
                 endpoint,
+                is_active,
                 created_at,
                 revision,
                 lease.clone(),
                 stop.clone(),
-            ))
+            )
         });
-        let work = match (&worker, outline.activity) {
-            (Some(worker), Activity::Active) => tokio::spawn(work::deliver(Arc::clone(worker))),
-            (Some(worker), _) => tokio::spawn(work::wait(Arc::clone(worker))),
-            (None, Activity::Removed) => tokio::spawn(work::remove(
-                Arc::clone(&self.shared),
-                lease.clone(),
-                stop.clone(),
-            )),
-            // Idle until the definition changes.
-            (None, _) => {
-                let stop = stop.clone();
-                tokio::spawn(async move { stop.cancelled().await })
-            }
-        };
-        let running = ActiveEndpoint {
-            lease,
-            revision: outline.revision,
-            worker,
-            stop,
-            work: self.and_wake(work),
-        };
+        let wake = Arc::clone(&self.wake);
+        let mut running = ActiveEndpoint::new(lease, outline.revision, worker.clone(), stop, wake);
+        if outline.activity == Activity::Removed {
+            running.remove(Arc::clone(&self.shared));
+        }
         tracing::debug!(
             endpoint = name,
             epoch,
@@ -426,17 +419,7 @@ impl WorkerPool {
             "endpoint started"
         );
         self.running().insert(name.to_owned(), running);
-    }
-
-    /// Wraps a task so that its end triggers a reconciliation.
-    fn and_wake(&self, work: JoinHandle<()>) -> JoinHandle<()> {
-        let wake = Arc::clone(&self.wake);
-        tokio::spawn(async move {
-            if let Err(error) = work.await {
-                tracing::error!(%error, "endpoint task panicked, restarting");
-            }
-            wake.notify_one();
-        })
+        worker
     }
 
     /// Records endpoints that are listed in no `mesh.toml`, and removes them after the grace period.

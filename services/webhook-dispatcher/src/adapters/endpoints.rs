@@ -197,7 +197,7 @@ impl Store {
     /// If the database write fails.
     pub async fn note_files<'a>(
         &self,
-        endpoints: impl Iterator<Item = (&'a str, &'a serde_json::Value)>,
+        endpoints: impl Iterator<Item = (&'a str, &'a str)>,
         now: DateTime<Utc>,
     ) -> Result<Option<String>, Error> {
         let note = async {
@@ -401,7 +401,7 @@ impl Store {
 }
 
 /// Upserts an endpoint of `mesh.toml`, unless the name belongs to one created by the API.
-fn note_file(name: &str, spec: &serde_json::Value, now: DateTime<Utc>) -> Sql {
+fn note_file(name: &str, spec: &str, now: DateTime<Utc>) -> Sql {
     let now = now.timestamp_millis();
     Sql::new(
         "INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at) VALUES (",
@@ -411,7 +411,7 @@ fn note_file(name: &str, spec: &serde_json::Value, now: DateTime<Utc>) -> Sql {
         Value::from(&uuid::Uuid::new_v4().to_string()),
         "file".into(),
         "".into(),
-        Value::from(&spec.to_string()),
+        spec.into(),
         "active".into(),
         now.into(),
         1_i64.into(),

@@ -4,7 +4,7 @@
 //! about an endpoint's deliveries carries the epoch of its lease: a dispatcher that lost the lease writes nothing
 //! more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -265,6 +265,18 @@ impl Store {
             None => None,
         };
         Ok(next.and_then(DateTime::from_timestamp_millis))
+    }
+
+    /// The endpoints that have waiting deliveries, digests, or missed events that were not reported.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn with_waiting(&self) -> Result<BTreeSet<String>, Error> {
+        let sql = Sql::new("SELECT endpoint FROM deliveries WHERE state = 'waiting'")
+            .push(" UNION SELECT endpoint FROM missed")
+            .push(" UNION SELECT endpoint FROM kept WHERE key LIKE 'digest/%'");
+        self.query("read waiting deliveries", &sql, |row| row.get("endpoint"))
+            .await
     }
 
     /// Missed events that were not reported yet: id of the first one, and time of the last one.

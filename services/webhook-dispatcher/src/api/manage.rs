@@ -89,7 +89,7 @@ impl WebhooksApi for Webhooks {
             name: webhook_name::full(&owner, &endpoint.name),
             source: Source::Api,
             owner,
-            spec: endpoint.public,
+            spec: endpoint.spec(),
             secrets: Some(vault.seal(&id, &text(&definition))),
             id,
             activity: Activity::Active,
@@ -145,7 +145,7 @@ impl WebhooksApi for Webhooks {
         let (spec, endpoint) = self.complete(definition.spec)?;
         definition.spec = spec.spec;
         let now = clock::now();
-        stored.spec = endpoint.public;
+        stored.spec = endpoint.spec();
         stored.updated_at = now;
         let act = self.act(caller, &stored, "changed", keys, "", now);
         self.store(stored, Some(&definition), act).await
@@ -265,7 +265,7 @@ impl WebhooksApi for Webhooks {
                 return Err(ApiError::invalid("webhook", problem));
             }
         };
-        webhook_test::preview(&self.shared, caller, endpoint.as_ref(), draft)
+        webhook_test::preview(&self.shared, caller, endpoint.as_deref(), draft)
     }
 
     async fn deliveries(

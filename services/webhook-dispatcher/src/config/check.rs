@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::Value;
 use url::{Host, Url};
 
 use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
@@ -187,7 +186,7 @@ impl<'a> Check<'a> {
             filter: filter?,
             digest,
             headers,
-            public: Value::Null,
+            public: String::new(),
             max_event_age,
             pending_threshold,
             allowed,
@@ -203,9 +202,10 @@ impl<'a> Check<'a> {
             redactor: Arc::default(),
         };
         endpoint.redactor = Arc::new(Redactor::new(endpoint.secrets()));
-        endpoint.public = serde_json::json!(written);
-        endpoint.public["url"] = endpoint.redacted_url().into();
-        endpoint.public["signed"] = endpoint.signer.is_some().into();
+        let mut public = serde_json::json!(written);
+        public["url"] = endpoint.redacted_url().into();
+        public["signed"] = endpoint.signer.is_some().into();
+        endpoint.public = public.to_string();
         Some(endpoint)
     }
 

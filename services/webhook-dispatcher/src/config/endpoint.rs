@@ -38,7 +38,7 @@ pub struct Endpoint {
     /// Headers of every request.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Definition without secrets, as JSON.
-    pub public: Value,
+    pub public: String,
     /// Older events are not sent. `None`: no limit.
     pub max_event_age: Option<Duration>,
     /// How long a job must be pending before a chat is notified.
@@ -95,6 +95,12 @@ impl Endpoint {
             && self.headers == other.headers
             && signing(self) == signing(other)
             && settings(self) == settings(other)
+    }
+
+    /// The definition without secrets.
+    pub fn spec(&self) -> Value {
+        // Written as JSON by the check of the configuration.
+        serde_json::from_str(&self.public).unwrap_or_default()
     }
 
     /// All secrets of the endpoint.

@@ -27,7 +27,8 @@ const PAGE_SIZE: u32 = 64;
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 impl EndpointWorker {
-    /// Waits for the next events, up to this many, or until one was given back. Cancelled, it loses none.
+    /// The next events, up to this many. None at all if one was given back, or if there is nothing to do until the reader
+    /// has more. Cancelled, it loses none.
     pub async fn next_events(&self, max: usize) -> Vec<Arc<StreamEvent>> {
         let queue = &self.events;
         loop {
@@ -36,6 +37,9 @@ impl EndpointWorker {
                 return events;
             }
             if queue.is_attached() {
+                if !queue.has_taken() {
+                    return events;
+                }
                 queue.changed().await;
                 continue;
             }
@@ -58,17 +62,6 @@ impl EndpointWorker {
         let endpoint = &self.endpoint.name;
         tracing::warn!(error, endpoint, "{action} failed, retrying");
         tokio::time::sleep(RETRY_INTERVAL).await;
-    }
-
-    /// Stores where the endpoint begins, if it is new, unless stopped before.
-    pub async fn declare(&self) {
-        let declared = async {
-            while let Err(error) = self.load_position(0).await {
-                self.wait_after(&error, "read cursor").await;
-            }
-        };
-        let declared = Box::pin(declared);
-        self.stop.run_until_cancelled(declared).await;
     }
 
     /// Waits until events may be sent. While the circuit is open, or the receiver asked for a pause, the endpoint is
@@ -118,7 +111,10 @@ impl EndpointWorker {
     }
 
     /// Begins at the stored position, once the reader has started after this start and all that is under way has ended.
-    async fn load_position(&self, after: u64) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the database read or write fails.
+    pub async fn load_position(&self, after: u64) -> Result<(), Error> {
         let shared = &self.shared;
         let (generation, created) = shared.reader.started_after(after).await;
         while self.events.has_taken() {

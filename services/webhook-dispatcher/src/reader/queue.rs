@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use chrono::{DateTime, Utc};
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::event::StreamEvent;
 use crate::domain::cursor::{Cursor, Tracker};
 use crate::domain::subscription::Subscription;
+use crate::endpoint_worker::EndpointWorker;
 
 /// The bounded queue of an endpoint, for the events of one stream.
 pub struct EventQueue {
@@ -22,6 +23,8 @@ pub struct EventQueue {
     pub(super) capacity: usize,
     state: Mutex<QueueState>,
     changed: Notify,
+    /// Handles the events that the reader puts into the queue.
+    worker: Weak<EndpointWorker>,
 }
 
 #[derive(Default)]
@@ -85,6 +88,7 @@ impl EventQueue {
         key: u64,
         subscription: Subscription,
         capacity: usize,
+        worker: Weak<EndpointWorker>,
     ) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
@@ -94,6 +98,7 @@ impl EventQueue {
             capacity,
             state: Mutex::default(),
             changed: Notify::new(),
+            worker,
         }
     }
 
@@ -125,8 +130,15 @@ impl EventQueue {
             state.attached = false;
         }
         drop(state);
-        self.changed.notify_one();
+        self.has_changed();
         queued
+    }
+
+    fn has_changed(&self) {
+        self.changed.notify_one();
+        if let Some(worker) = self.worker.upgrade() {
+            worker.handle_events();
+        }
     }
 
     /// Queues events that the endpoint read itself, up to the last one.
@@ -148,9 +160,9 @@ impl EventQueue {
         let mut state = self.lock();
         state.attached = false;
         // They stay outstanding: no cursor passes them.
-        state.events.clear();
+        state.events = VecDeque::new();
         drop(state);
-        self.changed.notify_one();
+        self.has_changed();
     }
 
     /// Takes up to this many events.
@@ -182,7 +194,8 @@ impl EventQueue {
         self.changed.notify_one();
     }
 
-    pub(super) fn has_returned(&self) -> bool {
+    /// True if an event was given back.
+    pub fn has_returned(&self) -> bool {
         self.lock().returned
     }
 
@@ -205,6 +218,12 @@ impl EventQueue {
 
     pub(super) fn is_attached(&self) -> bool {
         self.lock().attached
+    }
+
+    /// True if the reader supplies it, and there is nothing in it.
+    pub(super) fn is_waiting(&self) -> bool {
+        let state = self.lock();
+        state.attached && state.events.is_empty() && !state.returned
     }
 
     /// True if an event was taken and is not settled.

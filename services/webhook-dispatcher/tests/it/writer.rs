@@ -61,8 +61,8 @@ impl Tables {
         };
         let parsed = Location::parse(&location, folder.path()).unwrap();
         let store = Store::open(&parsed).await.unwrap();
-        let (names, spec) = (["one", "two"], serde_json::json!({}));
-        let files = names.iter().map(|name| (*name, &spec));
+        let (names, spec) = (["one", "two"], "{}");
+        let files = names.iter().map(|name| (*name, spec));
         assert_eq!(store.note_files(files, start()).await.unwrap(), None);
         let wanted = names.map(|name| (name.to_owned(), 0)).into();
         let leases = store.take("me", &wanted).await.unwrap();

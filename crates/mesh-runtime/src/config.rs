@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use figment::Figment;
@@ -279,7 +280,7 @@ impl ServiceSection {
 /// The layers of the configuration, merged.
 #[derive(Clone)]
 pub struct ConfigFile {
-    figment: Figment,
+    figment: Arc<Figment>,
     path: Option<PathBuf>,
     services: Vec<ServiceSection>,
     /// Sections in which old keys are set, with a fault for each.
@@ -323,7 +324,7 @@ impl ConfigFile {
             .filter(|(_, faults)| !faults.is_empty());
         let config = Self {
             renamed: renamed.collect(),
-            figment,
+            figment: Arc::new(figment),
             path: path.map(Path::to_owned),
             services: all,
         };

@@ -29,6 +29,7 @@ use crate::domain::{pairing, pending};
 use crate::error::Error;
 use crate::event_cache::EventCache;
 use crate::lease::Lease;
+use crate::metrics::DeliveryMetrics;
 use crate::on_demand::OnDemand;
 use crate::pending::PendingWatermark;
 use crate::post::DeliveryContent;
@@ -123,6 +124,7 @@ pub struct EndpointWorker {
     pub admission: Admission,
     pub(crate) failing: FailureState,
     pub(crate) halted: AtomicBool,
+    metrics: DeliveryMetrics,
     places: ConcurrencyLimit,
     pub(crate) wake: Notify,
     under_way: Mutex<HashSet<String>>,
@@ -217,6 +219,7 @@ impl EndpointWorker {
             admission,
             failing: FailureState::default(),
             halted: AtomicBool::new(false),
+            metrics: DeliveryMetrics::default(),
             places,
             wake: Notify::new(),
             under_way: Mutex::default(),
@@ -404,7 +407,8 @@ impl EndpointWorker {
         }
         let auto_disable = self.auto_disable_after(&mut delivery).await;
         if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
-            metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
+            let name = &self.endpoint.name;
+            self.metrics.delivered(name, observed, delivery.updated_at);
         }
         self.store(delivery).await?;
         drop(place);
@@ -500,7 +504,7 @@ impl EndpointWorker {
             if let Some(cause) = attempted.cause {
                 metrics::failed(&self.endpoint.name, cause);
             }
-            metrics::attempted(&self.endpoint.name, result, attempted.elapsed);
+            self.metrics.attempted(&self.endpoint.name, result, attempted.elapsed);
             Ok((delivery, signal))
         }
         .instrument(span)
@@ -525,7 +529,7 @@ impl EndpointWorker {
             self.shared.store.save(self.lease.epoch, delivery).await?;
         }
         if state != State::Waiting {
-            metrics::settled(&self.endpoint.name, state.as_str());
+            self.metrics.settled(&self.endpoint.name, state.as_str());
             self.shared.outcomes.notify_one();
         }
         if state == State::Waiting || missed {

@@ -1,10 +1,12 @@
 //! Every metric of the dispatcher. The label `endpoint` is a configured name, so its cardinality is small.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::{
-    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
 };
 
 use crate::domain::cause::Cause;
@@ -48,10 +50,56 @@ pub fn describe() {
     );
 }
 
-/// Records a request.
-pub fn attempted(endpoint: &str, result: &'static str, elapsed: Duration) {
-    counter!(ATTEMPTS, "endpoint" => endpoint.to_owned(), "result" => result).increment(1);
-    histogram!(ATTEMPT_SECONDS, "endpoint" => endpoint.to_owned()).record(elapsed.as_secs_f64());
+/// The metrics that every successful delivery of an endpoint updates, looked up once.
+#[derive(Default)]
+pub struct DeliveryMetrics(OnceLock<Box<Handles>>);
+
+struct Handles {
+    attempts: Counter,
+    attempt_seconds: Histogram,
+    deliveries: Counter,
+    latency: Histogram,
+}
+
+impl DeliveryMetrics {
+    fn of(&self, endpoint: &str) -> &Handles {
+        self.0.get_or_init(|| {
+            let name = || endpoint.to_owned();
+            Box::new(Handles {
+                attempts: counter!(ATTEMPTS, "endpoint" => name(), "result" => "delivered"),
+                attempt_seconds: histogram!(ATTEMPT_SECONDS, "endpoint" => name()),
+                deliveries: counter!(DELIVERIES, "endpoint" => name(), "outcome" => "delivered"),
+                latency: histogram!(LATENCY, "endpoint" => name()),
+            })
+        })
+    }
+
+    /// Records a request.
+    pub fn attempted(&self, endpoint: &str, result: &'static str, elapsed: Duration) {
+        let handles = self.of(endpoint);
+        match result {
+            "delivered" => handles.attempts.increment(1),
+            _ => counter!(ATTEMPTS, "endpoint" => endpoint.to_owned(), "result" => result)
+                .increment(1),
+        }
+        handles.attempt_seconds.record(elapsed.as_secs_f64());
+    }
+
+    /// Counts a final outcome.
+    pub fn settled(&self, endpoint: &str, outcome: &'static str) {
+        match outcome {
+            "delivered" => self.of(endpoint).deliveries.increment(1),
+            _ => counter!(DELIVERIES, "endpoint" => endpoint.to_owned(), "outcome" => outcome)
+                .increment(1),
+        }
+    }
+
+    /// Records the latency of a delivered event.
+    pub fn delivered(&self, endpoint: &str, observed: DateTime<Utc>, now: DateTime<Utc>) {
+        if let Ok(latency) = (now - observed).to_std() {
+            self.of(endpoint).latency.record(latency.as_secs_f64());
+        }
+    }
 }
 
 /// Counts a failed request.
@@ -68,16 +116,4 @@ pub fn circuit(endpoint: &str, open: bool) {
 /// Counts an opened circuit.
 pub fn circuit_opened(endpoint: &str) {
     counter!(CIRCUIT_OPENINGS, "endpoint" => endpoint.to_owned()).increment(1);
-}
-
-/// Counts a final outcome.
-pub fn settled(endpoint: &str, outcome: &'static str) {
-    counter!(DELIVERIES, "endpoint" => endpoint.to_owned(), "outcome" => outcome).increment(1);
-}
-
-/// Records the latency of a delivered event.
-pub fn delivered(endpoint: &str, observed: DateTime<Utc>, now: DateTime<Utc>) {
-    if let Ok(latency) = (now - observed).to_std() {
-        histogram!(LATENCY, "endpoint" => endpoint.to_owned()).record(latency.as_secs_f64());
-    }
 }

@@ -26,11 +26,11 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
-use crate::adapters::store::{Attempt, Delivery};
 use crate::config::Fault;
-use crate::domain::format::Previewed;
 use crate::error::Error;
+use crate::message::format::Previewed;
+use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
+use crate::store::{Attempt, Delivery};
 
 pub use manage::Webhooks;
 pub use test_limiter::TestLimiter;

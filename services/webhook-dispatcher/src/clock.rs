@@ -1,12 +1,14 @@
 //! The clock for scheduling and storing deliveries. Only signatures use the host's clock, as receivers compare them
 //! with theirs.
 
+pub mod steady;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::clock::SteadyClock;
+use steady::SteadyClock;
 
 /// One per process, as there is one host clock.
 static CLOCK: Mutex<Option<SteadyClock>> = Mutex::new(None);

@@ -17,7 +17,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::domain::address::{self, Subnet};
+use crate::address::{self, Subnet};
 
 use check::Check;
 pub use endpoint::Endpoint;

@@ -1,60 +1,37 @@
 //! Delivers events to webhooks: signed CloudEvents for pipelines, readable messages for chats.
 //!
-//! - [`domain`]: filters, retries, chat messages, forbidden addresses. Pure.
-//! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
-//! - [`reader`]: reads the public bus once for all endpoints, and how an endpoint that is behind catches up.
-//! - [`handlers`]: handles one event: decide, send, store.
-//! - [`registry`]: resolves endpoint definitions; `reload` takes those of `mesh.toml` again; [`vault`]: encrypts their secrets at rest.
-//! - [`worker_pool`]: starts and stops a worker for each endpoint that this dispatcher owns; [`lease`]: how long the
-//!   ownership lasts; [`active_endpoint`]: start and stop of one of them.
-//! - [`event_cache`]: recent events, decoded once for all endpoints.
-//! - [`endpoint_worker`]: the limits, attempts and loops of an endpoint; [`on_demand`]: loops that run only while they
-//!   have something to do; [`due`]: sends deliveries that are due; [`work`]: removes endpoints.
-//! - [`admission`]: when a request may be sent: circuit breaker, rate limit, `Retry-After`; [`concurrency_limit`]:
-//!   how many requests may be in flight.
-//! - [`redeliver`]: redelivery of dead letters; [`auto_disable`]: pauses or disables endpoints that keep failing.
-//! - [`array_digests`]: stored digests of job arrays; [`pending`]: notices about pending jobs.
-//! - [`outbox_publisher`]: publishes outcomes as audit entries and dead letters.
-//! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
+//! Each module imports only from those below it:
+//!
 //! - [`api`]: the Webhooks API, REST under `/v1/webhooks` and gRPC.
+//! - [`endpoint`]: definitions of endpoints, and which of them this dispatcher runs.
+//! - [`delivery`]: the events, attempts and retries of one endpoint.
+//! - [`reader`]: reads the public bus once for all endpoints.
+//! - [`store`]: tables in a SQLite file or a PostgreSQL database.
+//! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
+//! - [`stream`]: events on their way to endpoints.
+//! - [`address`]: addresses that a webhook may reach.
+//! - [`message`]: filters, texts, digests and formats.
+//! - [`attempt`]: signature, admission and retries.
 //!
 //! Every endpoint has its own bounded queue, its own position on the bus and its own limits, so a receiver that fails,
 //! hangs or is flooded affects no other endpoint. An event is settled once its outcome, or its place in the retry queue,
 //! is on disk; the position is stored in the same transaction.
 //! A crash may repeat attempts that were in flight, with the same `webhook-id`.
 
-pub mod active_endpoint;
-pub mod adapters;
-pub mod admission;
+pub mod address;
 pub mod api;
-pub mod array_digests;
-pub mod auto_disable;
+pub mod attempt;
 pub mod clock;
-pub mod concurrency_limit;
 pub mod config;
-pub mod costs;
-pub mod domain;
-pub mod due;
-pub mod endpoint_worker;
+pub mod delivery;
+pub mod endpoint;
 pub mod error;
-pub mod event_cache;
-pub mod handlers;
-pub mod lease;
+pub mod message;
 pub mod metrics;
-pub mod on_demand;
-pub mod outbox_publisher;
-pub mod pending;
-pub mod post;
 pub mod reader;
-pub mod redeliver;
-pub mod registry;
-mod reload;
-pub mod replays;
-pub mod retention_schedule;
-pub mod signature;
-pub mod vault;
-pub mod work;
-pub mod worker_pool;
+mod repeat;
+pub mod store;
+pub mod stream;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
@@ -71,17 +48,19 @@ use tokio_util::sync::CancellationToken;
 pub use config::{Config, Endpoint, Network};
 pub use error::Error;
 
-use adapters::http::Http;
-use adapters::store::Store;
 use api::{TestLimiter, Webhooks};
-use endpoint_worker::WorkerContext;
-use event_cache::EventCache;
+use delivery::endpoint_worker::WorkerContext;
+use delivery::http::Http;
+use delivery::{outbox_publisher, retention_schedule};
+use endpoint::registry::Registry;
+use endpoint::reload::EndpointReloader;
+use endpoint::replay_listener;
+use endpoint::vault::Vault;
+use endpoint::worker_pool::WorkerPool;
 use reader::EventReader;
-use registry::Registry;
-use reload::EndpointReloader;
-use vault::Vault;
-use work::{RETRY_INTERVAL, pause, while_connected};
-use worker_pool::WorkerPool;
+use repeat::{RETRY_INTERVAL, pause, while_connected};
+use store::Store;
+use stream::event_cache::EventCache;
 
 /// Interval between checks that nobody deleted the names on the bus.
 const NAMES_CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -288,17 +267,24 @@ impl Dispatcher {
             worker_pool: Arc::clone(&self.worker_pool),
         };
         tasks.spawn(reloader.run());
-        tasks.spawn(replays::listen(
+        tasks.spawn(replay_listener::listen(
             Arc::clone(&self.shared),
             Arc::clone(&self.worker_pool),
             shutdown.clone(),
         ));
-        tasks.spawn(reader::run(Arc::clone(&self.shared), shutdown.clone()));
+        let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());
+        tasks.spawn(async move {
+            let (bus, store, events) = (&shared.bus, &shared.store, &shared.facts);
+            shared.reader.run(bus, store, events, &stop).await;
+        });
         tasks.spawn(publish_names(Arc::clone(&self.shared), shutdown.clone()));
-        tasks.spawn(reader::store_positions(
-            Arc::clone(&self.shared),
-            shutdown.clone(),
-        ));
+        let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());
+        tasks.spawn(async move {
+            shared
+                .reader
+                .store_positions_until(&shared.store, &stop)
+                .await
+        });
         tasks.spawn(retention_schedule::run(
             Arc::clone(&self.shared),
             self.retention,

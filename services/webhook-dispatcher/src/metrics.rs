@@ -9,7 +9,7 @@ use metrics::{
     histogram,
 };
 
-use crate::domain::cause::Cause;
+use crate::attempt::cause::Cause;
 
 const ATTEMPTS: &str = "webhook_dispatcher_attempts_total";
 const ATTEMPT_SECONDS: &str = "webhook_dispatcher_attempt_duration_seconds";

@@ -2,15 +2,12 @@
 //!
 //! An endpoint that keeps up is *attached*: events that its filter selects are put into its bounded queue as they are
 //! read. One that falls behind is detached. It works off its queue, and goes on with the recent events in memory, or,
-//! if they begin later, with its own reads of the stream ([`catch_up`]). Once it is where the reader is, it is attached
+//! if they begin later, with its own reads of the stream ([`catch_up`](crate::delivery::catch_up)). Once it is where the reader is, it is attached
 //! again. No event is skipped in between: both positions are sequences of the stream.
 //!
-//! Positions of endpoints are stored as [cursors](crate::domain::cursor), with the outcomes of events or, for events
+//! Positions of endpoints are stored as [cursors](crate::stream::cursor), with the outcomes of events or, for events
 //! that have none, every few seconds.
 
-pub mod catch_up;
-pub mod event;
-pub mod queue;
 mod start;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -26,15 +23,15 @@ use mesh_events::catalogue::SLURM_EVENTS;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::store::Store;
-use crate::domain::cursor::Cursor;
-use crate::domain::subscription::Index;
-use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
-use crate::work::{pause, while_connected};
+use crate::repeat::{pause, while_connected};
+use crate::store::Store;
+use crate::stream::cursor::Cursor;
+use crate::stream::subscription::Index;
 
-use event::StreamEvent;
-use queue::EventQueue;
+use crate::stream::event::StreamEvent;
+use crate::stream::event_cache::EventCache;
+use crate::stream::queue::EventQueue;
 
 /// Recent events that endpoints which fall behind find in memory.
 const MAX_RECENT_EVENTS: usize = 8_192;
@@ -55,7 +52,8 @@ pub struct EventReader {
     /// Number of the start: 0 before the first one. Reading starts again when the stream was recreated or truncated.
     generation: watch::Sender<u64>,
     next_key: AtomicU64,
-    catch_ups: Semaphore,
+    /// Permits of endpoints that read the stream.
+    pub(crate) catch_ups: Semaphore,
     /// When the end of the stream was last compared with the position, and the result.
     end: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// Cursors that were read at the start.
@@ -272,50 +270,57 @@ impl EventReader {
     }
 }
 
-/// Reads the bus until shutdown.
-pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
-    let action = "reading SLURM_EVENTS";
-    while_connected(&shared.bus, &shutdown, action, || read(&shared)).await;
-}
-
-/// Reads the bus until the server is gone.
-async fn read(shared: &WorkerContext) -> Result<(), Error> {
-    let (bus, reader) = (&shared.bus, &shared.reader);
-    let state = bus.stream_state(SLURM_EVENTS).await?;
-    if reader.is_at_start(&state) {
-        let (position, cursors) = start::prepare(shared, &state).await?;
-        reader.start(position, state.created, cursors);
-        tracing::info!(position, last = state.last_sequence, "reading SLURM_EVENTS");
+impl EventReader {
+    /// Reads the bus until shutdown.
+    pub async fn run(
+        &self,
+        bus: &Bus,
+        store: &Store,
+        events: &EventCache,
+        shutdown: &CancellationToken,
+    ) {
+        let action = "reading SLURM_EVENTS";
+        while_connected(bus, shutdown, action, || self.read(bus, store, events)).await;
     }
-    let next = reader.lock().position + 1;
-    let mut batches = pin!(bus.messages_from(SLURM_EVENTS, next).await?);
-    while let Some(batch) = batches.next().await {
-        let events = StreamEvent::read_all(&batch, &shared.facts, bus).await?;
-        let last = batch.last().map_or(0, |message| message.stream_sequence);
-        reader.distribute(events, last);
-    }
-    Ok(())
-}
 
-/// Stores positions every few seconds until shutdown.
-pub async fn store_positions(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
-    let mut stored = None;
-    loop {
-        let position = shared.reader.lock().position;
-        if stored != Some(position) {
-            match shared.reader.store_positions(&shared.store).await {
-                Ok(true) => stored = Some(position),
-                Ok(false) => {}
-                Err(error) => {
-                    let error = mesh_runtime::error_chain(&error);
-                    tracing::debug!(error, "cursors not stored, retrying");
+    /// Reads the bus until the server is gone.
+    async fn read(&self, bus: &Bus, store: &Store, cache: &EventCache) -> Result<(), Error> {
+        let state = bus.stream_state(SLURM_EVENTS).await?;
+        if self.is_at_start(&state) {
+            let (position, cursors) = start::prepare(bus, store, &state).await?;
+            self.start(position, state.created, cursors);
+            tracing::info!(position, last = state.last_sequence, "reading SLURM_EVENTS");
+        }
+        let next = self.lock().position + 1;
+        let mut batches = pin!(bus.messages_from(SLURM_EVENTS, next).await?);
+        while let Some(batch) = batches.next().await {
+            let events = StreamEvent::read_all(&batch, cache, bus).await?;
+            let last = batch.last().map_or(0, |message| message.stream_sequence);
+            self.distribute(events, last);
+        }
+        Ok(())
+    }
+
+    /// Stores positions every few seconds until shutdown.
+    pub async fn store_positions_until(&self, store: &Store, shutdown: &CancellationToken) {
+        let mut stored = None;
+        loop {
+            let position = self.lock().position;
+            if stored != Some(position) {
+                match self.store_positions(store).await {
+                    Ok(true) => stored = Some(position),
+                    Ok(false) => {}
+                    Err(error) => {
+                        let error = mesh_runtime::error_chain(&error);
+                        tracing::debug!(error, "cursors not stored, retrying");
+                    }
                 }
             }
-        }
-        if !pause(STORE_INTERVAL, &shutdown).await {
-            // Once more, so that nothing is read twice after an orderly stop.
-            drop(shared.reader.store_positions(&shared.store).await);
-            return;
+            if !pause(STORE_INTERVAL, shutdown).await {
+                // Once more, so that nothing is read twice after an orderly stop.
+                drop(self.store_positions(store).await);
+                return;
+            }
         }
     }
 }

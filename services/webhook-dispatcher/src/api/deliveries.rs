@@ -5,11 +5,11 @@ use std::fmt::Display;
 use mesh_runtime::api::Caller;
 
 use super::{ApiError, DeliveryPage, Page, Webhooks};
-use crate::adapters::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
-use crate::adapters::store::{Attempt, Delivery, State};
+use crate::attempt::cause::Cause;
 use crate::clock;
-use crate::domain::cause::Cause;
-use crate::domain::delivery_position::DeliveryPosition;
+use crate::store::delivery_position::DeliveryPosition;
+use crate::store::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
+use crate::store::{Attempt, Delivery, State};
 
 /// Maximum running redelivery jobs per endpoint.
 const MAX_JOBS: i64 = 10;

@@ -25,9 +25,9 @@ use serde_json::Value;
 use tonic::{Request, Response, Status};
 
 use super::{ApiError, Page, PreviewRequest, Rotation, TestRequest, Webhook, WebhooksApi, shown};
-use crate::adapters::redeliveries::{self, RedeliveryJob};
-use crate::adapters::store::{Attempt, Delivery};
-use crate::domain::cause::Cause;
+use crate::attempt::cause::Cause;
+use crate::store::redeliveries::{self, RedeliveryJob};
+use crate::store::{Attempt, Delivery};
 
 pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
     let service = WebhooksServiceServer::new(Adapter(api));

@@ -22,16 +22,17 @@ use super::{
     ApiError, DeliveryPage, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult,
     Webhook, WebhookWithSecret, WebhooksApi, webhook_test,
 };
-use crate::adapters::endpoints::{Act, Activity, EndpointRow, Source};
-use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
-use crate::adapters::store::{Attempt, Delivery};
+use crate::attempt::signature::Signer;
 use crate::clock;
 use crate::config::{self, Endpoint};
-use crate::endpoint_worker::WorkerContext;
-use crate::outbox_publisher::{ACT, SERVICE};
-use crate::registry::{Definition, Registry, RetiredSecret};
-use crate::signature::Signer;
-use crate::worker_pool::WorkerPool;
+use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::outbox_publisher::ACT;
+use crate::endpoint::registry::{Definition, Registry, RetiredSecret};
+use crate::endpoint::worker_pool::WorkerPool;
+use crate::store::endpoints::{Act, Activity, EndpointRow, Source};
+use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
+use crate::store::{Attempt, Delivery};
+use crate::stream::SERVICE;
 
 /// Maximum time that a replaced secret still signs.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -338,7 +339,7 @@ impl Webhooks {
 
     /// Generates a secret if one is required, and validates the definition.
     fn complete(&self, mut spec: Value) -> Result<(Definition, Endpoint), ApiError> {
-        use crate::domain::format::{Format, Signed};
+        use crate::message::format::{Format, Signed};
         let format: Option<Format> = spec.get("format").map_or_else(
             || Some(Format::default()),
             |format| serde_json::from_value(format.clone()).ok(),

@@ -21,10 +21,10 @@ use super::{
     ApiError, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
     WebhookWithSecret, WebhooksApi, openapi, shown,
 };
-use crate::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
-use crate::adapters::store::{Attempt, Delivery};
+use crate::attempt::cause::Cause;
 use crate::config::EndpointConfig;
-use crate::domain::cause::Cause;
+use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
+use crate::store::{Attempt, Delivery};
 
 /// Maximum body of a request: larger than any endpoint or event.
 const MAX_BODY: usize = 1024 * 1024;

@@ -5,7 +5,7 @@ use mesh_runtime::api::Caller;
 use serde_json::{Value, json};
 
 use super::{ApiError, Webhooks};
-use crate::adapters::endpoints::{Activity, EndpointRow, Source};
+use crate::store::endpoints::{Activity, EndpointRow, Source};
 
 impl Webhooks {
     /// An endpoint that the caller may see. `alice/ci` is a full name. `ci` is the caller's own, or else one without

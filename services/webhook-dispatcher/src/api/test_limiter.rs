@@ -9,9 +9,9 @@ use chrono::{DateTime, Utc};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{ApiError, Webhooks};
+use crate::attempt::rate::Bucket;
 use crate::clock;
 use crate::config::Endpoint;
-use crate::domain::rate::Bucket;
 
 /// Retry time if none is known.
 const DEFAULT_RETRY_AFTER_SECS: u64 = 1;

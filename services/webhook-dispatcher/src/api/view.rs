@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{ApiError, Webhooks};
-use crate::adapters::cursors::Missed;
-use crate::adapters::endpoint_stats::{Counts, EndpointStats};
-use crate::adapters::endpoints::EndpointRow;
-use crate::admission::StoredGate;
+use crate::attempt::circuit::{LONGEST, OpenCircuit};
+use crate::attempt::gate::Held;
+use crate::attempt::gate::StoredGate;
 use crate::clock;
-use crate::domain::circuit::{LONGEST, OpenCircuit};
-use crate::domain::gate::Held;
+use crate::store::cursors::Missed;
+use crate::store::endpoint_stats::{Counts, EndpointStats};
+use crate::store::endpoints::EndpointRow;
 
 /// A webhook endpoint. Secrets are masked.
 #[derive(Clone, Debug, Serialize, ToSchema)]

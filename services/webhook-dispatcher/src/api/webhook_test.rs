@@ -13,13 +13,13 @@ use mesh_runtime::api::Caller;
 use serde_json::Value;
 
 use super::{ApiError, Preview, PreviewRequest, TestRequest, TestResult};
+use crate::attempt::retry::Outcome;
 use crate::clock;
 use crate::config::Endpoint;
-use crate::domain::format::{Format, ProviderState};
-use crate::domain::retry::Outcome;
-use crate::domain::sample;
-use crate::endpoint_worker::WorkerContext;
-use crate::post::{self, DeliveryContent};
+use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::post::{self, DeliveryContent};
+use crate::message::format::{Format, ProviderState};
+use crate::message::sample;
 
 /// Sends one test delivery immediately and returns the result.
 pub(super) async fn run(

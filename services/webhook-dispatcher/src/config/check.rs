@@ -9,15 +9,15 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::{Host, Url};
 
 use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
-use crate::domain::address::{self, Subnet};
-use crate::domain::expression::Expression;
-use crate::domain::filter::{Filter, TypePattern};
-use crate::domain::format::{Format, Signed};
-use crate::domain::rate::{Limit, Rate};
-use crate::domain::redactor::Redactor;
-use crate::domain::retry::RetryPolicy;
-use crate::domain::success::Codes;
-use crate::signature::Signer;
+use crate::address::{self, Subnet};
+use crate::attempt::rate::{Limit, Rate};
+use crate::attempt::retry::RetryPolicy;
+use crate::attempt::signature::Signer;
+use crate::attempt::success::Codes;
+use crate::message::expression::Expression;
+use crate::message::filter::{Filter, TypePattern};
+use crate::message::format::{Format, Signed};
+use crate::message::redactor::Redactor;
 
 /// Headers set by the dispatcher or by HTTP itself.
 const OURS: [&str; 10] = [

@@ -7,16 +7,16 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;
 
-use crate::domain::address::Subnet;
-use crate::domain::circuit::{self, CircuitPolicy};
-use crate::domain::filter::Filter;
-use crate::domain::format::Format;
-use crate::domain::gate::AdmissionRules;
-use crate::domain::rate::Limit;
-use crate::domain::redactor::{Redactor, Values};
-use crate::domain::retry::RetryPolicy;
-use crate::domain::success::Codes;
-use crate::signature::Signer;
+use crate::address::Subnet;
+use crate::attempt::circuit::{self, CircuitPolicy};
+use crate::attempt::gate::AdmissionRules;
+use crate::attempt::rate::Limit;
+use crate::attempt::retry::RetryPolicy;
+use crate::attempt::signature::Signer;
+use crate::attempt::success::Codes;
+use crate::message::filter::Filter;
+use crate::message::format::Format;
+use crate::message::redactor::{Redactor, Values};
 
 /// A validated endpoint.
 #[derive(Clone)]

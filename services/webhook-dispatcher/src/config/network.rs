@@ -11,8 +11,8 @@ use serde::Deserialize;
 use url::Url;
 
 use super::{Config, Fault};
-use crate::domain::bypass::{Bypass, Rule};
-use crate::domain::redactor::{Redactor, Values};
+use crate::address::bypass::{Bypass, Rule};
+use crate::message::redactor::{Redactor, Values};
 
 const DNS: u16 = 53;
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::domain::format::Format;
-use crate::domain::retry::RetryPolicy;
+use crate::attempt::retry::RetryPolicy;
+use crate::message::format::Format;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -267,7 +267,7 @@ fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_sa
         );
         validate(&text).unwrap().remove(0).filter
     };
-    let mut cancelled = crate::domain::sample::event(JobCancelled);
+    let mut cancelled = crate::message::sample::event(JobCancelled);
     cancelled.actor = Some(Actor {
         kind: ActorKind::User.into(),
         ..Actor::default()
@@ -294,13 +294,13 @@ fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_sa
     ] {
         let filter = filter(more);
         for kind in [QueueExplained, JobFailed, JobStarted, JobHeld, JobRequeued] {
-            let event = crate::domain::sample::event(kind);
+            let event = crate::message::sample::event(kind);
             let gets = filter.matches(kind, &event);
             assert_eq!(gets, kinds.contains(&kind), "{kind} with {more:?}");
         }
         let gets = filter.matches(JobCancelled, &cancelled);
         assert_eq!(gets, kinds.contains(&JobCancelled), "{more:?}");
-        let preempted = crate::domain::sample::event(JobPreempted);
+        let preempted = crate::message::sample::event(JobPreempted);
         assert!(filter.matches(JobPreempted, &preempted), "{more:?}");
     }
 }

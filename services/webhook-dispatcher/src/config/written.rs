@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::format::{Format, Secret};
+use crate::message::format::{Format, Secret};
 
 /// Configuration of a webhook endpoint, in `[[webhook-dispatcher.endpoints]]` or in a request. Defaults that refer to
 /// the dispatcher are keys of `[webhook-dispatcher]` in its `mesh.toml`.

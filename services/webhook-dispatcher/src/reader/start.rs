@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
-use mesh_bus::StreamState;
+use mesh_bus::{Bus, StreamState};
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS, legacy_endpoint_consumer};
 use mesh_events::webhook_name;
 
 use super::MAX_RECENT_EVENTS;
-use crate::domain::cursor::Cursor;
-use crate::endpoint_worker::WorkerContext;
 use crate::error::Error;
+use crate::store::Store;
+use crate::stream::cursor::Cursor;
 
 /// Endpoints that were created in the same minute begin with one lookup in the stream.
 const SAME_CREATION_SECONDS: i64 = 60;
@@ -18,12 +18,13 @@ const SAME_CREATION_SECONDS: i64 = 60;
 /// Gives every endpoint a position. Returns where the reader begins, so that every endpoint that is not far behind can be
 /// attached, and the cursors.
 pub(super) async fn prepare(
-    shared: &WorkerContext,
+    bus: &Bus,
+    store: &Store,
     state: &StreamState,
 ) -> Result<(u64, HashMap<String, Cursor>), Error> {
-    let (store, created) = (&shared.store, state.created);
+    let created = state.created;
     let endpoints = store.creations().await?;
-    take_over_consumers(shared, state, &endpoints).await?;
+    take_over_consumers(bus, store, state, &endpoints).await?;
     // A recreated stream counts from 1 again; a truncated one has other events behind its former end.
     store
         .reset_cursors(SLURM_EVENTS, created, state.last_sequence)
@@ -40,7 +41,7 @@ pub(super) async fn prepare(
         let Some(first) = endpoints.iter().map(|(_, created_at)| *created_at).min() else {
             continue;
         };
-        let settled = shared.bus.sequence_before(SLURM_EVENTS, first).await?;
+        let settled = bus.sequence_before(SLURM_EVENTS, first).await?;
         let begin: Vec<(String, u64)> = endpoints
             .into_iter()
             .map(|(name, _)| (name.clone(), settled))
@@ -65,11 +66,11 @@ pub(super) async fn prepare(
 
 /// Takes over the positions of the consumers that endpoints had in former versions, then deletes these consumers.
 async fn take_over_consumers(
-    shared: &WorkerContext,
+    bus: &Bus,
+    store: &Store,
     state: &StreamState,
     endpoints: &BTreeMap<String, DateTime<Utc>>,
 ) -> Result<(), Error> {
-    let (bus, store) = (&shared.bus, &shared.store);
     let consumers = bus.legacy_consumers().await?;
     if consumers.is_empty() {
         return Ok(());

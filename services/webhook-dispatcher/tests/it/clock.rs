@@ -7,7 +7,7 @@ use mesh_events::EventType;
 use mesh_testkit::{CannedResponse, WebhookReceiver};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use webhook_dispatcher::adapters::store::State;
+use webhook_dispatcher::store::State;
 
 use crate::harness::{Kind, Mesh, endpoint, event, ids, on_both, signed};
 use crate::writer::{Tables, delivery, start};

@@ -4,9 +4,9 @@ use chrono::Utc;
 use mesh_testkit::wait_until;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use webhook_dispatcher::adapters::endpoint_stats::Counts;
-use webhook_dispatcher::adapters::endpoints::Activity;
-use webhook_dispatcher::adapters::store::State;
+use webhook_dispatcher::store::State;
+use webhook_dispatcher::store::endpoint_stats::Counts;
+use webhook_dispatcher::store::endpoints::Activity;
 
 use crate::harness::{DEADLINE, Kind, on_both};
 use crate::writer::{Tables, delivery, start};

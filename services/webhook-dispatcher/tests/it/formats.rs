@@ -15,8 +15,8 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use url::Url;
-use webhook_dispatcher::domain::format::{Content, Format, ProviderState, Step};
-use webhook_dispatcher::domain::message::Message;
+use webhook_dispatcher::message::Message;
+use webhook_dispatcher::message::format::{Content, Format, ProviderState, Step};
 
 use crate::generated::{PIECES, generated, summary, words};
 use crate::harness::{Kind, Mesh, SECRET, event, signed};

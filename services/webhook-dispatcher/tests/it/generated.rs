@@ -9,8 +9,8 @@ use mesh_events::{Event, EventType, timestamp};
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use webhook_dispatcher::domain::digest::{DigestReason, Summary};
-use webhook_dispatcher::domain::sample;
+use webhook_dispatcher::message::digest::{DigestReason, Summary};
+use webhook_dispatcher::message::sample;
 
 /// Pieces of names, paths and reasons.
 pub const PIECES: &[&str] = &[

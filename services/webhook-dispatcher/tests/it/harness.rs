@@ -28,8 +28,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use webhook_dispatcher::WebhookDispatcherService;
-use webhook_dispatcher::adapters::store::Store;
-use webhook_dispatcher::domain::ownership::preferred;
+use webhook_dispatcher::store::Store;
+use webhook_dispatcher::store::ownership::preferred;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// Allows endpoints created by the API to be on this host.

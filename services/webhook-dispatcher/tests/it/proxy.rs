@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use webhook_dispatcher::Config;
-use webhook_dispatcher::adapters::http::Http;
-use webhook_dispatcher::domain::cause::Cause;
+use webhook_dispatcher::attempt::cause::Cause;
+use webhook_dispatcher::delivery::http::Http;
 
 use crate::dns::{Dns, Zone, always};
 use crate::harness::{Mesh, endpoint as lines, event};

@@ -10,9 +10,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use url::{Host, Url};
-use webhook_dispatcher::adapters::http::{Attributes, Failure, Http};
-use webhook_dispatcher::domain::cause::Cause;
-use webhook_dispatcher::domain::format::Request;
+use webhook_dispatcher::attempt::cause::Cause;
+use webhook_dispatcher::delivery::http::{Attributes, Failure, Http};
+use webhook_dispatcher::message::format::Request;
 use webhook_dispatcher::{Config, Endpoint, Network};
 
 use crate::harness::SECRET;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use webhook_dispatcher::adapters::store::{State, Store};
-use webhook_dispatcher::vault::Vault;
+use webhook_dispatcher::endpoint::vault::Vault;
+use webhook_dispatcher::store::{State, Store};
 
 use crate::harness::{DEADLINE, Kind, Mesh, alice, event, on_both};
 

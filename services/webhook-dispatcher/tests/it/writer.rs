@@ -12,10 +12,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
-use webhook_dispatcher::adapters::outbox::Outcome;
-use webhook_dispatcher::adapters::redeliveries::{RedeliverRequest, RedeliveryJob};
-use webhook_dispatcher::adapters::store::{Attempt, Delivery, State, Store};
 use webhook_dispatcher::error::Error;
+use webhook_dispatcher::store::outbox::Outcome;
+use webhook_dispatcher::store::redeliveries::{RedeliverRequest, RedeliveryJob};
+use webhook_dispatcher::store::{Attempt, Delivery, State, Store};
 
 use crate::harness::{Kind, on_both};
 

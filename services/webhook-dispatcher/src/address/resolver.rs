@@ -1,0 +1,248 @@
+//! Resolves names to addresses. This is the only place that does: the checked address is the one connected to, so DNS
+//! rebinding is not possible.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{Resolver, TokioResolver};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use crate::address::system::{System, ask};
+use crate::address::{Subnet, check};
+use crate::error::Error;
+
+/// The source of addresses.
+#[derive(Clone)]
+pub struct Names {
+    source: Source,
+    lookups: Arc<Lookups>,
+}
+
+#[derive(Clone)]
+enum Source {
+    /// The system's resolver: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
+    System(Arc<System>),
+    /// Only the configured DNS servers.
+    Servers(Arc<TokioResolver>),
+}
+
+/// All addresses of a name are forbidden.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{name} is at an address that may not be reached ({why}); allow_private or allow_subnets would allow it"
+)]
+pub(crate) struct Forbidden {
+    name: String,
+    why: &'static str,
+}
+
+/// A name without addresses.
+#[derive(Debug, thiserror::Error)]
+#[error("look up {name}: {problem}")]
+pub(crate) struct Unresolved {
+    name: String,
+    /// DNS reports that the name does not exist. Otherwise the lookup failed.
+    pub(crate) unknown: bool,
+    problem: String,
+}
+
+impl Names {
+    /// A resolver that uses these DNS servers, or the system's resolver if there are none.
+    ///
+    /// # Errors
+    /// If the resolver cannot be created.
+    pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
+        if servers.is_empty() {
+            return Ok(Self::of(Source::System(Arc::new(System::new(ask)))));
+        }
+        let servers = servers.iter().map(|server| {
+            let at = |mut connection: ConnectionConfig| {
+                connection.port = server.port();
+                connection
+            };
+            let connections = vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())];
+            NameServerConfig::new(server.ip(), true, connections)
+        });
+        let config = ResolverConfig::from_name_servers(servers.collect());
+        let mut resolver = Resolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let options = resolver.options_mut();
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        let resolver = resolver.build().map_err(Error::Resolver)?;
+        Ok(Self::of(Source::Servers(Arc::new(resolver))))
+    }
+
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            lookups: Arc::default(),
+        }
+    }
+
+    /// Describes the resolver that has not answered a lookup of this name. `None` if no lookup is in progress.
+    pub(crate) fn unanswered(&self, name: &str) -> Option<&'static str> {
+        self.lookups
+            .is_under_way(name)
+            .then_some(match self.source {
+                Source::System(_) => "the system's resolver",
+                Source::Servers(_) => "webhook-dispatcher.dns_servers",
+            })
+    }
+
+    /// The addresses of a name, at least one.
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Unresolved> {
+        let unresolved = |unknown, problem| Unresolved {
+            name: name.to_owned(),
+            unknown,
+            problem,
+        };
+        let _lookup = self.lookups.begin(name);
+        let found: Vec<IpAddr> = match &self.source {
+            Source::System(system) => {
+                let found = system.addresses(name).await;
+                found.map_err(|problem| unresolved(is_unknown(&problem), problem))?
+            }
+            Source::Servers(resolver) => {
+                let found = resolver.lookup_ip(name).await.map_err(|error| {
+                    if error.is_no_records_found() {
+                        unresolved(true, "DNS knows no address of it".to_owned())
+                    } else {
+                        unresolved(false, unanswered(&error))
+                    }
+                })?;
+                found.iter().collect()
+            }
+        };
+        if found.is_empty() {
+            return Err(unresolved(true, "DNS knows no address of it".to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// Checks a name that the proxy will resolve again, connecting to any of its addresses. A name unknown here is
+    /// left to the proxy.
+    pub(crate) async fn check(&self, name: &str, allowed: &[Subnet]) -> Result<(), Forbidden> {
+        let found = self.addresses(name).await.unwrap_or_default();
+        match refused(name, &found, allowed).next() {
+            Some(refused) => Err(refused),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Names being looked up, with the number of waiting requests.
+#[derive(Default)]
+struct Lookups(Mutex<HashMap<String, usize>>);
+
+impl Lookups {
+    fn begin(self: &Arc<Self>, name: &str) -> Lookup {
+        *self.waiting().entry(name.to_owned()).or_default() += 1;
+        Lookup {
+            lookups: Arc::clone(self),
+            name: name.to_owned(),
+        }
+    }
+
+    fn is_under_way(&self, name: &str) -> bool {
+        self.waiting().contains_key(name)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registers a lookup until it is dropped.
+struct Lookup {
+    lookups: Arc<Lookups>,
+    name: String,
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        let mut waiting = self.lookups.waiting();
+        if let Some(count) = waiting.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                waiting.remove(&self.name);
+            }
+        }
+    }
+}
+
+fn refused<'a>(
+    name: &'a str,
+    found: &'a [IpAddr],
+    allowed: &'a [Subnet],
+) -> impl Iterator<Item = Forbidden> + 'a {
+    found.iter().filter_map(move |address| {
+        let why = check(*address, allowed).err()?;
+        // Logged for operators only: the owner of the endpoint must not learn internal addresses.
+        tracing::info!(name, %address, why, "receiver address refused: not in an allowed subnet");
+        Some(Forbidden {
+            name: name.to_owned(),
+            why,
+        })
+    })
+}
+
+/// The C library gives its reason only as text (`EAI_NONAME` and `EAI_NODATA` of glibc, `EAI_NONAME` of musl).
+fn is_unknown(problem: &str) -> bool {
+    ["not known", "No address associated", "does not resolve"]
+        .iter()
+        .any(|known| problem.contains(known))
+}
+
+fn unanswered(error: &NetError) -> String {
+    format!("no answer of webhook-dispatcher.dns_servers ({error})")
+}
+
+/// Resolves names and removes forbidden addresses.
+pub struct GuardedResolver {
+    names: Names,
+    allowed: Vec<Subnet>,
+}
+
+impl GuardedResolver {
+    /// A resolver that permits public addresses and these subnets.
+    pub const fn new(names: Names, allowed: Vec<Subnet>) -> Self {
+        Self { names, allowed }
+    }
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (names, allowed) = (self.names.clone(), self.allowed.clone());
+        Box::pin(async move {
+            let found = names.addresses(name.as_str()).await?;
+            let reachable: Vec<IpAddr> = found
+                .iter()
+                .copied()
+                .filter(|address| check(*address, &allowed).is_ok())
+                .collect();
+            match refused(name.as_str(), &found, &allowed).next() {
+                Some(refused) if reachable.is_empty() => Err(refused.into()),
+                _ => Ok(dialled(reachable)),
+            }
+        })
+    }
+}
+
+/// Unguarded, for the proxy, which the operator configured.
+impl Resolve for Names {
+    fn resolve(&self, name: Name) -> Resolving {
+        let names = self.clone();
+        Box::pin(async move { Ok(dialled(names.addresses(name.as_str()).await?)) })
+    }
+}
+
+/// The connector sets the port.
+fn dialled(addresses: Vec<IpAddr>) -> Addrs {
+    Box::new(addresses.into_iter().map(|address| (address, 0).into()))
+}

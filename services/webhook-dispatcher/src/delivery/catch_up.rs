@@ -1,0 +1,259 @@
+//! How an endpoint gets its next events: from its queue, or, while it is behind, by reads of its own.
+//!
+//! The reads are direct gets of the subjects that its filter selects. They leave nothing on the server, and a page is read
+//! only when the one before is under way, so an endpoint that is behind holds a page in memory and nothing on the bus.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::subject;
+
+use crate::attempt::gate::Closed;
+use crate::clock;
+use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::error::Error;
+use crate::reader::Join;
+use crate::repeat::RETRY_INTERVAL;
+use crate::stream::cursor::Cursor;
+use crate::stream::event::StreamEvent;
+use crate::stream::queue::EventQueue;
+
+/// Messages of each subject in a page.
+const PAGE_SIZE: u32 = 64;
+/// Poll interval of a closed gate: its times are by a clock that may be set.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
+
+impl EndpointWorker {
+    /// The next events, up to this many. None at all if one was given back, or if there is nothing to do until the reader
+    /// has more. Cancelled, it loses none.
+    pub async fn next_events(&self, max: usize) -> Vec<Arc<StreamEvent>> {
+        let queue = &self.events;
+        loop {
+            let events = queue.take(max);
+            if !events.is_empty() || queue.has_returned() {
+                return events;
+            }
+            if queue.is_attached() {
+                if !queue.has_taken() {
+                    return events;
+                }
+                queue.changed().await;
+                continue;
+            }
+            let supplied = match self.shared.reader.join(queue) {
+                Join::Supplied => continue,
+                // Boxed: most endpoints are seldom behind.
+                Join::Behind(position) => Box::pin(self.catch_up(position)).await,
+                Join::Stale(generation) => Box::pin(self.load_position(generation)).await,
+            };
+            if let Err(error) = supplied {
+                self.wait_after(&error, "read missed part of the stream")
+                    .await;
+            }
+        }
+    }
+
+    /// Logs an error, then waits before the next try.
+    pub async fn wait_after(&self, error: &Error, action: &'static str) {
+        let error = mesh_runtime::error_chain(error);
+        let endpoint = &self.endpoint.name;
+        tracing::warn!(error, endpoint, "{action} failed, retrying");
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+
+    /// Waits until events may be sent. While the circuit is open, or the receiver asked for a pause, the endpoint is
+    /// detached, and its queue is empty. It may take an event as a probe, if no delivery is due for that.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn until_open(&self, queue: &EventQueue) -> Result<(), Error> {
+        self.read_gate().await?;
+        loop {
+            let changed = self.admission.changed();
+            let now = clock::now();
+            let wait = match self.admission.room(now) {
+                Err(Closed::Limited(_)) => break,
+                Err(Closed::Until(until)) => (until - now).to_std().unwrap_or_default(),
+                Err(Closed::Probing) => POLL_INTERVAL,
+                Ok(_) if !self.admission.is_suspended() => break,
+                Ok(_) if self.is_nothing_due(now).await? => break,
+                Ok(_) => RETRY_INTERVAL,
+            };
+            self.rewind(queue).await;
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(wait.min(POLL_INTERVAL)) => {}
+            }
+        }
+        if queue.has_returned() {
+            self.rewind(queue).await;
+        }
+        Ok(())
+    }
+
+    async fn is_nothing_due(&self, now: DateTime<Utc>) -> Result<bool, Error> {
+        let due = self.shared.store.due(&self.endpoint.name, now, 1).await?;
+        Ok(due.is_empty())
+    }
+
+    /// Detaches the endpoint, and drops what is not settled. It is read again.
+    async fn rewind(&self, queue: &EventQueue) {
+        if queue.stream == SLURM_EVENTS {
+            self.shared.reader.leave(queue);
+        }
+        while queue.has_taken() {
+            queue.changed().await;
+        }
+        queue.rewind();
+    }
+
+    /// Begins at the stored position, once the reader has started after this start and all that is under way has ended.
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the database read or write fails.
+    pub async fn load_position(&self, after: u64) -> Result<(), Error> {
+        let shared = &self.shared;
+        let (generation, created) = shared.reader.started_after(after).await;
+        while self.events.has_taken() {
+            self.events.changed().await;
+        }
+        let (store, endpoint) = (&shared.store, &self.endpoint.name);
+        let cursor = match shared.reader.cursor(endpoint) {
+            Some(cursor) => cursor,
+            None => match store.cursor(endpoint, SLURM_EVENTS, created).await? {
+                Some(cursor) => cursor,
+                None => {
+                    let time = self.created_at;
+                    let settled = shared.bus.sequence_before(SLURM_EVENTS, time).await?;
+                    let begin = vec![(endpoint.clone(), settled)];
+                    store.begin_cursors(begin, SLURM_EVENTS, created).await?;
+                    Cursor::at(settled)
+                }
+            },
+        };
+        self.events.restart(cursor, generation, created);
+        self.declared.cancel();
+        Ok(())
+    }
+
+    /// Reads a page of the public bus. Without one, the endpoint is at the reader's position.
+    async fn catch_up(&self, position: u64) -> Result<(), Error> {
+        let shared = &self.shared;
+        let permit = shared.reader.catch_ups.acquire().await;
+        let state = shared.bus.stream_state(SLURM_EVENTS).await?;
+        let first = self.events.read_to() + 1;
+        if first < state.first_sequence {
+            self.report_gap(first, state.first_sequence - 1).await?;
+            self.events.advance(state.first_sequence - 1);
+        }
+        let is_done = self
+            .read_page(&self.events, self.subjects(), position)
+            .await?;
+        drop(permit);
+        if is_done {
+            self.events.advance(position);
+        }
+        Ok(())
+    }
+
+    /// Reads a page into a queue. Returns true if there is nothing up to this position.
+    async fn read_page(
+        &self,
+        queue: &EventQueue,
+        subjects: Vec<String>,
+        position: u64,
+    ) -> Result<bool, Error> {
+        let shared = &self.shared;
+        let (stream, first) = (queue.stream, queue.read_to() + 1);
+        let page = shared
+            .bus
+            .stored_page(stream, &subjects, first, position, PAGE_SIZE)
+            .await?;
+        let Some(last) = page.last() else {
+            return Ok(true);
+        };
+        let mut events = StreamEvent::read_all(&page, &shared.facts, &shared.bus).await?;
+        if stream == SLURM_EVENTS {
+            events.retain(|event| queue.takes(event));
+        }
+        queue.push_page(&events, last.stream_sequence);
+        Ok(false)
+    }
+
+    /// Records events that the stream no longer has.
+    async fn report_gap(&self, first: u64, last: u64) -> Result<(), Error> {
+        let (shared, endpoint) = (&self.shared, &self.endpoint.name);
+        tracing::warn!(
+            endpoint,
+            first,
+            last,
+            "events missed: the stream no longer has these sequences"
+        );
+        let reason = format!("{SLURM_EVENTS} no longer has the sequences {first} to {last}");
+        let act = crate::delivery::outbox_publisher::own_act(
+            &shared.cluster,
+            endpoint,
+            &self.endpoint.owner,
+            "missed",
+            &reason,
+            clock::now(),
+        );
+        let store = &shared.store;
+        store
+            .report_gap(endpoint, SLURM_EVENTS, first, last, clock::now(), act)
+            .await
+    }
+
+    /// Waits for the next replayed events, up to this many, or until one was given back. Cancelled, it loses none.
+    pub async fn next_replayed(&self, queue: &EventQueue, max: usize) -> Vec<Arc<StreamEvent>> {
+        let mut replayed = self.shared.replayed.subscribe();
+        let endpoint = &self.endpoint.name;
+        loop {
+            let events = queue.take(max);
+            if !events.is_empty() || queue.has_returned() {
+                return events;
+            }
+            let last = {
+                let read_to = queue.read_to();
+                let is_newer = |last: &BTreeMap<String, u64>| {
+                    last.get(endpoint).is_some_and(|last| *last > read_to)
+                };
+                let last = replayed.wait_for(is_newer).await;
+                last.ok().and_then(|last| last.get(endpoint).copied())
+            };
+            // None: the dispatcher ends, and stops this.
+            let Some(last) = last else {
+                return std::future::pending().await;
+            };
+            let permit = self.shared.reader.catch_ups.acquire().await;
+            let subjects = vec![subject::replays_for(endpoint)];
+            let read = self.read_page(queue, subjects, last).await;
+            drop(permit);
+            match read {
+                Ok(true) => queue.advance(last),
+                Ok(false) => {}
+                Err(error) => self.wait_after(&error, "read replayed events").await,
+            }
+        }
+    }
+
+    /// Begins at the stored position of the endpoint's replays.
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the database read fails.
+    pub async fn load_replays(&self, queue: &EventQueue) -> Result<(), Error> {
+        let (shared, endpoint) = (&self.shared, &self.endpoint.name);
+        // At the first start it takes over the positions of a former version.
+        shared.reader.started_after(0).await;
+        let state = shared.bus.stream_state(MESH_REPLAY).await?;
+        let cursor = shared.store.cursor(endpoint, MESH_REPLAY, state.created);
+        let cursor = cursor.await?.unwrap_or_default();
+        let is_valid = cursor.settled <= state.last_sequence;
+        let cursor = if is_valid { cursor } else { Cursor::default() };
+        queue.restart(cursor, 1, state.created);
+        Ok(())
+    }
+}

@@ -1,0 +1,571 @@
+//! One endpoint: its limits, attempts and retries. Endpoints share only the resources of [`WorkerContext`].
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_bus::{Bus, trace};
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::{Event, EventType, from_timestamp};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument as _, Span};
+
+use super::{handlers, post, redeliver, replays};
+use crate::attempt::gate::AttemptSignal;
+use crate::attempt::retry::{Next, next_attempt};
+use crate::config::Endpoint;
+use crate::delivery::admission::Admission;
+use crate::delivery::array_digests::ArrayDigests;
+use crate::delivery::auto_disable::FailureState;
+use crate::delivery::concurrency_limit::ConcurrencyLimit;
+use crate::delivery::costs::Costs;
+use crate::delivery::http::Http;
+use crate::delivery::lease::Lease;
+use crate::delivery::on_demand::OnDemand;
+use crate::delivery::pending::PendingWatermark;
+use crate::delivery::post::DeliveryContent;
+use crate::error::Error;
+use crate::message::{pairing, pending};
+use crate::metrics::DeliveryMetrics;
+use crate::reader::EventReader;
+use crate::store::{Attempt, Delivery, State, Store};
+use crate::stream::event_cache::EventCache;
+use crate::stream::queue::{EventHandler, EventQueue};
+use crate::stream::subscription::Subscription;
+use crate::{clock, metrics};
+
+/// Events that wait for an endpoint in memory, at least.
+const MIN_QUEUE_LENGTH: usize = 64;
+
+/// Resources shared by all endpoints.
+pub struct WorkerContext {
+    /// Connection to NATS.
+    pub bus: Bus,
+    /// Deliveries, endpoints and leases.
+    pub store: Store,
+    /// HTTP clients.
+    pub http: Http,
+    /// Recently decoded events.
+    pub facts: EventCache,
+    /// Slurm's `ClusterName`.
+    pub cluster: String,
+    /// How long a chat message waits for its cost.
+    pub cost_join_timeout: Duration,
+    /// Pauses an endpoint after this time without a successful delivery. Zero: never.
+    pub auto_disable_after: Duration,
+    /// Signals that there are outcomes to publish.
+    pub outcomes: Notify,
+    /// Limits the requests in flight over all endpoints.
+    pub places: Arc<Semaphore>,
+    /// Endpoints whose outcomes this dispatcher publishes.
+    pub owned: RwLock<Vec<String>>,
+    /// The reader of the public bus.
+    pub reader: EventReader,
+    /// Endpoints that have, or had, events of replays, with the sequence of the last one.
+    pub replayed: watch::Sender<BTreeMap<String, u64>>,
+    /// Names of all endpoints. `None` before the first read of the database.
+    pub names: watch::Sender<Option<BTreeSet<String>>>,
+}
+
+impl WorkerContext {
+    /// Sets the endpoints that this dispatcher owns.
+    pub fn owned(&self, endpoints: Vec<String>) {
+        let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
+        if *owned != endpoints {
+            *owned = endpoints;
+            self.outcomes.notify_one();
+        }
+    }
+}
+
+/// The running state of one endpoint. Its loops run on demand: an idle endpoint has no task.
+pub struct EndpointWorker {
+    this: Weak<Self>,
+    /// False while the endpoint is paused or disabled: no loop is started.
+    is_active: bool,
+    tasks: TaskTracker,
+    due: OnDemand,
+    live: OnDemand,
+    replayed: OnDemand,
+    redelivery: OnDemand,
+    /// When the loop for due deliveries looked last, in milliseconds.
+    pub(crate) due_looked_at: AtomicI64,
+    /// Resources shared by all endpoints.
+    pub shared: Arc<WorkerContext>,
+    /// The validated configuration.
+    pub endpoint: Arc<Endpoint>,
+    /// When the endpoint was created.
+    pub created_at: DateTime<Utc>,
+    /// Lease that permits this dispatcher to send.
+    pub lease: Lease,
+    /// Cancelled when the worker has to stop.
+    pub stop: CancellationToken,
+    /// Cost event types consumed only to complete messages.
+    pub companions: Vec<EventType>,
+    /// Event types consumed only for array digests.
+    pub array_companions: Vec<EventType>,
+    /// Event types that end a wait. Empty if the endpoint receives no pending notices, or receives each of them
+    /// immediately.
+    pub pending_companions: Vec<EventType>,
+    /// Time up to which all events have been consumed.
+    pub heard: PendingWatermark,
+    /// Digests of job arrays.
+    pub arrays: ArrayDigests,
+    /// Costs that arrived before their message.
+    pub costs: Costs,
+    /// Its events that are read and not settled.
+    pub events: Arc<EventQueue>,
+    /// Cancelled once its position is stored: from then on no event is missed.
+    pub declared: CancellationToken,
+    /// Decides whether a request may be sent now.
+    pub admission: Admission,
+    pub(crate) failing: FailureState,
+    pub(crate) halted: AtomicBool,
+    metrics: DeliveryMetrics,
+    places: ConcurrencyLimit,
+    pub(crate) wake: Notify,
+    under_way: Mutex<HashSet<String>>,
+}
+
+/// Marks an event as being handled until it is dropped.
+pub struct InFlightDelivery<'a> {
+    worker: &'a EndpointWorker,
+    event: String,
+}
+
+impl Drop for InFlightDelivery<'_> {
+    fn drop(&mut self) {
+        self.worker.events_under_way().remove(&self.event);
+    }
+}
+
+impl EventHandler for EndpointWorker {
+    /// Starts the loop that handles events, unless it runs.
+    fn handle_events(&self) {
+        self.start(&self.live, |worker| async move {
+            loop {
+                handlers::consume(&worker, &worker.events).await;
+                if worker.live.ends() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Stops the worker of a task that panicked. It is started again at the next reconciliation.
+struct RestartAfterPanic(Arc<EndpointWorker>);
+
+impl Drop for RestartAfterPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let endpoint = &self.0.endpoint.name;
+            tracing::error!(endpoint, "endpoint task panicked, restarting");
+            self.0.stop.cancel();
+        }
+    }
+}
+
+impl EndpointWorker {
+    /// A worker that has not started.
+    pub fn new(
+        shared: Arc<WorkerContext>,
+        endpoint: Arc<Endpoint>,
+        is_active: bool,
+        created_at: DateTime<Utc>,
+        revision: i64,
+        lease: Lease,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let companions = if endpoint.format.shows_costs() {
+            pairing::companions(&endpoint.filter)
+        } else {
+            Vec::new()
+        };
+        let array_companions = if endpoint.digest {
+            pairing::array_companions(&endpoint.filter)
+        } else {
+            Vec::new()
+        };
+        let pending_companions = if endpoint.format.is_chat() {
+            pending::companions(&endpoint.filter)
+        } else {
+            Vec::new()
+        };
+        let besides = [
+            companions.as_slice(),
+            &array_companions,
+            &pending_companions,
+        ]
+        .concat();
+        let subscription = Subscription::new(endpoint.filter.clone(), &besides, created_at);
+        let costs = Costs::new(shared.cost_join_timeout);
+        let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
+        let admission = Admission::new(endpoint.rules(), revision);
+        Arc::new_cyclic(|this| Self {
+            events: Arc::new(EventQueue::new(
+                &endpoint.name,
+                SLURM_EVENTS,
+                shared.reader.key(),
+                subscription,
+                (2 * endpoint.concurrency).max(MIN_QUEUE_LENGTH),
+                this.clone() as Weak<dyn EventHandler>,
+            )),
+            this: Weak::clone(this),
+            is_active,
+            tasks: TaskTracker::new(),
+            due: OnDemand::default(),
+            live: OnDemand::default(),
+            replayed: OnDemand::default(),
+            redelivery: OnDemand::default(),
+            due_looked_at: AtomicI64::new(i64::MAX),
+            shared,
+            companions,
+            array_companions,
+            pending_companions,
+            heard: PendingWatermark::default(),
+            arrays: ArrayDigests::default(),
+            costs,
+            declared: CancellationToken::new(),
+            admission,
+            failing: FailureState::default(),
+            halted: AtomicBool::new(false),
+            metrics: DeliveryMetrics::default(),
+            places,
+            wake: Notify::new(),
+            under_way: Mutex::default(),
+            endpoint,
+            created_at,
+            lease,
+            stop,
+        })
+    }
+
+    /// Subjects of the events that the endpoint needs.
+    pub fn subjects(&self) -> Vec<String> {
+        let besides = [
+            self.companions.as_slice(),
+            &self.array_companions,
+            &self.pending_companions,
+        ]
+        .concat();
+        self.endpoint.filter.subjects(&besides)
+    }
+
+    /// True if an event exceeds `max_event_age`. A pending notice ages from the moment it is due.
+    pub fn is_too_old(&self, event: &Event, now: DateTime<Utc>) -> bool {
+        let Some(limit) = self
+            .endpoint
+            .max_event_age
+            .and_then(|age| TimeDelta::from_std(age).ok())
+        else {
+            return false;
+        };
+        let due = self.notice(event).and_then(|notice| notice.due);
+        event
+            .occurred_at
+            .as_ref()
+            .and_then(from_timestamp)
+            .is_some_and(|occurred| now - due.map_or(occurred, |due| due.max(occurred)) > limit)
+    }
+
+    /// Checks that a request may be sent. Called before each one.
+    ///
+    /// # Errors
+    /// If the database is not writable, the lease is lost, or the endpoint was auto-disabled.
+    pub fn may_send(&self) -> Result<(), Error> {
+        if self.halted.load(Ordering::Acquire) {
+            return Err(Error::Halted(self.endpoint.name.clone()));
+        }
+        self.shared.store.check_writes()?;
+        self.lease.check()
+    }
+
+    /// Marks an event as being handled. `None` if it already is, for example because it is on the bus twice.
+    pub fn begin(&self, event: &str) -> Option<InFlightDelivery<'_>> {
+        let began = self.events_under_way().insert(event.to_owned());
+        began.then(|| InFlightDelivery {
+            worker: self,
+            event: event.to_owned(),
+        })
+    }
+
+    fn events_under_way(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts or wakes the loop that sends deliveries that are due.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+        self.start(&self.due, Self::send_due);
+    }
+
+    /// Starts the loop that handles replayed events, unless it runs.
+    pub fn handle_replays(&self) {
+        self.start(&self.replayed, replays::consume);
+    }
+
+    /// Starts the loop that puts dead letters back into the queue, unless it runs.
+    pub fn redeliver(&self) {
+        self.start(&self.redelivery, |worker| async move {
+            loop {
+                redeliver::run(&worker).await;
+                if worker.redelivery.ends() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// The loop for due deliveries.
+    async fn send_due(self: Arc<Self>) {
+        loop {
+            Arc::clone(&self).retry().await;
+            if self.due.ends() {
+                return;
+            }
+        }
+    }
+
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        task: &OnDemand,
+        run: impl FnOnce(Arc<Self>) -> F,
+    ) {
+        if !self.is_active || self.stop.is_cancelled() {
+            return;
+        }
+        if let Some(this) = self.this.upgrade().filter(|_| task.request()) {
+            let panicked = RestartAfterPanic(Arc::clone(&this));
+            let run = run(this);
+            self.tasks.spawn(async move {
+                let _panicked = panicked;
+                run.await;
+            });
+        }
+    }
+
+    /// Attaches the endpoint to the reader, or starts the loop that catches up.
+    pub fn attach(&self) {
+        if self.is_active && !self.shared.reader.attach(&self.events) {
+            self.handle_events();
+        }
+    }
+
+    /// Stops, after the requests in flight are finished.
+    pub async fn finish(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.shared.reader.leave(&self.events);
+        self.save_position(&self.events).await;
+        // The next owner reports the circuit's state.
+        metrics::circuit(&self.endpoint.name, false);
+    }
+
+    /// Makes one attempt and stores the result. A delivery that is due and not admitted stays due.
+    ///
+    /// The concurrency permit is held until the result is on disk. With a concurrency of 1, each attempt therefore
+    /// sees the state stored by the one before.
+    ///
+    /// # Errors
+    /// If a new event is not admitted, the database write fails, or a stored body is not an event.
+    pub async fn deliver(
+        &self,
+        delivery: Delivery,
+        observed: Option<DateTime<Utc>>,
+    ) -> Result<(), Error> {
+        self.read_failing().await?;
+        self.read_gate().await?;
+        let is_new = delivery.next_at.is_none();
+        let turn = match is_new {
+            true => Some(self.admission.turn.lock().await),
+            false => None,
+        };
+        let (place, entry) = loop {
+            if is_new {
+                self.until_admitted().await?;
+            }
+            let place = self.places.take().await;
+            self.may_send()?;
+            match self.enter() {
+                Some(entry) => break (place, entry),
+                None if is_new => {}
+                // It stays due.
+                None => return Ok(()),
+            }
+        };
+        drop(turn);
+        let sent = self.sent_notice(&delivery).await?;
+        let (mut delivery, signal) = self.attempt(delivery).await?;
+        entry.ended(&mut delivery, &signal);
+        if let (State::Delivered, Some((key, sent))) = (delivery.state, sent) {
+            delivery.keep.push((key, Some(sent)));
+        }
+        let auto_disable = self.auto_disable_after(&mut delivery).await;
+        if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
+            let name = &self.endpoint.name;
+            self.metrics.delivered(name, observed, delivery.updated_at);
+        }
+        self.store(delivery).await?;
+        drop(place);
+        if let Some(auto_disable) = auto_disable {
+            // Boxed: this rare future would otherwise enlarge every delivery's future.
+            Box::pin(self.auto_disable(auto_disable)).await;
+        }
+        Ok(())
+    }
+
+    /// Makes one attempt and decides what follows.
+    ///
+    /// The first attempt is part of the event's trace. Later attempts are linked to it.
+    ///
+    /// # Errors
+    /// If the database write fails, or a stored body is not an event.
+    async fn attempt(&self, mut delivery: Delivery) -> Result<(Delivery, AttemptSignal), Error> {
+        let attempt = delivery.attempts + 1;
+        let span = tracing::info_span!(
+            "webhook.deliver",
+            otel.kind = "client",
+            endpoint = self.endpoint.name,
+            event.id = delivery.event_id,
+            attempt,
+            status = tracing::field::Empty,
+            error = tracing::field::Empty,
+        );
+        if attempt > 1 {
+            trace::link(&span, &delivery.trace);
+        } else if Span::current().is_none() {
+            trace::adopt(&span, &delivery.trace);
+        }
+        async {
+            let sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
+            let keys = self.endpoint.format.keys(&sent.content());
+            let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
+            let at = clock::now();
+            let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &kept, trace::traceparent());
+            let attempted = tokio::select! {
+                attempted = sending => attempted,
+                // The lease is lost: this dispatcher may no longer write the outcome.
+                () = self.lease.lost.cancelled() => return Err(Error::NotOurs(self.endpoint.name.clone())),
+            };
+            delivery.keep = attempted.verdict.keep;
+            let now = clock::now();
+            delivery.attempts = attempt;
+            delivery.status = attempted.status;
+            delivery.cause = attempted.cause;
+            delivery.updated_at = now;
+            delivery.next_at = None;
+            Span::current().record("status", attempted.status);
+            let outcome = &attempted.verdict.outcome;
+            let rules = self.endpoint.rules();
+            let signal = AttemptSignal::of(outcome, attempted.cause, attempted.status, &rules, now);
+            let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
+            // Keep the key of a notice across retries, so that it is still dropped if the wait ends.
+            let is_notice = delivery.pair.as_deref().is_some_and(pending::is_key);
+            if !(is_notice && matches!(next, Next::Retry { .. })) {
+                delivery.pair = None;
+            }
+            let result = match next {
+                Next::Delivered => {
+                    delivery.state = State::Delivered;
+                    delivery.error = String::new();
+                    "delivered"
+                }
+                Next::Retry { at } => {
+                    tracing::debug!(error = attempted.verdict.error, next_at = %at, "delivery failed, retry scheduled");
+                    delivery.next_at = Some(at);
+                    delivery.error = attempted.verdict.error;
+                    "retry"
+                }
+                Next::GiveUp { reason } => {
+                    tracing::warn!(error = attempted.verdict.error, reason, "delivery failed permanently, stored as dead letter");
+                    delivery.state = State::Dead;
+                    delivery.error = format!("{} ({reason})", attempted.verdict.error);
+                    "dead"
+                }
+            };
+            if !delivery.error.is_empty() {
+                Span::current().record("error", &delivery.error);
+            }
+            delivery.attempt = Some(Attempt {
+                n: attempt,
+                at,
+                status: attempted.status,
+                latency_ms: u64::try_from(attempted.elapsed.as_millis()).unwrap_or(u64::MAX),
+                cause: attempted.cause,
+                error: delivery.error.clone(),
+                snippet: attempted.snippet,
+                next_at: delivery.next_at,
+            });
+            if let Some(cause) = attempted.cause {
+                metrics::failed(&self.endpoint.name, cause);
+            }
+            self.metrics.attempted(&self.endpoint.name, result, attempted.elapsed);
+            Ok((delivery, signal))
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// Stores the state of a delivery, then wakes the outbox publisher or the loop for due deliveries.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn store(&self, delivery: Delivery) -> Result<(), Error> {
+        let (state, missed) = (
+            delivery.state,
+            delivery.state == State::Expired && self.endpoint.format.is_chat(),
+        );
+        if missed {
+            self.shared
+                .store
+                .save_missed(self.lease.epoch, delivery)
+                .await?;
+        } else {
+            self.shared.store.save(self.lease.epoch, delivery).await?;
+        }
+        if state != State::Waiting {
+            self.metrics.settled(&self.endpoint.name, state.as_str());
+            self.shared.outcomes.notify_one();
+        }
+        if state == State::Waiting || missed {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Stores the position of an endpoint that stops.
+    pub async fn save_position(&self, queue: &EventQueue) {
+        if let Some((cursor, created)) = queue.unstored()
+            && let Err(error) = self.shared.store.save_cursor(queue, cursor, created).await
+        {
+            // Some events are read again, and recognised.
+            let (error, endpoint) = (mesh_runtime::error_chain(&error), &self.endpoint.name);
+            tracing::debug!(error, endpoint, "cursor not stored");
+        }
+    }
+
+    /// Adds a cost to the message that waits for it. Returns true if there was one.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn join_cost(&self, pair: String, cost: Vec<u8>) -> Result<bool, Error> {
+        let store = &self.shared.store;
+        store
+            .join_cost(
+                self.lease.epoch,
+                &self.endpoint.name,
+                pair,
+                cost,
+                clock::now(),
+            )
+            .await
+    }
+}

@@ -1,0 +1,162 @@
+//! Explains a missing response: a cause for the API and metrics, and a sentence that names the host and the remedy.
+
+use std::error::Error;
+
+use rustls::{AlertDescription, CertificateError};
+
+use crate::address::resolver::{Forbidden, Unresolved};
+use crate::attempt::cause::Cause;
+use crate::config::Proxy;
+
+/// Maximum certificate names in an error.
+const MAX_NAMES: usize = 5;
+
+/// Why there was no response.
+#[derive(Debug)]
+pub struct Failure {
+    /// Category of the failure.
+    pub cause: Cause,
+    /// The problem and the remedy.
+    pub error: String,
+}
+
+impl Failure {
+    pub(super) const fn new(cause: Cause, error: String) -> Self {
+        Self { cause, error }
+    }
+
+    /// Explains why a request to `host` got no response.
+    pub(super) fn of(error: &reqwest::Error, host: &str, proxy: Option<&Proxy>) -> Self {
+        let mut innermost = String::new();
+        let mut tunnel = None;
+        for error in sources(error) {
+            if let Some(forbidden) = error.downcast_ref::<Forbidden>() {
+                return Self::new(Cause::Address, forbidden.to_string());
+            }
+            if let Some(error) = error.downcast_ref::<rustls::Error>() {
+                return Self::new(Cause::Tls, format!("TLS with {host}: {}", distrust(error)));
+            }
+            if let (Some(unresolved), None) = (error.downcast_ref::<Unresolved>(), proxy) {
+                return Self::of_name(unresolved);
+            }
+            innermost = error.to_string();
+            if let Some(reason) = innermost.strip_prefix(TUNNEL) {
+                tunnel = Some(reason.to_owned());
+            }
+        }
+        match (proxy, tunnel) {
+            (Some(proxy), Some(reason)) => Self::of_proxy(proxy, host, &reason, &innermost),
+            (Some(proxy), None) if error.is_connect() => {
+                Self::of_proxy(proxy, host, NOT_CONNECTED, &innermost)
+            }
+            _ if error.is_connect() => Self::new(
+                Cause::Unreachable,
+                format!("connect to {host}: {innermost}"),
+            ),
+            _ => Self::new(
+                Cause::Unreachable,
+                format!("{host} broke the connection: {innermost}"),
+            ),
+        }
+    }
+
+    fn of_name(unresolved: &Unresolved) -> Self {
+        if unresolved.unknown {
+            let error = format!("{unresolved}; is the address of the webhook right?");
+            Self::new(Cause::Address, error)
+        } else {
+            Self::new(Cause::Unreachable, unresolved.to_string())
+        }
+    }
+
+    fn of_proxy(proxy: &Proxy, host: &str, reason: &str, innermost: &str) -> Self {
+        let error = match reason {
+            NOT_CONNECTED => format!("connect to the proxy {proxy}: {innermost}"),
+            "proxy authorization required" => return Self::of_credentials(proxy),
+            "unsuccessful" => format!(
+                "the proxy {proxy} refused the connection to {host}, or cannot reach it; see its log"
+            ),
+            _ => format!("the proxy {proxy} broke the connection: {innermost}"),
+        };
+        Self::new(Cause::Proxy, error)
+    }
+
+    /// The proxy answered 407.
+    pub(super) fn of_credentials(proxy: &Proxy) -> Self {
+        let error = format!(
+            "the proxy {proxy} rejected the credentials (407): the operator sets webhook-dispatcher.proxy.credentials_file"
+        );
+        Self::new(Cause::Proxy, error)
+    }
+}
+
+/// Prefix of hyper-util's proxy errors, whose type is private.
+const TUNNEL: &str = "tunnel error: ";
+const NOT_CONNECTED: &str = "failed to create underlying connection";
+
+/// The sources of an error, without the error itself: it may contain the full URL, which may be a secret.
+fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error: &&'a (dyn Error + 'static)| {
+        let error = *error;
+        // An I/O error's `source` skips the error that it wraps.
+        let held = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        match held {
+            Some(held) => Some(held),
+            None => error.source(),
+        }
+    })
+}
+
+/// Explains why a certificate is not trusted, and who can fix that.
+fn distrust(error: &rustls::Error) -> String {
+    let certificate = match error {
+        rustls::Error::InvalidCertificate(certificate) => certificate,
+        rustls::Error::InvalidMessage(_) => {
+            return "no TLS on this port; check the port, or use http://".to_owned();
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired | AlertDescription::BadCertificate,
+        ) => {
+            return "it wants a certificate of the client, which webhooks do not have".to_owned();
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion,
+        )
+        | rustls::Error::PeerIncompatible(_) => {
+            return format!("TLS 1.2 or 1.3 with a modern cipher is required ({error})");
+        }
+        error => return error.to_string(),
+    };
+    match certificate {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired; the receiver has to renew it".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet; compare the clocks of both sides".to_owned()
+        }
+        CertificateError::NotValidForName => {
+            "its certificate is for another name; the address has to be one that it is for".to_owned()
+        }
+        CertificateError::NotValidForNameContext { presented, .. } => {
+            // Format of rustls: `DnsName("example.org")`.
+            let name = |text: &str| {
+                let inner = text.split_once('(').map_or(text, |(_, inner)| inner);
+                inner.trim_end_matches(')').trim_matches('"').to_owned()
+            };
+            let names: Vec<String> = presented.iter().take(MAX_NAMES).map(|text| name(text)).collect();
+            let more = if presented.len() > MAX_NAMES { ", …" } else { "" };
+            let names = names.join(", ") + more;
+            format!("its certificate is for {names}; the address has to be one that it is for")
+        }
+        // webpki reports this for a CA certificate used as a server certificate, as created by `openssl req -x509`.
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is self-signed; it needs one of a certificate authority (for your own: webhook-dispatcher.ca_file)".to_owned()
+        }
+        CertificateError::UnknownIssuer => {
+            "its certificate is self-signed or of an untrusted authority; the operator adds authorities in webhook-dispatcher.ca_file".to_owned()
+        }
+        other => format!("its certificate is invalid: {other}"),
+    }
+}

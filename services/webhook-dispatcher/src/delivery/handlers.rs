@@ -1,0 +1,235 @@
+//! Handles the events of an endpoint: filter, deduplicate, check the age, send, store the outcome.
+//!
+//! An event is settled once its outcome, or its place in the retry queue, is on disk. Waiting deliveries therefore hold
+//! up nothing.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use chrono::TimeDelta;
+use mesh_events::{Event, EventType, from_timestamp};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::TaskTracker;
+
+use crate::clock;
+use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::replays;
+use crate::error::Error;
+use crate::message::{names, pairing};
+use crate::repeat::RETRY_INTERVAL;
+use crate::store::{Delivery, State};
+use crate::stream::event::StreamEvent;
+use crate::stream::queue::EventQueue;
+
+/// Events per batch for endpoints that count array events in one write.
+const BATCH_SIZE: usize = 128;
+
+/// Handles events from a queue until there are none or it is stopped, then finishes the requests in flight.
+pub async fn consume(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>) {
+    let tasks = TaskTracker::new();
+    let handled = handle_all(worker, queue, &tasks);
+    worker.stop.run_until_cancelled(handled).await;
+    tasks.close();
+    tasks.wait().await;
+}
+
+async fn handle_all(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>, tasks: &TaskTracker) {
+    let is_live = queue.stream == worker.events.stream;
+    let permits = Arc::new(Semaphore::new(worker.endpoint.concurrency));
+    let permit = || async {
+        let permit = Arc::clone(&permits).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
+    };
+    let batch_size = if worker.makes_digests() {
+        BATCH_SIZE
+    } else {
+        1
+    };
+    loop {
+        // Taken before the event, so that events which wait are in the bounded queue.
+        let mut first = Some(permit().await);
+        if let Err(error) = worker.until_open(queue).await {
+            worker.wait_after(&error, "read state of circuit").await;
+            continue;
+        }
+        let events = match is_live {
+            true => worker.next_events(batch_size).await,
+            false => worker.next_replayed(queue, batch_size).await,
+        };
+        if events.is_empty() && is_live && !queue.has_returned() {
+            return;
+        }
+        let in_digests = worker.note(&events).await;
+        for (event, in_digest) in events.into_iter().zip(in_digests) {
+            if in_digest {
+                queue.settle(event.sequence);
+                continue;
+            }
+            let permit = match first.take() {
+                Some(permit) => permit,
+                None => permit().await,
+            };
+            let (worker, queue) = (Arc::clone(worker), Arc::clone(queue));
+            tasks.spawn(handle(worker, queue, event, permit));
+        }
+    }
+}
+
+/// Handles an event, and again after errors, until it is settled, cannot be sent now, or must be left to the next owner.
+async fn handle(
+    worker: Arc<EndpointWorker>,
+    queue: Arc<EventQueue>,
+    event: Arc<StreamEvent>,
+    permit: OwnedSemaphorePermit,
+) {
+    loop {
+        match worker.dispatch(&queue, &event).await {
+            Ok(true) => break queue.settle(event.sequence),
+            Err(Error::NotAdmitted(_)) => break queue.give_back(),
+            Ok(false) | Err(Error::NotOurs(_) | Error::Halted(_)) => {}
+            Err(error) => tracing::error!(
+                error = &error as &dyn std::error::Error,
+                endpoint = worker.endpoint.name,
+                event.id = event.event.id,
+                "event handling failed, retrying"
+            ),
+        }
+        let retry = async {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            worker.until_it_may_send().await;
+        };
+        if worker.stop.run_until_cancelled(retry).await.is_none() {
+            break;
+        }
+    }
+    drop(permit);
+}
+
+impl EndpointWorker {
+    /// Waits until the endpoint may send.
+    async fn until_it_may_send(&self) {
+        // Readiness reports the reason.
+        while self.may_send().is_err() {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Notes what concerns several deliveries: ends of waits, and arrays in digests. Returns which events are in digests.
+    async fn note(&self, events: &[Arc<StreamEvent>]) -> Vec<bool> {
+        loop {
+            self.until_it_may_send().await;
+            let noted = async {
+                self.end_waits(events).await?;
+                self.digest(events).await
+            };
+            match noted.await {
+                Ok(in_digests) => return in_digests,
+                Err(Error::NotOurs(_) | Error::Halted(_)) => {}
+                Err(error) => tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    endpoint = self.endpoint.name,
+                    "counting events in digests failed, retrying"
+                ),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Delivers a single event. False if it is being handled already.
+    async fn dispatch(&self, queue: &Arc<EventQueue>, event: &StreamEvent) -> Result<bool, Error> {
+        self.may_send()?;
+        let id = match &event.replay {
+            Some(replay) => names::replayed(replay, &event.event.id),
+            None => event.event.id.clone(),
+        };
+        let Some(_under_way) = self.begin(&id) else {
+            return Ok(false);
+        };
+        match event.replay {
+            Some(_) => replays::deliver(self, queue, event, id).await?,
+            None => self.deliver_event(queue, event).await?,
+        }
+        Ok(true)
+    }
+
+    async fn deliver_event(
+        &self,
+        queue: &Arc<EventQueue>,
+        read: &StreamEvent,
+    ) -> Result<(), Error> {
+        let (kind, event) = (read.kind, &*read.event);
+        if self.companions.contains(&kind) {
+            self.join(kind, event, &read.body).await?;
+            if self.endpoint.format.is_chat() {
+                return Ok(());
+            }
+        }
+        if !self.endpoint.filter.matches(kind, event)
+            || self
+                .shared
+                .store
+                .knows(&self.endpoint.name, &event.id)
+                .await?
+        {
+            return Ok(());
+        }
+        let now = clock::now();
+        let mut delivery = Delivery::of(queue, event.id.clone(), read, now);
+        if self.is_too_old(event, now) {
+            delivery.state = State::Expired;
+            return self.store(delivery).await;
+        }
+        if !self.endpoint.format.takes(kind, event) {
+            tracing::debug!(event.id = event.id, "event type is not sent in this format");
+            return Ok(());
+        }
+        if let Some(notice) = self.notice(event) {
+            return self.park_notice(delivery, notice).await;
+        }
+        if self.endpoint.format.shows_costs() {
+            let cost =
+                pairing::awaits(kind, event).filter(|_| !self.shared.cost_join_timeout.is_zero());
+            if let Some(pair) = cost {
+                match self.costs.take(&pair, Instant::now()) {
+                    Some(cost) => delivery.cost = Some(cost),
+                    None => return self.park(delivery, pair).await,
+                }
+            }
+        }
+        let observed = event.observed_at.as_ref().and_then(from_timestamp);
+        self.deliver(delivery, observed).await
+    }
+
+    /// Stores a message until its cost arrives.
+    async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
+        let wait = TimeDelta::from_std(self.shared.cost_join_timeout).unwrap_or_default();
+        delivery.next_at = Some(delivery.created_at + wait);
+        delivery.pair = Some(pair.clone());
+        self.store(delivery).await?;
+        // The cost may have arrived in the meantime.
+        if let Some(cost) = self.costs.take(&pair, Instant::now())
+            && self.join_cost(pair, cost).await?
+        {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Adds a cost to the message that waits for it. If the message is not stored yet, it picks up the cost later. If
+    /// there is none (already sent, or not the endpoint's), the cost expires.
+    async fn join(&self, kind: EventType, event: &Event, body: &[u8]) -> Result<(), Error> {
+        let Some(pair) = pairing::completes(kind, event) else {
+            return Ok(());
+        };
+        if !self.endpoint.filter.concerns(kind, event) {
+            return Ok(());
+        }
+        let cost = body.to_vec();
+        self.costs.put(pair.clone(), cost.clone(), Instant::now());
+        if self.join_cost(pair.clone(), cost).await? {
+            self.costs.take(&pair, Instant::now());
+            self.wake();
+        }
+        Ok(())
+    }
+}

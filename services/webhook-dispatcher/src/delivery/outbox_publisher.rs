@@ -1,0 +1,239 @@
+//! Publishes the outcomes of deliveries: an audit entry for each, and a dead letter for each failed one.
+//!
+//! Outcomes stay in the database until JetStream has acknowledged both, so neither a restart nor a NATS outage loses
+//! one. Message ids are derived from endpoint and event, so a repeated publish is stored once.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mesh_bus::{Bus, RawMessage};
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::audit::v1::{
+    AuditEntry, DeadLetter, Delivery as Audited, WebhookChanged,
+};
+use mesh_events::{subject, timestamp};
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::cause::Cause;
+use crate::delivery::endpoint_worker::WorkerContext;
+use crate::error::Error;
+use crate::message::names;
+use crate::repeat::RETRY_INTERVAL;
+use crate::store::State;
+use crate::store::endpoints::Act as Recorded;
+use crate::store::outbox::{Key, Outcome};
+use crate::stream::SERVICE;
+
+/// Kind of the audit entries about changes of endpoints.
+pub const ACT: &str = "webhook";
+/// Outcomes per round.
+const BATCH_SIZE: u32 = 512;
+/// How long outcomes are batched: audit entries are not urgent, and a batch costs the server one sync.
+const GATHER_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Publishes outcomes until shutdown, then the remaining ones if NATS accepts them.
+pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
+    loop {
+        let stopping = shutdown.is_cancelled();
+        let pause = match round(&shared).await {
+            Ok(Round::All) if stopping => return,
+            Ok(Round::All) => {
+                tokio::select! {
+                    () = shared.outcomes.notified() => {}
+                    () = shutdown.cancelled() => {}
+                }
+                GATHER_INTERVAL
+            }
+            Ok(Round::More) => Duration::ZERO,
+            Ok(Round::Refused) if stopping => return,
+            Ok(Round::Refused) => RETRY_INTERVAL,
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "publishing outcomes failed, retrying"
+                );
+                if stopping {
+                    return;
+                }
+                RETRY_INTERVAL
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+}
+
+enum Round {
+    /// Everything is published.
+    All,
+    /// There may be more outcomes.
+    More,
+    /// NATS did not acknowledge some.
+    Refused,
+}
+
+async fn round(shared: &WorkerContext) -> Result<Round, Error> {
+    let endpoints = shared
+        .owned
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let outcomes = shared.store.outbox(endpoints, BATCH_SIZE).await?;
+    let acts = shared.store.acts().await?;
+    if outcomes.is_empty() && acts.is_empty() {
+        return Ok(Round::All);
+    }
+    if !shared.bus.connected() || shared.store.check_writes().is_err() {
+        return Ok(Round::Refused);
+    }
+    for act in acts {
+        let subject = subject::audit(&shared.cluster, ACT);
+        if let Err(error) = shared.bus.publish_raw(subject, &act.id, act.body).await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "audit entry not published"
+            );
+            return Ok(Round::Refused);
+        }
+        shared.store.sent(&act.id).await?;
+    }
+    let count = outcomes.len();
+    let sent = publish_outcomes(&shared.bus, &shared.cluster, outcomes).await;
+    let all = sent.len() == count;
+    shared.store.mark_published(sent).await?;
+    Ok(if all { Round::More } else { Round::Refused })
+}
+
+/// Publishes outcomes. Returns the keys of those that were acknowledged.
+async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> {
+    // The dispatcher's own messages have no entries: they concern events that have entries already.
+    let (events, own): (Vec<_>, Vec<_>) = outcomes
+        .into_iter()
+        .partition(|outcome| names::is_event(&outcome.event_id));
+    let (dead, mut others): (Vec<_>, Vec<_>) = events
+        .into_iter()
+        .partition(|outcome| outcome.state == State::Dead);
+    // Dead letters first, so that a reader of the audit entry finds the letter.
+    let letters: Vec<RawMessage> = dead.iter().map(dead_letter).collect();
+    others.extend(taken(dead, bus.publish_many(&letters).await));
+    let entries: Vec<RawMessage> = others
+        .iter()
+        .map(|outcome| audit_entry(cluster, outcome))
+        .collect();
+    let audited = taken(others, bus.publish_many(&entries).await);
+    let sent = own.into_iter().chain(audited);
+    sent.map(|outcome| outcome.key()).collect()
+}
+
+/// The outcomes that the bus acknowledged.
+fn taken(
+    outcomes: Vec<Outcome>,
+    results: Vec<Result<(), mesh_bus::Error>>,
+) -> impl Iterator<Item = Outcome> {
+    let together = outcomes.into_iter().zip(results);
+    together.filter_map(|(outcome, result)| match result {
+        Ok(()) => Some(outcome),
+        Err(error) => {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "outcome not published"
+            );
+            None
+        }
+    })
+}
+
+/// An audit entry about an automatic change of an endpoint.
+pub fn own_act(
+    cluster: &str,
+    endpoint: &str,
+    owner: &str,
+    what: &str,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Recorded {
+    let id = uuid::Uuid::new_v4().to_string();
+    let entry = AuditEntry {
+        id: id.clone(),
+        cluster: cluster.to_owned(),
+        kind: ACT.to_owned(),
+        at: Some(timestamp(now)),
+        service: SERVICE.to_owned(),
+        act: Some(Act::Webhook(WebhookChanged {
+            endpoint: endpoint.to_owned(),
+            what: what.to_owned(),
+            owner: owner.to_owned(),
+            reason: reason.to_owned(),
+            ..WebhookChanged::default()
+        })),
+    };
+    Recorded {
+        id,
+        body: entry.encode_to_vec(),
+    }
+}
+
+fn outcome_id(outcome: &Outcome) -> String {
+    names::outcome_id(&outcome.endpoint, &outcome.event_id, outcome.round)
+}
+
+fn dead_letter(outcome: &Outcome) -> RawMessage {
+    let id = outcome_id(outcome);
+    let letter = DeadLetter {
+        id: id.clone(),
+        consumer: format!("{SERVICE}/{}", outcome.endpoint),
+        reason: outcome.error.clone(),
+        at: Some(timestamp(outcome.updated_at)),
+        subject: outcome.subject.clone(),
+        body: outcome.body.clone(),
+        stream: match names::replay(&outcome.event_id) {
+            Some(_) => MESH_REPLAY.to_owned(),
+            None => SLURM_EVENTS.to_owned(),
+        },
+        stream_sequence: outcome.stream_sequence,
+        attempts: outcome.attempts,
+        side: side(outcome).to_owned(),
+    };
+    RawMessage {
+        subject: subject::dead(SERVICE),
+        id,
+        body: letter.encode_to_vec().into(),
+    }
+}
+
+fn side(outcome: &Outcome) -> &'static str {
+    outcome.cause.map_or("", |cause| cause.side().as_str())
+}
+
+fn audit_entry(cluster: &str, outcome: &Outcome) -> RawMessage {
+    let id = outcome_id(outcome);
+    let entry = AuditEntry {
+        id: id.clone(),
+        cluster: cluster.to_owned(),
+        kind: "delivery".to_owned(),
+        at: Some(timestamp(outcome.updated_at)),
+        service: SERVICE.to_owned(),
+        act: Some(Act::Delivery(Audited {
+            endpoint: outcome.endpoint.clone(),
+            event_id: outcome.event_id.clone(),
+            event_type: outcome.event_type.clone(),
+            outcome: outcome.state.as_str().to_owned(),
+            attempts: outcome.attempts,
+            status: outcome.status.into(),
+            error: outcome.error.clone(),
+            cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
+            side: side(outcome).to_owned(),
+            round: outcome.round,
+        })),
+    };
+    RawMessage {
+        subject: subject::audit(cluster, "delivery"),
+        id,
+        body: entry.encode_to_vec().into(),
+    }
+}

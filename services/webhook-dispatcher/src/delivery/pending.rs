@@ -1,0 +1,219 @@
+//! Notices about pending jobs. They are stored as deliveries until they are due, and dropped if the wait ends before.
+//!
+//! The event that ends a wait may still be on the bus: after an outage, an hours-old explanation arrives before the
+//! start that followed it. A notice is therefore sent only when the endpoint has consumed all events up to now.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::Event;
+
+use crate::clock;
+use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::error::Error;
+use crate::message::pending::{self, PendingNotice, PublishedTopics};
+use crate::store::{Delivery, State};
+use crate::stream::event::StreamEvent;
+
+/// An endpoint is up to date if its latest event is no older than this.
+const RECENT_WITHIN: TimeDelta = TimeDelta::seconds(1);
+/// Delay of a notice while the endpoint is not up to date.
+const RETRY_INTERVAL: TimeDelta = TimeDelta::seconds(1);
+
+/// Time up to which an endpoint has consumed all events.
+#[derive(Default)]
+pub struct PendingWatermark {
+    millis: AtomicI64,
+}
+
+impl PendingWatermark {
+    fn up_to(&self, time: DateTime<Utc>) {
+        self.millis
+            .fetch_max(time.timestamp_millis(), Ordering::Relaxed);
+    }
+
+    /// Sets the watermark.
+    fn is_at(&self, time: DateTime<Utc>) {
+        self.millis
+            .store(time.timestamp_millis(), Ordering::Relaxed);
+    }
+
+    /// False also if the watermark lies in the future, set by a clock that was ahead.
+    fn is_recent(&self, now: DateTime<Utc>) -> bool {
+        let recent = now - RECENT_WITHIN..=now + RECENT_WITHIN;
+        let millis = self.millis.load(Ordering::Relaxed);
+        DateTime::from_timestamp_millis(millis).is_some_and(|time| recent.contains(&time))
+    }
+}
+
+impl EndpointWorker {
+    /// Drops notices about waits that these events end. Called before the events are delivered.
+    ///
+    /// # Errors
+    /// If the database write fails. The events are handled again.
+    pub async fn end_waits(&self, events: &[Arc<StreamEvent>]) -> Result<(), Error> {
+        if self.pending_companions.is_empty() {
+            return Ok(());
+        }
+        let news = || events.iter().filter(|read| read.replay.is_none());
+        let ended: Vec<String> = news()
+            .flat_map(|read| pending::ended(read.kind, &read.event))
+            .collect();
+        if !ended.is_empty() {
+            for key in &ended {
+                // Covers an explanation that is handled concurrently and stored a moment later.
+                self.costs.put(key.clone(), Vec::new(), Instant::now());
+            }
+            self.drop_notices(ended, "dropped: the job started or ended before it was due")
+                .await?;
+        }
+        for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
+            if let Some(left) = self.sent_topics(&key).await?.released() {
+                let (store, name) = (&self.shared.store, &self.endpoint.name);
+                let keep = vec![(key, left)];
+                store
+                    .keep(self.lease.epoch, name, keep, clock::now())
+                    .await?;
+            }
+        }
+        if let Some(last) = news().map(|read| read.stored).max() {
+            self.heard.up_to(last);
+        }
+        Ok(())
+    }
+
+    async fn drop_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let dropped = store
+            .drop_waiting(self.lease.epoch, name, keys, reason, clock::now())
+            .await?;
+        if dropped > 0 {
+            tracing::debug!(endpoint = name, dropped, reason, "pending notices dropped");
+            self.shared.outcomes.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The notice for an event, if the endpoint delays notices.
+    pub fn notice(&self, event: &Event) -> Option<PendingNotice> {
+        let is_delayed = !self.pending_companions.is_empty();
+        is_delayed
+            .then(|| pending::notice(event, self.endpoint.pending_threshold))
+            .flatten()
+    }
+
+    /// Stores a notice until it is due, unless its topic was already sent.
+    ///
+    /// # Errors
+    /// If the database read or write fails.
+    pub async fn park_notice(
+        &self,
+        mut delivery: Delivery,
+        notice: PendingNotice,
+    ) -> Result<(), Error> {
+        if self.sent_topics(&notice.key).await?.has(&notice.topic) {
+            return Ok(());
+        }
+        let newer = "dropped: a newer explanation took its place";
+        self.drop_notices(vec![notice.key.clone()], newer).await?;
+        let due = notice.due.unwrap_or(delivery.created_at);
+        delivery.next_at = Some(due.max(delivery.created_at));
+        delivery.pair = Some(notice.key.clone());
+        self.store(delivery).await?;
+        if self.costs.take(&notice.key, Instant::now()).is_some() {
+            self.drop_notices(vec![notice.key], "dropped: the job started or ended")
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Topics that were already sent for a run.
+    async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let kept = store.kept(name, vec![key.to_owned()]).await?;
+        Ok(PublishedTopics::read(kept.get(key)))
+    }
+
+    /// Whether a due notice is sent now. If not, it is postponed or ended. `notice` is `None` if the endpoint no
+    /// longer delays notices.
+    ///
+    /// # Errors
+    /// If the database read or write fails.
+    pub async fn may_send_notice(
+        &self,
+        delivery: &Delivery,
+        notice: Option<&PendingNotice>,
+    ) -> Result<bool, Error> {
+        let now = clock::now();
+        let mut delivery = delivery.clone();
+        let needless = match notice {
+            None => Some("dropped: the endpoint does not ask for it any more"),
+            Some(notice) => {
+                let sent = self.sent_topics(&notice.key).await?;
+                sent.has(&notice.topic).then_some("dropped: sent before")
+            }
+        };
+        if let Some(reason) = needless {
+            delivery.state = State::Expired;
+            reason.clone_into(&mut delivery.error);
+            (delivery.next_at, delivery.pair) = (None, None);
+            delivery.updated_at = now;
+            self.shared.store.save(self.lease.epoch, delivery).await?;
+            self.shared.outcomes.notify_one();
+            return Ok(false);
+        }
+        let later = notice.and_then(|notice| notice.due);
+        delivery.next_at = match later.filter(|due| *due > now) {
+            Some(due) => Some(due),
+            None if self.is_up_to_date(now).await => return Ok(true),
+            None => Some(now + RETRY_INTERVAL),
+        };
+        delivery.updated_at = now;
+        self.store(delivery).await?;
+        Ok(false)
+    }
+
+    /// True if the endpoint has consumed all events on the bus.
+    async fn is_up_to_date(&self, now: DateTime<Utc>) -> bool {
+        if self.heard.is_recent(now) {
+            return true;
+        }
+        match self.shared.reader.is_at_end(&self.shared.bus).await {
+            Ok(true) if self.events.is_up_to_date() => {
+                self.heard.is_at(now);
+                true
+            }
+            Ok(_) => false,
+            Err(error) => {
+                let error = mesh_runtime::error_chain(&error);
+                tracing::debug!(
+                    error,
+                    endpoint = self.endpoint.name,
+                    "pending notices deferred: NATS unavailable"
+                );
+                false
+            }
+        }
+    }
+
+    /// The topic to store for a notice that was delivered, so that it is not sent twice.
+    ///
+    /// # Errors
+    /// If the database read fails, or the stored body is not an event.
+    pub async fn sent_notice(
+        &self,
+        delivery: &Delivery,
+    ) -> Result<Option<(String, String)>, Error> {
+        if !delivery.pair.as_deref().is_some_and(pending::is_key) {
+            return Ok(None);
+        }
+        let event = delivery.event(&self.shared.facts)?;
+        let Some(notice) = self.notice(&event) else {
+            return Ok(None);
+        };
+        let sent = self.sent_topics(&notice.key).await?;
+        Ok(Some((notice.key, sent.and(notice.topic))))
+    }
+}

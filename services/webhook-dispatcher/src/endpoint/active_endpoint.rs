@@ -1,0 +1,119 @@
+//! An endpoint that this dispatcher owns: its lease, and its worker, or its removal.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::removal;
+use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
+use crate::delivery::lease::Lease;
+use crate::repeat::RETRY_INTERVAL;
+
+/// An endpoint that this dispatcher owns.
+pub struct ActiveEndpoint {
+    /// The lease.
+    pub lease: Lease,
+    /// Revision of the definition.
+    pub revision: i64,
+    /// `None` if the endpoint is being removed or cannot be loaded.
+    pub worker: Option<Arc<EndpointWorker>>,
+    stop: CancellationToken,
+    /// Ends when the endpoint has stopped or is removed. `None` while a worker runs on demand.
+    ending: Option<JoinHandle<()>>,
+    wake: Arc<Notify>,
+}
+
+impl ActiveEndpoint {
+    /// An endpoint with this worker, if it can be loaded. Its end wakes the pool.
+    pub fn new(
+        lease: Lease,
+        revision: i64,
+        worker: Option<Arc<EndpointWorker>>,
+        stop: CancellationToken,
+        wake: Arc<Notify>,
+    ) -> Self {
+        Self {
+            lease,
+            revision,
+            worker,
+            stop,
+            ending: None,
+            wake,
+        }
+    }
+
+    /// Removes the endpoint.
+    pub fn remove(&mut self, shared: Arc<WorkerContext>) {
+        let (lease, stop) = (self.lease.clone(), self.stop.clone());
+        self.end_with(removal::remove(shared, lease, stop));
+    }
+
+    /// Stops the endpoint, after its requests in flight are finished.
+    pub fn stop(&mut self) {
+        self.stop.cancel();
+        if self.ending.is_none() {
+            let worker = self.worker.clone();
+            self.end_with(async move {
+                if let Some(worker) = worker {
+                    worker.finish().await;
+                }
+            });
+        }
+    }
+
+    fn end_with(&mut self, end: impl Future<Output = ()> + Send + 'static) {
+        let wake = Arc::clone(&self.wake);
+        self.ending = Some(tokio::spawn(async move {
+            end.await;
+            wake.notify_one();
+        }));
+    }
+
+    /// True if it has to stop, or has ended.
+    pub fn is_over(&self) -> bool {
+        self.stop.is_cancelled() || self.has_ended()
+    }
+
+    /// True if it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ending.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+}
+
+/// Starts workers. Their positions are loaded one after the other: a task for each of thousands would take more memory
+/// than they do.
+pub async fn begin(shared: Arc<WorkerContext>, mut workers: Vec<Arc<EndpointWorker>>) {
+    let waiting = shared.store.with_waiting().await;
+    for worker in &workers {
+        let name = &worker.endpoint.name;
+        // Without an answer each looks for itself.
+        if waiting.as_ref().map_or(true, |names| names.contains(name)) {
+            worker.wake();
+        }
+        if shared.replayed.borrow().contains_key(name) {
+            worker.handle_replays();
+        }
+    }
+    while !workers.is_empty() {
+        let mut failed = Vec::new();
+        for worker in workers {
+            let loaded = worker.load_position(0);
+            match worker.stop.run_until_cancelled(loaded).await {
+                None => {}
+                Some(Ok(())) => worker.attach(),
+                Some(Err(error)) => {
+                    let (error, endpoint) =
+                        (mesh_runtime::error_chain(&error), &worker.endpoint.name);
+                    tracing::warn!(error, endpoint, "read cursor failed, retrying");
+                    failed.push(worker);
+                }
+            }
+        }
+        workers = failed;
+        if !workers.is_empty() {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+}

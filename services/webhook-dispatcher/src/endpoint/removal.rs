@@ -1,0 +1,56 @@
+//! Removal of an endpoint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::lease::Lease;
+use crate::error::Error;
+use crate::repeat::{RETRY_INTERVAL, pause};
+
+/// Interval between checks that all outcomes of a removed endpoint are published.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Removes an endpoint: its waiting deliveries (which become dead letters), its position, and its stored state.
+pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: CancellationToken) {
+    while let Err(error) = try_remove(&shared, &lease, &stop).await {
+        tracing::warn!(
+            error = mesh_runtime::error_chain(&error),
+            endpoint = lease.endpoint,
+            "removing endpoint failed, retrying"
+        );
+        if !pause(RETRY_INTERVAL, &stop).await {
+            return;
+        }
+    }
+}
+
+async fn try_remove(
+    shared: &WorkerContext,
+    lease: &Lease,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
+    let (store, name) = (&shared.store, &lease.endpoint);
+    lease.check()?;
+    let ended = store.end(lease.epoch, name, clock::now(), stop).await?;
+    if ended > 0 {
+        tracing::warn!(
+            endpoint = name,
+            deliveries = ended,
+            "endpoint removed, waiting deliveries stored as dead letters"
+        );
+        shared.outcomes.notify_one();
+    }
+    while !store.outbox(vec![name.clone()], 1).await?.is_empty() {
+        if !pause(POLL_INTERVAL, stop).await {
+            return Ok(());
+        }
+    }
+    if store.erase(name, lease.epoch, stop).await? {
+        tracing::info!(endpoint = name, "endpoint deleted");
+    }
+    Ok(())
+}

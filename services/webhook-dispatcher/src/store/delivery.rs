@@ -1,0 +1,296 @@
+//! The table of deliveries.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use mesh_db::sql::{Row, Sql};
+use mesh_events::{Event, cloudevents};
+use serde::Serialize;
+
+use crate::attempt::cause::Cause;
+use crate::error::Error;
+use crate::message::decoded_event::DecodedEvent;
+use crate::message::names;
+use crate::store::delivery_position::DeliveryPosition;
+use crate::stream::event::StreamEvent;
+use crate::stream::event_cache::EventCache;
+use crate::stream::queue::{Arrival, EventQueue};
+
+/// State of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Scheduled for an attempt.
+    Waiting,
+    /// Delivered.
+    Delivered,
+    /// Given up: a dead letter.
+    Dead,
+    /// Too old to be sent.
+    Expired,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 4] = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
+
+    /// Value in the database, audit entries and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// Parses the value of a state.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    pub(super) fn parse(word: &str) -> Self {
+        match word {
+            "delivered" => Self::Delivered,
+            "dead" => Self::Dead,
+            "expired" => Self::Expired,
+            // The table's CHECK allows no other value.
+            _ => Self::Waiting,
+        }
+    }
+}
+
+/// One event on its way to one endpoint.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Name of the endpoint.
+    pub endpoint: String,
+    /// Id of the event, or the generated id of a message of the dispatcher.
+    pub event_id: String,
+    /// Type of the event. Empty for messages of the dispatcher.
+    pub event_type: String,
+    /// State of the delivery.
+    pub state: State,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// When the next attempt is due.
+    pub next_at: Option<DateTime<Utc>>,
+    /// HTTP status of the last attempt, 0 without a response.
+    pub status: u16,
+    /// Error of the last attempt.
+    pub error: String,
+    /// When the event was received.
+    pub created_at: DateTime<Utc>,
+    /// When the current round began: on receipt, or at the last redelivery.
+    pub began_at: DateTime<Utc>,
+    /// When the row was last changed.
+    pub updated_at: DateTime<Utc>,
+    /// Subject of the event.
+    pub subject: String,
+    /// Sequence of the event in its stream.
+    pub stream_sequence: u64,
+    /// `traceparent` of the event, empty without one.
+    pub trace: String,
+    /// Key of the cost it waits for, or of a pending notice.
+    pub pair: Option<String>,
+    /// The encoded event. Empty once it is no longer needed.
+    pub body: Bytes,
+    /// The encoded cost event.
+    pub cost: Option<Vec<u8>>,
+    /// Number of redeliveries.
+    pub round: u32,
+    /// Why the last attempt failed.
+    pub cause: Option<Cause>,
+    /// The attempt that led to this state. Written with the delivery, never read with it.
+    pub attempt: Option<Attempt>,
+    /// The event that it came from, which its first write settles. Never read with it.
+    pub arrival: Option<Arrival>,
+    /// Provider state to store after the last response, by key. `None` removes a key. Written with the delivery,
+    /// never read with it.
+    pub keep: Vec<(String, Option<String>)>,
+}
+
+/// A request made for a delivery.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Number of the attempt, from 1. Assigned when it is written.
+    pub n: u32,
+    /// When it began.
+    pub at: DateTime<Utc>,
+    /// HTTP status, 0 without a response.
+    pub status: u16,
+    /// Duration in milliseconds.
+    pub latency_ms: u64,
+    /// Why it failed.
+    pub cause: Option<Cause>,
+    /// Error text, empty on success.
+    pub error: String,
+    /// Beginning of the response body.
+    pub snippet: String,
+    /// When the next attempt was scheduled. `None` for the last attempt.
+    pub next_at: Option<DateTime<Utc>>,
+}
+
+impl Delivery {
+    /// Position in the endpoint's list of deliveries.
+    pub fn place(&self) -> DeliveryPosition {
+        DeliveryPosition {
+            created_at: self.created_at.timestamp_millis(),
+            stream_sequence: self.stream_sequence.cast_signed(),
+            event_id: self.event_id.clone(),
+        }
+    }
+
+    /// A new delivery of an event, stored under this id.
+    pub fn of(
+        queue: &Arc<EventQueue>,
+        id: String,
+        event: &StreamEvent,
+        now: DateTime<Utc>,
+    ) -> Self {
+        // A replay does not continue the original trace.
+        let is_replayed = event.replay.is_some();
+        Self {
+            event_type: event.event.r#type.clone(),
+            next_at: None,
+            subject: event.subject.clone(),
+            stream_sequence: event.sequence,
+            trace: if is_replayed {
+                String::new()
+            } else {
+                event.trace.clone()
+            },
+            arrival: Some(Arrival {
+                queue: Arc::clone(queue),
+                sequence: event.sequence,
+            }),
+            ..Self::message(&queue.endpoint, id, event.body.clone(), now)
+        }
+    }
+
+    /// Decodes the event.
+    ///
+    /// # Errors
+    /// If the stored body is not an event.
+    pub fn event(&self, facts: &EventCache) -> Result<Arc<DecodedEvent>, Error> {
+        facts.read(&self.body).map_err(|source| Error::Stored {
+            id: self.event_id.clone(),
+            source,
+        })
+    }
+
+    /// The event as CloudEvents JSON. `None` once the body is removed, and for messages of the dispatcher.
+    pub fn cloud_event(&self) -> Option<serde_json::Value> {
+        let event = Event::from_bytes(&self.body).ok()?;
+        names::is_event(&self.event_id)
+            .then(|| cloudevents::to_json(&event).ok())
+            .flatten()
+    }
+
+    /// A message of the dispatcher, due immediately.
+    pub fn message(endpoint: &str, id: String, body: impl Into<Bytes>, now: DateTime<Utc>) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            event_id: id,
+            event_type: String::new(),
+            state: State::Waiting,
+            attempts: 0,
+            next_at: Some(now),
+            status: 0,
+            error: String::new(),
+            created_at: now,
+            began_at: now,
+            updated_at: now,
+            subject: String::new(),
+            stream_sequence: 0,
+            trace: String::new(),
+            pair: None,
+            body: body.into(),
+            cost: None,
+            round: 0,
+            cause: None,
+            attempt: None,
+            arrival: None,
+            keep: Vec::new(),
+        }
+    }
+}
+
+/// Columns to read. Listed by name, so that this version can still read after a newer one has added a column.
+pub(super) const COLUMNS: &str = "endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, began_at, updated_at, subject,
+     stream_sequence, trace, pair, body, cost, round, cause";
+
+pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
+    let time = |name| row.get::<i64>(name).map(time);
+    let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
+    Ok(Delivery {
+        endpoint: row.get("endpoint")?,
+        event_id: row.get("event_id")?,
+        event_type: row.get("event_type")?,
+        state: State::parse(&row.get::<String>("state")?),
+        attempts: number("attempts")?.try_into().unwrap_or(u32::MAX),
+        next_at: row
+            .get::<Option<i64>>("next_at")?
+            .and_then(DateTime::from_timestamp_millis),
+        status: number("status")?.try_into().unwrap_or_default(),
+        error: row.get("error")?,
+        created_at: time("created_at")?,
+        began_at: time("began_at")?,
+        updated_at: time("updated_at")?,
+        subject: row.get("subject")?,
+        stream_sequence: number("stream_sequence")?,
+        trace: row.get("trace")?,
+        pair: row.get("pair")?,
+        body: row
+            .get::<Option<Vec<u8>>>("body")?
+            .unwrap_or_default()
+            .into(),
+        cost: row.get("cost")?,
+        round: number("round")?.try_into().unwrap_or(u32::MAX),
+        cause: Cause::parse(&row.get::<String>("cause")?),
+        attempt: None,
+        arrival: None,
+        keep: Vec::new(),
+    })
+}
+
+pub(super) fn read_attempt(row: &Row) -> Result<Attempt, sqlx::Error> {
+    let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
+    Ok(Attempt {
+        n: number("n")?.try_into().unwrap_or(u32::MAX),
+        at: time(row.get("at")?),
+        status: number("status")?.try_into().unwrap_or_default(),
+        latency_ms: number("latency_ms")?,
+        cause: Cause::parse(&row.get::<String>("cause")?),
+        error: row.get("error")?,
+        snippet: row.get("snippet")?,
+        next_at: row.get::<Option<i64>>("next_at")?.map(time),
+    })
+}
+
+pub(super) fn place(row: &Row) -> Result<DeliveryPosition, sqlx::Error> {
+    Ok(DeliveryPosition {
+        created_at: row.get("created_at")?,
+        stream_sequence: row.get("stream_sequence")?,
+        event_id: row.get("event_id")?,
+    })
+}
+
+/// Limits a query to rows before (`<`) or after (`>`) a position.
+pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> Sql {
+    sql.push(" AND (created_at, stream_sequence, event_id) ")
+        .push(sign)
+        .push(" (")
+        .list([
+            place.created_at.into(),
+            place.stream_sequence.into(),
+            place.event_id.as_str().into(),
+        ])
+        .push(")")
+}
+
+/// Converts a stored time.
+pub(super) fn time(millis: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(millis).unwrap_or_default()
+}

@@ -1,0 +1,119 @@
+//! Delivery counts and stored gates of endpoints. The number of queries does not depend on the number of endpoints.
+
+use std::collections::BTreeMap;
+
+use mesh_db::sql::{Row, Sql};
+use mesh_events::catalogue::SLURM_EVENTS;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::attempt::gate::STORED_GATE_KEY;
+use crate::error::Error;
+use crate::store::Store;
+use crate::store::cursors::{Missed, missed};
+use crate::store::delivery::State;
+
+/// Statistics of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointStats {
+    /// Number of deliveries by state.
+    pub counts: Counts,
+    /// Stored state of the gate.
+    pub gate: Option<String>,
+    /// Events that it missed.
+    pub missed: Option<Missed>,
+}
+
+/// Number of deliveries by state, and the last error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Counts {
+    /// Delivered.
+    pub delivered: u64,
+    /// Waiting for an attempt.
+    pub waiting: u64,
+    /// Dead letters: given up.
+    pub dead: u64,
+    /// Expired: too old to be sent.
+    pub expired: u64,
+    /// Error of the most recently changed waiting or dead delivery that has one; empty if there is none.
+    pub last_error: String,
+}
+
+impl Counts {
+    fn slot(&mut self, state: State) -> &mut u64 {
+        match state {
+            State::Waiting => &mut self.waiting,
+            State::Delivered => &mut self.delivered,
+            State::Dead => &mut self.dead,
+            State::Expired => &mut self.expired,
+        }
+    }
+}
+
+impl Store {
+    /// Statistics of these endpoints. Those without any are left out.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn standings(
+        &self,
+        endpoints: Vec<String>,
+    ) -> Result<BTreeMap<String, EndpointStats>, Error> {
+        let action = "count deliveries";
+        let mut standings = BTreeMap::new();
+        if endpoints.is_empty() {
+            return Ok(standings);
+        }
+        let counts =
+            Sql::new("SELECT endpoint, state, COUNT(*) AS count FROM deliveries WHERE endpoint")
+                .any_of(endpoints.clone())
+                .push(" GROUP BY endpoint, state");
+        let errors = Sql::new(
+            "SELECT value AS endpoint, (SELECT error FROM deliveries WHERE deliveries.endpoint = given.value AND error <> ''",
+        )
+        // The `+` stops SQLite from sorting all waiting and dead deliveries.
+        .either(" AND +state", " AND state")
+        .push(" IN ('waiting', 'dead') ORDER BY updated_at DESC LIMIT 1) AS error FROM ")
+        .either("json_each(", "UNNEST(")
+        .bind(endpoints.clone())
+        .either(") AS given", "::text[]) AS given(value)");
+        let gates = Sql::new("SELECT endpoint, value FROM kept WHERE key = ")
+            .bind(STORED_GATE_KEY)
+            .push(" AND endpoint")
+            .any_of(endpoints.clone());
+        let gaps = Sql::new(
+            "SELECT endpoint, missed_count, missed_first, missed_last, missed_at FROM cursors WHERE missed_count > 0 AND stream = ",
+        )
+        .bind(SLURM_EVENTS)
+        .push(" AND endpoint")
+        .any_of(endpoints);
+        let [counts, errors, gates, gaps] = [
+            self.rows(action, &counts).await?,
+            self.rows(action, &errors).await?,
+            self.rows(action, &gates).await?,
+            self.rows(action, &gaps).await?,
+        ];
+        let mut read = || -> Result<(), sqlx::Error> {
+            let of = |row: &Row| row.get::<String>("endpoint");
+            for row in &counts {
+                let standing: &mut EndpointStats = standings.entry(of(row)?).or_default();
+                let state = State::parse(&row.get::<String>("state")?);
+                *standing.counts.slot(state) = row.get::<i64>("count")?.unsigned_abs();
+            }
+            for row in &errors {
+                if let Some(error) = row.get("error")? {
+                    standings.entry(of(row)?).or_default().counts.last_error = error;
+                }
+            }
+            for row in &gates {
+                standings.entry(of(row)?).or_default().gate = row.get("value")?;
+            }
+            for row in &gaps {
+                standings.entry(of(row)?).or_default().missed = missed(row)?;
+            }
+            Ok(())
+        };
+        read().map_err(Error::database(action))?;
+        Ok(standings)
+    }
+}

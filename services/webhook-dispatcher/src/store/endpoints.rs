@@ -1,0 +1,474 @@
+//! The table of endpoints.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use mesh_db::pool::Access;
+use mesh_db::sql::{Row, Sql, Value};
+use serde::Serialize;
+
+use crate::config;
+use crate::error::Error;
+use crate::store::Store;
+use crate::store::delivery::{Delivery, time};
+use crate::store::saves::save;
+
+/// Where an endpoint is defined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// Created by the API.
+    Api,
+    /// Listed in `mesh.toml`.
+    File,
+}
+
+impl Source {
+    /// Value in the database and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::File => "file",
+        }
+    }
+}
+
+/// Activity state of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activity {
+    /// Delivers.
+    Active,
+    /// Paused by a user, or after days of failures. Events are queued.
+    Paused,
+    /// Disabled because the receiver accepts no more events. Events are queued.
+    Disabled,
+    /// Being removed.
+    Removed,
+}
+
+impl Activity {
+    /// Value in the database and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Paused => "paused",
+            Self::Disabled => "disabled",
+            Self::Removed => "removed",
+        }
+    }
+
+    fn parse(word: &str) -> Self {
+        match word {
+            "paused" => Self::Paused,
+            "disabled" => Self::Disabled,
+            "removed" => Self::Removed,
+            // The table's CHECK allows no other value.
+            _ => Self::Active,
+        }
+    }
+}
+
+/// A row of the table of endpoints.
+#[derive(Clone, Debug)]
+pub struct EndpointRow {
+    /// Full name, including the owner if it belongs to a user.
+    pub name: String,
+    /// Unique id, new with every creation.
+    pub id: String,
+    /// Where it is defined.
+    pub source: Source,
+    /// Unix user who owns it. Empty for endpoints of `mesh.toml`.
+    pub owner: String,
+    /// Definition without secrets, as JSON.
+    pub spec: serde_json::Value,
+    /// Encrypted definition with secrets. `None` for endpoints of `mesh.toml`.
+    pub secrets: Option<Vec<u8>>,
+    /// Activity state.
+    pub activity: Activity,
+    /// Reason for the activity state.
+    pub reason: String,
+    /// When the activity state began.
+    pub since: DateTime<Utc>,
+    /// Incremented by every change.
+    pub revision: i64,
+    /// When it was created.
+    pub created_at: DateTime<Utc>,
+    /// When it was last changed.
+    pub updated_at: DateTime<Utc>,
+}
+
+impl EndpointRow {
+    /// A reference that is unambiguous for every user. A plain name would refer to an endpoint of the caller.
+    pub fn reference(&self) -> String {
+        if self.owner.is_empty() {
+            format!("/{}", self.name)
+        } else {
+            self.name.clone()
+        }
+    }
+}
+
+/// The columns that every reconciliation needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSummary {
+    /// Where it is defined.
+    pub source: Source,
+    /// Activity state.
+    pub activity: Activity,
+    /// Incremented by every change.
+    pub revision: i64,
+    /// When it disappeared from the `mesh.toml` of every dispatcher.
+    pub unlisted_at: Option<DateTime<Utc>>,
+}
+
+/// An audit entry about a user's action.
+#[derive(Clone, Debug)]
+pub struct Act {
+    /// Id of the entry.
+    pub id: String,
+    /// The encoded entry.
+    pub body: Vec<u8>,
+}
+
+impl Store {
+    /// Summaries of all endpoints, by name.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn outlines(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
+        let action = "read endpoints";
+        let sql = Sql::new("SELECT name, source, state, revision, unlisted_at FROM endpoints");
+        self.query(action, &sql, |row| {
+            let outline = EndpointSummary {
+                source: source(row)?,
+                activity: Activity::parse(&row.get::<String>("state")?),
+                revision: row.get("revision")?,
+                unlisted_at: row.get::<Option<i64>>("unlisted_at")?.map(time),
+            };
+            Ok((row.get("name")?, outline))
+        })
+        .await
+    }
+
+    /// All endpoints.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn endpoints(&self) -> Result<Vec<EndpointRow>, Error> {
+        let action = "read endpoints";
+        let sql = Sql::new("SELECT * FROM endpoints ORDER BY name");
+        self.query(action, &sql, read).await
+    }
+
+    /// Reads one endpoint.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn endpoint(&self, name: &str) -> Result<Option<EndpointRow>, Error> {
+        let action = "read endpoint";
+        let sql = Sql::new("SELECT * FROM endpoints WHERE name = ").bind(name);
+        let row = self.first(action, &sql).await?;
+        row.map(|row| read(&row))
+            .transpose()
+            .map_err(Error::database(action))
+    }
+
+    /// The existing endpoints among these names.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn named(&self, names: Vec<String>) -> Result<BTreeMap<String, EndpointRow>, Error> {
+        let action = "read endpoints";
+        if names.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let sql = Sql::new("SELECT * FROM endpoints WHERE name").any_of(names);
+        self.query(action, &sql, |row| {
+            read(row).map(|stored| (stored.name.clone(), stored))
+        })
+        .await
+    }
+
+    /// Stores the endpoints of `mesh.toml`, all or none. Returns the name of one that collides with an endpoint
+    /// created by the API.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn note_files<'a>(
+        &self,
+        endpoints: impl Iterator<Item = (&'a str, &'a str)>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<String>, Error> {
+        let note = async {
+            let mut connection = self.database.writer.acquire().await?;
+            let mut transaction = connection.begin(Access::Write).await?;
+            for (name, spec) in endpoints {
+                if transaction
+                    .conn()
+                    .execute(&note_file(name, spec, now))
+                    .await?
+                    == 0
+                {
+                    return Ok(Some(name.to_owned()));
+                }
+            }
+            transaction.commit().await?;
+            self.changed();
+            Ok(None)
+        };
+        note.await.map_err(Error::database("store endpoints"))
+    }
+
+    /// Records when an endpoint disappeared from every `mesh.toml`. `None` if it is listed.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn remove_from_config(
+        &self,
+        name: &str,
+        since: Option<DateTime<Utc>>,
+    ) -> Result<(), Error> {
+        let sql = Sql::new("UPDATE endpoints SET unlisted_at = ")
+            .bind(since.map(|since| since.timestamp_millis()))
+            .push(" WHERE source = 'file' AND name = ")
+            .bind(name);
+        self.run("store endpoint", &sql).await.map(drop)
+    }
+
+    /// Inserts an endpoint. Returns false if the name is taken.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn create(&self, endpoint: &EndpointRow, act: Act) -> Result<bool, Error> {
+        let sql = Sql::new(
+            "INSERT INTO endpoints (name, id, source, owner, spec, secrets, state, reason, since, revision, created_at, updated_at) VALUES (",
+        )
+        .list([
+            (&endpoint.name).into(),
+            (&endpoint.id).into(),
+            endpoint.source.as_str().into(),
+            (&endpoint.owner).into(),
+            Value::from(&endpoint.spec.to_string()),
+            endpoint.secrets.as_deref().into(),
+            endpoint.activity.as_str().into(),
+            (&endpoint.reason).into(),
+            endpoint.since.timestamp_millis().into(),
+            endpoint.revision.into(),
+            endpoint.created_at.timestamp_millis().into(),
+            endpoint.updated_at.timestamp_millis().into(),
+        ])
+        .push(") ON CONFLICT (name) DO NOTHING");
+        self.act("create endpoint", &sql, Some(act)).await
+    }
+
+    /// Updates everything but an endpoint's name, id and source. Returns false if it was changed since it was read:
+    /// `revision` must match.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn change(&self, endpoint: &EndpointRow, act: Option<Act>) -> Result<bool, Error> {
+        let sql = Sql::new("UPDATE endpoints SET revision = revision + 1, owner = ")
+            .bind(&endpoint.owner)
+            .push(", spec = ")
+            .bind(&endpoint.spec.to_string())
+            .push(", secrets = ")
+            .bind(endpoint.secrets.as_deref())
+            .push(", state = ")
+            .bind(endpoint.activity.as_str())
+            .push(", reason = ")
+            .bind(&endpoint.reason)
+            .push(", since = ")
+            .bind(endpoint.since.timestamp_millis())
+            .push(", updated_at = ")
+            .bind(endpoint.updated_at.timestamp_millis())
+            .push(" WHERE name = ")
+            .bind(&endpoint.name)
+            .push(" AND revision = ")
+            .bind(endpoint.revision);
+        self.act("change endpoint", &sql, act).await
+    }
+
+    /// Changes the activity of an endpoint that is not being removed. Returns false if there is none, or the activity
+    /// is already set.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn set_activity(
+        &self,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+        now: DateTime<Utc>,
+        act: Option<Act>,
+    ) -> Result<bool, Error> {
+        let sql = becomes(name, activity, reason, now);
+        self.act("change endpoint", &sql, act).await
+    }
+
+    /// Pauses or disables an endpoint and queues notices at other endpoints. Returns false if there is none, or the
+    /// activity is already set.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn auto_disable(
+        &self,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+        now: DateTime<Utc>,
+        act: Act,
+        notices: Vec<Delivery>,
+    ) -> Result<bool, Error> {
+        let sql = becomes(name, activity, reason, now);
+        self.act_and_queue("disable endpoint", &sql, Some(act), &notices)
+            .await
+    }
+
+    /// Records an action that changed no row.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn note(&self, act: Act) -> Result<(), Error> {
+        let sql = insert(&act);
+        self.run("store audit entry", &sql).await.map(drop)
+    }
+
+    /// Audit entries that are not published yet.
+    ///
+    /// # Errors
+    /// If the database read fails.
+    pub async fn acts(&self) -> Result<Vec<Act>, Error> {
+        let action = "read audit entries";
+        self.query(
+            action,
+            &Sql::new("SELECT id, body FROM acts LIMIT 100"),
+            |row| {
+                Ok(Act {
+                    id: row.get("id")?,
+                    body: row.get("body")?,
+                })
+            },
+        )
+        .await
+    }
+
+    /// Deletes a published audit entry.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn sent(&self, act: &str) -> Result<(), Error> {
+        let sql = Sql::new("DELETE FROM acts WHERE id = ").bind(act);
+        self.run("delete audit entry", &sql).await.map(drop)
+    }
+
+    /// Runs a statement and, if it changed a row, records the action in the same transaction.
+    pub(super) async fn act(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        act: Option<Act>,
+    ) -> Result<bool, Error> {
+        self.act_and_queue(action, sql, act, &[]).await
+    }
+
+    /// Like [`Store::act`], and queues new messages. Inserting new messages requires no lease of their endpoints.
+    async fn act_and_queue(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        act: Option<Act>,
+        messages: &[Delivery],
+    ) -> Result<bool, Error> {
+        let perform = async {
+            let mut connection = self.database.writer.acquire().await?;
+            let mut transaction = connection.begin(Access::Write).await?;
+            if transaction.conn().execute(sql).await? == 0 {
+                return Ok(false);
+            }
+            if let Some(act) = act {
+                transaction.conn().execute(&insert(&act)).await?;
+            }
+            for message in messages {
+                save(&mut transaction, &[message]).await?;
+            }
+            transaction.commit().await?;
+            self.changed();
+            Ok(true)
+        };
+        perform.await.map_err(Error::database(action))
+    }
+}
+
+/// Upserts an endpoint of `mesh.toml`, unless the name belongs to one created by the API.
+fn note_file(name: &str, spec: &str, now: DateTime<Utc>) -> Sql {
+    let now = now.timestamp_millis();
+    Sql::new(
+        "INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at) VALUES (",
+    )
+    .list([
+        name.into(),
+        Value::from(&uuid::Uuid::new_v4().to_string()),
+        "file".into(),
+        "".into(),
+        spec.into(),
+        "active".into(),
+        now.into(),
+        1_i64.into(),
+        now.into(),
+        now.into(),
+    ])
+    .push(
+        ") ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, unlisted_at = NULL,
+             state = CASE WHEN endpoints.state = 'removed' THEN 'active' ELSE endpoints.state END,
+             created_at = CASE WHEN endpoints.state = 'removed' THEN excluded.created_at ELSE endpoints.created_at END,
+             revision = CASE WHEN endpoints.state = 'removed' THEN endpoints.revision + 1 ELSE endpoints.revision END
+         WHERE endpoints.source = 'file'",
+    )
+}
+
+fn becomes(name: &str, activity: Activity, reason: &str, now: DateTime<Utc>) -> Sql {
+    Sql::new("UPDATE endpoints SET revision = revision + 1, state = ")
+        .bind(activity.as_str())
+        .push(", reason = ")
+        .bind(reason)
+        .push(", since = ")
+        .bind(now.timestamp_millis())
+        .push(" WHERE state <> 'removed' AND state <> ")
+        .bind(activity.as_str())
+        .push(" AND name = ")
+        .bind(name)
+}
+
+fn insert(act: &Act) -> Sql {
+    Sql::new("INSERT INTO acts (id, body) VALUES (")
+        .list([(&act.id).into(), act.body.as_slice().into()])
+        .push(")")
+}
+
+fn source(row: &Row) -> Result<Source, sqlx::Error> {
+    Ok(match row.get::<String>("source")?.as_str() {
+        "file" => Source::File,
+        // The table's CHECK allows no other value.
+        _ => Source::Api,
+    })
+}
+
+fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
+    let mut spec = serde_json::from_str(&row.get::<String>("spec")?).unwrap_or_default();
+    config::rename_old_keys(&mut spec);
+    Ok(EndpointRow {
+        name: row.get("name")?,
+        id: row.get("id")?,
+        source: source(row)?,
+        owner: row.get("owner")?,
+        spec,
+        secrets: row.get("secrets")?,
+        activity: Activity::parse(&row.get::<String>("state")?),
+        reason: row.get("reason")?,
+        since: time(row.get("since")?),
+        revision: row.get("revision")?,
+        created_at: time(row.get("created_at")?),
+        updated_at: time(row.get("updated_at")?),
+    })
+}

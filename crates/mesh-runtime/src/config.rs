@@ -14,6 +14,7 @@ use figment::Figment;
 use figment::providers::{Env, Format as _, Toml};
 use figment::value::Value;
 use ipnet::IpNet;
+use secret_file::FileStamp;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
@@ -282,6 +283,8 @@ impl ServiceSection {
 pub struct ConfigFile {
     figment: Arc<Figment>,
     path: Option<PathBuf>,
+    /// The file before it was read.
+    stamp: Option<FileStamp>,
     services: Vec<ServiceSection>,
     /// Sections in which old keys are set, with a fault for each.
     renamed: Vec<(&'static str, Vec<String>)>,
@@ -295,6 +298,7 @@ impl ConfigFile {
     /// If the file does not exist or is not TOML.
     pub fn load(services: &[ServiceSection], path: Option<&Path>) -> Result<Self, ConfigError> {
         let all = services.to_vec();
+        let stamp = path.and_then(FileStamp::of);
         let mut figment = Figment::from(Toml::string(DEFAULTS));
         for service in services {
             figment = figment.merge(Toml::string(service.defaults));
@@ -326,6 +330,7 @@ impl ConfigFile {
             renamed: renamed.collect(),
             figment: Arc::new(figment),
             path: path.map(Path::to_owned),
+            stamp,
             services: all,
         };
         // Any lookup fails if the file is not TOML.
@@ -341,6 +346,11 @@ impl ConfigFile {
     /// As [`ConfigFile::load`].
     pub fn read_again(&self) -> Result<Self, ConfigError> {
         Self::load(&self.services, self.path())
+    }
+
+    /// The stamp of the file, taken before it was read.
+    pub const fn stamp(&self) -> Option<FileStamp> {
+        self.stamp
     }
 
     /// Keys whose values differ from another configuration's, such as `mesh.api.listen`.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
+use secret_file::FileStamp;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -137,6 +138,11 @@ impl Context {
     /// The configuration file, if there is one.
     pub fn config_path(&self) -> Option<&Path> {
         self.config.path()
+    }
+
+    /// The stamp of the configuration file, taken before it was read.
+    pub const fn config_stamp(&self) -> Option<FileStamp> {
+        self.config.stamp()
     }
 
     /// The layers of the configuration as they were when read.

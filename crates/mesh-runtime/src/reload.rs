@@ -65,7 +65,7 @@ pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter
     };
     let note = context.health.note("configuration");
     let mut known = context.config().clone();
-    let mut seen = FileStamp::of(&path);
+    let mut seen = context.config_stamp();
     let mut pending = BTreeSet::new();
     let mut timer = ReloadTimer::new(context.shutdown.clone());
     while timer.due().await {

@@ -7,7 +7,7 @@
 
 pub mod active_endpoint;
 pub mod registry;
-pub mod reload;
+pub(crate) mod reload;
 pub mod removal;
 pub mod replay_listener;
 pub mod vault;

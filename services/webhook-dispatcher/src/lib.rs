@@ -53,7 +53,7 @@ use delivery::endpoint_worker::WorkerContext;
 use delivery::http::Http;
 use delivery::{outbox_publisher, retention_schedule};
 use endpoint::registry::Registry;
-use endpoint::reload::EndpointReloader;
+use endpoint::reload::{EndpointReloader, FileStamps, NamedFiles};
 use endpoint::replay_listener;
 use endpoint::vault::Vault;
 use endpoint::worker_pool::WorkerPool;
@@ -80,7 +80,7 @@ impl Service for WebhookDispatcherService {
     }
 
     fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
-        Ok(match configuration(context)?.3 {
+        Ok(match configuration(context)?.location {
             Location::Sqlite(path) => Some(path),
             Location::Postgres(_) => None,
         })
@@ -93,7 +93,13 @@ impl Service for WebhookDispatcherService {
     }
 
     async fn start(context: Context) -> Result<RunningService, BoxError> {
-        let (config, endpoints, network, location) = configuration(&context)?;
+        let Configuration {
+            config,
+            endpoints,
+            named,
+            network,
+            location,
+        } = configuration(&context)?;
         metrics::describe();
         mesh_runtime::install_crypto_provider();
         let store = Store::connect(&location)?;
@@ -140,6 +146,7 @@ impl Service for WebhookDispatcherService {
         }));
         let dispatcher = Dispatcher {
             shared,
+            named,
             registry,
             worker_pool,
             retention,
@@ -170,18 +177,33 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
     Ok(())
 }
 
+/// The section, as used.
+struct Configuration {
+    config: Config,
+    endpoints: Vec<Endpoint>,
+    /// The files that the endpoints name, with their stamps.
+    named: FileStamps,
+    network: Network,
+    location: Location,
+}
+
 /// Loads the section, its endpoints with their secrets, the network settings and the database location.
-fn configuration(
-    context: &Context,
-) -> Result<(Config, Vec<Endpoint>, Network, Location), BoxError> {
+fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let config: Config = context.section(WebhookDispatcherService::NAME)?;
     let read = |path: &Path| std::fs::read_to_string(context.relative(path));
     let read_secret = |path: &Path| secret_file::read(&context.relative(path));
-    let endpoints = config.validate(read_secret);
+    let named = NamedFiles::default();
+    let endpoints = config.validate(|path| named.read(context, path));
     let network = config.network(read, read_secret);
     let location = config.db.location(&context.mesh.data_dir);
     match (endpoints, network, location) {
-        (Ok(endpoints), Ok(network), Ok(location)) => Ok((config, endpoints, network, location)),
+        (Ok(endpoints), Ok(network), Ok(location)) => Ok(Configuration {
+            config,
+            endpoints,
+            named: named.into_stamps(),
+            network,
+            location,
+        }),
         // Report all faults at once. Faults of the location are already among those of the section.
         (endpoints, network, _) => {
             let faults = endpoints.err().into_iter().chain(network.err()).flatten();
@@ -225,6 +247,7 @@ async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
 
 struct Dispatcher {
     shared: Arc<WorkerContext>,
+    named: FileStamps,
     registry: Arc<Registry>,
     worker_pool: Arc<WorkerPool>,
     retention: Duration,
@@ -262,6 +285,7 @@ impl Dispatcher {
         ));
         let reloader = EndpointReloader {
             context: context.clone(),
+            named: self.named,
             store: self.shared.store.clone(),
             registry: Arc::clone(&self.registry),
             worker_pool: Arc::clone(&self.worker_pool),

@@ -475,11 +475,7 @@ impl Store {
         rows.map_err(Error::database(action))
     }
 
-    async fn first(
-        &self,
-        action: &'static str,
-        sql: &Sql,
-    ) -> Result<Option<Row>, Error> {
+    async fn first(&self, action: &'static str, sql: &Sql) -> Result<Option<Row>, Error> {
         let row = self.database.reader.first(sql).await;
         row.map_err(Error::database(action))
     }

@@ -2,6 +2,7 @@
 //! a restart.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,34 @@ use crate::{WebhookDispatcherService, clock};
 /// A file must stay the same for this long before it is read: an editor may be writing it.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
+/// Files, each as it was before it was read.
+pub(crate) type FileStamps = Vec<(PathBuf, Option<FileStamp>)>;
+
+/// Reads the files that endpoints name.
+#[derive(Default)]
+pub(crate) struct NamedFiles(RefCell<FileStamps>);
+
+impl NamedFiles {
+    /// Reads a secret, or why it cannot be used.
+    pub fn read(&self, context: &Context, path: &Path) -> io::Result<String> {
+        let path = context.relative(path);
+        let stamp = FileStamp::of(&path);
+        let text = secret_file::read(&path);
+        self.0.borrow_mut().push((path, stamp));
+        text
+    }
+
+    /// The files that were read.
+    pub fn into_stamps(self) -> FileStamps {
+        self.0.into_inner()
+    }
+}
+
 /// What is needed to replace the endpoints of `mesh.toml`.
 pub(crate) struct EndpointReloader {
     pub context: Context,
+    /// The files that the endpoints name.
+    pub named: FileStamps,
     pub store: Store,
     pub registry: Arc<Registry>,
     pub worker_pool: Arc<WorkerPool>,
@@ -32,26 +58,26 @@ pub(crate) struct EndpointReloader {
 impl EndpointReloader {
     /// Follows the files until shutdown. A file that cannot be used changes nothing; the log and the notes of
     /// `/readyz` say why.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
         let Some(path) = self.context.config_path().map(Path::to_owned) else {
             return;
         };
-        let shutdown = &self.context.shutdown;
+        let shutdown = self.context.shutdown.clone();
         let note = format!("{}.endpoints", WebhookDispatcherService::NAME);
         let note = self.context.health.note(&note);
-        // Without stamps at first, so that a change since the start is noticed, too.
-        let (mut files, mut seen) = (vec![path.clone()], None);
+        let mut files = vec![(path.clone(), self.context.config_stamp())];
+        files.append(&mut self.named);
         let mut timer = ReloadTimer::new(shutdown.clone());
         while timer.due().await {
-            let mut found = stamps(&files);
-            if seen.as_ref() == Some(&found) {
+            let mut found = now(&files);
+            if found == files {
                 continue;
             }
             loop {
-                if !pause(SETTLE_TIME, shutdown).await {
+                if !pause(SETTLE_TIME, &shutdown).await {
                     return;
                 }
-                let later = stamps(&files);
+                let later = now(&files);
                 if later == found {
                     break;
                 }
@@ -61,14 +87,14 @@ impl EndpointReloader {
             let Ok((named, read)) = spawn_blocking(move || read(&context, config)).await else {
                 continue;
             };
-            let named: Vec<PathBuf> = std::iter::once(path.clone()).chain(named).collect();
-            // Files that were not compared before are read once more.
-            seen = (named == files).then_some(found);
-            files = named;
+            files = found;
+            files.truncate(1);
+            files.extend(named);
             let applied = match read {
                 Ok(endpoints) => self.apply(endpoints).await.map_err(|error| {
                     if error.is_unavailable() {
-                        seen = None;
+                        // Read again.
+                        files[0].1 = None;
                     }
                     error.into()
                 }),
@@ -116,21 +142,17 @@ impl EndpointReloader {
     }
 }
 
-type Stamps = Vec<Option<FileStamp>>;
-
-fn stamps(files: &[PathBuf]) -> Stamps {
-    files.iter().map(|file| FileStamp::of(file)).collect()
+/// The files as they are now.
+fn now(files: &FileStamps) -> FileStamps {
+    let files = files.iter();
+    files
+        .map(|(path, _)| (path.clone(), FileStamp::of(path)))
+        .collect()
 }
 
 /// Reads the endpoints of the file, and returns the files that they name. All other keys are those in use.
-fn read(context: &Context, config: Config) -> (Vec<PathBuf>, Result<Vec<Endpoint>, BoxError>) {
-    let named = RefCell::new(Vec::new());
-    let read_secret = |path: &Path| {
-        let path = context.relative(path);
-        let text = secret_file::read(&path);
-        named.borrow_mut().push(path);
-        text
-    };
+fn read(context: &Context, config: Config) -> (FileStamps, Result<Vec<Endpoint>, BoxError>) {
+    let named = NamedFiles::default();
     let endpoints = || -> Result<Vec<Endpoint>, BoxError> {
         let again: Config = context
             .read_again()?
@@ -140,14 +162,14 @@ fn read(context: &Context, config: Config) -> (Vec<PathBuf>, Result<Vec<Endpoint
             endpoints,
             ..config
         }
-        .validate(read_secret);
+        .validate(|path| named.read(context, path));
         read.map_err(|faults| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             context.faults(&faults).into()
         })
     };
     let endpoints = endpoints();
-    (named.into_inner(), endpoints)
+    (named.into_stamps(), endpoints)
 }
 
 fn report(changes: &EndpointChanges) {

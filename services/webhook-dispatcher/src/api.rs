@@ -6,6 +6,7 @@
 //! pause and test them.
 
 mod deliveries;
+mod delivery_json;
 mod grpc;
 mod manage;
 pub mod openapi;

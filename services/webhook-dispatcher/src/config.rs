@@ -222,10 +222,10 @@ impl Config {
                     .ok()
             })
             .collect();
-        if self.retention < kept() {
-            let kept = humantime::format_duration(kept());
+        if self.retention < stream_retention() {
+            let stream_retention = humantime::format_duration(stream_retention());
             let problem = format!(
-                "at least {kept}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
+                "at least {stream_retention}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
             );
             faults.push(own("retention", &problem));
         }
@@ -337,7 +337,7 @@ impl Database {
 }
 
 /// Retention of the event stream.
-fn kept() -> Duration {
+fn stream_retention() -> Duration {
     STREAMS
         .iter()
         .filter(|stream| stream.name == SLURM_EVENTS)

@@ -1,7 +1,7 @@
 //! Deliveries of one endpoint.
 //!
-//! - [`endpoint_worker`]: the limits, attempts and loops of an endpoint; [`on_demand`]: loops that run only while they
-//!   have something to do; [`lease`]: the right to send.
+//! - [`endpoint_worker`]: the limits and attempts of an endpoint; [`loops`]: its tasks, which run only while they have
+//!   something to do ([`on_demand`]); [`lease`]: the right to send.
 //! - [`handlers`]: events of the queue; [`catch_up`]: events that the queue missed; [`replays`]: replayed events.
 //! - [`due`]: retries, digests and notices that are due; [`redeliver`]: dead letters that are sent again.
 //! - [`array_digests`], [`pending`], [`costs`]: messages that are put together from several events.
@@ -21,6 +21,7 @@ pub mod failure;
 pub mod handlers;
 pub mod http;
 pub mod lease;
+pub mod loops;
 pub mod on_demand;
 pub mod outbox_publisher;
 pub mod pending;

@@ -250,7 +250,7 @@ impl Store {
         &self,
         endpoint: &str,
         now: DateTime<Utc>,
-        most: usize,
+        max: usize,
     ) -> Result<Vec<String>, Error> {
         let action = "read due deliveries";
         let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
@@ -258,7 +258,7 @@ impl Store {
             .push(" AND state = 'waiting' AND next_at <= ")
             .bind(now.timestamp_millis())
             .push(" ORDER BY next_at, stream_sequence LIMIT ")
-            .bind(i64::try_from(most).unwrap_or(i64::MAX));
+            .bind(i64::try_from(max).unwrap_or(i64::MAX));
         self.query(action, &sql, |row| row.get("event_id")).await
     }
 
@@ -333,7 +333,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn kept_below(
+    pub async fn provider_state_below(
         &self,
         endpoint: &str,
         word: &str,
@@ -351,7 +351,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn kept(
+    pub async fn provider_state(
         &self,
         endpoint: &str,
         keys: Vec<String>,
@@ -395,7 +395,7 @@ impl Store {
         endpoint: &str,
         wanted: &DeliverySelection,
         after: Option<&DeliveryPosition>,
-        most: u32,
+        max: u32,
     ) -> Result<Vec<Delivery>, Error> {
         const NEWEST: &str =
             " ORDER BY created_at DESC, stream_sequence DESC, event_id DESC LIMIT ";
@@ -419,9 +419,9 @@ impl Store {
             if let Some(place) = after {
                 sql = beyond(sql, "<", place);
             }
-            sql = sql.push(NEWEST).bind(most).push(") AS found");
+            sql = sql.push(NEWEST).bind(max).push(") AS found");
         }
-        let sql = sql.push(NEWEST).bind(most);
+        let sql = sql.push(NEWEST).bind(max);
         self.deliveries("read deliveries", &sql).await
     }
 

@@ -39,15 +39,15 @@ impl Webhooks {
             page.cursor.as_deref(),
             DeliveryPosition::parse,
         )?;
-        let most = page.limit.unwrap_or(50).clamp(1, 500);
+        let max = page.limit.unwrap_or(50).clamp(1, 500);
         // One more than requested, to know whether another page follows.
         let found = self
             .shared
             .store
-            .recent(&stored.name, &wanted, after.as_ref(), most + 1);
+            .recent(&stored.name, &wanted, after.as_ref(), max + 1);
         let mut deliveries = found.await?;
-        let more = deliveries.len() > most as usize;
-        deliveries.truncate(most as usize);
+        let more = deliveries.len() > max as usize;
+        deliveries.truncate(max as usize);
         let last = deliveries.last().filter(|_| more);
         Ok(DeliveryPage {
             owner: stored.owner,

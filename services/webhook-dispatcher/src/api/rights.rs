@@ -70,16 +70,16 @@ impl Webhooks {
 
     /// Checks that the owner may have one more endpoint.
     pub(super) async fn within_quota(&self, caller: &Caller, owner: &str) -> Result<(), ApiError> {
-        let most = self.registry.config().max_endpoints_per_user as usize;
+        let max = self.registry.config().max_endpoints_per_user as usize;
         if caller.may_write() {
             return Ok(());
         }
         let all = self.shared.store.endpoints().await?;
-        if all.iter().filter(|stored| stored.owner == owner).count() < most {
+        if all.iter().filter(|stored| stored.owner == owner).count() < max {
             return Ok(());
         }
         Err(ApiError::Conflict(format!(
-            "{owner} has {most} webhooks, and more are not allowed (webhook-dispatcher.max_endpoints_per_user); remove one, or ask an administrator"
+            "{owner} has {max} webhooks, and more are not allowed (webhook-dispatcher.max_endpoints_per_user); remove one, or ask an administrator"
         )))
     }
 }

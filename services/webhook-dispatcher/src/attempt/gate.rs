@@ -42,9 +42,9 @@ pub struct Held {
 
 impl Held {
     /// True if a probe may be sent. A clock that was set back does not extend the pause.
-    fn is_over(&self, most: Duration, now: DateTime<Utc>) -> bool {
-        let most = TimeDelta::from_std(most).unwrap_or(TimeDelta::MAX);
-        now >= self.until || self.until - now > most
+    fn is_over(&self, max: Duration, now: DateTime<Utc>) -> bool {
+        let max = TimeDelta::from_std(max).unwrap_or(TimeDelta::MAX);
+        now >= self.until || self.until - now > max
     }
 }
 
@@ -70,8 +70,8 @@ impl StoredGate {
     /// Reads the stored state. Returns the default if there is none, or if it is of another revision.
     pub fn read(text: Option<&String>, revision: i64) -> State {
         text.and_then(|text| serde_json::from_str::<Self>(text).ok())
-            .filter(|kept| kept.revision == revision)
-            .map(|kept| kept.state)
+            .filter(|stored| stored.revision == revision)
+            .map(|stored| stored.state)
             .unwrap_or_default()
     }
 }
@@ -151,12 +151,12 @@ impl Gate {
     ///
     /// # Errors
     /// The reason, if there are none.
-    pub fn room(&self, rules: &AdmissionRules, now: DateTime<Utc>) -> Result<usize, Closed> {
-        let most = rules.max_retry_after;
-        if let Some(held) = self.held.as_ref().filter(|held| !held.is_over(most, now)) {
+    pub fn available(&self, rules: &AdmissionRules, now: DateTime<Utc>) -> Result<usize, Closed> {
+        let max = rules.max_retry_after;
+        if let Some(held) = self.held.as_ref().filter(|held| !held.is_over(max, now)) {
             return Err(Closed::Until(held.until));
         }
-        let room = match self.circuit.open() {
+        let available = match self.circuit.open() {
             _ if self.circuit.is_probing() => return Err(Closed::Probing),
             Some(open) if !open.is_due(now, rules.circuit.max_interval) => {
                 return Err(Closed::Until(open.until));
@@ -166,11 +166,11 @@ impl Gate {
             None => usize::MAX,
         };
         let Some(limit) = &rules.limit else {
-            return Ok(room);
+            return Ok(available);
         };
         match self.bucket.left(limit, now) as usize {
             0 => Err(Closed::Limited(self.bucket.next(limit, now))),
-            left => Ok(room.min(left)),
+            left => Ok(available.min(left)),
         }
     }
 
@@ -181,7 +181,7 @@ impl Gate {
 
     /// Requests permission for an attempt.
     pub fn enter(&mut self, rules: &AdmissionRules, now: DateTime<Utc>) -> Option<CircuitPermit> {
-        self.room(rules, now).ok()?;
+        self.available(rules, now).ok()?;
         let pass = match self.held {
             Some(_) => self.circuit.probe(),
             None => self.circuit.enter(&rules.circuit, now)?,
@@ -230,8 +230,8 @@ impl Gate {
                 CircuitSignal::Failing if self.circuit.open().is_some() => self.held = None,
                 CircuitSignal::Failing => {
                     let wait = rules.circuit.wait(1, jitter);
-                    let most = TimeDelta::from_std(rules.max_retry_after);
-                    self.hold(now + most.map_or(wait, |most| wait.min(most)), reason, now);
+                    let max = TimeDelta::from_std(rules.max_retry_after);
+                    self.hold(now + max.map_or(wait, |max| wait.min(max)), reason, now);
                 }
                 CircuitSignal::Nothing => {}
             }
@@ -333,7 +333,7 @@ mod tests {
         let mut gate = Gate::default();
         let pass = gate.enter(&RULES, at(0)).unwrap();
         assert!(gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0));
-        assert_eq!(gate.room(&RULES, at(29)), Err(Closed::Until(at(30))));
+        assert_eq!(gate.available(&RULES, at(29)), Err(Closed::Until(at(30))));
         assert_eq!(gate.enter(&RULES, at(29)), None);
         // A request from before the pause asks for less: the longer pause counts.
         assert!(!gate.ended(
@@ -371,13 +371,13 @@ mod tests {
         gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0);
         // Before and after a restart.
         for mut gate in [gate.clone(), Gate::new(gate.state())] {
-            assert_eq!(gate.room(&RULES, at(30)), Ok(1));
+            assert_eq!(gate.available(&RULES, at(30)), Ok(1));
             let probe = gate.enter(&RULES, at(30)).unwrap();
             assert!(matches!(probe, CircuitPermit::Probe(_)));
-            assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
+            assert_eq!(gate.available(&RULES, at(31)), Err(Closed::Probing));
             // A request sent before the pause does not end it.
             gate.ended(early, &signal(204, None, 31), "", &RULES, at(31), 1.0);
-            assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
+            assert_eq!(gate.available(&RULES, at(31)), Err(Closed::Probing));
             // A second pause, then a failure without `Retry-After`.
             gate.ended(
                 probe,
@@ -387,15 +387,15 @@ mod tests {
                 at(32),
                 1.0,
             );
-            assert_eq!(gate.room(&RULES, at(51)), Err(Closed::Until(at(52))));
+            assert_eq!(gate.available(&RULES, at(51)), Err(Closed::Until(at(52))));
             let probe = gate.enter(&RULES, at(52)).unwrap();
             gate.ended(probe, &signal(500, None, 53), "down", &RULES, at(53), 1.0);
-            assert_eq!(gate.room(&RULES, at(53)), Err(Closed::Until(at(63))));
+            assert_eq!(gate.available(&RULES, at(53)), Err(Closed::Until(at(63))));
             let probe = gate.enter(&RULES, at(63)).unwrap();
             gate.abandon(probe);
             let probe = gate.enter(&RULES, at(63)).unwrap();
             gate.ended(probe, &signal(204, None, 64), "", &RULES, at(64), 1.0);
-            assert_eq!(gate.room(&RULES, at(64)), Ok(usize::MAX));
+            assert_eq!(gate.available(&RULES, at(64)), Ok(usize::MAX));
             assert_eq!(gate.state(), State::default());
         }
     }
@@ -405,7 +405,7 @@ mod tests {
         let mut gate = Gate::default();
         let pass = gate.enter(&RULES, at(0)).unwrap();
         gate.ended(pass, &signal(503, Some(30), 0), "", &RULES, at(0), 1.0);
-        assert_eq!(gate.room(&RULES, at(-4_000)), Ok(1));
+        assert_eq!(gate.available(&RULES, at(-4_000)), Ok(1));
         let probe = gate.enter(&RULES, at(30)).unwrap();
         gate.ended(probe, &signal(503, None, 30), "", &RULES, at(30), 1.0);
         let state = gate.state();
@@ -419,12 +419,12 @@ mod tests {
             let pass = gate.enter(&RULES, at(0)).unwrap();
             gate.ended(pass, &signal(500, None, 0), "", &RULES, at(0), 1.0);
         }
-        assert_eq!(gate.room(&RULES, at(9)), Err(Closed::Until(at(10))));
-        assert_eq!(gate.room(&RULES, at(10)), Ok(1));
+        assert_eq!(gate.available(&RULES, at(9)), Err(Closed::Until(at(10))));
+        assert_eq!(gate.available(&RULES, at(10)), Ok(1));
         let probe = gate.enter(&RULES, at(10)).unwrap();
-        assert_eq!(gate.room(&RULES, at(10)), Err(Closed::Probing));
+        assert_eq!(gate.available(&RULES, at(10)), Err(Closed::Probing));
         gate.abandon(probe);
-        assert_eq!(gate.room(&RULES, at(10)), Ok(1));
+        assert_eq!(gate.available(&RULES, at(10)), Ok(1));
     }
 
     proptest! {
@@ -445,8 +445,8 @@ mod tests {
             let latest = at(0) + TimeDelta::from_std(longest).unwrap();
             for gate in [Gate::new(gate.state()), gate] {
                 // A pause stored by a clock that was ahead ends as well.
-                prop_assert!(gate.room(&rules, latest.max(at(ahead) + TimeDelta::from_std(longest).unwrap())).is_ok());
-                if let Err(Closed::Until(until)) = gate.room(&rules, at(0)) {
+                prop_assert!(gate.available(&rules, latest.max(at(ahead) + TimeDelta::from_std(longest).unwrap())).is_ok());
+                if let Err(Closed::Until(until)) = gate.available(&rules, at(0)) {
                     prop_assert!(until <= latest);
                 }
             }
@@ -461,13 +461,13 @@ mod tests {
             let (mut gate, mut now, mut under_way) = (Gate::default(), 0, Vec::new());
             for (what, later, jitter) in steps {
                 now += later;
-                match gate.room(&rules, at(now)) {
-                    Ok(room) => {
+                match gate.available(&rules, at(now)) {
+                    Ok(available) => {
                         let mut trial = gate.clone();
-                        for _ in 0..room.min(10) {
+                        for _ in 0..available.min(10) {
                             prop_assert!(trial.enter(&rules, at(now)).is_some());
                         }
-                        prop_assert!(room > 10 || trial.enter(&rules, at(now)).is_none());
+                        prop_assert!(available > 10 || trial.enter(&rules, at(now)).is_none());
                     }
                     Err(closed) => {
                         prop_assert!(gate.clone().enter(&rules, at(now)).is_none());

@@ -112,10 +112,10 @@ impl RetryAfter {
     }
 
     /// The time of the retry, at most `most` from now.
-    pub fn at(self, now: DateTime<Utc>, most: Duration) -> DateTime<Utc> {
-        let latest = TimeDelta::from_std(most)
+    pub fn at(self, now: DateTime<Utc>, max: Duration) -> DateTime<Utc> {
+        let latest = TimeDelta::from_std(max)
             .ok()
-            .and_then(|most| now.checked_add_signed(most))
+            .and_then(|max| now.checked_add_signed(max))
             .unwrap_or(DateTime::<Utc>::MAX_UTC);
         match self {
             Self::Delay(delay) => TimeDelta::from_std(delay)

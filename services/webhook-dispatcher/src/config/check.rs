@@ -183,7 +183,7 @@ impl<'a> Check<'a> {
             url: url?,
             signer: signer?,
             format,
-            filter: filter?,
+            filter: Arc::new(filter?),
             digest,
             headers,
             public: String::new(),

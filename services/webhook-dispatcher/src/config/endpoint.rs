@@ -32,7 +32,7 @@ pub struct Endpoint {
     /// Format of requests.
     pub format: Format,
     /// Selects events.
-    pub filter: Filter,
+    pub filter: Arc<Filter>,
     /// Whether array events are aggregated into digests.
     pub digest: bool,
     /// Headers of every request.

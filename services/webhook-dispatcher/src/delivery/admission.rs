@@ -82,8 +82,8 @@ impl Admission {
     ///
     /// # Errors
     /// The reason, if there are none.
-    pub fn room(&self, now: DateTime<Utc>) -> Result<usize, Closed> {
-        self.with(|gate| gate.room(&self.rules, now))
+    pub fn available(&self, now: DateTime<Utc>) -> Result<usize, Closed> {
+        self.with(|gate| gate.available(&self.rules, now))
     }
 }
 
@@ -108,8 +108,10 @@ impl EndpointWorker {
             return Ok(());
         }
         let (store, name) = (&self.shared.store, &self.endpoint.name);
-        let kept = store.kept(name, vec![STORED_GATE_KEY.to_owned()]).await?;
-        let state = StoredGate::read(kept.get(STORED_GATE_KEY), admission.revision);
+        let provider_state = store
+            .provider_state(name, vec![STORED_GATE_KEY.to_owned()])
+            .await?;
+        let state = StoredGate::read(provider_state.get(STORED_GATE_KEY), admission.revision);
         metrics::circuit(name, state.open.is_some());
         let mut gate = admission.gate.lock();
         let gate = gate.as_mut().map_err(|poisoned| poisoned.get_mut());
@@ -138,7 +140,7 @@ impl EndpointWorker {
         loop {
             let changed = admission.changed();
             let now = clock::now();
-            let wait = match admission.room(now) {
+            let wait = match admission.available(now) {
                 Ok(_) if !admission.has_due.load(Ordering::Acquire) => return Ok(()),
                 // The loop for due deliveries takes what there is.
                 Ok(_) => MAX_WAIT,
@@ -214,11 +216,13 @@ impl AdmissionPermit<'_> {
             (None, None) | (Some(_), Some(_)) => {}
         }
         metrics::circuit(name, state.open.is_some());
-        let kept = (state != State::default()).then(|| {
+        let provider_state = (state != State::default()).then(|| {
             let revision = admission.revision;
             serde_json::json!(StoredGate { revision, state }).to_string()
         });
-        delivery.keep.push((STORED_GATE_KEY.to_owned(), kept));
+        delivery
+            .keep
+            .push((STORED_GATE_KEY.to_owned(), provider_state));
     }
 }
 

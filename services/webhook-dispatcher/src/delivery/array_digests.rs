@@ -197,7 +197,7 @@ impl EndpointWorker {
                 let stored = self
                     .shared
                     .store
-                    .kept_below(&self.endpoint.name, "digest")
+                    .provider_state_below(&self.endpoint.name, "digest")
                     .await?;
                 stored
                     .into_iter()
@@ -212,8 +212,12 @@ impl EndpointWorker {
 
     async fn stored(&self, key: &str) -> Result<Option<Digest>, Error> {
         let keys = vec![key.to_owned()];
-        let mut kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
-        Ok(kept
+        let mut provider_state = self
+            .shared
+            .store
+            .provider_state(&self.endpoint.name, keys)
+            .await?;
+        Ok(provider_state
             .remove(key)
             .and_then(|state| serde_json::from_str(&state).ok()))
     }

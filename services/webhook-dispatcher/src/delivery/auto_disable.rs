@@ -48,7 +48,7 @@ impl FailureStreak {
         }
     }
 
-    fn kept(self) -> String {
+    fn to_stored(self) -> String {
         format!("{} {}", self.since.timestamp_millis(), self.attempts)
     }
 
@@ -140,7 +140,7 @@ impl EndpointWorker {
         if next != streak {
             delivery
                 .keep
-                .push((KEY.to_owned(), next.map(FailureStreak::kept)));
+                .push((KEY.to_owned(), next.map(FailureStreak::to_stored)));
         }
         *failing = Some(next);
         let after = self.shared.auto_disable_after;
@@ -157,10 +157,10 @@ impl EndpointWorker {
 
     async fn failing_since(&self) -> Result<Option<FailureStreak>, Error> {
         let store = &self.shared.store;
-        let kept = store
-            .kept(&self.endpoint.name, vec![KEY.to_owned()])
+        let state = store
+            .provider_state(&self.endpoint.name, vec![KEY.to_owned()])
             .await?;
-        Ok(kept.get(KEY).and_then(|text| FailureStreak::read(text)))
+        Ok(state.get(KEY).and_then(|text| FailureStreak::read(text)))
     }
 
     /// Halts the endpoint. Waiting and new deliveries are stored until it is resumed.
@@ -247,7 +247,7 @@ mod tests {
         );
         let mut streak = second;
         for _ in 3..=12 {
-            assert_eq!(FailureStreak::read(&streak.kept()), Some(streak));
+            assert_eq!(FailureStreak::read(&streak.to_stored()), Some(streak));
             streak = FailureStreak::and(Some(streak), at(201));
         }
         assert!(streak.is_enough(auto_disable_after, at(201)));

@@ -74,7 +74,7 @@ impl EndpointWorker {
         loop {
             let changed = self.admission.changed();
             let now = clock::now();
-            let wait = match self.admission.room(now) {
+            let wait = match self.admission.available(now) {
                 Err(Closed::Limited(_)) => break,
                 Err(Closed::Until(until)) => (until - now).to_std().unwrap_or_default(),
                 Err(Closed::Probing) => POLL_INTERVAL,

@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 4 << 20;
 
 /// Recent costs by key.
 pub struct Costs {
-    kept: Duration,
+    retention: Duration,
     recent: Mutex<RecentCosts>,
 }
 
@@ -33,7 +33,7 @@ impl Costs {
     /// A cache for messages that wait this long for their cost.
     pub fn new(cost_join_timeout: Duration) -> Self {
         Self {
-            kept: cost_join_timeout + JOIN_WINDOW,
+            retention: cost_join_timeout + JOIN_WINDOW,
             recent: Mutex::default(),
         }
     }
@@ -56,7 +56,7 @@ impl Costs {
     /// Locks the cache after removing expired costs.
     fn recent(&self, now: Instant) -> MutexGuard<'_, RecentCosts> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = |(put, _): &(Instant, String)| now.duration_since(*put) >= self.kept;
+        let is_old = |(put, _): &(Instant, String)| now.duration_since(*put) >= self.retention;
         while recent.order.front().is_some_and(is_old) {
             recent.forget_oldest();
         }

@@ -92,8 +92,8 @@ impl EndpointWorker {
         let mut pause = self.report_missed(now).await?;
         pause = pause.min(self.tick_digests(now).await?);
         self.read_gate().await?;
-        let room = match self.admission.room(now) {
-            Ok(room) => room.min(self.endpoint.concurrency),
+        let available = match self.admission.available(now) {
+            Ok(available) => available.min(self.endpoint.concurrency),
             Err(Closed::Limited(until)) => {
                 let due = store.due(name, now, under_way.len() + 1).await?;
                 let has_due = due.iter().any(|id| !under_way.contains(id));
@@ -108,7 +108,7 @@ impl EndpointWorker {
             // The end of the probe wakes this loop.
             Err(Closed::Probing) => return Ok(pause.min(POLL_INTERVAL)),
         };
-        let due = store.due(name, now, room + under_way.len()).await?;
+        let due = store.due(name, now, available + under_way.len()).await?;
         let has_due = due.iter().any(|id| !under_way.contains(id));
         self.admission.set_has_due(has_due);
         if !due.is_empty() {
@@ -116,7 +116,7 @@ impl EndpointWorker {
         }
         let mut started = 0;
         for id in due {
-            if started >= room {
+            if started >= available {
                 break;
             }
             if tasks.len() >= self.endpoint.concurrency {

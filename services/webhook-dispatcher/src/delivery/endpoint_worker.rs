@@ -11,10 +11,10 @@ use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, Span};
 
-use super::{handlers, post, redeliver, replays};
+use super::loops::Loops;
+use super::post;
 use crate::attempt::gate::AttemptSignal;
 use crate::attempt::retry::{Next, next_attempt};
 use crate::config::Endpoint;
@@ -25,7 +25,6 @@ use crate::delivery::concurrency_limit::ConcurrencyLimit;
 use crate::delivery::costs::Costs;
 use crate::delivery::http::Http;
 use crate::delivery::lease::Lease;
-use crate::delivery::on_demand::OnDemand;
 use crate::delivery::pending::PendingWatermark;
 use crate::delivery::post::DeliveryContent;
 use crate::error::Error;
@@ -84,14 +83,7 @@ impl WorkerContext {
 
 /// The running state of one endpoint. Its loops run on demand: an idle endpoint has no task.
 pub struct EndpointWorker {
-    this: Weak<Self>,
-    /// False while the endpoint is paused or disabled: no loop is started.
-    is_active: bool,
-    tasks: TaskTracker,
-    due: OnDemand,
-    live: OnDemand,
-    replayed: OnDemand,
-    redelivery: OnDemand,
+    pub(super) loops: Loops,
     /// When the loop for due deliveries looked last, in milliseconds.
     pub(crate) due_looked_at: AtomicI64,
     /// Resources shared by all endpoints.
@@ -112,7 +104,7 @@ pub struct EndpointWorker {
     /// immediately.
     pub pending_companions: Vec<EventType>,
     /// Time up to which all events have been consumed.
-    pub heard: PendingWatermark,
+    pub watermark: PendingWatermark,
     /// Digests of job arrays.
     pub arrays: ArrayDigests,
     /// Costs that arrived before their message.
@@ -140,33 +132,6 @@ pub struct InFlightDelivery<'a> {
 impl Drop for InFlightDelivery<'_> {
     fn drop(&mut self) {
         self.worker.events_under_way().remove(&self.event);
-    }
-}
-
-impl EventHandler for EndpointWorker {
-    /// Starts the loop that handles events, unless it runs.
-    fn handle_events(&self) {
-        self.start(&self.live, |worker| async move {
-            loop {
-                handlers::consume(&worker, &worker.events).await;
-                if worker.live.ends() {
-                    return;
-                }
-            }
-        });
-    }
-}
-
-/// Stops the worker of a task that panicked. It is started again at the next reconciliation.
-struct RestartAfterPanic(Arc<EndpointWorker>);
-
-impl Drop for RestartAfterPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let endpoint = &self.0.endpoint.name;
-            tracing::error!(endpoint, "endpoint task panicked, restarting");
-            self.0.stop.cancel();
-        }
     }
 }
 
@@ -202,7 +167,7 @@ impl EndpointWorker {
             &pending_companions,
         ]
         .concat();
-        let subscription = Subscription::new(endpoint.filter.clone(), &besides, created_at);
+        let subscription = Subscription::new(Arc::clone(&endpoint.filter), &besides, created_at);
         let costs = Costs::new(shared.cost_join_timeout);
         let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision);
@@ -215,19 +180,13 @@ impl EndpointWorker {
                 (2 * endpoint.concurrency).max(MIN_QUEUE_LENGTH),
                 this.clone() as Weak<dyn EventHandler>,
             )),
-            this: Weak::clone(this),
-            is_active,
-            tasks: TaskTracker::new(),
-            due: OnDemand::default(),
-            live: OnDemand::default(),
-            replayed: OnDemand::default(),
-            redelivery: OnDemand::default(),
+            loops: Loops::new(Weak::clone(this), is_active),
             due_looked_at: AtomicI64::new(i64::MAX),
             shared,
             companions,
             array_companions,
             pending_companions,
-            heard: PendingWatermark::default(),
+            watermark: PendingWatermark::default(),
             arrays: ArrayDigests::default(),
             costs,
             declared: CancellationToken::new(),
@@ -298,75 +257,6 @@ impl EndpointWorker {
         self.under_way
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts or wakes the loop that sends deliveries that are due.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-        self.start(&self.due, Self::send_due);
-    }
-
-    /// Starts the loop that handles replayed events, unless it runs.
-    pub fn handle_replays(&self) {
-        self.start(&self.replayed, replays::consume);
-    }
-
-    /// Starts the loop that puts dead letters back into the queue, unless it runs.
-    pub fn redeliver(&self) {
-        self.start(&self.redelivery, |worker| async move {
-            loop {
-                redeliver::run(&worker).await;
-                if worker.redelivery.ends() {
-                    return;
-                }
-            }
-        });
-    }
-
-    /// The loop for due deliveries.
-    async fn send_due(self: Arc<Self>) {
-        loop {
-            Arc::clone(&self).retry().await;
-            if self.due.ends() {
-                return;
-            }
-        }
-    }
-
-    fn start<F: Future<Output = ()> + Send + 'static>(
-        &self,
-        task: &OnDemand,
-        run: impl FnOnce(Arc<Self>) -> F,
-    ) {
-        if !self.is_active || self.stop.is_cancelled() {
-            return;
-        }
-        if let Some(this) = self.this.upgrade().filter(|_| task.request()) {
-            let panicked = RestartAfterPanic(Arc::clone(&this));
-            let run = run(this);
-            self.tasks.spawn(async move {
-                let _panicked = panicked;
-                run.await;
-            });
-        }
-    }
-
-    /// Attaches the endpoint to the reader, or starts the loop that catches up.
-    pub fn attach(&self) {
-        if self.is_active && !self.shared.reader.attach(&self.events) {
-            self.handle_events();
-        }
-    }
-
-    /// Stops, after the requests in flight are finished.
-    pub async fn finish(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-        self.shared.reader.leave(&self.events);
-        self.save_position(&self.events).await;
-        // The next owner reports the circuit's state.
-        metrics::circuit(&self.endpoint.name, false);
     }
 
     /// Makes one attempt and stores the result. A delivery that is due and not admitted stays due.
@@ -447,9 +337,9 @@ impl EndpointWorker {
         async {
             let sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
             let keys = self.endpoint.format.keys(&sent.content());
-            let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
+            let provider_state = self.shared.store.provider_state(&self.endpoint.name, keys).await?;
             let at = clock::now();
-            let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &kept, trace::traceparent());
+            let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &provider_state, trace::traceparent());
             let attempted = tokio::select! {
                 attempted = sending => attempted,
                 // The lease is lost: this dispatcher may no longer write the outcome.

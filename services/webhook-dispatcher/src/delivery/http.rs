@@ -272,8 +272,8 @@ fn headers(
 /// Reads the body up to its limit. A connection with unread data is closed, not reused.
 async fn read(mut response: Response, body: &mut Vec<u8>) {
     while let Ok(Some(chunk)) = response.chunk().await {
-        let room = MAX_BODY - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let free = MAX_BODY - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(free)]);
         if body.len() == MAX_BODY {
             break;
         }

@@ -79,7 +79,7 @@ impl EndpointWorker {
             }
         }
         if let Some(last) = news().map(|read| read.stored).max() {
-            self.heard.up_to(last);
+            self.watermark.up_to(last);
         }
         Ok(())
     }
@@ -132,8 +132,8 @@ impl EndpointWorker {
     /// Topics that were already sent for a run.
     async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
-        let kept = store.kept(name, vec![key.to_owned()]).await?;
-        Ok(PublishedTopics::read(kept.get(key)))
+        let provider_state = store.provider_state(name, vec![key.to_owned()]).await?;
+        Ok(PublishedTopics::read(provider_state.get(key)))
     }
 
     /// Whether a due notice is sent now. If not, it is postponed or ended. `notice` is `None` if the endpoint no
@@ -177,12 +177,12 @@ impl EndpointWorker {
 
     /// True if the endpoint has consumed all events on the bus.
     async fn is_up_to_date(&self, now: DateTime<Utc>) -> bool {
-        if self.heard.is_recent(now) {
+        if self.watermark.is_recent(now) {
             return true;
         }
         match self.shared.reader.is_at_end(&self.shared.bus).await {
             Ok(true) if self.events.is_up_to_date() => {
-                self.heard.is_at(now);
+                self.watermark.is_at(now);
                 true
             }
             Ok(_) => false,

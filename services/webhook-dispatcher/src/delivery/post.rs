@@ -141,7 +141,7 @@ pub async fn send_content(
     http: &Http,
     endpoint: &Endpoint,
     sent: &DeliveryContent,
-    kept: &ProviderState,
+    state: &ProviderState,
     traceparent: Option<String>,
 ) -> AttemptResult {
     let start = Instant::now();
@@ -161,7 +161,7 @@ pub async fn send_content(
         error,
         keep: Vec::new(),
     };
-    let mut step = match endpoint.format.begin(&endpoint.url, &content, kept) {
+    let mut step = match endpoint.format.begin(&endpoint.url, &content, state) {
         Ok(step) => step,
         Err(error) => Step::Done(failed(
             Outcome::Permanent {

@@ -42,9 +42,9 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
     if worker.may_send().is_err() {
         return Ok(Some(RETRY_INTERVAL));
     }
-    let most = rate(&job).min(DEFAULT_RATE);
-    let dead = store.dead_after(&job, most).await?;
-    let more = dead.len() == most as usize;
+    let max = rate(&job).min(DEFAULT_RATE);
+    let dead = store.dead_after(&job, max).await?;
+    let more = dead.len() == max as usize;
     let (count, left) = (dead.len(), dead.into_iter());
     // Wait for outcomes that are not published yet: putting them back would lose them.
     let places: Vec<DeliveryPosition> = left
@@ -70,7 +70,7 @@ async fn piece(worker: &EndpointWorker) -> Result<Option<Duration>, Error> {
     Ok(Some(if done {
         Duration::ZERO
     } else {
-        Duration::from_secs(1).mul_f64(f64::from(most) / f64::from(rate(&job)))
+        Duration::from_secs(1).mul_f64(f64::from(max) / f64::from(rate(&job)))
     }))
 }
 

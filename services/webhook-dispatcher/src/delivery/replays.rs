@@ -24,7 +24,11 @@ use crate::stream::subscription::Subscription;
 pub async fn consume(worker: Arc<EndpointWorker>) {
     let worker = &worker;
     // What a replay publishes to the endpoint is selected by its filter alone.
-    let all = Subscription::new(worker.endpoint.filter.clone(), &[], DateTime::UNIX_EPOCH);
+    let all = Subscription::new(
+        Arc::clone(&worker.endpoint.filter),
+        &[],
+        DateTime::UNIX_EPOCH,
+    );
     let queue = EventQueue::new(
         &worker.endpoint.name,
         MESH_REPLAY,

@@ -15,8 +15,8 @@ use crate::message::price;
 use crate::message::text::cut;
 
 /// The fields of an event. Texts are truncated to `most` characters, lists to 100 entries.
-pub fn of(event: &Event, cost: Option<&CostEvent>, most: usize) -> Value {
-    let text = |text: &str| Value::from(cut(text, most));
+pub fn of(event: &Event, cost: Option<&CostEvent>, max: usize) -> Value {
+    let text = |text: &str| Value::from(cut(text, max));
     let owner = event.owner.as_ref().map(|owner| {
         let identity = owner.identity.as_ref();
         json!({
@@ -101,7 +101,7 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, most: usize) -> Value {
         "inferred": event.confidence() == Confidence::Inferred,
         "owner": owner,
         "actor": actor,
-        "job": event.job().map(|job| self::job(job, most)),
+        "job": event.job().map(|job| self::job(job, max)),
         "node": node,
         "change": change,
         "cost": own_cost.map(self::cost),
@@ -110,8 +110,8 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, most: usize) -> Value {
     })
 }
 
-fn job(job: &Job, most: usize) -> Value {
-    let text = |text: &str| Value::from(cut(text, most));
+fn job(job: &Job, max: usize) -> Value {
+    let text = |text: &str| Value::from(cut(text, max));
     let submitted = job.submit_time.as_ref().and_then(from_timestamp);
     let started = job.start_time.as_ref().and_then(from_timestamp);
     let ended = job.end_time.as_ref().and_then(from_timestamp);

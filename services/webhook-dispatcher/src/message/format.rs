@@ -297,15 +297,15 @@ impl Format {
         &self,
         address: &Url,
         content: &Content<'_>,
-        kept: &ProviderState,
+        state: &ProviderState,
     ) -> Result<Step, Unsendable> {
         match self {
             Self::CloudEvents => cloudevents::begin(address, content),
             Self::Slack => slack::begin(address, content),
-            Self::SlackApi(settings) => settings.begin(address, content, kept),
+            Self::SlackApi(settings) => settings.begin(address, content, state),
             Self::Teams => teams::begin(address, content),
             Self::Discord => discord::begin(address, content),
-            Self::PagerDuty(settings) => settings.begin(address, content, kept),
+            Self::PagerDuty(settings) => settings.begin(address, content, state),
             Self::GitHub(settings) => settings.begin(address, content),
             Self::Template(settings) => settings.begin(address, content),
         }

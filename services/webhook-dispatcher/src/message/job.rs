@@ -167,10 +167,10 @@ fn nodes(job: &Job) -> Text {
 
 pub fn burn_rate(cost: &CostEvent) -> Text {
     match (price::burn_rate(cost), &cost.estimated) {
-        (Some(rate), Some(most)) => Text::from(format!(
+        (Some(rate), Some(max)) => Text::from(format!(
             "{} per hour, {} if it runs to its time limit",
             text::money(rate),
-            text::money(most)
+            text::money(max)
         )),
         (Some(rate), None) => Text::from(format!("{} per hour", text::money(rate))),
         (None, _) => unpriced(cost),

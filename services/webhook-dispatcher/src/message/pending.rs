@@ -240,9 +240,9 @@ mod tests {
 
     #[test]
     fn what_was_told_is_known_by_its_topic() {
-        let kept = PublishedTopics::default().and("wait".to_owned());
-        let kept = PublishedTopics::read(Some(&kept)).and("act:held".to_owned());
-        let topics = PublishedTopics::read(Some(&kept));
+        let stored = PublishedTopics::default().and("wait".to_owned());
+        let stored = PublishedTopics::read(Some(&stored)).and("act:held".to_owned());
+        let topics = PublishedTopics::read(Some(&stored));
         assert!(topics.has("wait") && topics.has("act:held") && !topics.has("held"));
         assert!(!PublishedTopics::read(None).has("wait"));
         assert_eq!(topics.released(), Some(Some("wait".to_owned())));

@@ -45,8 +45,8 @@ pub fn span(seconds: i64) -> String {
 }
 
 /// Truncates a text to `most` characters, followed by `…` if there were more.
-pub fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+pub fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }

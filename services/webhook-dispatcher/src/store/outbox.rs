@@ -70,7 +70,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn outbox(&self, endpoints: Vec<String>, most: u32) -> Result<Vec<Outcome>, Error> {
+    pub async fn outbox(&self, endpoints: Vec<String>, max: u32) -> Result<Vec<Outcome>, Error> {
         if endpoints.is_empty() {
             return Ok(Vec::new());
         }
@@ -80,7 +80,7 @@ impl Store {
             .either("+endpoint", "endpoint")
             .any_of(endpoints)
             .push(" ORDER BY updated_at LIMIT ")
-            .bind(most);
+            .bind(max);
         self.query(action, &sql, read).await
     }
 

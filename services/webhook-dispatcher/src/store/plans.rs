@@ -102,8 +102,11 @@ async fn work(store: &Store) {
         .keep(epoch, endpoint, vec![("key".to_owned(), None)], now)
         .await
         .unwrap();
-    store.kept(endpoint, names()).await.unwrap();
-    store.kept_below(endpoint, "digest").await.unwrap();
+    store.provider_state(endpoint, names()).await.unwrap();
+    store
+        .provider_state_below(endpoint, "digest")
+        .await
+        .unwrap();
     store.due(endpoint, now, 10).await.unwrap();
     store.next_due(endpoint, now).await.unwrap();
     store.load(endpoint, "waiting").await.unwrap();

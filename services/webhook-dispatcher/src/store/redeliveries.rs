@@ -131,7 +131,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database write fails.
-    pub async fn redeliver(&self, job: &RedeliveryJob, most: i64, act: Act) -> Result<bool, Error> {
+    pub async fn redeliver(&self, job: &RedeliveryJob, max: i64, act: Act) -> Result<bool, Error> {
         let now = job.created_at.timestamp_millis();
         let filter = serde_json::to_string(&job.filter).unwrap_or_default();
         let sql = Sql::new(
@@ -151,7 +151,7 @@ impl Store {
         .push(" WHERE (SELECT COUNT(*) FROM redeliveries WHERE state = 'running' AND endpoint = ")
         .bind(&job.webhook)
         .push(") < ")
-        .bind(most);
+        .bind(max);
         self.act("store redelivery", &sql, Some(act)).await
     }
 
@@ -194,7 +194,7 @@ impl Store {
     pub async fn dead_after(
         &self,
         job: &RedeliveryJob,
-        most: u32,
+        max: u32,
     ) -> Result<Vec<(DeliveryPosition, bool)>, Error> {
         let action = "read dead letters";
         let mut sql = Sql::new(
@@ -229,7 +229,7 @@ impl Store {
         let sql = wanted
             .narrow(sql)
             .push(" ORDER BY created_at, stream_sequence, event_id LIMIT ")
-            .bind(most);
+            .bind(max);
         self.query(action, &sql, |row| {
             Ok((place(row)?, row.get::<i64>("announced")? == 1))
         })

@@ -81,7 +81,7 @@ impl Writer {
 /// State since the last failed commit.
 struct WriteOutage {
     /// Outcomes that are not on disk yet. Their requests were made and would be repeated if these writes were lost.
-    kept: Vec<Write>,
+    unwritten: Vec<Write>,
     pause: Duration,
     next_try: Instant,
 }
@@ -142,15 +142,18 @@ impl Task {
     /// Commits these writes. During an outage the transaction starts with a probe and the outcomes left from before.
     async fn commit(&mut self, writes: &[Write]) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        let kept = self.trouble.as_ref().map(|trouble| trouble.kept.as_slice());
+        let unwritten = self
+            .trouble
+            .as_ref()
+            .map(|trouble| trouble.unwritten.as_slice());
         let attempt = async {
             let mut transaction = connection.begin(Access::Write).await?;
-            if kept.is_some() {
+            if unwritten.is_some() {
                 probe(&mut transaction).await?;
             }
-            let kept = kept.unwrap_or_default();
-            let epochs = epochs(&mut transaction, kept.iter().chain(writes)).await?;
-            for result in apply(kept, &mut transaction, &epochs).await? {
+            let unwritten = unwritten.unwrap_or_default();
+            let epochs = epochs(&mut transaction, unwritten.iter().chain(writes)).await?;
+            for result in apply(unwritten, &mut transaction, &epochs).await? {
                 if let Err(error) = result {
                     tracing::warn!(
                         error = mesh_runtime::error_chain(&error),
@@ -175,12 +178,12 @@ impl Task {
 
     fn failed(&mut self, error: &sqlx::Error, writes: Vec<Write>) {
         let trouble = self.trouble.get_or_insert_with(|| WriteOutage {
-            kept: Vec::new(),
+            unwritten: Vec::new(),
             pause: FIRST_PAUSE / 2,
             next_try: Instant::now(),
         });
         // The callers retry all other writes.
-        trouble.kept.extend(
+        trouble.unwritten.extend(
             writes
                 .into_iter()
                 .filter(|write| write.command.is_outcome()),
@@ -193,7 +196,7 @@ impl Task {
     fn recovered(&mut self) {
         if let Some(trouble) = self.trouble.take() {
             tracing::info!(
-                outcomes = trouble.kept.len(),
+                outcomes = trouble.unwritten.len(),
                 "database is writable again, buffered outcomes stored"
             );
             self.report.send_replace(None);

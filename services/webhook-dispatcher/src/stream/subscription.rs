@@ -14,7 +14,7 @@ use crate::message::filter::{Filter, account_of, user_of};
 /// The events that an endpoint needs.
 #[derive(Clone, Debug)]
 pub struct Subscription {
-    filter: Filter,
+    filter: Arc<Filter>,
     /// One bit per type.
     types: u128,
     /// Types that it needs besides those of its filter, whoever and whatever they concern except their user.
@@ -32,7 +32,7 @@ fn bits(types: impl IntoIterator<Item = EventType>) -> u128 {
 
 impl Subscription {
     /// The events of a filter, and companions.
-    pub fn new(filter: Filter, companions: &[EventType], since: DateTime<Utc>) -> Self {
+    pub fn new(filter: Arc<Filter>, companions: &[EventType], since: DateTime<Utc>) -> Self {
         let types = EventType::ALL.iter().copied();
         let selected = bits(types.filter(|kind| filter.selects(*kind)));
         let companions = bits(companions.iter().copied());
@@ -175,7 +175,7 @@ mod tests {
                 let accounts: Vec<String> = accounts.iter().cloned().collect();
                 let filter = Filter::new(&[pattern], &users, &[]).of_accounts(&accounts);
                 let companions: &[EventType] = if *has_companions { &[EventType::CostFinalized] } else { &[] };
-                let subscription = Subscription::new(filter, companions, now - TimeDelta::hours(1));
+                let subscription = Subscription::new(Arc::new(filter), companions, now - TimeDelta::hours(1));
                 index.insert(key, &subscription, &Arc::new((key, subscription.clone())));
                 if *is_removed {
                     removed.push((key, subscription));

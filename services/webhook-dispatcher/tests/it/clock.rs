@@ -85,8 +85,11 @@ async fn what_was_written_in_the_future_is_not_kept_until_then(kind: Kind) {
     assert_eq!(corrected, 3, "the delivery, its attempt, what was kept");
     assert_eq!(store.correct_future(start(), &stop).await.unwrap(), 0);
     assert_eq!(store.forget(soon, &stop).await.unwrap(), 1);
-    let kept = store.kept("one", vec!["key".to_owned()]).await.unwrap();
-    assert!(kept.is_empty(), "{kept:?}");
+    let provider_state = store
+        .provider_state("one", vec!["key".to_owned()])
+        .await
+        .unwrap();
+    assert!(provider_state.is_empty(), "{provider_state:?}");
     assert_eq!(store.attempts("one", "ahead").await.unwrap().len(), 0);
     tables.store.close().await;
 }

@@ -102,9 +102,9 @@ async fn what_waits_outlives_a_long_absence_and_that_of_a_removed_endpoint_ends_
     let mut receiver = WebhookReceiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
-    let kept = signed("kept", &url, "max_attempts = 100000");
+    let provider_state = signed("kept", &url, "max_attempts = 100000");
     let removed = signed("removed", &url, "max_attempts = 100000");
-    let mut mesh = Mesh::start(&[kept.clone(), removed]).await;
+    let mut mesh = Mesh::start(&[provider_state.clone(), removed]).await;
     let event = event(EventType::JobStarted, 1);
     mesh.publish(&event).await;
     mesh.wait_for_count("kept", "waiting", 1).await;
@@ -126,7 +126,7 @@ async fn what_waits_outlives_a_long_absence_and_that_of_a_removed_endpoint_ends_
         .listen::<AuditEntry>("mesh.testbed.audit.delivery")
         .await;
 
-    mesh.run(&[kept]).await;
+    mesh.run(&[provider_state]).await;
     mesh.wait_for_count("kept", "delivered", 1).await;
     assert_eq!(ids(&receiver.received()), std::slice::from_ref(&event.id));
     let letter = letters.next().await;

@@ -8,17 +8,15 @@ use async_nats::jetstream::consumer::{Info, pull};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
-use chrono::Utc;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use http_body_util::BodyExt as _;
 use mesh_bus::Bus;
 use mesh_db::Location;
+use mesh_events::Event;
 use mesh_events::catalogue::legacy_endpoint_consumer;
-use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_runtime::{ConfigFile, Context, Health, Service as _, ServiceSection};
-use mesh_testkit::{NatsServer, Postgres, ReceivedRequest, fixtures, wait_until};
-use prost::Message as _;
+use mesh_testkit::{NatsServer, Postgres, fixtures, wait_until};
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
@@ -30,6 +28,10 @@ use tower::ServiceExt as _;
 use webhook_dispatcher::WebhookDispatcherService;
 use webhook_dispatcher::store::Store;
 use webhook_dispatcher::store::ownership::preferred;
+
+mod values;
+
+pub use values::{Listener, alice, at, bytes, endpoint, event, ids, signed};
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// Allows endpoints created by the API to be on this host.
@@ -81,19 +83,6 @@ struct Running {
     health: Health,
     shutdown: CancellationToken,
     work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
-}
-
-/// Configuration of an endpoint with a receiver on this host and waits of milliseconds.
-pub fn endpoint(name: &str, url: &str, more: &str) -> String {
-    format!(
-        "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
-         retry = {{ initial_interval = \"100ms\", multiplier = 2, max_interval = \"300ms\" }}\ntimeout = \"30s\"\n{more}\n"
-    )
-}
-
-/// An endpoint that receives signed CloudEvents.
-pub fn signed(name: &str, url: &str, more: &str) -> String {
-    endpoint(name, url, &format!("secret = \"{SECRET}\"\n{more}"))
 }
 
 impl Mesh {
@@ -481,7 +470,7 @@ impl Mesh {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
         let mut messages = client.subscribe(subject.to_owned()).await.unwrap();
         client.flush().await.unwrap();
-        let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, received) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(message) = messages.next().await {
                 if sender.send(M::decode(message.payload).unwrap()).is_err() {
@@ -489,7 +478,7 @@ impl Mesh {
                 }
             }
         });
-        Listener { heard }
+        Listener { messages: received }
     }
 }
 
@@ -499,52 +488,4 @@ impl Drop for Mesh {
             running.work.abort();
         }
     }
-}
-
-/// Messages published on a subject.
-pub struct Listener<M> {
-    heard: tokio::sync::mpsc::UnboundedReceiver<M>,
-}
-
-impl<M> Listener<M> {
-    pub async fn next(&mut self) -> M {
-        tokio::time::timeout(DEADLINE, self.heard.recv())
-            .await
-            .expect("a message in time")
-            .unwrap()
-    }
-}
-
-/// Path of an endpoint in the API. `alice/mine` belongs to alice.
-pub fn at(name: &str) -> String {
-    format!("/v1/webhooks/{}", name.replace('/', "%2F"))
-}
-
-/// Calls the API as user alice.
-pub async fn alice(mesh: &Mesh, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
-    mesh.ask(method, path, "alice", Role::User, body).await
-}
-
-/// A current job event.
-pub fn event(kind: EventType, job_id: u32) -> Event {
-    let mut job = fixtures::job(job_id);
-    if kind.is_end() {
-        job = fixtures::ended(job, "COMPLETED", 3_725);
-    }
-    let mut event = fixtures::job_event(kind, job);
-    event.occurred_at = Some(timestamp(Utc::now()));
-    event
-}
-
-/// The ids that a receiver got, in order.
-pub fn ids(received: &[ReceivedRequest]) -> Vec<String> {
-    received
-        .iter()
-        .map(|request| request.header("webhook-id").to_owned())
-        .collect()
-}
-
-/// The encoded event, as on the bus.
-pub fn bytes(event: &Event) -> Vec<u8> {
-    event.encode_to_vec()
 }

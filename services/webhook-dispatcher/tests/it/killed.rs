@@ -107,8 +107,8 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
     for id in &done {
         assert_eq!(times[id], 1, "{id} was on disk before it was killed");
     }
-    let most = 1 + usize::try_from(KILLS).unwrap();
-    assert!(times.values().all(|times| *times <= most), "{times:?}");
+    let max = 1 + usize::try_from(KILLS).unwrap();
+    assert!(times.values().all(|times| *times <= max), "{times:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,9 +164,9 @@ async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
     let times = times(&receiver);
     assert_eq!(times.keys().cloned().collect::<BTreeSet<_>>(), dead);
     // Refused once, then delivered, plus one repetition for each kill while it was in flight.
-    let most = 2 + KILLS;
+    let max = 2 + KILLS;
     assert!(
-        times.values().all(|times| (2..=most).contains(times)),
+        times.values().all(|times| (2..=max).contains(times)),
         "{times:?}"
     );
 }

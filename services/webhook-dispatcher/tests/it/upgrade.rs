@@ -88,8 +88,8 @@ async fn deliveries_from_before_their_key_began_with_the_event_are_kept(kind: Ki
         assert!(store.knows("one", id).await.unwrap(), "{id}");
         let delivery = store.load("one", id).await.unwrap().unwrap();
         assert_eq!(delivery.state, state, "{id}");
-        let kept = store.attempts("one", id).await.unwrap();
-        assert_eq!(kept.len(), attempts, "{id}");
+        let provider_state = store.attempts("one", id).await.unwrap();
+        assert_eq!(provider_state.len(), attempts, "{id}");
     }
     let arrived = &store.attempts("one", "arrived").await.unwrap()[0];
     assert_eq!((arrived.status, arrived.snippet.as_str()), (204, "thanks"));

@@ -58,7 +58,7 @@ impl Tasks {
     }
 
     /// Ranges in the syntax of `--array`, such as `3,17-19`. Truncated after a whole range, with `…`.
-    pub fn ranges(&self, most: usize) -> String {
+    pub fn ranges(&self, max: usize) -> String {
         let mut text = String::new();
         let mut tasks = self.0.iter().peekable();
         while let Some(first) = tasks.next() {
@@ -74,7 +74,7 @@ impl Tasks {
             } else {
                 write!(text, "{comma}{first}-{last}")
             };
-            if written.is_err() || text.len() > most {
+            if written.is_err() || text.len() > max {
                 text.truncate(before);
                 text.push('…');
                 break;

@@ -122,12 +122,12 @@ impl Response {
     }
 
     /// Redact before truncating: a truncated secret would not be recognised.
-    fn line(&self, most: usize) -> String {
+    fn line(&self, max: usize) -> String {
         let text = String::from_utf8_lossy(&self.body);
         let text: String = self
             .redacted(&text)
             .chars()
-            .take(most)
+            .take(max)
             .map(crate::message::clean)
             .collect();
         text.trim().to_owned()

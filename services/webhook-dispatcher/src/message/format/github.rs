@@ -109,7 +109,7 @@ impl GitHub {
         let Content::Event { event, cost, .. } = content else {
             return Err(Unsendable::NotAnEvent);
         };
-        let of = |most| fields::of(event, *cost, most);
+        let of = |max| fields::of(event, *cost, max);
         let repository = format!("repos/{}", self.repository);
         let (path, body) = match (&self.workflow, &self.git_ref) {
             (Some(workflow), Some(git_ref)) => (

@@ -93,7 +93,7 @@ impl PagerDuty {
         &self,
         address: &Url,
         content: &Content<'_>,
-        kept: &ProviderState,
+        state: &ProviderState,
     ) -> Result<Step, Unsendable> {
         let message = content.message().ok_or(Unsendable::Nothing)?;
         let (action, key, keep) = match content {
@@ -101,7 +101,9 @@ impl PagerDuty {
                 let action = action(event.kind()?).ok_or(Unsendable::Nothing)?;
                 let key = self.dedup_key(event);
                 let now = occurred(event);
-                let last = kept.get(&kept_key(&key)).and_then(|last| last.parse().ok());
+                let last = state
+                    .get(&kept_key(&key))
+                    .and_then(|last| last.parse().ok());
                 if last.is_some_and(|last: i64| now < last) {
                     return Ok(Step::Done(Verdict::needless()));
                 }
@@ -350,7 +352,7 @@ mod tests {
         }
     }
 
-    fn incident(event: &Event, kept: &mut ProviderState) -> Option<(String, String)> {
+    fn incident(event: &Event, state: &mut ProviderState) -> Option<(String, String)> {
         let address = Url::parse("https://events.pagerduty.com/v2/enqueue").unwrap();
         let content = Content::Event {
             event: &event.clone().into(),
@@ -359,7 +361,7 @@ mod tests {
             now: DateTime::UNIX_EPOCH,
         };
         let step = settings(Incident::Job)
-            .begin(&address, &content, kept)
+            .begin(&address, &content, state)
             .unwrap();
         let Step::Send(request, exchange) = step else {
             return None;
@@ -372,7 +374,7 @@ mod tests {
         let Step::Done(verdict) = exchange.answered(&answer) else {
             panic!("one request")
         };
-        kept.extend(
+        state.extend(
             verdict
                 .keep
                 .into_iter()
@@ -384,23 +386,23 @@ mod tests {
 
     #[test]
     fn a_node_opens_and_closes_the_same_incident_and_what_is_late_is_not_told() {
-        let mut kept = ProviderState::new();
+        let mut state = ProviderState::new();
         let sent = |action: &str| Some((action.to_owned(), "slurm-mesh/c/node/n1".to_owned()));
         assert_eq!(
-            incident(&node(EventType::NodeDown, 10), &mut kept),
+            incident(&node(EventType::NodeDown, 10), &mut state),
             sent("trigger")
         );
         assert_eq!(
-            incident(&node(EventType::NodeRecovered, 20), &mut kept),
+            incident(&node(EventType::NodeRecovered, 20), &mut state),
             sent("resolve")
         );
         assert_eq!(
-            incident(&node(EventType::NodeDown, 10), &mut kept),
+            incident(&node(EventType::NodeDown, 10), &mut state),
             None,
             "a late retry"
         );
         assert_eq!(
-            incident(&node(EventType::NodeDown, 30), &mut kept),
+            incident(&node(EventType::NodeDown, 30), &mut state),
             sent("trigger")
         );
     }

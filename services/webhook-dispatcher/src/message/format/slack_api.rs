@@ -80,7 +80,7 @@ impl SlackApi {
         &self,
         address: &Url,
         content: &Content<'_>,
-        kept: &ProviderState,
+        state: &ProviderState,
     ) -> Result<Step, Unsendable> {
         let message = content.message().ok_or(Unsendable::Nothing)?;
         let mut talk = SlackExchange {
@@ -97,7 +97,7 @@ impl SlackApi {
             stage: Stage::Post,
             keep: Vec::new(),
         };
-        let posted = talk.message_key.as_ref().and_then(|key| kept.get(key));
+        let posted = talk.message_key.as_ref().and_then(|key| state.get(key));
         // Written by this format. Unreadable state is ignored.
         if let Some(posted) =
             posted.and_then(|text| serde_json::from_str::<PostedMessage>(text).ok())
@@ -110,7 +110,7 @@ impl SlackApi {
         if let Some(email) = self.email(content) {
             let key = user_key(email);
             talk.user_key = Some(key.clone());
-            return match kept.get(&key) {
+            return match state.get(&key) {
                 Some(channel) => talk.post(channel),
                 None => talk.look_up(email),
             };

@@ -217,9 +217,9 @@ struct Bounded(Vec<u8>);
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = (LONGEST_BODY + 1).saturating_sub(self.0.len());
-        self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if bytes.len() >= room {
+        let free = (LONGEST_BODY + 1).saturating_sub(self.0.len());
+        self.0.extend_from_slice(&bytes[..bytes.len().min(free)]);
+        if bytes.len() >= free {
             return Err(io::ErrorKind::WriteZero.into());
         }
         Ok(bytes.len())

@@ -32,7 +32,7 @@ fn answer(body: &Value) -> Response {
 fn run(
     settings: &SlackApi,
     event: &Event,
-    kept: &ProviderState,
+    state: &ProviderState,
     answers: &[Value],
 ) -> (Vec<(String, Value)>, Verdict) {
     let address = Url::parse("https://slack.com/api/").unwrap();
@@ -42,7 +42,7 @@ fn run(
         replay: None,
         now: chrono::DateTime::UNIX_EPOCH,
     };
-    let mut step = settings.begin(&address, &content, kept).unwrap();
+    let mut step = settings.begin(&address, &content, state).unwrap();
     let mut asked = Vec::new();
     let mut answers = answers.iter();
     loop {
@@ -74,23 +74,23 @@ fn paths(asked: &[(String, Value)]) -> Vec<&str> {
     asked.iter().map(|(path, _)| path.as_str()).collect()
 }
 
-fn keep(kept: &mut ProviderState, verdict: &Verdict) {
+fn keep(state: &mut ProviderState, verdict: &Verdict) {
     for (key, value) in &verdict.keep {
         match value {
-            Some(value) => kept.insert(key.clone(), value.clone()),
-            None => kept.remove(key),
+            Some(value) => state.insert(key.clone(), value.clone()),
+            None => state.remove(key),
         };
     }
 }
 
 #[test]
 fn a_direct_message_looks_the_person_up_once() {
-    let mut kept = ProviderState::new();
+    let mut state = ProviderState::new();
     let ok = json!({"ok": true, "channel": "D1", "ts": "1.2"});
     let (asked, verdict) = run(
         &settings(),
         &event(1),
-        &kept,
+        &state,
         &[
             json!({"ok": true, "user": {"id": "U1", "name": "alice"}}),
             json!({"ok": true, "channel": {"id": "D1"}}),
@@ -108,9 +108,9 @@ fn a_direct_message_looks_the_person_up_once() {
     assert_eq!(asked[1].1, json!({"users": "U1"}));
     assert_eq!(asked[2].1["channel"], "D1");
     assert_eq!(verdict.outcome, Outcome::Delivered);
-    keep(&mut kept, &verdict);
-    assert!(!format!("{kept:?}").contains("alice"));
-    let (asked, _) = run(&settings(), &event(2), &kept, &[ok]);
+    keep(&mut state, &verdict);
+    assert!(!format!("{state:?}").contains("alice"));
+    let (asked, _) = run(&settings(), &event(2), &state, &[ok]);
     assert_eq!(paths(&asked), ["chat.postMessage"]);
 }
 
@@ -165,46 +165,46 @@ fn one_message_is_kept_current_and_never_goes_back() {
         current: true,
         ..settings()
     };
-    let mut kept = ProviderState::new();
+    let mut state = ProviderState::new();
     let ok = json!({"ok": true, "channel": "C1", "ts": "5.5"});
-    let (asked, verdict) = run(&settings, &event(1), &kept, std::slice::from_ref(&ok));
+    let (asked, verdict) = run(&settings, &event(1), &state, std::slice::from_ref(&ok));
     assert_eq!(paths(&asked), ["chat.postMessage"]);
-    keep(&mut kept, &verdict);
-    let (asked, verdict) = run(&settings, &event(4), &kept, std::slice::from_ref(&ok));
+    keep(&mut state, &verdict);
+    let (asked, verdict) = run(&settings, &event(4), &state, std::slice::from_ref(&ok));
     assert_eq!(paths(&asked), ["chat.update"]);
     assert_eq!(
         (&asked[0].1["channel"], &asked[0].1["ts"]),
         (&json!("C1"), &json!("5.5"))
     );
-    keep(&mut kept, &verdict);
-    let (asked, verdict) = run(&settings, &event(3), &kept, &[]);
+    keep(&mut state, &verdict);
+    let (asked, verdict) = run(&settings, &event(3), &state, &[]);
     assert_eq!((asked.len(), verdict), (0, Verdict::needless()), "late");
     let (asked, verdict) = run(
         &settings,
         &event(5),
-        &kept,
+        &state,
         &[
             json!({"ok": false, "error": "message_not_found"}),
             json!({"ok": true, "channel": "C1", "ts": "6.6"}),
         ],
     );
     assert_eq!(paths(&asked), ["chat.update", "chat.postMessage"]);
-    keep(&mut kept, &verdict);
-    assert!(format!("{kept:?}").contains("6.6"));
+    keep(&mut state, &verdict);
+    assert!(format!("{state:?}").contains("6.6"));
 }
 
 #[test]
 fn a_kept_conversation_that_is_gone_is_forgotten() {
-    let mut kept: ProviderState = [(user_key("alice@example.org"), "D9".to_owned())].into();
+    let mut state: ProviderState = [(user_key("alice@example.org"), "D9".to_owned())].into();
     let (_, verdict) = run(
         &settings(),
         &event(1),
-        &kept,
+        &state,
         &[json!({"ok": false, "error": "channel_not_found"})],
     );
     assert_eq!(verdict.outcome, Outcome::Retry { after: None });
-    keep(&mut kept, &verdict);
-    assert!(kept.is_empty());
+    keep(&mut state, &verdict);
+    assert!(state.is_empty());
 }
 
 #[test]

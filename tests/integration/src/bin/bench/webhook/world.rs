@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Path as Segment, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::Bus;
 use mesh_testkit::{NatsServer, Port, fixtures};
@@ -39,10 +40,15 @@ pub enum Kind {
 /// First arrival and number of requests, by number of the receiver and `webhook-id`.
 pub type Arrivals = HashMap<(usize, String), (Instant, u32)>;
 
-/// HTTP receivers, each on its own port. Those that hang, drip or refuse record nothing.
+/// Listening ports at most. Beyond that, receivers share them, each with a path of its own: ten thousand need more
+/// descriptors than a process may have.
+const MAX_PORTS: usize = 1_000;
+
+/// HTTP receivers. Those that hang, drip or refuse record nothing.
 pub struct Receivers {
     arrivals: Arc<Mutex<Arrivals>>,
     ports: Vec<Port>,
+    count: usize,
     // Aborted on drop.
     _serving: JoinSet<()>,
 }
@@ -52,13 +58,13 @@ impl Receivers {
         let arrivals = Arc::<Mutex<Arrivals>>::default();
         let mut serving = JoinSet::new();
         let mut ports = Vec::new();
-        for (n, kind) in kinds.iter().enumerate() {
+        for kind in kinds.iter().take(MAX_PORTS) {
             let port = Port::take();
             let app = match kind {
                 Kind::Healthy => Some(
                     Router::new()
-                        .fallback(note)
-                        .with_state((n, Arc::clone(&arrivals))),
+                        .route("/{n}", post(note))
+                        .with_state(Arc::clone(&arrivals)),
                 ),
                 Kind::Hung => Some(Router::new().fallback(std::future::pending::<StatusCode>)),
                 Kind::Dripping => Some(Router::new().fallback(drip)),
@@ -76,14 +82,18 @@ impl Receivers {
         Ok(Self {
             arrivals,
             ports,
+            count: kinds.len(),
             _serving: serving,
         })
     }
 
     /// URLs, by number.
     pub fn urls(&self) -> Vec<String> {
-        let url = |port: &Port| format!("http://{}/", port.address());
-        self.ports.iter().map(url).collect()
+        let ports = self.ports.iter().cycle().take(self.count);
+        let ports = ports.enumerate();
+        ports
+            .map(|(n, port)| format!("http://{}/{n}", port.address()))
+            .collect()
     }
 
     pub fn count(&self) -> usize {
@@ -124,7 +134,8 @@ impl Receivers {
 }
 
 async fn note(
-    State((n, arrivals)): State<(usize, Arc<Mutex<Arrivals>>)>,
+    State(arrivals): State<Arc<Mutex<Arrivals>>>,
+    Segment(n): Segment<usize>,
     headers: HeaderMap,
     _body: Bytes,
 ) -> StatusCode {
@@ -229,7 +240,7 @@ impl World {
 
     /// Waits until all endpoints have a position on the bus, so that no event is missed.
     async fn wait_for_positions(&mut self) -> anyhow::Result<()> {
-        let count = self.receivers.ports.len();
+        let count = self.receivers.count;
         wait_until(
             "the positions of all endpoints",
             Duration::from_secs(300),

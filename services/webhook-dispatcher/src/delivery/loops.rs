@@ -1,0 +1,136 @@
+//! The loops of an endpoint. They run on demand: an idle endpoint has no task.
+
+use std::sync::{Arc, Weak};
+
+use tokio_util::task::TaskTracker;
+
+use super::endpoint_worker::EndpointWorker;
+use super::on_demand::OnDemand;
+use super::{handlers, redeliver, replays};
+use crate::metrics;
+use crate::stream::queue::EventHandler;
+
+/// The loops of an endpoint.
+pub struct Loops {
+    this: Weak<EndpointWorker>,
+    /// False while the endpoint is paused or disabled: no loop is started.
+    is_active: bool,
+    tasks: TaskTracker,
+    due: OnDemand,
+    live: OnDemand,
+    replayed: OnDemand,
+    redelivery: OnDemand,
+}
+
+impl Loops {
+    /// No loop runs.
+    pub fn new(this: Weak<EndpointWorker>, is_active: bool) -> Self {
+        Self {
+            this,
+            is_active,
+            tasks: TaskTracker::new(),
+            due: OnDemand::default(),
+            live: OnDemand::default(),
+            replayed: OnDemand::default(),
+            redelivery: OnDemand::default(),
+        }
+    }
+}
+
+impl EventHandler for EndpointWorker {
+    /// Starts the loop that handles events, unless it runs.
+    fn handle_events(&self) {
+        self.start(&self.loops.live, |worker| async move {
+            loop {
+                handlers::consume(&worker, &worker.events).await;
+                if worker.loops.live.ends() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Stops the worker of a task that panicked. It is started again at the next reconciliation.
+struct RestartAfterPanic(Arc<EndpointWorker>);
+
+impl Drop for RestartAfterPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let endpoint = &self.0.endpoint.name;
+            tracing::error!(endpoint, "endpoint task panicked, restarting");
+            self.0.stop.cancel();
+        }
+    }
+}
+
+impl EndpointWorker {
+    /// Starts or wakes the loop that sends deliveries that are due.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+        self.start(&self.loops.due, Self::send_due);
+    }
+
+    /// Starts the loop that handles replayed events, unless it runs.
+    pub fn handle_replays(&self) {
+        self.start(&self.loops.replayed, replays::consume);
+    }
+
+    /// Starts the loop that puts dead letters back into the queue, unless it runs.
+    pub fn redeliver(&self) {
+        self.start(&self.loops.redelivery, |worker| async move {
+            loop {
+                redeliver::run(&worker).await;
+                if worker.loops.redelivery.ends() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// The loop for due deliveries.
+    async fn send_due(self: Arc<Self>) {
+        loop {
+            Arc::clone(&self).retry().await;
+            if self.loops.due.ends() {
+                return;
+            }
+        }
+    }
+
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        task: &OnDemand,
+        run: impl FnOnce(Arc<Self>) -> F,
+    ) {
+        if !self.loops.is_active || self.stop.is_cancelled() {
+            return;
+        }
+        if let Some(this) = self.loops.this.upgrade().filter(|_| task.request()) {
+            let panicked = RestartAfterPanic(Arc::clone(&this));
+            let run = run(this);
+            self.loops.tasks.spawn(async move {
+                let _panicked = panicked;
+                run.await;
+            });
+        }
+    }
+
+    /// Attaches the endpoint to the reader, or starts the loop that catches up.
+    pub fn attach(&self) {
+        if self.loops.is_active && !self.shared.reader.attach(&self.events) {
+            self.handle_events();
+        }
+    }
+
+    /// Stops, after the requests in flight are finished.
+    pub async fn finish(&self) {
+        self.stop.cancel();
+        self.loops.tasks.close();
+        self.loops.tasks.wait().await;
+        self.shared.reader.leave(&self.events);
+        self.save_position(&self.events).await;
+        // The next owner reports the circuit's state.
+        metrics::circuit(&self.endpoint.name, false);
+    }
+}

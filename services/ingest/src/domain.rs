@@ -23,7 +23,7 @@ mod usage;
 
 pub use array::{DepartedTasks, compare_submitted, resolve_departed_tasks};
 pub use attempt::run_of;
-pub use confirm::{Confirmation, confirm, contradict, without_names};
+pub use confirm::{Confirmation, KindSource, confirm, contradict, without_names};
 pub use derive::{Continuation, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
 pub use lookup::{EndLookup, LookupAnswers, LookupLimits, Resolution, StoredLookup, settle};

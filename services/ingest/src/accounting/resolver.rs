@@ -209,7 +209,7 @@ impl AccountingResolver {
                 EndVerdict::Open => lookup.evidence.push(end),
                 EndVerdict::Inferred(mut end) => {
                     // The controller has shown the owner.
-                    if let Some(owner) = core.owner_of(&run) {
+                    if let Some(owner) = core.owner_then(&run) {
                         end.owner = owner;
                     }
                     tracing::info!(

@@ -194,7 +194,7 @@ impl Core {
     }
 
     /// Returns the owner of a run, from its snapshot or from a stored lookup.
-    pub(super) fn owner_then(&self, run: &RunKey) -> Option<Owner> {
+    pub fn owner_then(&self, run: &RunKey) -> Option<Owner> {
         let stored = || Some(self.run_store.get(run)?.lookup.as_ref()?.owner.clone());
         self.owner_of(run).or_else(stored)
     }

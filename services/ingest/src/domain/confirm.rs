@@ -2,7 +2,8 @@
 //!
 //! Every node with a hook has the credential to ring a doorbell. Therefore jobcomp is trusted only about runs that a record knows, only for
 //! what that record hides, and only if it does not contradict it. slurmctld writes its record before it calls jobcomp, and ingest read that
-//! record afterwards. While a run is COMPLETING, the record has the time and exit code of the end; 22.05 hides only the state.
+//! record afterwards. While a run is COMPLETING, the record has the time and exit code of the end; 22.05 hides only the state, which its
+//! reason shows for most failures. A kind that no record shows is never observed.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +22,15 @@ const ROUNDING_SECONDS: i64 = 2;
 /// Verdict of the records on an end that jobcomp reports.
 #[derive(Debug)]
 pub enum Confirmation {
-    /// A record knows the run and confirms this end.
+    /// A record knows the run and confirms this end and its kind.
     Confirmed(Box<Observation>),
+    /// A record shows that the run is over, but only jobcomp says how.
+    Unproven {
+        /// The end, marked as inferred.
+        end: Box<Observation>,
+        /// Which record may show the kind later.
+        shown_by: Option<KindSource>,
+    },
     /// The end is known from a record, or was published.
     Known,
     /// The run's record is about to change, and does not confirm the end so far.
@@ -31,6 +39,15 @@ pub enum Confirmation {
     UnknownRun,
     /// A record shows that the run continues, or that it cannot have ended this way.
     Contradicted,
+}
+
+/// The record that may show how a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KindSource {
+    /// The controller's, once the epilogs have run; accounting's often before.
+    Any,
+    /// Only accounting's: the controller already has the next run.
+    Accounting,
 }
 
 /// Compares an end with the controller's records of the same job, and with the state stored from records. `owner` returns the owner of a
@@ -56,16 +73,17 @@ pub fn confirm(
         return Confirmation::Known;
     }
     if record.in_flux() {
-        return match completed(record, known, end) {
-            Some(completed) => Confirmation::Confirmed(Box::new(completed)),
-            None => Confirmation::Open,
+        return match known {
+            Some(run) if run.over() => Confirmation::Known,
+            _ => completed(record, known, end),
         };
     }
     // A run that was requeued in its first second may keep its submit time (22.05); the controller's restart count has grown then.
     match known {
         Some(run) if run.over() => Confirmation::Known,
         Some(run) if restarted_since(run, record) && run.started.is_some() => {
-            Confirmation::Confirmed(Box::new(end_of(run, end)))
+            // Accounting loses such a run (22.05).
+            unproven(end_of(run, end), None)
         }
         _ => Confirmation::Contradicted,
     }
@@ -95,39 +113,66 @@ fn of_earlier_run(
         && end.end.is_some_and(ended_before)
         && same_user(owner, &end.owner);
     match agrees {
-        true => Confirmation::Confirmed(Box::new(end_of(run, end))),
+        true => unproven(end_of(run, end), Some(KindSource::Accounting)),
         false => Confirmation::UnknownRun,
     }
 }
 
-/// Completes the controller's record of a run whose epilogs run with the end from jobcomp, if the record confirms it.
-fn completed(
-    record: &Observation,
-    known: Option<&RunState>,
-    end: &Observation,
-) -> Option<Observation> {
+/// Completes the controller's record of a run whose epilogs run with the end from jobcomp, as far as the record confirms it.
+fn completed(record: &Observation, known: Option<&RunState>, end: &Observation) -> Confirmation {
     if !same_user(&record.owner, &end.owner) {
-        return None;
+        return Confirmation::Open;
     }
     let nodes_agree = nodes_agree(record, end);
     if record.base == Some(JobBaseState::Pending)
         || known.is_some_and(|run| restarted_since(run, record))
     {
         // The job returns to the queue: the record already has the times of the next run, and no exit code.
-        let started = known?.started?;
+        let Some(started) = known.and_then(|run| run.started) else {
+            return Confirmation::Open;
+        };
         let mut observation = record.clone().completed_by(end, nodes_agree);
         observation.start = Some(started);
-        return end
-            .end
-            .is_some_and(|end| end >= started)
-            .then_some(observation);
+        return match end.end {
+            Some(at) if at >= started => unproven(observation, Some(KindSource::Accounting)),
+            _ => Confirmation::Open,
+        };
     }
     let same_end = !end.requeued
         && record.end.is_some()
         && record.end == end.end
         && record.start == end.start.or(record.start)
         && (record.exit_code.is_none() || record.exit_code == end.exit_code);
-    same_end.then(|| record.clone().completed_by(end, nodes_agree))
+    if !same_end {
+        return Confirmation::Open;
+    }
+    let completed = record.clone().completed_by(end, nodes_agree);
+    match shown_kind(record) {
+        Some(kind) if Some(kind) == end.base => Confirmation::Confirmed(Box::new(completed)),
+        Some(_) => Confirmation::Open,
+        None => unproven(completed, Some(KindSource::Any)),
+    }
+}
+
+fn unproven(end: Observation, shown_by: Option<KindSource>) -> Confirmation {
+    Confirmation::Unproven {
+        end: Box::new(Observation {
+            end_is_inferred: true,
+            ..end
+        }),
+        shown_by,
+    }
+}
+
+/// How a run ended, by the reason that slurmctld sets with the hidden state (22.05). A run that completed, was cancelled or preempted has
+/// none.
+fn shown_kind(record: &Observation) -> Option<JobBaseState> {
+    match record.job.reason.as_str() {
+        "NonZeroExitCode" | "JobLaunchFailure" => Some(JobBaseState::Failed),
+        "TimeLimit" => Some(JobBaseState::Timeout),
+        "OutOfMemory" => Some(JobBaseState::OutOfMemory),
+        _ => None,
+    }
 }
 
 /// Builds an end that takes from jobcomp only what no other source has. The rest comes from the stored state.
@@ -233,26 +278,56 @@ mod tests {
         };
         let mut end = observation(&format!("jobcomp: {end}"));
         end.owner.user = "bob".to_owned();
-        match confirm(&run_store, &[observation(found)], owner, &end) {
-            Confirmation::Confirmed(confirmed) => {
-                assert!(confirmed.owner.user != "bob", "{end:?}");
-                let kind = confirmed.end_kind().map(EventType::event);
-                let start = confirmed.start.map(|at| at - EPOCH);
-                format!("{} {:?}", kind.unwrap_or_default(), start)
+        let (end, by) = match confirm(&run_store, &[observation(found)], owner, &end) {
+            Confirmation::Confirmed(end) => {
+                assert!(!end.end_is_inferred);
+                (end, "the record".to_owned())
             }
-            other => format!("{other:?}"),
-        }
+            Confirmation::Unproven { end, shown_by } => {
+                assert!(end.end_is_inferred);
+                (end, format!("{shown_by:?}"))
+            }
+            other => return format!("{other:?}"),
+        };
+        assert!(end.owner.user != "bob", "{end:?}");
+        let kind = end.end_kind().map(EventType::event);
+        let start = end.start.map(|at| at - EPOCH);
+        format!("{} {start:?} by {by}", kind.unwrap_or_default())
     }
 
     #[test]
     fn an_end_counts_as_far_as_a_record_bears_it_out() {
         for (before, found, end, expected) in [
-            // 22.05 hides the state of a run whose epilogs run, but not the time of its end.
+            // 22.05 hides the state of a run whose epilogs run, but not the time of its end, and for most failures not the reason.
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20 reason=TimeLimit",
+                "TIMEOUT n1 end=20",
+                "timeout Some(10) by the record",
+            ),
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20 reason=NonZeroExitCode",
+                "FAILED n1 end=20",
+                "failed Some(10) by the record",
+            ),
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20 reason=NonZeroExitCode",
+                "COMPLETED n1 end=20",
+                "Open",
+            ),
             (
                 "RUNNING n1",
                 "COMPLETING n1 end=20",
-                "TIMEOUT n1 end=20",
-                "timeout Some(10)",
+                "COMPLETED n1 end=20",
+                "completed Some(10) by Some(Any)",
+            ),
+            (
+                "RUNNING n1; COMPLETED n1 end=20",
+                "COMPLETING n1 end=20",
+                "CANCELLED n1 end=20",
+                "Known",
             ),
             (
                 "RUNNING n1",
@@ -277,13 +352,13 @@ mod tests {
                 "RUNNING n1",
                 "COMPLETING n1 start=20 end=900 restarts=1",
                 "PENDING n1 end=20",
-                "requeued Some(10)",
+                "requeued Some(10) by Some(Accounting)",
             ),
             (
                 "RUNNING n1",
                 "PENDING,COMPLETING n1 start=20 restarts=1",
                 "NODE_FAIL n1 end=20",
-                "node_fail Some(10)",
+                "node_fail Some(10) by Some(Accounting)",
             ),
             (
                 "PENDING",
@@ -309,7 +384,7 @@ mod tests {
                 "RUNNING n1",
                 "PENDING submit=100 restarts=1",
                 "PREEMPTED n1 end=90",
-                "preempted Some(10)",
+                "preempted Some(10) by Some(Accounting)",
             ),
             (
                 "RUNNING n1",
@@ -367,13 +442,13 @@ mod tests {
                 "RUNNING n1",
                 "PENDING restarts=1",
                 "PENDING n1 end=10",
-                "requeued Some(10)",
+                "requeued Some(10) by None",
             ),
             (
                 "RUNNING n1",
                 "RUNNING n1 start=20 restarts=1",
                 "NODE_FAIL n1 end=10",
-                "node_fail Some(10)",
+                "node_fail Some(10) by None",
             ),
             (
                 "PENDING",
@@ -400,14 +475,17 @@ mod tests {
             ("n[1-", "n[2-3]"),
         ] {
             end.job.nodes = previous.to_owned();
-            let completed = completed(&record, None, &end).unwrap();
+            let Confirmation::Unproven { end: completed, .. } = completed(&record, None, &end)
+            else {
+                panic!("the record does not show how it ended");
+            };
             assert_eq!(completed.job.nodes, expected, "{previous}");
         }
         (record.owner.uid, end.owner.uid) = (Some(7), Some(8));
-        assert!(completed(&record, None, &end).is_none());
+        assert!(matches!(completed(&record, None, &end), Confirmation::Open));
         (end.owner.uid, end.exit_code) = (Some(7), "1:0".parse().ok());
         record.exit_code = "3:0".parse().ok();
-        assert!(completed(&record, None, &end).is_none());
+        assert!(matches!(completed(&record, None, &end), Confirmation::Open));
     }
 
     /// A run that only a hook reports says nothing about other runs.

@@ -25,6 +25,8 @@ use crate::{Error, metrics};
 const MAX_UNLISTED_LOOKUPS: usize = 4;
 /// Maximum number of reads of a job that is still about to change: after 50 ms … 6.4 s, 13 s in all. Then it is left to the poller.
 const MAX_READS: u32 = 8;
+/// Number of reads after which accounting is asked how a run ended: after 150 ms most epilogs have run, and the record shows it.
+const READS_BEFORE_ACCOUNTING: u32 = 2;
 
 /// Reads jobs from the controller on demand.
 pub struct JobReader {
@@ -180,7 +182,9 @@ impl JobReader {
         let mut hook = None;
         let mut doorbells = 0;
         let mut unknown = Vec::new();
+        let (mut unproven, mut asked_of_accounting) = (BTreeSet::new(), BTreeSet::new());
         let collector = self.collector.clone();
+        let accounting = collector.config.accounting;
         let core = collector.core().await;
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
@@ -205,7 +209,13 @@ impl JobReader {
                 continue;
             }
             doorbells += usize::from(job.requests.iter().any(|request| request.hook.is_some()));
-            let merged = merge(job, found, &core);
+            let merged = merge(job, found, &core, accounting);
+            if merged.unproven {
+                unproven.insert(*id);
+                if accounting && job.reads >= READS_BEFORE_ACCOUNTING {
+                    asked_of_accounting.insert(*id);
+                }
+            }
             for _ in 0..merged.contradicted {
                 metrics::doorbell("contradicted");
                 tracing::warn!(
@@ -224,8 +234,9 @@ impl JobReader {
         let follow_ups = self.collector.absorb(&cause, readings).await?;
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
         reread.extend(follow_ups.reread);
-        for id in &follow_ups.accounting {
-            self.lookups.ask(*id).await;
+        asked_of_accounting.extend(follow_ups.accounting);
+        for id in asked_of_accounting {
+            self.lookups.ask(id).await;
         }
         for id in missing {
             // Slurm has purged it. Accounting has the job, or the evidence is all there is.
@@ -244,8 +255,9 @@ impl JobReader {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
             };
-            if reread.contains(id) && job.reads < MAX_READS {
-                job.due = Instant::now() + Duration::from_millis(50 << job.reads);
+            if reread.contains(id) && job.reads < MAX_READS || unproven.contains(id) {
+                let doubled = job.reads.min(MAX_READS - 1);
+                job.due = Instant::now() + Duration::from_millis(50 << doubled);
                 job.reads += 1;
             } else if let Some(job) = waiting.remove(id) {
                 finish(

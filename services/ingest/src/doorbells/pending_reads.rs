@@ -1,13 +1,16 @@
 //! Pending read requests: which doorbells wait, and what their evidence adds to the controller's record.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use mesh_events::RunKey;
 use tokio::time::Instant;
 
 use super::JobReadRequest;
 use crate::collector::{Core, TracedObservation};
-use crate::domain::{Confirmation, Observation, RunState, RunStore, confirm, contradict};
+use crate::domain::{
+    Confirmation, KindSource, Observation, RunState, RunStore, confirm, contradict,
+};
 
 /// A job to be read, with its doorbells.
 pub(super) struct PendingRead {
@@ -18,8 +21,12 @@ pub(super) struct PendingRead {
     pub(super) is_unknown: Option<bool>,
     /// The array whose task it claims to be, until the claim is checked.
     pub(super) admitted_by: Option<u32>,
+    /// When a record first showed an end of which only the doorbell says how it came about.
+    unproven_since: Option<Instant>,
 }
 
+/// How long an end waits for a record that shows how it came about. Then it is published as inferred.
+const MAX_UNPROVEN: Duration = Duration::from_secs(10);
 /// Maximum number of jobs per request. Others wait for the next one.
 const MAX_JOBS_PER_READ: usize = 2_000;
 /// Of these, the maximum number of jobs that are not urgent. Starts reported meanwhile wait until all of them are published.
@@ -80,9 +87,13 @@ pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, request: JobReadRequ
             reads: 0,
             is_unknown: None,
             admitted_by: None,
+            unproven_since: None,
         });
     job.due = Instant::now();
-    job.reads = 0;
+    // An answer of accounting does not make the pauses between reads shorter.
+    if request.hook.is_some() {
+        job.reads = 0;
+    }
     job.requests.push(request);
 }
 
@@ -91,6 +102,8 @@ pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, request: JobReadRequ
 pub(super) struct MergedRecords {
     /// Oldest run first.
     pub(super) readings: Vec<TracedObservation>,
+    /// Whether a doorbell waits for a record that shows how a run ended.
+    pub(super) unproven: bool,
     /// Number of ends that the controller's record contradicts.
     pub(super) contradicted: usize,
     /// Doorbells with ends of runs that no available record knows.
@@ -99,7 +112,13 @@ pub(super) struct MergedRecords {
 
 /// Merges ends reported by jobcomp into the controller's records, as far as the records confirm them. Unresolved ends are retained for the
 /// next read.
-pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
+pub(super) fn merge(
+    job: &mut PendingRead,
+    found: Vec<Observation>,
+    core: &Core,
+    accounting: bool,
+) -> MergedRecords {
+    let now = Instant::now();
     let mut merged = MergedRecords::default();
     let mut observations = found;
     let ends = job
@@ -119,8 +138,22 @@ pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core)
         };
         let owner = |run: &RunKey| core.owner_of(run);
         match confirm(&core.run_store, &observations, owner, &end) {
-            Confirmation::Confirmed(_) if disputed.contains(&end.run) => request.end = Some(end),
-            Confirmation::Confirmed(observation) => {
+            Confirmation::Confirmed(_) | Confirmation::Unproven { .. }
+                if disputed.contains(&end.run) =>
+            {
+                request.end = Some(end);
+            }
+            Confirmation::Unproven { shown_by, .. }
+                if may_be_shown(shown_by, accounting)
+                    && now - *job.unproven_since.get_or_insert(now) < MAX_UNPROVEN =>
+            {
+                merged.unproven = true;
+                request.end = Some(end);
+            }
+            Confirmation::Confirmed(observation)
+            | Confirmation::Unproven {
+                end: observation, ..
+            } => {
                 let is_completed = |seen: &Observation| seen.run == end.run && seen.in_flux();
                 observations.retain(|seen| !is_completed(seen));
                 // Before the run that follows under the same submit time.
@@ -152,6 +185,14 @@ pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core)
         });
     merged.readings = readings.collect();
     merged
+}
+
+const fn may_be_shown(shown_by: Option<KindSource>, accounting: bool) -> bool {
+    match shown_by {
+        Some(KindSource::Any) => true,
+        Some(KindSource::Accounting) => accounting,
+        None => false,
+    }
 }
 
 #[cfg(test)]
@@ -209,7 +250,7 @@ mod tests {
         add_doorbells([2], "PrologSlurmctld", &mut waiting);
         let now = Instant::now();
         for job in waiting.values_mut() {
-            job.due += std::time::Duration::from_secs(1);
+            job.due += Duration::from_secs(1);
         }
         assert_eq!(next(&waiting, now, &mut false), [] as [u32; 0]);
     }

@@ -149,7 +149,7 @@ async fn without_accounting_an_unknown_earlier_run_is_inferred_without_user_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_observed_requeued_run_ends_at_once_as_jobcomp_reports_with_its_owner() {
+async fn a_requeued_run_without_accounting_ends_inferred_as_jobcomp_reports_with_its_owner() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
@@ -188,7 +188,8 @@ async fn an_observed_requeued_run_ends_at_once_as_jobcomp_reports_with_its_owner
     })
     .await;
     let published = mesh.last(job, "job.requeued");
-    assert_eq!(published.confidence(), Confidence::Observed);
+    // The controller shows the next run, which proves that this one is over, but not how.
+    assert_eq!(published.confidence(), Confidence::Inferred);
     let owner = published.owner.unwrap();
     assert_eq!(
         (owner.user.as_str(), owner.account.as_str()),
@@ -228,16 +229,35 @@ async fn an_earlier_run_known_only_to_accounting_is_published_as_recorded_there(
     ingest.stop().await;
 }
 
-/// slurmctld of 22.05 hides how a run ended while its epilogs run, but not the time or the exit code.
+/// Rings like jobcomp with the times of the controller's record.
+async fn ring_end_of(mesh: &Mesh, cluster: &Cluster, job: u32, state: &str, code: &str) {
+    let submit = field(cluster, job, "SubmitTime").await.parse().unwrap();
+    let start = field(cluster, job, "StartTime").await;
+    let end = field(cluster, job, "EndTime").await;
+    let fields = [
+        ("JOBSTATE", state),
+        ("EXITCODE", code),
+        ("START", start.as_str()),
+        ("END", end.as_str()),
+        ("NODES", "n[1-2]"),
+    ];
+    ring_end(mesh, job, submit, &fields).await;
+}
+
+/// slurmctld of 22.05 hides how a run ended while its epilogs run, but not the time, the exit code or the reason of a failure.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_hidden_by_the_record_is_published_from_jobcomp_and_corrected_if_wrong() {
+async fn an_end_hidden_by_the_record_is_observed_only_if_a_record_shows_its_kind() {
     let folder = tempfile::tempdir().unwrap();
-    let epilog = folder.path().join("epilog");
-    script(&epilog, "sleep 10");
+    let (epilog, go) = (folder.path().join("epilog"), folder.path().join("go"));
+    script(
+        &epilog,
+        &format!("until [ -e {} ]; do sleep 0.2; done", go.display()),
+    );
     let conf = folder.path().join("conf");
     std::fs::write(&conf, format!("Epilog={}\n", epilog.display())).unwrap();
+    // A node whose epilogs run takes no other job.
     let knobs = [
-        ("NODES", "2"),
+        ("NODES", "6"),
         ("GPU_NODES", "0"),
         ("EXTRA_CONF", conf.to_str().unwrap()),
     ];
@@ -250,53 +270,61 @@ async fn an_end_hidden_by_the_record_is_published_from_jobcomp_and_corrected_if_
         .await
         .ready()
         .await;
-    // Accounting, which has an end while the epilogs run, fails until everything is published.
-    stand_in.override_output("sacct", "exit 1");
-    let (failed, lied) = (
-        cluster.sbatch(&[], "sleep 3; exit 3").await,
-        cluster.sbatch(&[], "sleep 3").await,
-    );
-    for job in [failed, lied] {
+    let run = async |script: &str| {
+        let job = cluster.sbatch(&[], script).await;
         cluster.wait_state(job, "RUNNING").await;
         ring(&mesh, "PrologSlurmctld", job, &[]).await;
         mesh.wait_history(job, "submitted started").await;
-    }
-    for (job, state, code) in [(failed, "COMPLETED", "0:0"), (lied, "CANCELLED", "0:0")] {
         cluster.wait_state(job, "COMPLETING").await;
-        let [submit, start, end] = [
-            field(&cluster, job, "SubmitTime").await,
-            field(&cluster, job, "StartTime").await,
-            field(&cluster, job, "EndTime").await,
-        ];
-        let fields = [
-            ("JOBSTATE", state),
-            ("EXITCODE", code),
-            ("START", start.as_str()),
-            ("END", end.as_str()),
-            ("NODES", "n[1-2]"),
-        ];
-        ring_end(&mesh, job, submit.parse().unwrap(), &fields).await;
-    }
-    // The exit code exposes one lie. The other one is published for a run that has ended, and that belongs to alice.
+        job
+    };
+    // Accounting, which has an end while the epilogs run, fails at first.
+    stand_in.override_output("sacct", "exit 1");
+    let failed = run("sleep 3; exit 3").await;
+    ring_end_of(&mesh, &cluster, failed, "FAILED", "3:0").await;
     mesh.wait_history(failed, "submitted started failed").await;
     assert_eq!(
-        mesh.last(failed, "job.failed")
-            .job()
-            .unwrap()
-            .exit_code
-            .unwrap()
-            .code,
-        3
+        mesh.last(failed, "job.failed").confidence(),
+        Confidence::Observed
     );
+    // The exit code exposes one lie, and the reason the other. The third is of a run that has ended, and whose record does not say how.
+    let (code, reason, lied) = (
+        run("sleep 3; exit 4").await,
+        run("sleep 3; exit 5").await,
+        run("sleep 3").await,
+    );
+    ring_end_of(&mesh, &cluster, code, "COMPLETED", "0:0").await;
+    ring_end_of(&mesh, &cluster, reason, "CANCELLED", "5:0").await;
+    ring_end_of(&mesh, &cluster, lied, "CANCELLED", "0:0").await;
     mesh.wait_history(lied, "submitted started cancelled").await;
     let published = mesh.last(lied, "job.cancelled");
-    assert_eq!(published.job().unwrap().nodes, "n1");
+    assert_eq!(published.confidence(), Confidence::Inferred);
+    assert_ne!(published.job().unwrap().nodes, "n[1-2]");
+    // Accounting shows what the record hides, long before the epilogs have run.
     stand_in.truth("sacct");
+    let honest = run("sleep 3").await;
+    ring_end_of(&mesh, &cluster, honest, "COMPLETED", "0:0").await;
+    mesh.wait_history(honest, "submitted started completed")
+        .await;
+    cluster.wait_state(honest, "COMPLETING").await;
+    assert_eq!(
+        mesh.last(honest, "job.completed").confidence(),
+        Confidence::Observed
+    );
     let corrected = mesh
         .wait_event("the correction", |event| event.r#type == "job.corrected")
         .await;
     assert_eq!(payload(&corrected).corrects, published.id);
     assert_eq!(corrected.job().unwrap().state, "COMPLETED");
+    std::fs::write(&go, "").unwrap();
+    for (job, exit) in [(code, 4), (reason, 5)] {
+        cluster.wait_state(job, "FAILED").await;
+        ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+        mesh.wait_history(job, "submitted started failed").await;
+        let failed = mesh.last(job, "job.failed");
+        assert_eq!(failed.confidence(), Confidence::Observed);
+        assert_eq!(failed.job().unwrap().exit_code.unwrap().code, exit);
+    }
     assert!(!mesh.events().iter().any(names_bob));
     mesh.wait_event("what it used", |event| {
         event.r#type == "job.updated" && event.job().unwrap().job_id == lied

@@ -64,8 +64,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
         {
             EndVerdict::Refused
         }
-        None if records.was_observed => EndVerdict::Inferred(Box::new(end)),
-        None if records.has_stand_in || records.rows.is_none() => {
+        None if records.was_observed || records.has_stand_in || records.rows.is_none() => {
             EndVerdict::Inferred(Box::new(without_names(end)))
         }
         None => EndVerdict::Refused,
@@ -156,7 +155,7 @@ mod tests {
         assert_eq!(check(records(Some(&alive), 4)), "inferred alice");
         assert_eq!(check(records(Some(&another), 3)), "open");
         assert_eq!(check(records(Some(&another), 4)), "refused");
-        assert_eq!(check(observed(records(Some(&another), 4))), "inferred bob");
+        assert_eq!(check(observed(records(Some(&another), 4))), "inferred ");
         assert_eq!(check(records(None, 1)), "inferred ");
         let disputed = Records {
             is_disputed: true,

@@ -1,6 +1,6 @@
 //! Reads jobs from the controller on demand, with few requests for many doorbells.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,7 +182,7 @@ impl JobReader {
         let mut hook = None;
         let mut doorbells = 0;
         let mut unknown = Vec::new();
-        let (mut unproven, mut asked_of_accounting) = (BTreeSet::new(), BTreeSet::new());
+        let (mut unproven, mut asked_of_accounting) = (BTreeSet::new(), BTreeMap::new());
         let collector = self.collector.clone();
         let accounting = collector.config.accounting;
         let core = collector.core().await;
@@ -212,8 +212,10 @@ impl JobReader {
             let merged = merge(job, found, &core, accounting);
             if merged.unproven {
                 unproven.insert(*id);
-                if accounting && job.reads >= READS_BEFORE_ACCOUNTING {
-                    asked_of_accounting.insert(*id);
+                if accounting
+                    && (job.reads >= READS_BEFORE_ACCOUNTING || !merged.evidence.is_empty())
+                {
+                    asked_of_accounting.insert(*id, merged.evidence);
                 }
             }
             for _ in 0..merged.contradicted {
@@ -234,9 +236,11 @@ impl JobReader {
         let follow_ups = self.collector.absorb(&cause, readings).await?;
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
         reread.extend(follow_ups.reread);
-        asked_of_accounting.extend(follow_ups.accounting);
-        for id in asked_of_accounting {
-            self.lookups.ask(id).await;
+        for id in follow_ups.accounting {
+            asked_of_accounting.entry(id).or_default();
+        }
+        for (id, evidence) in asked_of_accounting {
+            self.lookups.ask_with(id, evidence).await;
         }
         for id in missing {
             // Slurm has purged it. Accounting has the job, or the evidence is all there is.

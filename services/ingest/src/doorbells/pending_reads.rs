@@ -104,6 +104,8 @@ pub(super) struct MergedRecords {
     pub(super) readings: Vec<TracedObservation>,
     /// Whether a doorbell waits for a record that shows how a run ended.
     pub(super) unproven: bool,
+    /// Of these, the ends that accounting may show as overwritten by a requeue.
+    pub(super) evidence: Vec<Observation>,
     /// Number of ends that the controller's record contradicts.
     pub(super) contradicted: usize,
     /// Doorbells with ends of runs that no available record knows.
@@ -148,6 +150,9 @@ pub(super) fn merge(
                     && now - *job.unproven_since.get_or_insert(now) < MAX_UNPROVEN =>
             {
                 merged.unproven = true;
+                if shown_by == Some(KindSource::Accounting) {
+                    merged.evidence.push((*end).clone());
+                }
                 request.end = Some(end);
             }
             Confirmation::Confirmed(observation)

@@ -51,9 +51,14 @@ impl LookupQueue {
 
     /// Looks up a job whose run the controller's record leaves open.
     pub async fn ask(&self, job_id: u32) {
+        self.ask_with(job_id, Vec::new()).await;
+    }
+
+    /// Like [`Self::ask`], with ends that jobcomp reported of the job.
+    pub async fn ask_with(&self, job_id: u32, evidence: Vec<Observation>) {
         let lookup = LookupRequest {
             job_id,
-            evidence: Vec::new(),
+            evidence,
             requests: Vec::new(),
             read_job: true,
             place: None,

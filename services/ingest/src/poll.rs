@@ -3,6 +3,8 @@
 //! Absence alone proves nothing. A live job that the answer lacks is read by its id, then looked up in accounting; only a record ends it.
 
 mod hook_health;
+#[cfg(test)]
+mod open_questions;
 mod reads;
 mod selection;
 

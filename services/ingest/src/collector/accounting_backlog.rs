@@ -165,6 +165,7 @@ impl Collector {
         if core.note_unseen(self.config.accounting, now) {
             self.backlog_changed.notify_one();
         }
+        core.store_waits();
         core.meta.poll = number;
         core.meta.watermark = began;
         core.meta.baseline_done = true;

@@ -1,7 +1,7 @@
 //! Open lookups: how long they have been open, what accounting answered, and how they survive a restart.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +9,7 @@ use mesh_events::RunKey;
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
 use slurm_types::TaskSet;
+use tokio::time::Instant;
 
 use super::{Collector, Core};
 use crate::adapters::store::Store;
@@ -16,14 +17,16 @@ use crate::domain::{
     EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
 };
 
-/// Interval at which the wait of a lookup is stored. A restart repeats at most this much of it.
+/// Interval at which the wait of a lookup is stored. A restart loses at most this much of it.
 const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) struct OpenLookup {
     /// When this process began to wait. Uses the monotonic clock: setting the wall clock would end or prolong the wait.
     since: Instant,
-    /// Time that earlier processes waited.
+    /// Time that earlier processes waited, as far as they stored it.
     before: Duration,
+    /// Number of earlier processes. Each may have waited longer than it stored.
+    restarts: u32,
     answers: LookupAnswers,
 }
 
@@ -32,6 +35,7 @@ impl OpenLookup {
         Self {
             since: Instant::now(),
             before: Duration::ZERO,
+            restarts: 0,
             answers: LookupAnswers::default(),
         }
     }
@@ -40,6 +44,7 @@ impl OpenLookup {
     fn of(stored: &StoredLookup) -> Self {
         Self {
             before: Duration::from_secs(stored.waited),
+            restarts: stored.restarts.saturating_add(1),
             answers: LookupAnswers {
                 count: stored.answers,
                 alive: false,
@@ -50,6 +55,11 @@ impl OpenLookup {
 
     fn waited(&self) -> Duration {
         self.before + self.since.elapsed()
+    }
+
+    /// The longest time that it may have been open.
+    fn waited_at_most(&self) -> Duration {
+        self.waited() + WAIT_STORE_INTERVAL * self.restarts
     }
 
     pub(super) const fn answered(&mut self, alive: bool) {
@@ -63,6 +73,7 @@ impl OpenLookup {
         StoredLookup {
             waited: self.waited().as_secs(),
             answers: self.answers.count,
+            restarts: self.restarts,
             ..StoredLookup::default()
         }
     }
@@ -84,7 +95,8 @@ impl Collector {
             accounting: self.config.accounting,
         };
         open.map_or(Resolution::Open { ask: true }, |open| {
-            settle(lookup, open.waited(), open.answers, limits)
+            let waited = (open.waited(), open.waited_at_most());
+            settle(lookup, waited, open.answers, limits)
         })
     }
 
@@ -202,7 +214,7 @@ impl Core {
 
 fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
     known.is_none_or(|known| {
-        known.tasks != stored.tasks
+        (&known.tasks, known.restarts) != (&stored.tasks, stored.restarts)
             || stored.waited < known.waited
             || stored.waited - known.waited >= WAIT_STORE_INTERVAL.as_secs()
     })

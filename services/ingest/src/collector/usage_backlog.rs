@@ -253,6 +253,24 @@ impl Collector {
 }
 
 impl Core {
+    /// Stores with each run how long accounting was waited for. Between two answers up to a minute passes, which a restart would lose.
+    pub(super) fn store_waits(&mut self) {
+        let now = Instant::now();
+        let answered = self.usage_backlog.runs.iter();
+        let answered: Vec<LocalRunKey> = answered
+            .filter(|(_, entry)| entry.answered.is_some())
+            .map(|(run, _)| *run)
+            .collect();
+        for run in answered {
+            let run = self.run_store.entry(run).map(|(run, _)| run);
+            if let Some(run) = run
+                && let Some(waited) = self.usage_backlog.waited(&run, now)
+            {
+                self.store_wait(&run, waited);
+            }
+        }
+    }
+
     /// Stores with a run how long accounting was waited for.
     fn store_wait(&mut self, run: &RunKey, waited: Duration) {
         let Some(tracked) = self.run_store.get_mut(run) else {

@@ -58,10 +58,11 @@ pub enum Resolution {
     Unknowable,
 }
 
-/// Resolves a lookup from its age and accounting's answers.
+/// Resolves a lookup from its age and accounting's answers. A restart loses a part of the age, so it lies between two values: `waited`
+/// proves absence, and `at_most` ends the wait.
 pub fn settle(
     lookup: EndLookup,
-    waited: Duration,
+    (waited, at_most): (Duration, Duration),
     answers: LookupAnswers,
     limits: LookupLimits,
 ) -> Resolution {
@@ -76,7 +77,7 @@ pub fn settle(
                 }
         );
     let unanswered = limits.accounting && answers.count == 0;
-    if waited >= limits.within {
+    if at_most >= limits.within {
         // The run has ended, and without a record it is unknown how.
         return if contradicted || unanswered || lookup == EndLookup::End {
             Resolution::Unknowable
@@ -104,6 +105,9 @@ pub struct StoredLookup {
     /// Number of answers from accounting.
     #[serde(rename = "n", default)]
     pub answers: u32,
+    /// Number of restarts meanwhile.
+    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    pub restarts: u32,
     /// Missing tasks, in Slurm's notation.
     #[serde(rename = "t", default, skip_serializing_if = "String::is_empty")]
     pub tasks: String,
@@ -113,6 +117,14 @@ pub struct StoredLookup {
     /// Last snapshot of an array, whose record may be gone: `Job` of the events in base64.
     #[serde(rename = "j", default, skip_serializing_if = "String::is_empty")]
     pub job: String,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]
@@ -160,7 +172,8 @@ mod tests {
             let quiet = std::iter::repeat_n((60, None, false), 20);
             for (seconds, answer, kill) in steps.into_iter().chain(quiet) {
                 waited += seconds;
-                match settle(lookup, Duration::from_secs(waited), answers, limits) {
+                let age = Duration::from_secs(waited);
+                match settle(lookup, (age, age), answers, limits) {
                     Resolution::Open { ask } => {
                         prop_assert!(waited < 600);
                         if let Some(alive) = answer.filter(|_| ask && accounting) {
@@ -193,7 +206,8 @@ mod tests {
         fn an_answer_that_contradicts_the_controller_is_asked_for_again(count in 0..100u32, waited in 0..599u64) {
             let lookup = EndLookup::Tasks { record_absent: true };
             let answers = LookupAnswers { count, alive: true };
-            let settled = settle(lookup, Duration::from_secs(waited), answers, LIMITS);
+            let age = Duration::from_secs(waited);
+            let settled = settle(lookup, (age, age), answers, LIMITS);
             prop_assert_eq!(settled, Resolution::Open { ask: true });
         }
     }

@@ -20,6 +20,7 @@ use crate::support::{DEADLINE, Server};
 
 const TOKEN: &str = "a token of enough characters";
 const CONFIG: &str = "MESH_TEST_CONNECTIONS_API";
+const IP: &str = "MESH_TEST_CONNECTIONS_IP";
 /// More than the system buffers for a client that reads nothing.
 const LARGE: usize = 32 << 20;
 
@@ -32,11 +33,16 @@ struct Limited {
 
 impl Limited {
     fn start(api: &str) -> Self {
+        Self::start_on("127.0.0.1", api)
+    }
+
+    fn start_on(ip: &str, api: &str) -> Self {
         let mut child = Command::new("prlimit")
             .arg("--nofile=512:512")
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "connections::serves", "--ignored", "--nocapture"])
             .env(CONFIG, api)
+            .env(IP, ip)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -66,9 +72,13 @@ impl Limited {
         answer
     }
 
-    async fn connect(&self, from: [u8; 4]) -> TcpStream {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(SocketAddr::new(IpAddr::from(from), 0)).unwrap();
+    async fn connect(&self, from: impl Into<IpAddr>) -> TcpStream {
+        let from = from.into();
+        let socket = match from {
+            IpAddr::V4(_) => TcpSocket::new_v4().unwrap(),
+            IpAddr::V6(_) => TcpSocket::new_v6().unwrap(),
+        };
+        socket.bind(SocketAddr::new(from, 0)).unwrap();
         socket.connect(self.address).await.unwrap()
     }
 }
@@ -96,7 +106,9 @@ async fn serves() {
         .route("/v1/endless", get(endless))
         .route("/v1/read", post(async |body: String| body));
     let api = std::env::var(CONFIG).unwrap_or_default();
-    let server = Server::start_with(&format!("token_file = {file:?}\n{api}"), "", routes).await;
+    let ip = std::env::var(IP).unwrap_or_else(|_| "127.0.0.1".to_owned());
+    let api = format!("token_file = {file:?}\n{api}");
+    let server = Server::start_on(&ip, &api, "", routes).await;
     println!(
         "serving {} {} ",
         server.address(),
@@ -391,4 +403,49 @@ async fn slow_readers_receive_the_whole_response() {
         }
     }
     assert!(taken > LARGE, "{taken}");
+}
+
+/// Addresses of two networks, in a network namespace of their own.
+const NETWORK: &str = "ip link set lo up && for at in 1::1 1::2 1:0:ffff::1 2::1; do ip -6 addr add 2001:db8:0:$at/64 dev lo nodad || exit 1; done; \
+    exec \"$0\" --exact connections::in_a_network_of_ipv6 --ignored --nocapture";
+
+#[test]
+fn a_network_of_ipv6_is_one_client_and_another_is_not_affected() {
+    let output = Command::new("unshare")
+        .args(["--net", "sh", "-c", NETWORK])
+        .arg(std::env::current_exe().unwrap())
+        .output()
+        .expect("unshare, of the package util-linux");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("1 passed"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a process that another test starts in a network namespace"]
+async fn in_a_network_of_ipv6() {
+    let server = Limited::start_on("2001:db8:0:2::1", "max_connections_per_client = 3");
+    let answers = async |from: &str| {
+        let from: IpAddr = from.parse().unwrap();
+        let mut stream = server.connect(from).await;
+        let request = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+        // A connection beyond the limit is closed at once.
+        drop(stream.write_all(request).await);
+        let mut first = [0; 12];
+        let answered = stream.read_exact(&mut first).await.is_ok();
+        (answered && &first == b"HTTP/1.1 200").then_some(stream)
+    };
+    let mut held = Vec::new();
+    for from in ["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:1:0:ffff::1"] {
+        held.push(answers(from).await.expect("a connection of its own"));
+    }
+    for from in ["2001:db8:0:1::1", "2001:db8:0:1:0:ffff::1"] {
+        assert!(answers(from).await.is_none(), "{from}");
+    }
+    assert!(answers("2001:db8:0:2::1").await.is_some());
+    drop(held);
+    wait_until("there is room again", DEADLINE, async || {
+        answers("2001:db8:0:1::2").await.is_some()
+    })
+    .await;
 }

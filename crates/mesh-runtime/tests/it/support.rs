@@ -34,19 +34,24 @@ impl Server {
 
     /// Serves over TLS, as these lines configure it.
     pub async fn start_tls(api: &str) -> Self {
-        Self::start_at("https", api, "", Router::new()).await
+        Self::start_at("https", "127.0.0.1", api, "", Router::new()).await
     }
 
     /// Also serves these routes.
     pub async fn start_with(api: &str, map: &str, routes: Router) -> Self {
-        Self::start_at("http", api, map, routes).await
+        Self::start_on("127.0.0.1", api, map, routes).await
     }
 
-    async fn start_at(scheme: &str, api: &str, map: &str, routes: Router) -> Self {
+    /// Also listens on another address than 127.0.0.1.
+    pub async fn start_on(ip: &str, api: &str, map: &str, routes: Router) -> Self {
+        Self::start_at("http", ip, api, map, routes).await
+    }
+
+    async fn start_at(scheme: &str, ip: &str, api: &str, map: &str, routes: Router) -> Self {
         install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("identity.toml"), map).unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = std::net::TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
         let config = format!(

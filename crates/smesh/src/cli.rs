@@ -245,8 +245,9 @@ pub struct Up {
 /// `smesh recover`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Stop `smesh up` first. The damaged file is moved aside and never changed. At the next start, costs are computed again from the
-events on the bus (14 days). The ledger cannot be recovered this way; restore it from a backup.
+Stop `smesh up` first. The damaged file is moved aside and never changed. Costs are restored from the ledger, and at the next
+start computed from the events on the bus (14 days) where the ledger lacks them. Webhooks begin again with all events on the bus
+that the audit does not report as delivered. The ledger cannot be recovered this way; restore it from a backup.
 
 Examples:
   smesh recover cost-engine

@@ -161,7 +161,7 @@ enum JobChange {
 
 /// A change of a running job that affects its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+pub(crate) enum Change {
     Suspended,
     Resumed,
     Resized,
@@ -169,7 +169,7 @@ enum Change {
 
 impl Change {
     /// Name in the database.
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Suspended => "suspended",
             Self::Resumed => "resumed",
@@ -204,6 +204,6 @@ fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
 }
 
 /// The run of a job event. The remainder of an array, and other entities that never run themselves, have no run key.
-fn run_of(event: &Event) -> Option<RunKey> {
+pub(crate) fn run_of(event: &Event) -> Option<RunKey> {
     RunKey::parse(&event.cluster, event.entity_key()).ok()
 }

@@ -11,6 +11,7 @@
 //! - [`price_book`]: the site's prices from TOML, and checks of expected job costs. `price_book_watcher` follows changes of the file.
 //! - [`usage`] and [`costing`]: from Slurm's snapshots to facts, and from facts to the payload of a cost event.
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
+//! - [`restore`]: the rows of a lost database from the published events.
 //! - [`api`]: `/v1/costs/live` and `/v1/costs`.
 //!
 //! Deliberately absent: budgets and accrual events.
@@ -26,6 +27,7 @@ mod metrics;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
+pub mod restore;
 pub mod usage;
 #[cfg(test)]
 mod vectors;
@@ -75,7 +77,7 @@ impl Service for CostEngineService {
         })
     }
 
-    const REMEDY: &'static str = "costs on damaged pages are lost until they are computed again from the bus (14 days): stop the cost-engine (or `smesh up`), run `smesh recover cost-engine`, start it again";
+    const REMEDY: &'static str = "costs on damaged pages are lost until they are restored from the ledger and computed again from the bus (14 days): stop the cost-engine (or `smesh up`), run `smesh recover cost-engine`, start it again";
 
     async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
         Ok(mesh_db::damage::damage(file).await?)
@@ -139,7 +141,17 @@ impl Service for CostEngineService {
     }
 }
 
-/// Makes the next start recompute all costs from the events on the bus, because the recovered file lacks costs.
+/// Opens a recovered file, to restore what the ledger has of it.
+///
+/// # Errors
+/// If the configuration is invalid, or the file cannot be used.
+pub async fn restore(context: &Context, file: PathBuf) -> Result<restore::Restore, BoxError> {
+    let (_, _, prices) = configuration(context)?;
+    let currency = prices.map(|prices| prices.book.borrow().currency.clone());
+    Ok(restore::Restore::open(file, currency.unwrap_or_default()).await?)
+}
+
+/// Makes the next start compute the costs that the recovered file lacks from the events on the bus.
 ///
 /// # Errors
 /// If the marker next to the file cannot be written.
@@ -221,7 +233,7 @@ impl CostEngine {
             bus.recreate_consumer(SLURM_EVENTS, CostEngineService::NAME)
                 .await?;
             std::fs::remove_file(&marker)?;
-            tracing::info!("database is empty, recomputing costs from the bus");
+            tracing::info!("database was recovered, computing what it lacks from the bus");
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);

@@ -6,6 +6,7 @@
 //! - [`index_backfill`]: fills missing index rows before the API answers queries.
 //! - [`checkpointer`]: signs the Merkle tree over the entries.
 //! - [`retention`]: removes the content of old entries from the database.
+//! - [`recorded`]: reads recorded events while the service does not run.
 //! - [`replayer`]: publishes recorded events again.
 //! - [`api`]: queries, proofs and replays over REST and gRPC.
 
@@ -19,6 +20,7 @@ mod gaps;
 pub mod handlers;
 mod index_backfill;
 pub mod metrics;
+pub mod recorded;
 pub mod replayer;
 mod replica_poller;
 pub mod retention;

@@ -58,6 +58,7 @@ use endpoint::replay_listener;
 use endpoint::vault::Vault;
 use endpoint::worker_pool::WorkerPool;
 use reader::EventReader;
+use reader::recovery::{self, Recovery};
 use repeat::{RETRY_INTERVAL, pause, while_connected};
 use store::Store;
 use stream::event_cache::EventCache;
@@ -86,7 +87,7 @@ impl Service for WebhookDispatcherService {
         })
     }
 
-    const REMEDY: &'static str = "endpoints made by the API and deliveries on damaged pages are lost: stop the webhook-dispatcher (or `smesh up`), run `smesh recover webhook-dispatcher`, start it again";
+    const REMEDY: &'static str = "endpoints made by the API and waiting retries on damaged pages are lost, but not their events: stop the webhook-dispatcher (or `smesh up`), run `smesh recover webhook-dispatcher`, start it again";
 
     async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
         Ok(mesh_db::damage::damage(file).await?)
@@ -131,7 +132,10 @@ impl Service for WebhookDispatcherService {
             outcomes: Notify::new(),
             places: Arc::new(Semaphore::new(max_in_flight)),
             owned: RwLock::default(),
-            reader: EventReader::default(),
+            reader: EventReader::new(match &location {
+                Location::Sqlite(file) => Some(Recovery::of(file, &context.mesh.cluster)),
+                Location::Postgres(_) => None,
+            }),
             replayed: watch::Sender::default(),
             names: watch::Sender::default(),
         });
@@ -175,6 +179,22 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
     let store = Store::open(&Location::Sqlite(path)).await?;
     store.close().await;
     Ok(())
+}
+
+/// Prepares a recovered file for the next start, which reads from the bus what was delivered.
+///
+/// # Errors
+/// If the configuration is invalid, or files cannot be written.
+pub async fn restore(context: &Context, file: &Path) -> Result<(), BoxError> {
+    let Configuration {
+        endpoints,
+        location,
+        ..
+    } = configuration(context)?;
+    let store = Store::open(&location).await?;
+    let prepared = recovery::prepare(&store, file, &endpoints).await;
+    store.close().await;
+    prepared
 }
 
 /// The section, as used.

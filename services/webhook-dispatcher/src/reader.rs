@@ -8,6 +8,7 @@
 //! Positions of endpoints are stored as [cursors](crate::stream::cursor), with the outcomes of events or, for events
 //! that have none, every few seconds.
 
+pub mod recovery;
 mod start;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,6 +23,8 @@ use mesh_bus::{Bus, StreamState};
 use mesh_events::catalogue::SLURM_EVENTS;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+
+use recovery::Recovery;
 
 use crate::error::Error;
 use crate::repeat::{pause, while_connected};
@@ -58,6 +61,7 @@ pub struct EventReader {
     end: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// Cursors that were read at the start.
     cursors: Mutex<Option<(Instant, HashMap<String, Cursor>)>>,
+    recovery: Option<Recovery>,
 }
 
 #[derive(Default)]
@@ -84,9 +88,11 @@ pub enum Join {
     Stale(u64),
 }
 
-impl Default for EventReader {
-    fn default() -> Self {
+impl EventReader {
+    /// `recovery` is that of the database, if it is a file.
+    pub fn new(recovery: Option<Recovery>) -> Self {
         Self {
+            recovery,
             inner: Mutex::default(),
             generation: watch::Sender::default(),
             next_key: AtomicU64::new(0),
@@ -95,9 +101,7 @@ impl Default for EventReader {
             cursors: Mutex::default(),
         }
     }
-}
 
-impl EventReader {
     /// A key for the queue of an endpoint.
     pub fn key(&self) -> u64 {
         self.next_key.fetch_add(1, Ordering::Relaxed)
@@ -287,6 +291,9 @@ impl EventReader {
     async fn read(&self, bus: &Bus, store: &Store, cache: &EventCache) -> Result<(), Error> {
         let state = bus.stream_state(SLURM_EVENTS).await?;
         if self.is_at_start(&state) {
+            if let Some(recovery) = &self.recovery {
+                recovery.read_audit(bus, store).await?;
+            }
             let (position, cursors) = start::prepare(bus, store, &state).await?;
             self.start(position, state.created, cursors);
             tracing::info!(position, last = state.last_sequence, "reading SLURM_EVENTS");

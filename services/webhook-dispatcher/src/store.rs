@@ -18,6 +18,7 @@ pub mod ownership;
 mod plans;
 pub mod redeliveries;
 pub mod replicas;
+pub mod restored;
 mod retention;
 mod saves;
 mod writer;

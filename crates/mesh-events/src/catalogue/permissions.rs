@@ -169,10 +169,14 @@ fn dispatcher_api() -> Vec<String> {
         ]);
         api
     };
-    [SLURM_EVENTS, MESH_REPLAY]
+    let mut api: Vec<String> = [SLURM_EVENTS, MESH_REPLAY]
         .into_iter()
         .flat_map(of_stream)
-        .collect()
+        .collect();
+    // What it has delivered, after a loss of its database.
+    api.extend(read_directly(MESH_AUDIT));
+    api.push(format!("$JS.API.STREAM.MSG.GET.{MESH_AUDIT}"));
+    api
 }
 
 /// Requests that create, delete or read the consumers of the services on the public bus.

@@ -436,7 +436,11 @@ async fn in_a_network_of_ipv6() {
         (answered && &first == b"HTTP/1.1 200").then_some(stream)
     };
     let mut held = Vec::new();
-    for from in ["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:1:0:ffff::1"] {
+    for from in [
+        "2001:db8:0:1::1",
+        "2001:db8:0:1::2",
+        "2001:db8:0:1:0:ffff::1",
+    ] {
         held.push(answers(from).await.expect("a connection of its own"));
     }
     for from in ["2001:db8:0:1::1", "2001:db8:0:1:0:ffff::1"] {

@@ -6,20 +6,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Global, Recover};
 use crate::error::Error;
-use crate::up::recover;
+use crate::up::recover::{self, RecoveredFile};
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Error> {
     recover::is_recoverable(&args.service)?;
     let context = settings::load(global, CancellationToken::new())?;
-    let (path, recovered) = recover::file(&context, &args.service).await?;
+    let RecoveredFile {
+        path,
+        recovered,
+        restored,
+    } = recover::file(&context, &args.service).await?;
     if global.json {
         let tables = recovered.tables.iter().map(|table| {
             serde_json::json!({ "table": table.name, "rows": table.rows, "damaged": table.is_damaged })
         });
         let tables: Vec<_> = tables.collect();
         show::line(
-            serde_json::json!({ "file": path, "damaged_file": recovered.damaged, "tables": tables }),
+            serde_json::json!({ "file": path, "damaged_file": recovered.damaged, "tables": tables, "restored": restored }),
         )?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -37,6 +41,7 @@ pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Erro
         };
         show::line(format!("  {}: {} rows{lost}", table.name, table.rows))?;
     }
+    show::line(restored)?;
     show::line(format!(
         "start {} or `smesh up`; delete the damaged file when it is no longer needed",
         args.service

@@ -1,22 +1,35 @@
-//! `smesh recover`: sets a service's damaged file aside and copies its readable content into a new one.
+//! `smesh recover`: sets a service's damaged file aside copies its readable content into a new one, and
+//! restores what the ledger and the bus have of the rest.
 
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use chrono::Utc;
+use ledger::recorded::RecordedEvents;
 use mesh_db::damage::{self, Recovered};
-use mesh_runtime::{Context, Service};
+use mesh_events::Category;
+use mesh_runtime::{BoxError, Context, Service};
 
 use super::data_dir::DataDir;
 use crate::error::Error;
 
 const COST_ENGINE: &str = cost_engine::CostEngineService::NAME;
 
+/// A recovered file.
+pub struct RecoveredFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// What its readable part had.
+    pub recovered: Recovered,
+    /// What was restored besides, in a sentence.
+    pub restored: String,
+}
+
 /// Recovers the file of a service while no process uses the data directory.
 ///
 /// # Errors
 /// If `smesh up` or the service runs, the service has no recoverable file, or files cannot be written.
-pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovered), Error> {
+pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Error> {
     let file = match service {
         COST_ENGINE => cost_engine::CostEngineService::database_file(context),
         _ => webhook_dispatcher::WebhookDispatcherService::database_file(context),
@@ -35,12 +48,62 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         COST_ENGINE => damage::recover(&path, &suffix, cost_engine::prepare_file).await,
         _ => damage::recover(&path, &suffix, webhook_dispatcher::prepare_file).await,
     };
-    let recovered = recovered.map_err(|error| Error::Failed(mesh_runtime::error_chain(&error)))?;
-    if service == COST_ENGINE {
-        let noted = cost_engine::recompute(&path);
-        noted.map_err(|source| Error::io("write beside", &path, source))?;
+    let recovered = recovered.map_err(|error| failed(error.into()))?;
+    let restored = match service {
+        COST_ENGINE => restore_costs(context, &path).await?,
+        _ => {
+            let prepared = webhook_dispatcher::restore(context, &path).await;
+            prepared.map_err(failed)?;
+            "the next start reads from the bus what was delivered; nothing of that is sent again"
+                .into()
+        }
+    };
+    Ok(RecoveredFile {
+        path,
+        recovered,
+        restored,
+    })
+}
+
+/// Restores costs from the ledger. The next start computes those that are only on the bus.
+async fn restore_costs(context: &Context, path: &Path) -> Result<String, Error> {
+    let restored = match ledger_costs(context, path).await {
+        Ok(Some((costs, 0))) => format!("{costs} cost events were restored from the ledger"),
+        Ok(Some((costs, missing))) => format!(
+            "{costs} cost events were restored from the ledger; {missing} of its entries were erased, or their archive is not here"
+        ),
+        Ok(None) => "there is no ledger here, so costs of jobs before the events on the bus (14 days) are lost".into(),
+        Err(error) => format!(
+            "the ledger is not readable, so costs of jobs before the events on the bus (14 days) are lost: {}",
+            mesh_runtime::error_chain(&*error)
+        ),
+    };
+    let noted = cost_engine::recompute(path);
+    noted.map_err(|source| Error::io("write beside", path, source))?;
+    Ok(restored)
+}
+
+/// The number of restored cost events, and of ledger entries that are gone. `None` without a ledger on this host.
+async fn ledger_costs(context: &Context, path: &Path) -> Result<Option<(u64, u64)>, BoxError> {
+    let categories = [Category::Job, Category::Cost];
+    let Some(mut recorded) = RecordedEvents::open(context, &categories).await? else {
+        return Ok(None);
+    };
+    let mut restore = cost_engine::restore(context, path.to_owned()).await?;
+    loop {
+        let events = recorded.next().await?;
+        if events.is_empty() {
+            break;
+        }
+        restore.add(&events).await?;
     }
-    Ok((path, recovered))
+    let costs = restore.costs;
+    restore.close().await;
+    Ok(Some((costs, recorded.missing)))
+}
+
+fn failed(error: BoxError) -> Error {
+    Error::Failed(mesh_runtime::error_chain(&*error))
 }
 
 /// Checks that a service does not run as its own process.

@@ -16,6 +16,7 @@ mod ledger;
 mod mesh;
 mod nats;
 mod others;
+mod recovered;
 mod remote;
 mod replay;
 mod secrets;

@@ -136,6 +136,15 @@ impl Transaction<'_> {
         body: &[u8],
         traceparent: &str,
     ) -> Result<(), Error> {
+        self.store_cost(row).await?;
+        self.add_event(row.event_id, body, traceparent).await
+    }
+
+    /// Adds a cost, unless it exists.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_cost(&mut self, row: &CostRow<'_>) -> Result<(), Error> {
         let total = row.total.map(|total| total.0);
         let sql = Sql::new(
             "INSERT INTO costs (cluster, run, kind, event_id, cause_id, display_id, user_name, account, partition_name, class, currency,
@@ -162,9 +171,8 @@ impl Transaction<'_> {
             month(row.at).as_str().into(),
             (&row.job.qos).into(),
         ])
-        .push(")");
-        self.run("add cost", &sql).await?;
-        self.add_event(row.event_id, body, traceparent).await
+        .push(") ON CONFLICT DO NOTHING");
+        self.run("add cost", &sql).await.map(drop)
     }
 
     /// Adds an adjustment, updates the final cost, and adds the event to the outbox.
@@ -177,6 +185,15 @@ impl Transaction<'_> {
         body: &[u8],
         traceparent: &str,
     ) -> Result<(), Error> {
+        self.store_adjustment(row).await?;
+        self.add_event(row.event_id, body, traceparent).await
+    }
+
+    /// Adds an adjustment, unless it exists, and updates the final cost.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_adjustment(&mut self, row: &AdjustmentRow<'_>) -> Result<(), Error> {
         let sql = Sql::new(
             "INSERT INTO adjustments (event_id, cluster, run, cause_id, reason, previous_micros, delta_micros, total_micros) VALUES (",
         )
@@ -190,7 +207,7 @@ impl Transaction<'_> {
             row.delta.0.into(),
             row.total.0.into(),
         ])
-        .push(")");
+        .push(") ON CONFLICT DO NOTHING");
         self.run("add adjustment", &sql).await?;
         let sql = Sql::new("UPDATE costs SET problem = '', current_micros = ")
             .bind(row.total.0)
@@ -206,8 +223,7 @@ impl Transaction<'_> {
             .bind(row.cluster)
             .push(" AND run = ")
             .bind(row.run);
-        self.run("adjust cost", &sql).await?;
-        self.add_event(row.event_id, body, traceparent).await
+        self.run("adjust cost", &sql).await.map(drop)
     }
 
     /// True if the adjustment exists.

@@ -225,7 +225,7 @@ impl Command {
                 now,
             } => {
                 let now = now.timestamp_millis();
-                // Skip outcomes that are not published yet: this update would lose them.
+                // Skip outcomes that are not published yet: this update would lose them. Without a body after a recovery from the audit.
                 let sql = Sql::new(
                     "UPDATE deliveries SET state = 'waiting', attempts = 0, announced = 0, round = round + 1, next_at = ",
                 )
@@ -236,7 +236,7 @@ impl Command {
                 .bind(now)
                 // The `+` stops SQLite from scanning all dead letters.
                 .either(" WHERE +state", " WHERE state")
-                .push(" = 'dead' AND announced = 1 AND endpoint = ")
+                .push(" = 'dead' AND announced = 1 AND body IS NOT NULL AND endpoint = ")
                 .bind(endpoint)
                 .push(" AND event_id")
                 .any_of(ids.clone());

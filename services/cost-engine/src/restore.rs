@@ -1,0 +1,181 @@
+//! Restores the rows of a lost database from what was published: costs as they were, without computing them again, so an edited
+//! price book changes none of them; and of each run what late facts are priced by.
+
+use std::path::PathBuf;
+
+use chrono::DateTime;
+use mesh_db::Location;
+use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Event, EventType, from_timestamp};
+
+use crate::adapters::{AdjustmentRow, CostRow, Store, Transaction};
+use crate::domain::{Class, Micros};
+use crate::error::Error;
+use crate::handlers::{Change, run_of};
+use crate::usage::seconds;
+
+/// Writes recorded events into a database that no process uses.
+pub struct Restore {
+    store: Store,
+    /// Of costs without a price, whose events have no amount.
+    currency: String,
+    /// Restored cost events.
+    pub costs: u64,
+}
+
+impl Restore {
+    /// Opens the database.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub async fn open(file: PathBuf, currency: String) -> Result<Self, Error> {
+        Ok(Self {
+            store: Store::open(&Location::Sqlite(file)).await?,
+            currency,
+            costs: 0,
+        })
+    }
+
+    /// Adds `cost.*` and `job.*` events, in the order in which they were recorded. What is there already stays.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn add(&mut self, events: &[Event]) -> Result<(), Error> {
+        let mut writer = self.store.writer().await?;
+        let mut transaction = self.store.begin(&mut writer).await?;
+        for event in events {
+            let Some(run) = run_of(event) else { continue };
+            let key = run.entity_key();
+            match &event.payload {
+                Some(Payload::Cost(cost)) => {
+                    self.cost(&mut transaction, event, cost, &key).await?;
+                    self.costs += 1;
+                }
+                Some(Payload::Job(_)) => job(&mut transaction, event, &key).await?,
+                _ => {}
+            }
+            let owner = event.owner.as_ref();
+            if let Some((owner, identity)) = owner.and_then(|of| Some((of, of.identity.as_ref()?)))
+            {
+                let at = seconds(event.occurred_at.as_ref()).unwrap_or_default();
+                transaction
+                    .store_person(&event.cluster, &owner.user, identity, at)
+                    .await?;
+            }
+        }
+        transaction.commit().await
+    }
+
+    /// Closes the database.
+    pub async fn close(self) {
+        self.store.close().await;
+    }
+
+    async fn cost(
+        &self,
+        transaction: &mut Transaction<'_>,
+        event: &Event,
+        cost: &CostEvent,
+        run: &str,
+    ) -> Result<(), Error> {
+        let (Ok(kind), Some(job)) = (event.kind(), &cost.job) else {
+            return Ok(());
+        };
+        let cluster = event.cluster.as_str();
+        let owner = event.owner.as_ref();
+        let (user, account) = owner.map_or(("", ""), |of| (of.user.as_str(), of.account.as_str()));
+        let occurred = seconds(event.occurred_at.as_ref()).unwrap_or_default();
+        let ended_at = seconds(job.end_time.as_ref()).unwrap_or(occurred);
+        // The estimate after a resize has an id of its own, and no row.
+        if kind == EventType::CostEstimated && event.id_source.is_some() {
+            let resized = Change::Resized.as_str();
+            let stored = transaction.store_mark(cluster, run, resized, occurred, Some(job));
+            return stored.await.map(drop);
+        }
+        let amounts = [&cost.total, &cost.estimated, &cost.burn_rate];
+        let currency = amounts.into_iter().flatten().next();
+        let class = match cost.class() {
+            CostClass::Completed => Class::Completed,
+            CostClass::NotCompleted => Class::NotCompleted,
+            CostClass::Open | CostClass::Unspecified => Class::Open,
+        };
+        let row = CostRow {
+            cluster,
+            run,
+            kind: kind.event(),
+            event_id: &event.id,
+            cause_id: &event.source_detail,
+            job,
+            user,
+            account,
+            class,
+            currency: currency.map_or(&self.currency, |money| &money.currency),
+            total: micros(&cost.total),
+            charged_seconds: cost.charged_seconds,
+            price_book: &cost.price_book,
+            problem: &cost.problem,
+            at: match kind {
+                EventType::CostEstimated => job.start_time.as_ref(),
+                _ => job.end_time.as_ref(),
+            }
+            .or(event.occurred_at.as_ref())
+            .and_then(from_timestamp)
+            .unwrap_or_default(),
+        };
+        match kind {
+            EventType::CostEstimated => {
+                transaction.store_cost(&row).await?;
+                transaction.store_start(cluster, user, account, job).await
+            }
+            EventType::CostFinalized => {
+                transaction.store_cost(&row).await?;
+                transaction
+                    .store_end(cluster, user, account, job, ended_at)
+                    .await
+            }
+            EventType::CostAdjusted => {
+                let adjustment = AdjustmentRow {
+                    cluster,
+                    run,
+                    event_id: &event.id,
+                    cause_id: &event.source_detail,
+                    previous: micros(&cost.previous),
+                    delta: micros(&cost.delta).unwrap_or_default(),
+                    total: micros(&cost.total).unwrap_or_default(),
+                    class,
+                    charged_seconds: cost.charged_seconds,
+                    at: DateTime::from_timestamp(ended_at, 0).unwrap_or_default(),
+                };
+                transaction.store_adjustment(&adjustment).await?;
+                transaction
+                    .store_end(cluster, user, account, job, ended_at)
+                    .await
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a job event changes of a run apart from its costs.
+async fn job(transaction: &mut Transaction<'_>, event: &Event, run: &str) -> Result<(), Error> {
+    let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
+        return Ok(());
+    };
+    let change = match kind {
+        EventType::JobSuspended => Change::Suspended,
+        EventType::JobResumed => Change::Resumed,
+        EventType::JobResized => Change::Resized,
+        // Also an end without a cost: the run is not open.
+        end if end.is_end() => return transaction.close_run(&event.cluster, run).await,
+        _ => return Ok(()),
+    };
+    let at = seconds(event.occurred_at.as_ref()).unwrap_or_default();
+    let job = (change == Change::Resized).then_some(job);
+    let stored = transaction.store_mark(&event.cluster, run, change.as_str(), at, job);
+    stored.await.map(drop)
+}
+
+fn micros(money: &Option<Money>) -> Option<Micros> {
+    money.as_ref().map(|money| Micros(money.micros))
+}

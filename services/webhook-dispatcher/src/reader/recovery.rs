@@ -1,0 +1,100 @@
+//! After the recovery of a damaged file: what was delivered is on `MESH_AUDIT`, at least as long as its events are on the
+//! bus. With that, every endpoint begins again at its creation: what the audit has is not sent again, the rest is.
+
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use mesh_bus::Bus;
+use mesh_events::catalogue::MESH_AUDIT;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::{from_timestamp, subject};
+use prost::Message as _;
+
+use crate::config::Endpoint;
+use crate::error::Error;
+use crate::store::Store;
+use crate::store::restored::RestoredOutcome;
+
+/// Audit entries per request.
+const PAGE_SIZE: u32 = 1_000;
+
+/// What is left to do after the recovery of a file.
+pub struct Recovery {
+    /// The file whose presence requests reading the audit.
+    marker: PathBuf,
+    cluster: String,
+}
+
+/// Prepares a recovered file for the next start.
+///
+/// # Errors
+/// If the database or the marker cannot be written.
+pub async fn prepare(
+    store: &Store,
+    file: &Path,
+    endpoints: &[Endpoint],
+) -> Result<(), mesh_runtime::BoxError> {
+    // An endpoint whose row is lost was there before, nobody knows since when.
+    let files = endpoints.iter();
+    let files = files.map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
+    if let Some(taken) = store.note_files(files, DateTime::UNIX_EPOCH).await? {
+        return Err(Error::NameTaken(taken).into());
+    }
+    store.delete_cursors().await?;
+    Ok(std::fs::write(marker(file), "")?)
+}
+
+fn marker(file: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.read-audit", file.display()))
+}
+
+impl Recovery {
+    /// Of a SQLite file.
+    pub fn of(file: &Path, cluster: &str) -> Self {
+        Self {
+            marker: marker(file),
+            cluster: cluster.to_owned(),
+        }
+    }
+
+    /// Stores the outcomes that the audit has, once after a recovery.
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the database write fails. Then it is done again.
+    pub(super) async fn read_audit(&self, bus: &Bus, store: &Store) -> Result<(), Error> {
+        if !self.marker.exists() {
+            return Ok(());
+        }
+        let last = bus.stream_state(MESH_AUDIT).await?.last_sequence;
+        let subjects = [subject::audit(&self.cluster, "delivery")];
+        let (mut next, mut count) = (1, 0);
+        loop {
+            let page = bus
+                .stored_page(MESH_AUDIT, &subjects, next, last, PAGE_SIZE)
+                .await?;
+            let Some(end) = page.last() else { break };
+            next = end.stream_sequence + 1;
+            let entries = page.iter();
+            let entries = entries.filter_map(|message| AuditEntry::decode(&*message.body).ok());
+            let outcomes: Vec<RestoredOutcome> = entries.filter_map(outcome).collect();
+            count += outcomes.len();
+            store.restore(outcomes, Utc::now()).await?;
+        }
+        tracing::info!(
+            outcomes = count,
+            "database was recovered: outcomes read from MESH_AUDIT"
+        );
+        // If it stays, it is only read again.
+        drop(std::fs::remove_file(&self.marker));
+        Ok(())
+    }
+}
+
+fn outcome(entry: AuditEntry) -> Option<RestoredOutcome> {
+    let at = entry.at.as_ref().and_then(from_timestamp)?;
+    match entry.act? {
+        Act::Delivery(delivery) => Some(RestoredOutcome { delivery, at }),
+        _ => None,
+    }
+}

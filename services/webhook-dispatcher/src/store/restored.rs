@@ -1,0 +1,87 @@
+//! Writes that follow the recovery of a damaged file.
+
+use chrono::{DateTime, Utc};
+use mesh_db::pool::Access;
+use mesh_db::sql::{Column, Sql};
+use mesh_events::proto::mesh::audit::v1::Delivery;
+
+use super::{State, Store};
+use crate::error::Error;
+
+/// The newest outcome of each delivery counts. A delivery that waits for an earlier attempt had its outcome since.
+const RESTORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, status, error, cause, round, created_at, updated_at,
+     subject, stream_sequence, trace, announced)
+ SELECT endpoint, event_id, event_type, state, attempts, status, error, cause, round, created_at, updated_at, '', 0, '', 1 FROM bulk WHERE TRUE
+ ON CONFLICT (event_id, endpoint) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, status = excluded.status,
+     error = excluded.error, cause = excluded.cause, round = excluded.round, updated_at = excluded.updated_at, next_at = NULL, announced = 1
+ WHERE deliveries.round < excluded.round OR (deliveries.round = excluded.round AND deliveries.state = 'waiting')";
+
+/// An outcome from the audit.
+pub struct RestoredOutcome {
+    /// The outcome.
+    pub delivery: Delivery,
+    /// When the delivery ended.
+    pub at: DateTime<Utc>,
+}
+
+impl Store {
+    /// Makes every endpoint begin at its creation.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn delete_cursors(&self) -> Result<(), Error> {
+        let sql = Sql::new("DELETE FROM cursors");
+        self.run("delete cursors", &sql).await.map(drop)
+    }
+
+    /// Stores outcomes. They are stored for `retention` from now on, longer than their events are on the bus.
+    ///
+    /// # Errors
+    /// If the database write fails.
+    pub async fn restore(
+        &self,
+        mut outcomes: Vec<RestoredOutcome>,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        outcomes.retain(|outcome| {
+            let state = State::named(&outcome.delivery.outcome);
+            state.is_some_and(|state| state != State::Waiting)
+        });
+        // One statement has each delivery once.
+        outcomes.sort_by(|a, b| key(a).cmp(&key(b)));
+        outcomes.reverse();
+        outcomes.dedup_by(|next, kept| key(next).0 == key(kept).0);
+        let texts = |of: fn(&Delivery) -> &str| {
+            let all = outcomes.iter().map(|outcome| Some(of(&outcome.delivery)));
+            Column::Texts(all.collect())
+        };
+        let numbers = |of: &dyn Fn(&RestoredOutcome) -> i64| {
+            Column::Ints(outcomes.iter().map(|outcome| Some(of(outcome))).collect())
+        };
+        let bulk = [
+            ("endpoint", texts(|of| &of.endpoint)),
+            ("event_id", texts(|of| &of.event_id)),
+            ("event_type", texts(|of| &of.event_type)),
+            ("state", texts(|of| &of.outcome)),
+            ("attempts", numbers(&|of| of.delivery.attempts.into())),
+            ("status", numbers(&|of| of.delivery.status.into())),
+            ("error", texts(|of| &of.error)),
+            ("cause", texts(|of| &of.cause)),
+            ("round", numbers(&|of| of.delivery.round.into())),
+            ("created_at", numbers(&|of| of.at.timestamp_millis())),
+            ("updated_at", numbers(&|_| now.timestamp_millis())),
+        ];
+        let write = async {
+            let mut connection = self.database.writer.acquire().await?;
+            let mut transaction = connection.begin(Access::Write).await?;
+            transaction.conn().execute_bulk(&bulk, RESTORE).await?;
+            transaction.commit().await
+        };
+        write.await.map_err(Error::database("restore outcomes"))
+    }
+}
+
+fn key(outcome: &RestoredOutcome) -> ((&str, &str), u32) {
+    let delivery = &outcome.delivery;
+    ((&delivery.event_id, &delivery.endpoint), delivery.round)
+}

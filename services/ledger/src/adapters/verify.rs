@@ -5,6 +5,7 @@ mod archives;
 mod checkpoints;
 mod data_class;
 mod database;
+mod indexes;
 mod outcome;
 mod pages;
 mod records;
@@ -255,14 +256,14 @@ async fn verify_rows(
         if let Some(difference) = schema::difference(connection).await? {
             return Err(VerifyError::Schema(difference));
         }
-        let unasked = match integrity.result().await? {
-            Integrity::Whole => None,
+        match integrity.result().await? {
+            Integrity::Whole => {}
             Integrity::Damaged(what) => return Err(VerifyError::Damaged(what)),
-            Integrity::Unasked(why) => Some(why),
-        };
+            Integrity::Unasked(why) => return Err(VerifyError::NotCompared(why)),
+        }
         return Ok(VerifyReport {
             verified,
-            classes: data_class::checked(trust, archives.unread_files(trust)?, unasked),
+            classes: data_class::checked(trust, archives.unread_files(trust)?),
         });
     }
 }

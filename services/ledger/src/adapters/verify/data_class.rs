@@ -17,8 +17,8 @@ const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
 /// Returns all classes of a successful verification. `unread` is the number of archive files that
-/// were not found. `unasked` is why the integrity check did not run.
-pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<String>) -> Vec<Class> {
+/// were not found.
+pub(super) fn checked(trust: &TrustAnchors, unread: usize) -> Vec<Class> {
     let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
     let none = is_missing.then(|| "none was given".to_owned());
     let files = match unread {
@@ -37,7 +37,7 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<Strin
         (ARCHIVES, None),
         (FILES, files),
         (SCHEMA, None),
-        (INTEGRITY, unasked),
+        (INTEGRITY, None),
     ]
     .map(|(name, unchecked)| Class { name, unchecked })
     .into()
@@ -50,7 +50,7 @@ impl VerifyError {
             Self::Invalid(bad) => Some(of(bad.what)),
             Self::NoHead => Some(ENTRIES),
             Self::Schema(_) => Some(SCHEMA),
-            Self::Damaged(_) => Some(INTEGRITY),
+            Self::Damaged(_) | Self::NotCompared(_) => Some(INTEGRITY),
             Self::Archive { .. } | Self::Read(_) => None,
         }
     }

@@ -41,6 +41,9 @@ pub enum VerifyError {
     /// The integrity check of the database failed.
     #[error("the database is damaged: {0}")]
     Damaged(String),
+    /// The integrity check of the database could not run.
+    #[error("the indexes cannot be compared with their tables: {0}")]
+    NotCompared(String),
     /// The ledger could not be read.
     #[error(transparent)]
     Read(#[from] Error),

@@ -1,13 +1,16 @@
 //! The newest checkpoint seen of each ledger, comparable to `known_hosts`. A ledger that contradicts its earlier state is refused.
 //!
-//! Stored for each API address: the trusted keys and the checkpoint's note. The first contact is trusted. A later checkpoint must be
-//! signed by a trusted key, or by a key that those handed over to. It must be proven to continue the stored one.
+//! Stored for each ledger: the trusted keys and the checkpoint's note; and for each API address, which ledger is there. A ledger is
+//! its oldest key, whose text begins with its origin. So it is the same ledger under another address, and another one under a known
+//! address is refused. The first contact is trusted, unless a ledger of this origin is known. A later checkpoint must be signed by a
+//! trusted key, or by a key that those handed over to. It must be proven to continue the stored one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ledger::domain::checkpoint::{Checkpoint, CheckpointError};
 use ledger::domain::note::{NoteError, PublicKey};
@@ -21,6 +24,9 @@ use crate::error::Error;
 /// Environment variable with the path of the file, instead of the user's state directory.
 pub const FILE_VARIABLE: &str = "SMESH_KNOWN_LEDGERS";
 const CHECKPOINTS: &str = "/v1/ledger/checkpoints";
+/// How often a ledger is asked again that shows an older checkpoint than was seen.
+const LAG_RETRIES: u32 = 5;
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Stored state of the ledger at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -72,15 +78,7 @@ impl KnownLedgers {
         &self.0
     }
 
-    /// Stored state of the ledger at an address.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn get(&self, address: &str) -> Result<Option<KnownLedger>, Error> {
-        Ok(self.read()?.remove(address))
-    }
-
-    /// Stores the state seen. Unless `instead` is set, a longer history stored by another process is kept.
+    /// Stores the state of the ledger at an address. Unless `instead` is set, a longer history stored by another process is kept.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -95,14 +93,9 @@ impl KnownLedgers {
         let lock = private().open(lock).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut all = self.read()?;
-        let size = |known: &KnownLedger| size_of(&known.checkpoint);
-        let more = all
-            .get(address)
-            .is_some_and(|known| size(known) >= size(seen));
-        if more && !instead {
+        if !all.note(address, seen, instead) {
             return Ok(());
         }
-        all.insert(address.to_owned(), seen.clone());
         let text = serde_json::to_string_pretty(&all);
         let text = text.map_err(|error| Error::Failed(error.to_string()))? + "\n";
         let new = self.0.with_extension("new");
@@ -118,18 +111,84 @@ impl KnownLedgers {
             .map_err(failed)
     }
 
-    fn read(&self) -> Result<BTreeMap<String, KnownLedger>, Error> {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(&self) -> Result<Known, Error> {
         let text = match fs::read_to_string(&self.0) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Known::default()),
             Err(source) => return Err(Error::io("read", &self.0, source)),
         };
-        serde_json::from_str(&text).map_err(|error| {
+        let read: Result<Stored, _> = serde_json::from_str(&text);
+        read.map(Known::from).map_err(|error| {
             let path = self.0.display();
             Error::Failed(format!(
                 "{path} is not a file of known ledgers ({error}): repair it, or delete it to trust the next checkpoint"
             ))
         })
+    }
+}
+
+/// The file, or that of a former version, with a state for each address.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    Known(Known),
+    Former(BTreeMap<String, KnownLedger>),
+}
+
+impl From<Stored> for Known {
+    fn from(stored: Stored) -> Self {
+        match stored {
+            Stored::Known(known) => known,
+            Stored::Former(addresses) => {
+                let mut known = Self::default();
+                for (address, seen) in &addresses {
+                    known.note(address, seen, false);
+                }
+                known
+            }
+        }
+    }
+}
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Known {
+    /// Ledgers by their oldest key.
+    ledgers: BTreeMap<String, KnownLedger>,
+    /// The oldest key of the ledger at each address.
+    addresses: BTreeMap<String, String>,
+}
+
+impl Known {
+    /// Stored state of the ledger at an address.
+    pub fn at(&self, address: &str) -> Option<&KnownLedger> {
+        self.ledgers.get(self.addresses.get(address)?)
+    }
+
+    /// Stored states of ledgers of an origin.
+    fn of_origin(&self, origin: &str) -> impl Iterator<Item = &KnownLedger> {
+        let known = self.ledgers.values();
+        known.filter(move |known| {
+            Checkpoint::unverified(&known.checkpoint).is_ok_and(|stored| stored.origin == origin)
+        })
+    }
+
+    /// Adds a state. False if nothing changes.
+    fn note(&mut self, address: &str, seen: &KnownLedger, instead: bool) -> bool {
+        let oldest = seen.keys.first().cloned().unwrap_or_default();
+        let size = |known: &KnownLedger| size_of(&known.checkpoint);
+        let stored = self.ledgers.get(&oldest);
+        let is_longer = stored.is_none_or(|known| size(known) < size(seen)) || instead;
+        if is_longer {
+            self.ledgers.insert(oldest.clone(), seen.clone());
+        }
+        let former = self.addresses.insert(address.to_owned(), oldest.clone());
+        is_longer || former != Some(oldest)
     }
 }
 
@@ -149,23 +208,59 @@ fn size_of(note: &str) -> u64 {
 /// If the ledger or the file cannot be read.
 pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
     let address = client.address().to_string();
-    // Read before the ledger is queried, because another process may store a newer state meanwhile.
-    let known = file.get(&address)?;
-    let latest = newest(client).await?;
-    let seen = match (known, latest) {
+    for _ in 0..LAG_RETRIES {
+        // Read before the ledger is queried, because another process may store a newer state meanwhile.
+        let known = file.read()?;
+        let seen = look(client, &known, &address).await?;
+        if !matches!(&seen, Seen::Contradiction { known, latest, .. } if is_behind(known, latest)) {
+            return noted(file, &address, seen);
+        }
+        tokio::time::sleep(LAG_INTERVAL).await;
+    }
+    let seen = look(client, &file.read()?, &address).await?;
+    noted(file, &address, seen)
+}
+
+/// True for an older checkpoint of the same ledger: the database of this address may be a replica that is behind.
+fn is_behind(known: &KnownLedger, latest: &str) -> bool {
+    let keys = parsed(&known.keys);
+    let opened = Checkpoint::open(latest, &keys);
+    opened.is_ok_and(|(checkpoint, _)| checkpoint.size < size_of(&known.checkpoint))
+}
+
+fn noted(file: &KnownLedgers, address: &str, seen: Seen) -> Result<Seen, Error> {
+    if let Seen::Known(known) = &seen {
+        file.store(address, known, false)?;
+    }
+    Ok(seen)
+}
+
+/// Compares the ledger at an address once.
+async fn look(client: &Client, known: &Known, address: &str) -> Result<Seen, Error> {
+    Ok(match (known.at(address), newest(client).await?) {
         (None, None) => Seen::Nothing,
         (Some(known), None) => Seen::Contradiction {
             reason: "it no longer has a checkpoint".to_owned(),
-            known,
+            known: known.clone(),
             latest: String::new(),
         },
-        (None, Some(latest)) => first_contact(client, &latest).await?,
-        (Some(known), Some(latest)) => compare(client, known, latest).await?,
-    };
-    if let Seen::Known(known) = &seen {
-        file.store(&address, known, false)?;
-    }
-    Ok(seen)
+        (Some(known), Some(latest)) => compare(client, known.clone(), latest).await?,
+        (None, Some(latest)) => {
+            let origin = Checkpoint::unverified(&latest).map(|checkpoint| checkpoint.origin);
+            let mut refused = None;
+            for known in known.of_origin(&origin.unwrap_or_default()) {
+                match compare(client, known.clone(), latest.clone()).await? {
+                    Seen::Contradiction { .. } if refused.is_some() => {}
+                    seen @ Seen::Contradiction { .. } => refused = Some(seen),
+                    seen => return Ok(seen),
+                }
+            }
+            match refused {
+                Some(refused) => refused,
+                None => first_contact(client, &latest).await?,
+            }
+        }
+    })
 }
 
 /// Present state of the ledger, without a comparison.
@@ -203,9 +298,15 @@ async fn keys_of(client: &Client) -> Result<Vec<String>, Error> {
 }
 
 async fn first_contact(client: &Client, latest: &str) -> Result<Seen, Error> {
-    let keys = keys_of(client).await?;
-    Checkpoint::open(latest, &parsed(&keys))
+    let mut keys = keys_of(client).await?;
+    let offered = parsed(&keys);
+    let (checkpoint, _) = Checkpoint::open(latest, &offered)
         .map_err(|error| Error::Failed(format!("the ledger's checkpoint: {error}")))?;
+    // Keys of another origin would stand for another ledger.
+    keys.retain(|key| {
+        let key: Result<PublicKey, _> = key.parse();
+        key.is_ok_and(|key| key.name() == checkpoint.origin)
+    });
     Ok(Seen::Known(KnownLedger {
         keys,
         checkpoint: latest.to_owned(),
@@ -358,7 +459,7 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
         Ok(Seen::Nothing | Seen::Known(_)) | Err(Error::Unreachable { .. }) => Ok(()),
         Err(Error::Refused { status, detail }) => {
             let address = client.address().to_string();
-            match file.get(&address)? {
+            match file.read()?.at(&address) {
                 // There is nothing to compare with.
                 None => Ok(()),
                 Some(_) => Err(Error::Refused {

@@ -112,7 +112,7 @@ signed by a known key and must provably extend the previous one. The newest chec
 A contradiction is also reported to the ledger, which records it in the audit (audit.history), its log and the metric
 ledger_contradictions_total.
 
-Exit status: 1 the ledger contradicts an earlier checkpoint.")]
+Exit status: 0 after Ctrl-C or SIGTERM; 1 the ledger contradicts an earlier checkpoint. While it cannot be reached, the monitor tries again.")]
 pub struct LedgerMonitor {
     /// Interval of the checks
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]

@@ -8,6 +8,7 @@ use chrono::Utc;
 use ledger::domain::checkpoint::Checkpoint;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Global, LedgerMonitor};
 use crate::client::Client;
@@ -16,6 +17,20 @@ use crate::known::{self, KnownLedger, KnownLedgers, Seen};
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error> {
+    let stop =
+        |kind| signal(kind).map_err(|source| Error::io("wait for signals of", "monitor", source));
+    let (mut interrupt, mut terminate) = (
+        stop(SignalKind::interrupt())?,
+        stop(SignalKind::terminate())?,
+    );
+    tokio::select! {
+        ended = follow(global, args) => ended,
+        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
+        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+async fn follow(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
     let file = file()?;
     loop {
@@ -45,7 +60,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
             }
             Ok(Seen::Known(known)) => {
                 write_metrics(args.metrics.as_deref(), Some(&known), false)?;
-                print_contradiction(global, &known.checkpoint)?;
+                print_state(global, &known.checkpoint)?;
             }
             Ok(Seen::Nothing) if args.once => show::line("there is no checkpoint yet")?,
             Err(error) if args.once => return Err(error),
@@ -60,7 +75,7 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
     }
 }
 
-fn print_contradiction(global: &Global, note: &str) -> Result<(), Error> {
+fn print_state(global: &Global, note: &str) -> Result<(), Error> {
     let Ok(Checkpoint { origin, size, root }) = Checkpoint::unverified(note) else {
         return Ok(());
     };
@@ -141,7 +156,7 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
             checkpoint.origin
         )));
     }
-    if let Some(known) = file.get(&address)? {
+    if let Some(known) = file.read()?.at(&address) {
         show::line(format!("no more:\n{}", show::clean(&known.checkpoint)))?;
     }
     file.store(&address, &latest, true)?;

@@ -45,14 +45,19 @@ fn a_ledger_that_hides_its_checkpoint_is_believed_only_at_first_contact() {
     let first = events(&mesh, &url);
     assert!(first.status.success(), "{}", stderr(&first));
 
-    let known = json!({ &url: { "keys": [], "checkpoint": "as it was" } });
-    std::fs::write(mesh.path("known_ledgers.json"), known.to_string()).unwrap();
-    let later = events(&mesh, &url);
-    let printed = stderr(&later);
-    assert_eq!(later.status.code(), Some(1), "{printed}");
-    let expected =
-        format!("the ledger at {url} cannot be compared with its earlier checkpoint: not now");
-    assert!(printed.contains(&expected), "{printed}");
+    let seen = json!({ "keys": ["a key"], "checkpoint": "as it was" });
+    // The file of a former version had the state of each address.
+    let former = json!({ &url: seen });
+    let known = json!({ "ledgers": { "a key": seen }, "addresses": { &url: "a key" } });
+    for known in [former, known] {
+        std::fs::write(mesh.path("known_ledgers.json"), known.to_string()).unwrap();
+        let later = events(&mesh, &url);
+        let printed = stderr(&later);
+        assert_eq!(later.status.code(), Some(1), "{printed}");
+        let expected =
+            format!("the ledger at {url} cannot be compared with its earlier checkpoint: not now");
+        assert!(printed.contains(&expected), "{printed}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod known;
 mod leaf;
 mod ledger;
 mod mesh;
+mod monitor;
 mod nats;
 mod others;
 mod recovered;

@@ -3,7 +3,7 @@
 
     tests/vectors/ledger.py EXPORT KEYS     an export (`smesh ledger export`), and a file of public keys (`smesh ledger key show`)
 
-Prints one line per difference, how many ids there are by how they come about, and what has none to be computed. Exits 1 if anything differs.
+Prints one line per difference, how many ids there are by how they come about and by type, and what has none to be computed. Exits 1 if anything differs.
 Python 3.9 or later, standard library only.
 """
 
@@ -44,6 +44,9 @@ SLOTS = {
         "end",
     ),
 }
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reference/events.md"
+# How ids of each type come about, from the table of section 1.
+IDENTITY = dict(re.findall(r"^\| `(\w+\.\w+)` \| (recorded|sampled|derived|sampled or derived) \|", PAGE.read_text(encoding="utf-8"), re.M))
 RANDOM = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -155,6 +158,10 @@ def check(lines, vkeys):
         else:
             compare.equal(f"id of {what}", computed, entry["id"])
         found["audit: " + kind if is_audit else kind] += 1
+        if not is_audit:
+            of = text(fields(body, EVENT)["type"])
+            compare.equal(f"{kind} is an identity of {of}", kind in IDENTITY[of].split(" or "), True)
+            found[f"type {of}: {IDENTITY[of]}"] += 1
     return compare, found
 
 

@@ -13,6 +13,7 @@ mod gaps;
 mod grpc;
 mod history;
 mod identities;
+mod ids;
 mod index_backfill;
 mod job_history;
 mod memory;

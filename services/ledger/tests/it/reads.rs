@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
-use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest, TailEventsRequest};
+use mesh_events::proto::mesh::ledger::v1::{
+    EventFilter, ExportEventsRequest, ListEventsRequest, TailEventsRequest,
+};
 use mesh_testkit::{NatsServer, fixtures};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -127,6 +129,118 @@ async fn many_pages_of_one_query_are_one_entry_and_their_number() {
     let users: BTreeSet<String> = users.concat().iter().map(Value::to_string).collect();
     assert_eq!(users.len(), 2, "{users:?}");
     assert_eq!(answer(&process).await.len(), 1);
+}
+
+/// All pages of a query, one event each, over REST.
+async fn rest_pages(address: &str, token: &str) -> usize {
+    let query = format!("http://{address}/v1/events?type=job.*&limit=1");
+    let (mut url, mut pages) = (query.clone(), 0);
+    loop {
+        let page = reqwest::Client::new().get(&url).bearer_auth(token).send();
+        let page: Value = page.await.unwrap().json().await.unwrap();
+        pages += 1;
+        match page["next_cursor"].as_str() {
+            Some(cursor) => url = format!("{query}&cursor={cursor}"),
+            None => break pages,
+        }
+    }
+}
+
+/// The same over gRPC.
+async fn grpc_pages(address: &str, token: &str) -> usize {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let bearer: tonic::metadata::MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
+    let mut client =
+        EventsServiceClient::with_interceptor(channel, move |mut request: tonic::Request<()>| {
+            let metadata = request.metadata_mut();
+            metadata.insert("authorization", bearer.clone());
+            Ok(request)
+        });
+    let (mut cursor, mut pages) = (String::new(), 0);
+    loop {
+        let request = ListEventsRequest {
+            types: vec!["job.*".into()],
+            limit: 1,
+            cursor,
+            ..ListEventsRequest::default()
+        };
+        let page = client.list_events(request).await.unwrap().into_inner();
+        pages += 1;
+        cursor = page.next_cursor;
+        if cursor.is_empty() {
+            break pages;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_caller_has_one_entry_per_query_and_minute_over_rest_and_grpc() {
+    let nats = NatsServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let callers =
+        ["finance", "revision"].map(|name| (name, format!("the token of {name}, which is long")));
+    let mut api = format!("[mesh.api]\nlisten = \"{address}\"\n");
+    for (name, token) in &callers {
+        let file = secret(folder.path(), name, token);
+        api +=
+            &format!("[[mesh.api.tokens]]\nname = '{name}'\nfile = {file:?}\nrole = 'auditor'\n");
+    }
+    let database = Database::sqlite();
+    let mut process = Process::start_with(&nats, &database, "", &api).await;
+    three_starts(&nats, &process).await;
+    let requests = ["GET /v1/events?type=job.*", "ListEvents"];
+    let entries = async |process: &Process, phase: &str| {
+        let mut all = Vec::new();
+        for request in requests {
+            for (name, _) in &callers {
+                let mut found = reads(process, request, phase).await;
+                found.retain(|(_, read)| read["reader"] == format!("token:{name}"));
+                all.push(found);
+            }
+        }
+        all
+    };
+    let counts = async |process: &Process, phase: &str| -> Vec<usize> {
+        entries(process, phase).await.iter().map(Vec::len).collect()
+    };
+    for minute in 1..=2 {
+        for (_, token) in &callers {
+            assert_eq!(rest_pages(&address.to_string(), token).await, 3);
+            assert_eq!(grpc_pages(&address.to_string(), token).await, 3);
+        }
+        process
+            .until("an entry of each first page", async |process| {
+                counts(process, "answer").await == [minute; 4]
+            })
+            .await;
+        if minute == 2 {
+            // The end of the service also ends the minute.
+            process.stop().await;
+            process.restart();
+        }
+        process
+            .until("an entry of the other pages", async |process| {
+                counts(process, "end").await == [minute; 4]
+            })
+            .await;
+        let (answers, ends) = (
+            entries(&process, "answer").await,
+            entries(&process, "end").await,
+        );
+        for (answers, ends) in answers.iter().zip(&ends) {
+            for (id, answer) in answers {
+                assert_eq!(answer["rows"], json!("1"), "{answer}");
+                let of_it = ends.iter().filter(|(_, end)| end["begun"] == json!(id));
+                let of_it: Vec<_> = of_it
+                    .map(|(_, end)| (&end["pages"], &end["rows"]))
+                    .collect();
+                assert_eq!(of_it, [(&json!("2"), &json!("2"))]);
+            }
+        }
+        assert_eq!(counts(&process, "answer").await, [minute; 4]);
+    }
 }
 
 /// Returns the audited reads of a request, with their ids.

@@ -17,6 +17,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use crate::ids::{are_reproducible, exported};
 use crate::support::{DEADLINE, Database, Process, audit_entry, bus, on_both};
 
 on_both!(
@@ -467,6 +468,10 @@ async fn entries_lost_from_the_bus_end_under_another_origin(database: Database) 
         found.contains(&"contradicted") && found.contains(&"new_origin"),
         "{found:?}"
     );
+    lost.process.restart();
+    let (export, keys) = exported(&lost.process, 400).await;
+    let printed = are_reproducible(&export, &keys);
+    assert!(printed.contains("audit: history"), "{printed}");
 }
 
 /// Returns the audit entries about the history: kind and number of entries.

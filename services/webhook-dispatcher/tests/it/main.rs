@@ -25,6 +25,7 @@ mod listing;
 mod manage;
 mod many;
 mod matrix;
+mod modules;
 mod names;
 mod openapi;
 mod pending;

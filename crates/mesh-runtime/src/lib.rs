@@ -13,6 +13,7 @@ mod process;
 pub mod program;
 mod reload;
 mod sqlite_integrity;
+mod systemd;
 pub mod telemetry;
 pub mod time_bound;
 

@@ -16,7 +16,7 @@ use crate::probe::Probe;
 use crate::telemetry::Telemetry;
 use crate::{
     BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain,
-    reload::follow_configuration, sqlite_integrity, telemetry,
+    reload::follow_configuration, sqlite_integrity, systemd, telemetry,
 };
 
 /// A service: a library that any process can run.
@@ -233,6 +233,7 @@ pub async fn run_api(
         context.clone(),
         telemetry.log_filter.clone(),
     ));
+    tokio::spawn(systemd::notify(context.clone()));
     let deadline = async {
         context.shutdown.cancelled().await;
         tokio::time::sleep(context.mesh.work_deadline()).await;

@@ -29,7 +29,8 @@ Writes to DIR:
   ROLE.seed        NKey seed of a role, for nkey_file in [mesh.nats]; the server only has the public keys
   hook.password    password of the hooks, for password_file in hook.toml; users.conf contains it, too
   leaf.conf        with --leaf: server configuration of the leaf node on the Slurm host, to which hooks connect without TLS
-  CLUSTER/         with --add-cluster: the secrets and leaf.conf of that cluster; its hooks are the user hook-CLUSTER
+  hook.toml        with --leaf: configuration of these hooks, for /etc/slurm-mesh on the Slurm host
+  CLUSTER/         with --add-cluster: the secrets, leaf.conf and hook.toml of that cluster; its hooks are the user hook-CLUSTER
 
 Existing secrets are kept. Run it again after an upgrade, which may add permissions. To replace a secret, delete its file first.
 Then reload the configuration of the server: nats-server --signal reload.
@@ -62,7 +63,7 @@ pub struct NatsConfig {
     /// Another cluster on the same server, with users of its own; may be repeated
     #[arg(long, value_name = "CLUSTER")]
     pub add_cluster: Vec<String>,
-    /// Address of this server for leaf nodes on Slurm hosts; writes a leaf.conf for each cluster
+    /// Address of this server for leaf nodes on Slurm hosts; writes leaf.conf and hook.toml for each cluster
     #[arg(long, value_name = "HOST:PORT")]
     pub leaf: Option<String>,
     /// Address on which a leaf node listens for hooks

@@ -140,6 +140,8 @@ impl Users {
             if let (HOOK, Some(hub)) = (role, &args.leaf) {
                 let leaf = leaf(args, cluster, &text, hub, leaf_password);
                 write_private(&folder.join("leaf.conf"), leaf.as_bytes(), None)?;
+                let hook = hook_toml(cluster, name, password, &args.leaf_listen);
+                write_private(&folder.join("hook.toml"), hook.as_bytes(), None)?;
             }
             self.text.push_str(&text);
             self.secrets.push(secret.path);
@@ -178,6 +180,27 @@ fn leaf(args: &NatsConfig, cluster: &str, hook: &str, hub: &str, password: &str)
         quoted(&format!("slurm-mesh-leaf-{cluster}")),
         quoted(&args.leaf_listen),
         quoted(&format!("{scheme}://{LEAF}:{password}@{hub}")),
+    )
+}
+
+/// The configuration of the hooks that connect to a leaf node.
+fn hook_toml(cluster: &str, user: &str, password: &str, listen: &str) -> String {
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    format!(
+        "# Configuration of the hooks of cluster {cluster}, written by `smesh nats config`; see hooks/README.md.\n\
+         # On the Slurm host: /etc/slurm-mesh/hook.toml, owned by SlurmUser, mode 0600.\n\
+         cluster = {}\n\
+         spool = \"/var/spool/slurm-mesh\"\n\
+         # Uid of the leaf node's process; hooks then send the password to no other.\n\
+         # server_uid = 0\n\n\
+         [nats]\nurl = {}\nuser = {}\npassword = {}\n",
+        quoted(cluster),
+        quoted(&format!(
+            "nats://{}",
+            listen.replace("0.0.0.0:", "127.0.0.1:")
+        )),
+        quoted(user),
+        quoted(password),
     )
 }
 

@@ -90,18 +90,20 @@ impl Site {
         site
     }
 
-    /// The configuration of the hooks of a cluster, which connect to a port.
+    /// The written configuration of the hooks of a cluster, with a spool of this test, and a port of this host.
     fn hook(&self, cluster: &str, port: &Port) -> mesh_hook::Config {
-        let (user, folder) = match cluster {
-            "east" => ("hook", self.at("")),
-            _ => ("hook-west", self.at("west")),
+        let written = match cluster {
+            "east" => self.at("hook.toml"),
+            _ => self.at("west/hook.toml"),
         };
-        let text = format!(
-            "cluster = {cluster:?}\nspool = {:?}\n[nats]\nurl = \"nats://{}\"\nuser = {user:?}\npassword_file = {:?}\n",
-            self.at(&format!("spool-{cluster}")),
-            port.address(),
-            folder.join("hook.password"),
-        );
+        let spool = self.at(&format!("spool-{cluster}"));
+        let text = fs::read_to_string(written)
+            .unwrap()
+            .replace("/var/spool/slurm-mesh", &spool.to_string_lossy())
+            .replace(
+                &self.leaves[0].address().to_string(),
+                &port.address().to_string(),
+            );
         let path = self.at(&format!("{cluster}-hook.toml"));
         mesh_testkit::write_private(&path, text);
         mesh_hook::Config::load(&path).unwrap()

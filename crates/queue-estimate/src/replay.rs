@@ -1,0 +1,259 @@
+//! A trace of jobs through the estimator, in the order of its events: an estimate never sees what happened later.
+
+pub mod generate;
+pub mod schedule;
+pub mod swf;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use crate::estimator::{Estimate, Estimator, MIN_WAIT};
+use crate::history::Class;
+use crate::quality::Outcome;
+use crate::queue::{Key, Pool, Resources, Running, Seconds, Snapshot, Waiting};
+
+/// A job of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceJob {
+    /// Its id.
+    pub id: String,
+    /// Since when it is eligible.
+    pub eligible: Seconds,
+    /// When it started, or was cancelled. `None` if it still waits at the end of the trace.
+    pub left: Option<Seconds>,
+    /// Run time. `None` if it never started, or still runs at the end of the trace.
+    pub run: Option<Seconds>,
+    /// True if it was cancelled while it waited.
+    pub cancelled: bool,
+    /// What it asked for.
+    pub size: Resources,
+    /// Time limit.
+    pub limit: Seconds,
+    /// Owner.
+    pub user: String,
+    /// Partition or queue.
+    pub partition: String,
+    /// Queue. If the starts are ours, lower ones start first.
+    pub group: i64,
+}
+
+/// A trace.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// What the machine has.
+    pub capacity: Resources,
+    /// Jobs in the order of their eligible times.
+    pub jobs: Vec<TraceJob>,
+    /// True if the scheduler's order is that of [`TraceJob::group`]; otherwise it is unknown, and taken to be that of submission.
+    pub by_group: bool,
+}
+
+impl Trace {
+    /// What is known at `time`: later submissions are missing, later starts and ends have not happened.
+    #[must_use]
+    pub fn until(&self, time: Seconds) -> Self {
+        let jobs = self.jobs.iter().filter(|job| job.eligible <= time).cloned();
+        let jobs = jobs.map(|mut job| {
+            let end = job.left.zip(job.run).map(|(start, run)| start + run);
+            if end.is_some_and(|end| end > time) {
+                job.run = None;
+            }
+            if job.left.is_some_and(|left| left > time) {
+                (job.left, job.run, job.cancelled) = (None, None, false);
+            }
+            job
+        });
+        Self { capacity: self.capacity, jobs: jobs.collect(), by_group: self.by_group }
+    }
+}
+
+/// One estimate of a replay, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Index of the job in the trace.
+    pub job: usize,
+    /// The estimate.
+    pub estimate: Estimate,
+    /// When the job started. `None` if it had not by the end, or was cancelled.
+    pub started_at: Option<Seconds>,
+}
+
+impl Row {
+    /// The scored estimate, if its job started.
+    pub fn outcome(&self) -> Option<Outcome> {
+        Some(Outcome::of(&self.estimate, self.started_at?))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    End,
+    Leave,
+    Submit,
+    Ask,
+}
+
+/// Replays a trace with a first estimate of each job that waits for longer than 30 s, and another at each multiple of `every` while it
+/// waits. `progress` gets the number of jobs submitted so far, and ends the replay by returning false.
+pub fn replay(trace: &Trace, every: Seconds, mut progress: impl FnMut(usize) -> bool) -> Vec<Row> {
+    let mut replay = Replay::new(trace);
+    let mut events = BinaryHeap::new();
+    for (index, job) in trace.jobs.iter().enumerate() {
+        events.push(Reverse((job.eligible, What::Submit, index)));
+    }
+    let mut asked: Vec<usize> = Vec::new();
+    let mut submitted = 0;
+    while let Some(Reverse((time, what, index))) = events.pop() {
+        let job = &trace.jobs[index];
+        match what {
+            What::Submit => {
+                replay.waiting.insert(replay.order(index), ());
+                events.push(Reverse((time + MIN_WAIT, What::Ask, index)));
+                if let Some(left) = job.left {
+                    events.push(Reverse((left, What::Leave, index)));
+                }
+                submitted += 1;
+                if !progress(submitted) {
+                    return replay.rows;
+                }
+            }
+            What::Leave => {
+                if replay.leave(index, time)
+                    && let Some(run) = job.run
+                {
+                    events.push(Reverse((time + run, What::End, index)));
+                }
+            }
+            What::End => replay.end(index, time),
+            What::Ask => {
+                if !replay.waits(index) {
+                    continue;
+                }
+                asked.push(index);
+                // Later estimates are asked together, like those of a snapshot.
+                let next = ((time - job.eligible + every).max(every) + job.eligible).div_euclid(every) * every;
+                let next = if next - time < every / 2 { next + every } else { next };
+                events.push(Reverse((next, What::Ask, index)));
+                let more = matches!(events.peek(), Some(Reverse((at, What::Ask, _))) if *at == time);
+                if !more {
+                    replay.ask(time, &std::mem::take(&mut asked));
+                }
+            }
+        }
+        // The last one asked about had left.
+        let more = matches!(events.peek(), Some(Reverse((at, What::Ask, _))) if *at == time);
+        if !asked.is_empty() && !more {
+            replay.ask(time, &std::mem::take(&mut asked));
+        }
+    }
+    replay.rows
+}
+
+struct Replay<'a> {
+    trace: &'a Trace,
+    estimator: Estimator,
+    /// Waiting jobs in the order in which the scheduler looks at them.
+    waiting: BTreeMap<(i64, Seconds, usize), ()>,
+    running: BTreeMap<usize, Seconds>,
+    rows: Vec<Row>,
+    /// Rows of open estimates by job.
+    open: HashMap<usize, Vec<usize>>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(trace: &'a Trace) -> Self {
+        Self {
+            trace,
+            estimator: Estimator::default(),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            rows: Vec::new(),
+            open: HashMap::new(),
+        }
+    }
+
+    fn order(&self, index: usize) -> (i64, Seconds, usize) {
+        let job = &self.trace.jobs[index];
+        (if self.trace.by_group { job.group } else { 0 }, job.eligible, index)
+    }
+
+    fn waits(&self, index: usize) -> bool {
+        self.waiting.contains_key(&self.order(index))
+    }
+
+    fn key(index: usize) -> Key {
+        Key(index as u64)
+    }
+
+    /// A job starts, or is cancelled. True if it starts.
+    fn leave(&mut self, index: usize, time: Seconds) -> bool {
+        self.waiting.remove(&self.order(index));
+        let job = &self.trace.jobs[index];
+        let rows = self.open.remove(&index).unwrap_or_default();
+        if job.cancelled {
+            self.estimator.cancelled(Self::key(index), time);
+            return false;
+        }
+        let class = Class::of(Key::of(&job.partition), job.size, self.trace.capacity, job.limit);
+        self.estimator.started(Self::key(index), class, time - job.eligible, time);
+        for row in rows {
+            self.rows[row].started_at = Some(time);
+        }
+        self.running.insert(index, time);
+        true
+    }
+
+    fn end(&mut self, index: usize, time: Seconds) {
+        let start = self.running.remove(&index);
+        let job = &self.trace.jobs[index];
+        if let Some(start) = start {
+            self.estimator.ended(Key::of(&job.user), time - start, job.limit, time);
+        }
+    }
+
+    fn ask(&mut self, time: Seconds, asked: &[usize]) {
+        let jobs = &self.trace.jobs;
+        let running = self.running.iter().map(|(index, start)| Running {
+            job: Self::key(*index),
+            user: Key::of(&jobs[*index].user),
+            pool: 0,
+            size: jobs[*index].size,
+            start: *start,
+            limit: jobs[*index].limit,
+        });
+        let waiting = self.waiting.keys().map(|(_, _, index)| {
+            let job = &jobs[*index];
+            Waiting {
+                job: Self::key(*index),
+                user: Key::of(&job.user),
+                partition: Key::of(&job.partition),
+                pools: vec![0],
+                size: job.size,
+                eligible: job.eligible,
+                limit: job.limit,
+                planned: None,
+            }
+        });
+        let snapshot = Snapshot {
+            at: time,
+            pools: vec![Pool { capacity: self.trace.capacity, ..Pool::default() }],
+            running: running.collect(),
+            waiting: waiting.collect(),
+        };
+        let is_asked: std::collections::BTreeSet<usize> = asked.iter().copied().collect();
+        let places: Vec<(usize, usize)> = self
+            .waiting
+            .keys()
+            .enumerate()
+            .filter(|(_, (_, _, index))| is_asked.contains(index))
+            .map(|(place, (_, _, index))| (place, *index))
+            .collect();
+        let indices: Vec<usize> = places.iter().map(|(place, _)| *place).collect();
+        let estimates = self.estimator.estimate(&snapshot, &indices);
+        for ((_, job), estimate) in places.into_iter().zip(estimates) {
+            self.open.entry(job).or_default().push(self.rows.len());
+            self.estimator.record(estimate.clone());
+            self.rows.push(Row { job, estimate, started_at: None });
+        }
+    }
+}

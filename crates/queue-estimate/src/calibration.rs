@@ -146,10 +146,18 @@ mod tests {
     fn a_user_has_at_most_a_quarter_of_a_window() {
         let mut window = Window::default();
         for value in 0..1_000 {
-            window.push(Score { value, censored: false, user: Key(1) });
+            window.push(Score {
+                value,
+                censored: false,
+                user: Key(1),
+            });
         }
         assert_eq!(window.finished(), MAX_USER_SCORES);
-        window.push(Score { value: 0, censored: true, user: Key(2) });
+        window.push(Score {
+            value: 0,
+            censored: true,
+            user: Key(2),
+        });
         assert_eq!(window.finished(), MAX_USER_SCORES);
         assert_eq!(window.scores().count(), MAX_USER_SCORES + 1);
     }

@@ -40,7 +40,14 @@ pub fn starts(snapshot: &Snapshot, asked: &[usize], runs: &RunTimes, draws: usiz
             .filter(|index| snapshot.waiting[*index].pools.contains(&pool))
             .collect();
         plan(snapshot, pool, &queue, &is_asked, &mut found.plan);
-        draw(snapshot, pool, &queue[..queue.len().min(MAX_DRAWN)], &is_asked, runs, &mut earliest);
+        draw(
+            snapshot,
+            pool,
+            &queue[..queue.len().min(MAX_DRAWN)],
+            &is_asked,
+            runs,
+            &mut earliest,
+        );
     }
     for index in asked {
         if let Some(planned) = snapshot.waiting[*index].planned {
@@ -64,14 +71,20 @@ fn plan(
 ) {
     // Nobody behind the last job without a plan of Slurm's is looked at.
     let needs = |index: &usize| is_asked[*index] && snapshot.waiting[*index].planned.is_none();
-    let Some(last) = queue.iter().rposition(needs) else { return };
+    let Some(last) = queue.iter().rposition(needs) else {
+        return;
+    };
     let running = snapshot.running.iter().filter(|job| job.pool == pool);
-    let running: Vec<_> =
-        running.map(|job| (job.size, job.start.saturating_add(job.limit))).collect();
+    let running: Vec<_> = running
+        .map(|job| (job.size, job.start.saturating_add(job.limit)))
+        .collect();
     let mut profile = Profile::new(&snapshot.pools[pool], snapshot.at, &running);
     for index in queue.iter().take(MAX_PLANNED.min(last + 1)) {
         let job = &snapshot.waiting[*index];
-        let start = profile.place(Request { size: job.size, limit: job.limit });
+        let start = profile.place(Request {
+            size: job.size,
+            limit: job.limit,
+        });
         starts[*index] = match (starts[*index], start) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -87,12 +100,15 @@ fn draw(
     runs: &RunTimes,
     earliest: &mut [Vec<Option<Seconds>>],
 ) {
-    let awaited = queue.iter().filter(|index| is_asked[**index]).count();
-    if awaited == 0 {
+    if !queue.iter().any(|index| is_asked[*index]) {
         return;
     }
     let now = snapshot.at;
-    let running: Vec<_> = snapshot.running.iter().filter(|job| job.pool == pool).collect();
+    let running: Vec<_> = snapshot
+        .running
+        .iter()
+        .filter(|job| job.pool == pool)
+        .collect();
     let mut forward = Forward::default();
     let mut queued = Vec::with_capacity(queue.len());
     let mut starts = Vec::new();
@@ -100,18 +116,36 @@ fn draw(
         let random = |job: u64| Random::seeded(&[now as u64, job, number as u64]);
         let held = running.iter().map(|job| {
             let elapsed = (now - job.start).max(0);
-            let run = runs.of(job.user).run_given(job.limit, elapsed, &mut random(job.job.0));
+            let run = runs
+                .of(job.user)
+                .run_given(job.limit, elapsed, &mut random(job.job.0));
             let limit_end = job.start.saturating_add(job.limit).max(now + 1);
-            Held { size: job.size, end: job.start.saturating_add(run).max(now + 1), limit_end }
+            Held {
+                size: job.size,
+                end: job.start.saturating_add(run).max(now + 1),
+                limit_end,
+            }
         });
         queued.clear();
         queued.extend(queue.iter().map(|index| {
             let job = &snapshot.waiting[*index];
             let run = runs.of(job.user).run(job.limit, &mut random(job.job.0));
-            Queued { size: job.size, limit: job.limit, run, submit: now }
+            Queued {
+                size: job.size,
+                limit: job.limit,
+                run,
+                submit: now,
+            }
         }));
         let is_awaited = |place: usize| is_asked[queue[place]];
-        forward.run(&snapshot.pools[pool], now, held, &queued, awaited, is_awaited, &mut starts);
+        forward.run(
+            &snapshot.pools[pool],
+            now,
+            held,
+            &queued,
+            is_awaited,
+            &mut starts,
+        );
         for (place, start) in starts.iter().enumerate() {
             let earliest = &mut earliest[queue[place]];
             *earliest = match (*earliest, *start) {
@@ -127,23 +161,37 @@ mod tests {
     use super::*;
     use crate::queue::{Pool, Resources};
 
-    const JOBS: [(i64, Seconds, Seconds); 3] = [(8, 7_200, 5_000), (4, 3_000, 1_200), (2, 600, 300)];
+    const JOBS: [(i64, Seconds, Seconds); 3] =
+        [(8, 7_200, 5_000), (4, 3_000, 1_200), (2, 600, 300)];
 
     #[test]
     fn plan_of_limits_in_order_of_priority() {
-        let pool = Pool { capacity: Resources::cpus(10), ..Pool::default() };
+        let pool = Pool {
+            capacity: Resources::cpus(10),
+            ..Pool::default()
+        };
         let running = [(Resources::cpus(6), 3_600), (Resources::cpus(4), 600)];
         let mut profile = Profile::new(&pool, 0, &running);
         let starts = JOBS.map(|(size, limit, _)| {
-            profile.place(Request { size: Resources::cpus(size), limit })
+            profile.place(Request {
+                size: Resources::cpus(size),
+                limit,
+            })
         });
         assert_eq!(starts, [Some(3_600), Some(600), Some(3_600)]);
     }
 
     #[test]
     fn forward_run_backfills_what_its_limit_ends_before_the_reservation() {
-        let pool = Pool { capacity: Resources::cpus(10), ..Pool::default() };
-        let held = |size, end, limit_end| Held { size: Resources::cpus(size), end, limit_end };
+        let pool = Pool {
+            capacity: Resources::cpus(10),
+            ..Pool::default()
+        };
+        let held = |size, end, limit_end| Held {
+            size: Resources::cpus(size),
+            end,
+            limit_end,
+        };
         let queue = JOBS.map(|(size, limit, run)| Queued {
             size: Resources::cpus(size),
             limit,
@@ -152,32 +200,63 @@ mod tests {
         });
         let mut starts = Vec::new();
         let running = [held(6, 900, 3_600), held(4, 600, 600)].into_iter();
-        Forward::default().run(&pool, 0, running, &queue, 3, |_| true, &mut starts);
+        Forward::default().run(&pool, 0, running, &queue, |_| true, &mut starts);
         assert_eq!(starts, [Some(1_800), Some(600), Some(900)]);
     }
 
     #[test]
     fn a_limit_that_reaches_into_a_reservation_waits_for_its_end() {
-        let reserved = crate::queue::Reserved { start: 1_000, end: 5_000, size: Resources::cpus(10) };
-        let pool = Pool { capacity: Resources::cpus(10), reserved: vec![reserved] };
+        let reserved = crate::queue::Reserved {
+            start: 1_000,
+            end: 5_000,
+            size: Resources::cpus(10),
+        };
+        let pool = Pool {
+            capacity: Resources::cpus(10),
+            reserved: vec![reserved],
+        };
         let mut profile = Profile::new(&pool, 0, &[]);
-        let mut place = |limit| profile.place(Request { size: Resources::cpus(5), limit });
+        let mut place = |limit| {
+            profile.place(Request {
+                size: Resources::cpus(5),
+                limit,
+            })
+        };
         assert_eq!([place(1_001), place(1_000)], [Some(5_000), Some(0)]);
-        let queued = |limit| Queued { size: Resources::cpus(5), limit, run: 100, submit: 0 };
+        let queued = |limit| Queued {
+            size: Resources::cpus(5),
+            limit,
+            run: 100,
+            submit: 0,
+        };
         let mut starts = Vec::new();
         let queue = [queued(1_001), queued(1_000)];
-        Forward::default().run(&pool, 0, [].into_iter(), &queue, 2, |_| true, &mut starts);
+        Forward::default().run(&pool, 0, [].into_iter(), &queue, |_| true, &mut starts);
         assert_eq!(starts, [Some(5_000), Some(0)]);
     }
 
     #[test]
     fn what_never_fits_has_no_start() {
-        let pool = Pool { capacity: Resources::cpus(10), ..Pool::default() };
+        let pool = Pool {
+            capacity: Resources::cpus(10),
+            ..Pool::default()
+        };
         let mut profile = Profile::new(&pool, 0, &[]);
-        assert_eq!(profile.place(Request { size: Resources::cpus(11), limit: 60 }), None);
-        let queue = [Queued { size: Resources::cpus(11), limit: 60, run: 60, submit: 0 }];
+        assert_eq!(
+            profile.place(Request {
+                size: Resources::cpus(11),
+                limit: 60
+            }),
+            None
+        );
+        let queue = [Queued {
+            size: Resources::cpus(11),
+            limit: 60,
+            run: 60,
+            submit: 0,
+        }];
         let mut starts = Vec::new();
-        Forward::default().run(&pool, 0, [].into_iter(), &queue, 1, |_| true, &mut starts);
+        Forward::default().run(&pool, 0, [].into_iter(), &queue, |_| true, &mut starts);
         assert_eq!(starts, [None]);
     }
 }

@@ -64,7 +64,6 @@ pub struct Estimate {
     pub made_at: Seconds,
     /// How long the job had waited then.
     pub waited: Seconds,
-    history_class: Class,
     /// First or later, and class.
     bucket: u8,
     /// Uncalibrated: plan, draws, history, mix.
@@ -177,7 +176,11 @@ const fn cell(source: usize, bound: usize, bucket: usize) -> usize {
 fn pinball(estimate: f64, actual: f64, bound: usize) -> f64 {
     let share = f64::from(BOUNDS[bound]) / 100.0;
     let over = actual - estimate;
-    if over >= 0.0 { share * over } else { (share - 1.0) * over }
+    if over >= 0.0 {
+        share * over
+    } else {
+        (share - 1.0) * over
+    }
 }
 
 fn millionths(loss: f64) -> i64 {
@@ -185,7 +188,11 @@ fn millionths(loss: f64) -> i64 {
 }
 
 fn log_loss(estimate: Seconds, actual: Seconds, bound: usize) -> i64 {
-    millionths(pinball(calibration::log(estimate), calibration::log(actual), bound))
+    millionths(pinball(
+        calibration::log(estimate),
+        calibration::log(actual),
+        bound,
+    ))
 }
 
 impl Estimator {
@@ -205,7 +212,13 @@ impl Estimator {
     }
 
     /// A job started: scores its estimates and returns them.
-    pub fn started(&mut self, job: Key, class: Class, waited: Seconds, at: Seconds) -> Vec<Estimate> {
+    pub fn started(
+        &mut self,
+        job: Key,
+        class: Class,
+        waited: Seconds,
+        at: Seconds,
+    ) -> Vec<Estimate> {
         if waited >= MIN_WAIT {
             self.starts += 1;
             self.waits.record(class, waited);
@@ -234,7 +247,8 @@ impl Estimator {
         let share = run.max(0).saturating_mul(i64::from(history::WHOLE_LIMIT)) / limit.max(1);
         // Longer than its limit: some sites let jobs overrun.
         let share = u32::try_from(share).unwrap_or(u32::MAX);
-        self.runs.record(user, share.min(4 * history::WHOLE_LIMIT), at);
+        self.runs
+            .record(user, share.min(4 * history::WHOLE_LIMIT), at);
     }
 
     /// Opens an estimate, which is scored when its job starts.
@@ -248,13 +262,19 @@ impl Estimator {
             for source in [PLAN, DRAWN, HISTORY, MIX] {
                 if let Some(raw) = estimate.sources[source][bound] {
                     let value = calibration::score(raw, actual);
-                    let score = Score { value, censored, user: estimate.user };
+                    let score = Score {
+                        value,
+                        censored,
+                        user: estimate.user,
+                    };
                     self.windows[cell(source, bound, bucket)].push(score);
                 }
             }
             let raw = estimate.calibrated[RAW][bound];
             for source in [PLAN, DRAWN, HISTORY, RAW] {
-                let Some(calibrated) = estimate.calibrated[source][bound] else { continue };
+                let Some(calibrated) = estimate.calibrated[source][bound] else {
+                    continue;
+                };
                 let loss = log_loss(calibrated, actual, bound);
                 // The loss of a cancelled job is at least that of its wait so far, and unknown while that is within the estimate.
                 if censored && actual < calibrated {
@@ -262,13 +282,20 @@ impl Estimator {
                 }
                 let mean = &mut self.losses[cell(source, bound, bucket)];
                 let weighed = if bound == 0 { 2 * loss } else { loss };
-                *mean = if *mean == UNKNOWN_LOSS { weighed } else { *mean + (weighed - *mean) * LOSS_PERCENT / 100 };
+                *mean = if *mean == UNKNOWN_LOSS {
+                    weighed
+                } else {
+                    *mean + (weighed - *mean) * LOSS_PERCENT / 100
+                };
                 if let (Some(raw), true) = (raw, source != RAW) {
-                    let contest = &mut self.contests[(source * 2 + bound) * 2 + usize::from(estimate.is_later())];
+                    let contest = &mut self.contests
+                        [(source * 2 + bound) * 2 + usize::from(estimate.is_later())];
                     if contest.losses.len() == MAX_CONTESTS {
                         contest.losses.pop_front();
                     }
-                    contest.losses.push_back((loss, log_loss(raw, actual, bound)));
+                    contest
+                        .losses
+                        .push_back((loss, log_loss(raw, actual, bound)));
                 }
             }
         }
@@ -280,35 +307,50 @@ impl Estimator {
     }
 
     /// The same with another number of forward runs.
-    pub fn estimate_with(&self, snapshot: &Snapshot, asked: &[usize], draws: usize) -> Vec<Estimate> {
+    pub fn estimate_with(
+        &self,
+        snapshot: &Snapshot,
+        asked: &[usize],
+        draws: usize,
+    ) -> Vec<Estimate> {
         if asked.is_empty() {
             return Vec::new();
         }
         let starts = draws::starts(snapshot, asked, &self.runs, draws);
         let mut offsets = Offsets::new(self, snapshot.at);
-        let longest_open = snapshot.waiting.iter().map(|job| snapshot.at - job.eligible).max();
+        let longest_open = snapshot
+            .waiting
+            .iter()
+            .map(|job| snapshot.at - job.eligible)
+            .max();
         let longest = self.waits.longest().max(longest_open.unwrap_or(0));
         asked
             .iter()
             .map(|index| {
                 let job = &snapshot.waiting[*index];
                 let waited = (snapshot.at - job.eligible).max(0);
-                let capacity = job.pools.first().map_or(Resources::default(), |pool| snapshot.pools[*pool].capacity);
+                let capacity = job
+                    .pools
+                    .first()
+                    .map_or(Resources::default(), |pool| snapshot.pools[*pool].capacity);
                 let class = Class::of(job.partition, job.size, capacity, job.limit);
                 let plan = starts.plan[*index].map(|start| start - snapshot.at);
                 let drawn = &starts.draws[*index];
-                let draws = [50, 90].map(|share| history::quantile(drawn, share).map(|start| start - snapshot.at));
+                let draws = [50, 90]
+                    .map(|share| history::quantile(drawn, share).map(|start| start - snapshot.at));
                 let remaining = self.waits.remaining(class, waited);
                 let history = [50, 90].map(|share| history::quantile(&remaining, share));
                 let median = draws[0].or(history[0]).or(plan).unwrap_or(0);
-                let class_number = CLASS_BOUNDS.iter().filter(|bound| median >= **bound).count();
+                let class_number = CLASS_BOUNDS
+                    .iter()
+                    .filter(|bound| median >= **bound)
+                    .count();
                 let bucket = class_number + if waited >= LATER_AFTER { CLASSES } else { 0 };
                 let mut estimate = Estimate {
                     job: job.job,
                     user: job.user,
                     made_at: snapshot.at,
                     waited,
-                    history_class: class,
                     bucket: bucket as u8,
                     sources: [[plan; 2], draws, history, [None; 2]],
                     calibrated: [[None; 2]; 4],
@@ -327,20 +369,24 @@ impl Estimator {
     fn mix(&self, estimate: &mut Estimate, offsets: &mut Offsets<'_>, longest: Seconds) {
         let bucket = usize::from(estimate.bucket);
         let mut used = [false; 4];
+        let planned = estimate.plan().map_or(0, |plan| plan + estimate.waited);
+        let cap = ((longest + longest / 2).max(planned) - estimate.waited).max(MIN_CAP);
+        let stretched =
+            |raw, offset| (calibration::stretch(raw, offset).round().max(0.0) as Seconds).min(cap);
         let mut bounds: Pair = [None; 2];
         for bound in 0..2 {
             for source in [PLAN, DRAWN, HISTORY] {
                 let raw = estimate.sources[source][bound];
                 let offset = raw.and_then(|_| offsets.of(source, bound, bucket));
-                estimate.calibrated[source][bound] = match (raw, offset) {
-                    (Some(raw), Some(offset)) => Some(calibration::stretch(raw, offset).round().max(0.0) as Seconds),
-                    _ => None,
-                };
+                estimate.calibrated[source][bound] =
+                    raw.zip(offset).map(|(raw, offset)| stretched(raw, offset));
             }
             estimate.calibrated[RAW][bound] = estimate.sources[HISTORY][bound];
             let (mut sum, mut weights) = (0.0, 0.0);
             for source in [PLAN, DRAWN, HISTORY, RAW] {
-                let Some(value) = estimate.calibrated[source][bound] else { continue };
+                let Some(value) = estimate.calibrated[source][bound] else {
+                    continue;
+                };
                 if source != RAW && offsets.has_lost(source, bound, bucket / CLASSES) {
                     continue;
                 }
@@ -353,9 +399,11 @@ impl Estimator {
             if weights > 0.0 {
                 let mixed = calibration::from_log(sum / weights);
                 estimate.sources[MIX][bound] = Some(mixed);
+                // The sources are calibrated already. The whole offset of the mix would double its noise: half of it covers as many
+                // (KTH-SP2), and the pinball loss of P90 is 4 % less.
                 bounds[bound] = offsets
                     .of(MIX, bound, bucket)
-                    .map(|offset| calibration::stretch(mixed, offset).round().max(0.0) as Seconds);
+                    .map(|offset| stretched(mixed, offset / 2));
             }
         }
         estimate.calibration = offsets.finished(bucket) as u32;
@@ -372,11 +420,8 @@ impl Estimator {
             _ => Method::Mixed,
         };
         let [p50, p90] = bounds;
-        let planned = estimate.plan().map_or(0, |plan| plan + estimate.waited);
-        let cap = ((longest + longest / 2).max(planned) - estimate.waited).max(MIN_CAP);
-        let p50 = p50.map(|p50| p50.min(cap));
         estimate.p50 = p50;
-        estimate.p90 = p90.map(|p90| p90.min(cap)).or(cautious).max(p50);
+        estimate.p90 = p90.or(cautious).max(p50);
     }
 }
 
@@ -395,7 +440,13 @@ impl<'a> Offsets<'a> {
         for estimate in estimator.open() {
             open[usize::from(estimate.bucket)].push(estimate);
         }
-        Self { estimator, now, open, cached: vec![None; 4 * 2 * BUCKETS], lost: [None; 16] }
+        Self {
+            estimator,
+            now,
+            open,
+            cached: vec![None; 4 * 2 * BUCKETS],
+            lost: [None; 16],
+        }
     }
 
     /// Finished estimates of a bucket, or of all if it has few.
@@ -413,10 +464,17 @@ impl<'a> Offsets<'a> {
             return cached;
         }
         let windows = &self.estimator.windows;
-        let own = bucket..bucket + 1;
-        let is_small = windows[cell(source, bound, bucket)].finished() < calibration::MIN_SCORES;
+        let kind = bucket / CLASSES * CLASSES;
+        let pooled = if windows[cell(source, bound, bucket)].finished() < calibration::MIN_SCORES {
+            0..BUCKETS
+        } else if source == MIX {
+            // Its parts are calibrated by class.
+            kind..kind + CLASSES
+        } else {
+            bucket..bucket + 1
+        };
         let mut scores = Vec::new();
-        for bucket in if is_small { 0..BUCKETS } else { own } {
+        for bucket in pooled {
             scores.extend(windows[cell(source, bound, bucket)].scores());
             scores.extend(self.open[bucket].iter().filter_map(|open| {
                 let raw = open.sources[source][bound]?;
@@ -439,7 +497,11 @@ impl<'a> Offsets<'a> {
                 let own = open.calibrated[source][bound]?;
                 let raw = open.calibrated[RAW][bound]?;
                 let loss = |estimate: Seconds| {
-                    if waited > estimate { log_loss(estimate, waited, bound) } else { 0 }
+                    if waited > estimate {
+                        log_loss(estimate, waited, bound)
+                    } else {
+                        0
+                    }
                 };
                 (waited > own || waited > raw).then(|| (loss(own), loss(raw)))
             });

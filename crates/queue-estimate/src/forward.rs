@@ -43,18 +43,18 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Runs the queue, which is in order of priority, until all jobs up to `last` have started. `starts` gets the start of each job, or
-    /// `None` for those that do not fit into the pool or had not started by then.
+    /// Runs the queue, which is in order of priority, until all awaited jobs have started. `starts` gets the start of each job, or `None`
+    /// for those that do not fit into the pool or had not started by then.
     pub fn run(
         &mut self,
         pool: &Pool,
         now: Seconds,
         running: impl Iterator<Item = Held>,
         queue: &[Queued],
-        mut awaited: usize,
         is_awaited: impl Fn(usize) -> bool,
         starts: &mut Vec<Option<Seconds>>,
     ) {
+        let mut awaited = (0..queue.len()).filter(|index| is_awaited(*index)).count();
         starts.clear();
         starts.resize(queue.len(), None);
         self.held.clear();
@@ -82,17 +82,27 @@ impl Forward {
         }
         submits.sort_unstable();
         let mut submits = submits.into_iter().peekable();
-        let mut ended_reservations: Vec<Seconds> = pool.reserved.iter().map(|one| one.end).collect();
+        let mut ended_reservations: Vec<Seconds> =
+            pool.reserved.iter().map(|one| one.end).collect();
         ended_reservations.sort_unstable();
-        let mut ended_reservations = ended_reservations.into_iter().filter(|end| *end > now).peekable();
+        let mut ended_reservations = ended_reservations
+            .into_iter()
+            .filter(|end| *end > now)
+            .peekable();
         let mut time = now;
         loop {
             while let Some((_, index)) = submits.next_if(|(submit, _)| *submit <= time) {
                 let place = self.waiting.partition_point(|other| *other < index);
                 self.waiting.insert(place, index);
             }
-            while self.ends.peek().is_some_and(|Reverse((end, _))| *end <= time) {
-                let Some(Reverse((_, number))) = self.ends.pop() else { break };
+            while self
+                .ends
+                .peek()
+                .is_some_and(|Reverse((end, _))| *end <= time)
+            {
+                let Some(Reverse((_, number))) = self.ends.pop() else {
+                    break;
+                };
                 let held = self.held[number as usize];
                 free = free.plus(held.size);
                 if let Ok(found) = self.limits.binary_search(&(held.limit_end, number)) {
@@ -156,7 +166,11 @@ impl Forward {
             }
             *free = free.minus(job.size);
             let number = self.held.len() as u32;
-            let held = Held { size: job.size, end: time + job.run, limit_end: end };
+            let held = Held {
+                size: job.size,
+                end: time + job.run,
+                limit_end: end,
+            };
             self.held.push(held);
             self.ends.push(Reverse((held.end, number)));
             let place = self.limits.partition_point(|limit| *limit < (end, number));
@@ -168,7 +182,12 @@ impl Forward {
     }
 
     /// When the job could start if all running ones used their time limits, and what it would leave then.
-    fn reservation(&self, job: &Queued, time: Seconds, mut free: Resources) -> (Seconds, Resources) {
+    fn reservation(
+        &self,
+        job: &Queued,
+        time: Seconds,
+        mut free: Resources,
+    ) -> (Seconds, Resources) {
         for (end, number) in &self.limits {
             free = free.plus(self.held[*number as usize].size);
             if job.size.fits(free) {

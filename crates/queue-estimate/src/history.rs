@@ -25,9 +25,7 @@ const MAX_USERS: usize = 2_000;
 pub const WHOLE_LIMIT: u32 = 1_000_000;
 
 /// Class of a job: partition, size as a share of the pool (log2), time limit.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Class {
     partition: Key,
     size: i8,
@@ -83,7 +81,10 @@ impl Waits {
         if own.len() >= MIN_WAITS {
             return own;
         }
-        let near = self.classes.iter().filter(|(other, _)| class.is_near(**other));
+        let near = self
+            .classes
+            .iter()
+            .filter(|(other, _)| class.is_near(**other));
         let near = longer(&mut near.flat_map(|(_, waits)| waits));
         if near.len() >= MIN_WAITS {
             return near;

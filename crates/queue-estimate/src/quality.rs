@@ -81,10 +81,22 @@ impl Quality {
             median_error: median_error(outcomes.clone().map(|one| (one.p50, one.actual))),
             plan_median_error: median_error(outcomes.clone().map(|one| (one.plan, one.actual))),
             plan_covered: covered(outcomes.clone().map(|one| (one.plan, one.actual))),
-            history_median_error: median_error(outcomes.clone().map(|one| (one.history[0], one.actual))),
+            history_median_error: median_error(
+                outcomes.clone().map(|one| (one.history[0], one.actual)),
+            ),
             history_covered_p90: covered(outcomes.clone().map(|one| (one.history[1], one.actual))),
-            pinball_p50: pinball(outcomes.clone().map(|one| (one.p50, one.history[0], one.actual)), 0.5),
-            pinball_p90: pinball(outcomes.clone().map(|one| (one.p90, one.history[1], one.actual)), 0.9),
+            pinball_p50: pinball(
+                outcomes
+                    .clone()
+                    .map(|one| (one.p50, one.history[0], one.actual)),
+                0.5,
+            ),
+            pinball_p90: pinball(
+                outcomes
+                    .clone()
+                    .map(|one| (one.p90, one.history[1], one.actual)),
+                0.9,
+            ),
             sharpness: sharpness(outcomes.clone().map(|one| (one.p50, one.p90))),
             median_wait: median(outcomes.map(|one| one.actual).collect()),
         }
@@ -93,7 +105,9 @@ impl Quality {
     /// Shares covered by P90 in blocks of 500 consecutive estimates.
     pub fn blocks<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Vec<f64> {
         let all: Vec<_> = outcomes.map(|one| (one.p90, one.actual)).collect();
-        all.chunks_exact(BLOCK).filter_map(|block| covered(block.iter().copied())).collect()
+        all.chunks_exact(BLOCK)
+            .filter_map(|block| covered(block.iter().copied()))
+            .collect()
     }
 
     /// The figures by class of the prediction.
@@ -101,7 +115,9 @@ impl Quality {
         outcomes: impl Iterator<Item = &'a Outcome> + Clone,
     ) -> impl Iterator<Item = (&'static str, Self)> {
         CLASS_NAMES.iter().enumerate().map(move |(class, name)| {
-            let own = outcomes.clone().filter(|one| usize::from(one.class) == class);
+            let own = outcomes
+                .clone()
+                .filter(|one| usize::from(one.class) == class);
             (*name, Self::of(own.collect::<Vec<_>>().into_iter()))
         })
     }
@@ -127,7 +143,11 @@ fn median(mut values: Vec<Seconds>) -> Option<Seconds> {
 }
 
 fn median_error(estimates: impl Iterator<Item = (Option<Seconds>, Seconds)>) -> Option<Seconds> {
-    median(estimates.filter_map(|(estimate, actual)| Some((estimate? - actual).abs())).collect())
+    median(
+        estimates
+            .filter_map(|(estimate, actual)| Some((estimate? - actual).abs()))
+            .collect(),
+    )
 }
 
 fn pinball(
@@ -136,11 +156,17 @@ fn pinball(
 ) -> Option<f64> {
     let loss = |estimate: Seconds, actual: Seconds| {
         let over = (actual - estimate) as f64;
-        if over >= 0.0 { share * over } else { (share - 1.0) * over }
+        if over >= 0.0 {
+            share * over
+        } else {
+            (share - 1.0) * over
+        }
     };
     let (mut own, mut raw) = (0.0, 0.0);
     for (estimate, history, actual) in estimates {
-        let (Some(estimate), Some(history)) = (estimate, history) else { continue };
+        let (Some(estimate), Some(history)) = (estimate, history) else {
+            continue;
+        };
         own += loss(estimate, actual);
         raw += loss(history, actual);
     }

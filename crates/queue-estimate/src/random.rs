@@ -10,13 +10,13 @@ impl Random {
         let mut random = Self(0);
         for part in parts {
             random.0 ^= *part;
-            random.0 = random.next();
+            random.0 = random.next_u64();
         }
         random
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,7 +26,7 @@ impl Random {
 
     /// A number below `bound`, which is above 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        let product = u128::from(self.next()) * bound as u128;
+        let product = u128::from(self.next_u64()) * bound as u128;
         (product >> 64) as usize
     }
 

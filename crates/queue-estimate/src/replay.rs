@@ -1,11 +1,12 @@
 //! A trace of jobs through the estimator, in the order of its events: an estimate never sees what happened later.
 
 pub mod generate;
+pub mod report;
 pub mod schedule;
 pub mod swf;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 use crate::estimator::{Estimate, Estimator, MIN_WAIT};
 use crate::history::Class;
@@ -33,7 +34,7 @@ pub struct TraceJob {
     pub user: String,
     /// Partition or queue.
     pub partition: String,
-    /// Queue. If the starts are ours, lower ones start first.
+    /// Priority group, from 0 for the highest.
     pub group: i64,
 }
 
@@ -44,11 +45,30 @@ pub struct Trace {
     pub capacity: Resources,
     /// Jobs in the order of their eligible times.
     pub jobs: Vec<TraceJob>,
-    /// True if the scheduler's order is that of [`TraceJob::group`]; otherwise it is unknown, and taken to be that of submission.
-    pub by_group: bool,
+    /// How many seconds of age a group costs: the scheduler takes the jobs by `eligible + group × group_age`. 0 if its order is unknown,
+    /// and taken to be that of submission.
+    pub group_age: Seconds,
+    /// When the trace was cut. `None` if it goes on to its last event.
+    pub cut_at: Option<Seconds>,
 }
 
 impl Trace {
+    /// Time of the last event.
+    fn end(&self) -> Seconds {
+        let last = |job: &TraceJob| {
+            job.left
+                .map_or(job.eligible, |left| left + job.run.unwrap_or(0))
+        };
+        self.cut_at
+            .unwrap_or_else(|| self.jobs.iter().map(last).max().unwrap_or(0))
+    }
+
+    /// Where the job stands in the order in which the scheduler looks at jobs.
+    fn order(&self, index: usize) -> (Seconds, usize) {
+        let job = &self.jobs[index];
+        (job.eligible + job.group * self.group_age, index)
+    }
+
     /// What is known at `time`: later submissions are missing, later starts and ends have not happened.
     #[must_use]
     pub fn until(&self, time: Seconds) -> Self {
@@ -63,7 +83,12 @@ impl Trace {
             }
             job
         });
-        Self { capacity: self.capacity, jobs: jobs.collect(), by_group: self.by_group }
+        Self {
+            capacity: self.capacity,
+            jobs: jobs.collect(),
+            group_age: self.group_age,
+            cut_at: Some(time),
+        }
     }
 }
 
@@ -74,6 +99,8 @@ pub struct Row {
     pub job: usize,
     /// The estimate.
     pub estimate: Estimate,
+    /// Starts of jobs that had waited, when it was made.
+    pub starts: u64,
     /// When the job started. `None` if it had not by the end, or was cancelled.
     pub started_at: Option<Seconds>,
 }
@@ -103,12 +130,15 @@ pub fn replay(trace: &Trace, every: Seconds, mut progress: impl FnMut(usize) -> 
     }
     let mut asked: Vec<usize> = Vec::new();
     let mut submitted = 0;
+    let end = trace.end();
     while let Some(Reverse((time, what, index))) = events.pop() {
         let job = &trace.jobs[index];
         match what {
             What::Submit => {
-                replay.waiting.insert(replay.order(index), ());
-                events.push(Reverse((time + MIN_WAIT, What::Ask, index)));
+                replay.waiting.insert(trace.order(index));
+                if time + MIN_WAIT <= end {
+                    events.push(Reverse((time + MIN_WAIT, What::Ask, index)));
+                }
                 if let Some(left) = job.left {
                     events.push(Reverse((left, What::Leave, index)));
                 }
@@ -126,21 +156,21 @@ pub fn replay(trace: &Trace, every: Seconds, mut progress: impl FnMut(usize) -> 
             }
             What::End => replay.end(index, time),
             What::Ask => {
-                if !replay.waits(index) {
-                    continue;
-                }
-                asked.push(index);
-                // Later estimates are asked together, like those of a snapshot.
-                let next = ((time - job.eligible + every).max(every) + job.eligible).div_euclid(every) * every;
-                let next = if next - time < every / 2 { next + every } else { next };
-                events.push(Reverse((next, What::Ask, index)));
-                let more = matches!(events.peek(), Some(Reverse((at, What::Ask, _))) if *at == time);
-                if !more {
-                    replay.ask(time, &std::mem::take(&mut asked));
+                if replay.waits(index) {
+                    asked.push(index);
+                    // Later estimates are asked for together, like those of a snapshot.
+                    let next = (time / every + 1) * every;
+                    let next = if next - time < every / 2 {
+                        next + every
+                    } else {
+                        next
+                    };
+                    if next <= end {
+                        events.push(Reverse((next, What::Ask, index)));
+                    }
                 }
             }
         }
-        // The last one asked about had left.
         let more = matches!(events.peek(), Some(Reverse((at, What::Ask, _))) if *at == time);
         if !asked.is_empty() && !more {
             replay.ask(time, &std::mem::take(&mut asked));
@@ -153,7 +183,7 @@ struct Replay<'a> {
     trace: &'a Trace,
     estimator: Estimator,
     /// Waiting jobs in the order in which the scheduler looks at them.
-    waiting: BTreeMap<(i64, Seconds, usize), ()>,
+    waiting: BTreeSet<(Seconds, usize)>,
     running: BTreeMap<usize, Seconds>,
     rows: Vec<Row>,
     /// Rows of open estimates by job.
@@ -165,20 +195,15 @@ impl<'a> Replay<'a> {
         Self {
             trace,
             estimator: Estimator::default(),
-            waiting: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             running: BTreeMap::new(),
             rows: Vec::new(),
             open: HashMap::new(),
         }
     }
 
-    fn order(&self, index: usize) -> (i64, Seconds, usize) {
-        let job = &self.trace.jobs[index];
-        (if self.trace.by_group { job.group } else { 0 }, job.eligible, index)
-    }
-
     fn waits(&self, index: usize) -> bool {
-        self.waiting.contains_key(&self.order(index))
+        self.waiting.contains(&self.trace.order(index))
     }
 
     fn key(index: usize) -> Key {
@@ -187,15 +212,21 @@ impl<'a> Replay<'a> {
 
     /// A job starts, or is cancelled. True if it starts.
     fn leave(&mut self, index: usize, time: Seconds) -> bool {
-        self.waiting.remove(&self.order(index));
+        self.waiting.remove(&self.trace.order(index));
         let job = &self.trace.jobs[index];
         let rows = self.open.remove(&index).unwrap_or_default();
         if job.cancelled {
             self.estimator.cancelled(Self::key(index), time);
             return false;
         }
-        let class = Class::of(Key::of(&job.partition), job.size, self.trace.capacity, job.limit);
-        self.estimator.started(Self::key(index), class, time - job.eligible, time);
+        let class = Class::of(
+            Key::of(&job.partition),
+            job.size,
+            self.trace.capacity,
+            job.limit,
+        );
+        self.estimator
+            .started(Self::key(index), class, time - job.eligible, time);
         for row in rows {
             self.rows[row].started_at = Some(time);
         }
@@ -207,7 +238,8 @@ impl<'a> Replay<'a> {
         let start = self.running.remove(&index);
         let job = &self.trace.jobs[index];
         if let Some(start) = start {
-            self.estimator.ended(Key::of(&job.user), time - start, job.limit, time);
+            self.estimator
+                .ended(Key::of(&job.user), time - start, job.limit, time);
         }
     }
 
@@ -221,7 +253,7 @@ impl<'a> Replay<'a> {
             start: *start,
             limit: jobs[*index].limit,
         });
-        let waiting = self.waiting.keys().map(|(_, _, index)| {
+        let waiting = self.waiting.iter().map(|(_, index)| {
             let job = &jobs[*index];
             Waiting {
                 job: Self::key(*index),
@@ -236,24 +268,33 @@ impl<'a> Replay<'a> {
         });
         let snapshot = Snapshot {
             at: time,
-            pools: vec![Pool { capacity: self.trace.capacity, ..Pool::default() }],
+            pools: vec![Pool {
+                capacity: self.trace.capacity,
+                ..Pool::default()
+            }],
             running: running.collect(),
             waiting: waiting.collect(),
         };
-        let is_asked: std::collections::BTreeSet<usize> = asked.iter().copied().collect();
-        let places: Vec<(usize, usize)> = self
+        let is_asked: BTreeSet<usize> = asked.iter().copied().collect();
+        let places = self
             .waiting
-            .keys()
+            .iter()
             .enumerate()
-            .filter(|(_, (_, _, index))| is_asked.contains(index))
-            .map(|(place, (_, _, index))| (place, *index))
+            .map(|(place, (_, index))| (place, *index));
+        let places: Vec<(usize, usize)> = places
+            .filter(|(_, index)| is_asked.contains(index))
             .collect();
         let indices: Vec<usize> = places.iter().map(|(place, _)| *place).collect();
         let estimates = self.estimator.estimate(&snapshot, &indices);
         for ((_, job), estimate) in places.into_iter().zip(estimates) {
             self.open.entry(job).or_default().push(self.rows.len());
             self.estimator.record(estimate.clone());
-            self.rows.push(Row { job, estimate, started_at: None });
+            self.rows.push(Row {
+                job,
+                estimate,
+                starts: self.estimator.starts(),
+                started_at: None,
+            });
         }
     }
 }

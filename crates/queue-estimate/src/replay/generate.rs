@@ -26,7 +26,17 @@ pub enum Kind {
 const PROCESSORS: i64 = 256;
 const DAY: Seconds = 86_400;
 const LIMITS: [Seconds; 11] = [
-    900, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, DAY, 2 * DAY, 4 * DAY, 7 * DAY,
+    900,
+    1_800,
+    3_600,
+    7_200,
+    14_400,
+    28_800,
+    43_200,
+    DAY,
+    2 * DAY,
+    4 * DAY,
+    7 * DAY,
 ];
 
 /// A trace of `jobs` jobs, without starts: to be scheduled.
@@ -44,13 +54,17 @@ pub fn generate(kind: Kind, jobs: usize, seed: u64) -> Trace {
             continue;
         }
         let job = job(kind, random, index * 2 >= jobs);
-        if kind == Kind::Bursts && random.below(60) == 0 {
+        let is_short = job.size.0[0] <= 8 && job.run.is_some_and(|run| run <= 7_200);
+        if kind == Kind::Bursts && is_short && random.below(60) == 0 {
             burst = Some((20 + random.below(180), job.clone()));
         }
         drawn.push(job);
     }
     // The time between arrivals gives the load.
-    let work: i64 = drawn.iter().map(|job| job.size.0[0] * job.run.unwrap_or(0)).sum();
+    let work: i64 = drawn
+        .iter()
+        .map(|job| job.size.0[0] * job.run.unwrap_or(0))
+        .sum();
     let gap = |load: f64| work as f64 / jobs as f64 / PROCESSORS as f64 / load;
     let mut time = 0.0;
     let mut last: Option<(String, Seconds, Resources)> = None;
@@ -60,7 +74,13 @@ pub fn generate(kind: Kind, jobs: usize, seed: u64) -> Trace {
             Kind::Light => 0.75,
             Kind::Overload => 1.6,
             Kind::Bursts => 0.85,
-            Kind::Changing => if index * 2 < jobs { 0.8 } else { 0.95 },
+            Kind::Changing => {
+                if index * 2 < jobs {
+                    0.8
+                } else {
+                    0.95
+                }
+            }
         };
         let same = (job.user.clone(), job.limit, job.size);
         let is_burst = kind == Kind::Bursts && last.as_ref() == Some(&same);
@@ -84,7 +104,12 @@ pub fn generate(kind: Kind, jobs: usize, seed: u64) -> Trace {
     if kind == Kind::Overload {
         drawn.retain(|job| job.eligible < 7 * DAY);
     }
-    Trace { capacity: Resources::cpus(PROCESSORS), jobs: drawn, by_group: false }
+    Trace {
+        capacity: Resources::cpus(PROCESSORS),
+        jobs: drawn,
+        group_age: 0,
+        cut_at: None,
+    }
 }
 
 fn job(kind: Kind, random: &mut Random, is_second_half: bool) -> TraceJob {
@@ -98,7 +123,11 @@ fn job(kind: Kind, random: &mut Random, is_second_half: bool) -> TraceJob {
         share = (share * 2.0).min(1.0);
     }
     let wanted = (run as f64 / share) as Seconds;
-    let limit = LIMITS.iter().copied().find(|limit| *limit >= wanted).unwrap_or(7 * DAY);
+    let limit = LIMITS
+        .iter()
+        .copied()
+        .find(|limit| *limit >= wanted)
+        .unwrap_or(7 * DAY);
     TraceJob {
         id: String::new(),
         eligible: 0,
@@ -109,7 +138,7 @@ fn job(kind: Kind, random: &mut Random, is_second_half: bool) -> TraceJob {
         limit,
         user: user.to_string(),
         partition: "1".to_owned(),
-        group: (user % 3) as i64,
+        group: 0,
     }
 }
 
@@ -123,7 +152,11 @@ fn size(random: &mut Random) -> i64 {
     } else {
         middle + (high - middle) * uniform(random)
     };
-    let log = if uniform(random) < 0.75 { log.round() } else { log };
+    let log = if uniform(random) < 0.75 {
+        log.round()
+    } else {
+        log
+    };
     (log.exp2().round() as i64).clamp(1, PROCESSORS)
 }
 
@@ -145,7 +178,7 @@ fn daily(time: f64) -> f64 {
 }
 
 fn uniform(random: &mut Random) -> f64 {
-    (random.next() >> 11) as f64 / (1u64 << 53) as f64
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 fn exponential(random: &mut Random) -> f64 {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::{self, Score, Window};
 use crate::draws::{self, DRAWS};
 use crate::history::{self, Class, RunTimes, Waits};
-use crate::queue::{Key, Resources, Seconds, Snapshot};
+use crate::queue::{Key, Seconds, Snapshot};
 
 /// A job that starts sooner after it became eligible did not wait.
 pub const MIN_WAIT: Seconds = 30;
@@ -329,11 +329,7 @@ impl Estimator {
             .map(|index| {
                 let job = &snapshot.waiting[*index];
                 let waited = (snapshot.at - job.eligible).max(0);
-                let capacity = job
-                    .pools
-                    .first()
-                    .map_or(Resources::default(), |pool| snapshot.pools[*pool].capacity);
-                let class = Class::of(job.partition, job.size, capacity, job.limit);
+                let class = snapshot.class(job);
                 let plan = starts.plan[*index].map(|start| start - snapshot.at);
                 let drawn = &starts.draws[*index];
                 let draws = [50, 90]

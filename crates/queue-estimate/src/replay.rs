@@ -2,6 +2,7 @@
 
 pub mod generate;
 pub mod report;
+pub mod sacct;
 pub mod schedule;
 pub mod swf;
 

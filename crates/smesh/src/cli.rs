@@ -6,6 +6,7 @@ mod hooks;
 mod ledger;
 mod nats;
 mod price;
+mod queue;
 mod webhooks;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub use ledger::{
 };
 pub use nats::{Nats, NatsConfig, NatsProvision};
 pub use price::{ImportFiles, Price, PriceEstimate, PriceImport};
+pub use queue::{Queue, QueueReplay, Schedule, TraceFormat};
 pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,
 };
@@ -146,6 +148,9 @@ pub enum Command {
     Node(Node),
     /// Explain why a job is pending, who can act, and when it may start
     Why(Job),
+    /// Show how good estimated starts are, or try them on a trace
+    #[command(subcommand)]
+    Queue(Queue),
     /// Wait for an event of a job
     Wait(Wait),
     /// Show the costs of jobs

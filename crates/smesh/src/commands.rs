@@ -17,6 +17,7 @@ mod monitor;
 mod nats;
 mod node;
 mod price;
+mod queue;
 mod recover;
 mod replay;
 mod retention;
@@ -53,6 +54,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Job(args) => job::run(global, &args).await,
         Command::Node(args) => node::run(global, &args).await,
         Command::Why(args) => why::run(global, &args).await,
+        Command::Queue(args) => queue::run(global, args).await,
         Command::Wait(args) => wait::run(global, &args).await,
         Command::Cost(args) => cost::run(global, &args).await,
         Command::Webhooks(args) => webhooks::run(global, args).await,

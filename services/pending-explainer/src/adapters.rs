@@ -1,4 +1,5 @@
 //! The stored state.
 
+pub mod estimates;
 pub mod protobuf;
 pub mod store;

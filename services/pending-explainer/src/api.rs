@@ -1,4 +1,5 @@
 //! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs are pending now, for callers who may see the job.
+//! `GET /v1/queue/quality`: how often estimated starts were right, for everybody: sums that name nobody.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,8 +13,9 @@ use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::progress;
+use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
 use crate::domain::timeline::{Run, TimelineEntry};
+use crate::domain::{progress, starts_by_itself};
 use crate::handlers::Explainer;
 
 /// Set once the state is loaded, because the API starts before NATS is available.
@@ -25,6 +27,7 @@ const MAX_ROWS: usize = 1_000;
 pub(crate) fn router(loaded: Loaded) -> Router {
     Router::new()
         .route("/v1/queue", get(list))
+        .route("/v1/queue/quality", get(quality))
         .route("/v1/queue/{cluster}/{job}", get(one))
         .with_state(loaded)
 }
@@ -77,6 +80,8 @@ struct Detail {
     waiting: bool,
     left_at: Option<DateTime<Utc>>,
     explanation: Explanation,
+    /// When it may start. Absent if it cannot start by itself, or if too little is known.
+    estimate: Option<StartEstimate>,
     /// Waiting jobs that the scheduler looks at first in its partition, by the newest snapshot.
     jobs_ahead: Option<usize>,
     /// When the queue was last read from Slurm.
@@ -151,6 +156,27 @@ async fn list(
     Ok((audited_read.extension(), Json(List { jobs, total })))
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhichCluster {
+    cluster: String,
+}
+
+async fn quality(
+    State(loaded): State<Loaded>,
+    _caller: Caller,
+    Query(which): Query<WhichCluster>,
+) -> Result<Json<ClusterQuality>, Problem> {
+    let snapshot = explainer(&loaded)?.snapshot(&which.cluster);
+    let quality = snapshot.quality.ok_or_else(|| {
+        let cluster = &which.cluster;
+        Problem::not_found(format!(
+            "no start has been estimated on cluster {cluster} yet"
+        ))
+    })?;
+    Ok(Json(ClusterQuality::clone(&quality)))
+}
+
 fn may_see(caller: &Caller, cluster: &str, run: &Run) -> bool {
     caller.may_see(cluster, &run.owner.user, &run.owner.account)
 }
@@ -206,6 +232,10 @@ async fn one(
         Some(run) => {
             audited_read.row(&run.owner.user);
             let place = run.place(view, now);
+            let explanation = run.explain(view, now);
+            let estimates = snapshot.estimates.as_deref();
+            let estimate = estimates.and_then(|estimates| estimates.get(&run.job.run));
+            let estimate = estimate.filter(|_| starts_by_itself(&explanation));
             Detail {
                 job: run.job.display_id.clone(),
                 run: run.job.run.clone(),
@@ -215,7 +245,8 @@ async fn one(
                 name: run.job.name.clone(),
                 waiting: run.left_at.is_none(),
                 left_at: run.left_at.and_then(|at| DateTime::from_timestamp(at, 0)),
-                explanation: run.explain(view, now),
+                estimate: estimate.cloned(),
+                explanation,
                 jobs_ahead: place.map(|place| place.ahead),
                 queue_as_of: view.queue.map(|queue| queue.taken_at),
                 evidence_as_of: view.evidence.map(|evidence| evidence.taken_at),
@@ -250,6 +281,7 @@ async fn one(
                 waiting: false,
                 left_at: None,
                 explanation: progress::explain_row(row, view, now),
+                estimate: None,
                 jobs_ahead: None,
                 queue_as_of: view.queue.map(|queue| queue.taken_at),
                 evidence_as_of: view.evidence.map(|evidence| evidence.taken_at),

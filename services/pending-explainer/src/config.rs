@@ -18,6 +18,9 @@ pub struct Config {
     /// Interval of reading the queue snapshot.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
+    /// Interval of estimating starts.
+    #[serde(with = "humantime_serde")]
+    pub estimate_interval: Duration,
     /// Maximum number of events per batch.
     pub batch_size: usize,
     /// Maximum number of shards written concurrently.
@@ -28,6 +31,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             poll_interval: Duration::from_secs(10),
+            estimate_interval: Duration::from_secs(60),
             batch_size: 256,
             concurrency: 32,
         }
@@ -40,6 +44,9 @@ impl Config {
         let mut faults = Vec::new();
         if self.poll_interval < Duration::from_millis(100) {
             faults.push("pending-explainer.poll_interval: at least 100ms".to_owned());
+        }
+        if self.estimate_interval < Duration::from_millis(100) {
+            faults.push("pending-explainer.estimate_interval: at least 100ms".to_owned());
         }
         if !(1..=1000).contains(&self.batch_size) {
             faults.push("pending-explainer.batch_size: from 1 to 1000".to_owned());
@@ -69,11 +76,12 @@ mod tests {
     fn every_fault_names_its_key() {
         let faults = Config {
             poll_interval: Duration::ZERO,
+            estimate_interval: Duration::ZERO,
             batch_size: 0,
             concurrency: 0,
         }
         .validate();
-        assert_eq!(faults.len(), 3);
+        assert_eq!(faults.len(), 4);
         assert!(
             faults
                 .iter()

@@ -4,6 +4,7 @@
 //!   [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
 //! - [`timeline`]: the explanations of each job so far, and the rules that limit the number of events.
 //! - [`evidence`]: limits, nodes, reservations and more; `judge` decides by them.
+//! - [`start_estimate`]: when waiting jobs may start, and how often that was right.
 //! - [`queue`]: the newest snapshot of the queue, assembled from its chunks.
 
 mod changes;
@@ -22,6 +23,7 @@ mod rare;
 mod reason;
 mod reason_text;
 mod request;
+pub mod start_estimate;
 pub mod timeline;
 
-pub use explain::{ClusterView, explain};
+pub use explain::{ClusterView, explain, starts_by_itself};

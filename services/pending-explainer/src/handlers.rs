@@ -17,6 +17,7 @@ use tracing::{Instrument as _, Span};
 use crate::adapters::store::{Shard, Store};
 use crate::domain::evidence::Evidence;
 use crate::domain::queue::Queue;
+use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
 use crate::domain::{ClusterView, timeline};
 use crate::error::Error;
 use crate::metrics;
@@ -36,6 +37,10 @@ pub struct Snapshot {
     pub queue: Option<Arc<Queue>>,
     /// What else decides about starts.
     pub evidence: Option<Arc<Evidence>>,
+    /// When runs may start. Absent before the first queue with evidence.
+    pub estimates: Option<Arc<HashMap<String, StartEstimate>>>,
+    /// How often such estimates were right.
+    pub quality: Option<Arc<ClusterQuality>>,
     /// Revisions of the first chunks of the two, so that only a new snapshot is read and assembled.
     revisions: [Option<u64>; 2],
 }
@@ -376,7 +381,7 @@ impl Explainer {
         Ok(Some(queue))
     }
 
-    fn change_snapshot(&self, cluster: &str, change: impl FnOnce(&mut Snapshot)) {
+    pub(crate) fn change_snapshot(&self, cluster: &str, change: impl FnOnce(&mut Snapshot)) {
         let mut snapshots = self
             .snapshots
             .write()

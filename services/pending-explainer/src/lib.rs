@@ -2,6 +2,7 @@
 //!
 //! - [`domain`]: pure. [`domain::explain`] turns a record into sentences, [`domain::timeline`] decides when to publish them.
 //! - [`handlers`]: consumes events about jobs and publishes `queue.explained`. Reads the queue snapshot for expected starts.
+//! - [`estimates`]: estimates of starts, once per interval.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //! - [`api`]: why jobs are pending now: `/v1/queue`.
 //!
@@ -12,6 +13,7 @@ pub mod api;
 pub mod config;
 pub mod domain;
 pub mod error;
+pub mod estimates;
 pub mod handlers;
 pub mod metrics;
 
@@ -100,9 +102,11 @@ async fn run(
         explainer.clone(),
         &shutdown,
     );
-    let (consumed, ()) = tokio::join!(
+    let honesty = context.health.note("pending-explainer.estimates");
+    let (consumed, (), ()) = tokio::join!(
         consume,
-        explainer.follow_queue(config.poll_interval, &health)
+        explainer.follow_queue(config.poll_interval, &health),
+        explainer.estimate_starts(config.estimate_interval, &honesty)
     );
     consumed?;
     // The shutdown signal has fired, but this one write is still allowed.

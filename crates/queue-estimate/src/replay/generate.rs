@@ -22,6 +22,20 @@ pub enum Kind {
     Changing,
 }
 
+impl Kind {
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "stationary" => Some(Self::Stationary),
+            "light" => Some(Self::Light),
+            "overload" => Some(Self::Overload),
+            "bursts" => Some(Self::Bursts),
+            "changing" => Some(Self::Changing),
+            _ => None,
+        }
+    }
+}
+
 /// Processors of a generated machine.
 const PROCESSORS: i64 = 256;
 const DAY: Seconds = 86_400;

@@ -17,11 +17,16 @@ pub enum Error {
     #[error("the trace is not UTF-8 text")]
     Text,
     /// A line has another form.
-    #[error("line {line}: 18 numbers expected")]
+    #[error("line {line}: {expected} columns expected")]
     Line {
         /// Its number, from 1.
         line: usize,
+        /// Columns of a line.
+        expected: usize,
     },
+    /// The header lacks a column.
+    #[error("the first line has no column {0}")]
+    Column(&'static str),
     /// Neither the header nor the caller says how large the machine is.
     #[error("the header has neither MaxProcs nor MaxNodes: say how many processors there are")]
     Size,
@@ -58,7 +63,10 @@ pub fn read(bytes: &[u8], processors: Option<i64>) -> Result<Trace, Error> {
                 }
             }
         } else if !line.is_empty() {
-            let job = job(line).ok_or(Error::Line { line: number + 1 })?;
+            let job = job(line).ok_or(Error::Line {
+                line: number + 1,
+                expected: 18,
+            })?;
             jobs.extend(job);
         }
     }

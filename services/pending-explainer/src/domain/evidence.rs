@@ -94,6 +94,11 @@ impl Evidence {
         self.partitions.get(name)
     }
 
+    /// Names of all partitions, in no order.
+    pub fn partition_names(&self) -> impl Iterator<Item = &str> {
+        self.partitions.keys().map(String::as_str)
+    }
+
     /// The nodes of a partition: name and record. Slurm 22.05 shows no record of a cloud node that is powered down.
     pub fn members(&self, partition: &str) -> impl Iterator<Item = (&str, Option<&NodeState>)> {
         let names = self.members.get(partition).map_or(&[][..], Vec::as_slice);

@@ -155,6 +155,27 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
     }
 }
 
+/// True if the job waits for something that comes by itself, so that its start can be estimated.
+pub fn starts_by_itself(explanation: &Explanation) -> bool {
+    use ReasonClass::{
+        Dependency, DependencyNeverSatisfied, Failure, Held, Limit, Partition, Request,
+    };
+    let never = [
+        Dependency,
+        DependencyNeverSatisfied,
+        Failure,
+        Held,
+        Limit,
+        Partition,
+        Request,
+    ];
+    explanation.stage == "waiting"
+        && !explanation.needs_act
+        && !never
+            .iter()
+            .any(|class| class.as_str() == explanation.reason_class)
+}
+
 fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> ReasonText {
     description::reason_text(found, waiting)
         .or_else(|| limit::reason_text(found.row?, waiting))

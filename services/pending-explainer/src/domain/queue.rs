@@ -118,6 +118,26 @@ impl Queue {
         })
     }
 
+    /// A pending run.
+    pub fn row(&self, run: &str) -> Option<&QueuedJob> {
+        self.rows.get(run)
+    }
+
+    /// True if the scheduler could start the run.
+    pub fn contends(&self, run: &str) -> bool {
+        self.rows.get(run).is_some_and(contends)
+    }
+
+    /// Runs that the scheduler could start, in no order.
+    pub fn contenders(&self) -> impl Iterator<Item = &QueuedJob> {
+        self.rows.values().filter(|row| contends(row))
+    }
+
+    /// Where the run stands in the order in which the scheduler looks at jobs.
+    pub fn rank(row: &QueuedJob) -> impl Ord + use<> {
+        rank(row)
+    }
+
     /// True if a job of this id, in Slurm's form, is pending.
     pub fn waits(&self, display_id: &str) -> bool {
         self.display_ids.contains(display_id)

@@ -31,7 +31,7 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
         let text = format!(
-            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\npoll_interval = \"100ms\"\n",
+            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\npoll_interval = \"100ms\"\nestimate_interval = \"100ms\"\n",
             fixtures::CLUSTER,
             nats.url()
         );

@@ -6,6 +6,7 @@
 )]
 
 mod api;
+mod estimates;
 mod explains;
 mod harness;
 mod restarts;

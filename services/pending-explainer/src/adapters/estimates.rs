@@ -1,0 +1,85 @@
+//! The state of start estimates in the key-value bucket: one compressed value per cluster.
+//!
+//! A value is written before its estimates are shown, and every write names the revision that it is based on. So of several instances one
+//! takes in each snapshot, and whoever goes on after a crash has all scores and open estimates.
+
+use std::io::{Read as _, Write as _};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use mesh_bus::Bucket;
+use mesh_events::subject;
+
+use crate::domain::start_estimate::EstimateState;
+use crate::error::Error;
+
+/// Version of the stored format.
+const VERSION: u32 = 1;
+
+/// The stored state, and its revision.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    /// The state.
+    pub state: EstimateState,
+    revision: Option<u64>,
+}
+
+/// The key. No cluster's token begins like this, so it is none of the shards'.
+fn key(cluster: &str) -> String {
+    format!("_estimates.{}", subject::token(cluster))
+}
+
+impl Stored {
+    /// Reads the state if it is not that of `last`. An unreadable one, of a newer version, is an error.
+    pub async fn load(bucket: &Bucket, cluster: &str, last: Self) -> Result<Self, Error> {
+        let key = key(cluster);
+        let Some(entry) = bucket.get(&key).await? else {
+            // Deleted: what this instance knows is written again.
+            return Ok(Self {
+                revision: None,
+                ..last
+            });
+        };
+        if Some(entry.revision) == last.revision {
+            return Ok(last);
+        }
+        let unusable = |source| Error::State {
+            key: key.clone(),
+            source,
+        };
+        let mut json = Vec::new();
+        DeflateDecoder::new(entry.value.as_ref())
+            .read_to_end(&mut json)
+            .map_err(|error| unusable(serde_json::Error::io(error)))?;
+        let state: EstimateState = serde_json::from_slice(&json).map_err(unusable)?;
+        if state.version > VERSION {
+            let text = format!("version {} is newer than {VERSION}", state.version);
+            return Err(unusable(serde::de::Error::custom(text)));
+        }
+        Ok(Self {
+            state,
+            revision: Some(entry.revision),
+        })
+    }
+
+    /// Writes the state.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if another instance wrote it.
+    pub async fn save(&mut self, bucket: &Bucket, cluster: &str) -> Result<(), Error> {
+        let key = key(cluster);
+        self.state.version = VERSION;
+        let unusable = |source| Error::State {
+            key: key.clone(),
+            source,
+        };
+        let json = serde_json::to_vec(&self.state).map_err(unusable)?;
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let packed = encoder.write_all(&json).and_then(|()| encoder.finish());
+        let packed = packed.map_err(|error| unusable(serde_json::Error::io(error)))?;
+        self.revision = Some(bucket.put(&key, Bytes::from(packed), self.revision).await?);
+        Ok(())
+    }
+}

@@ -1,0 +1,392 @@
+//! When waiting jobs may start: the cluster's snapshots through the estimator.
+//!
+//! - A job that has waited for 30 s has a first estimate, and another every three hours. These are scored when it starts.
+//! - What is known of a job follows from the snapshots, so that any instance that reads the state goes on with it.
+//! - A request that changes, a hold or a limit closes the estimate without a score: the wait begins anew once the job contends again.
+//! - Partitions that share nodes are one pool, whose free amounts are added up: how nodes are fragmented is left to the calibration.
+
+mod cluster;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use chrono::{DateTime, Utc};
+use queue_estimate::draws::DRAWS;
+use queue_estimate::estimator::{CLASS_NAMES, MIN_STARTS, MIN_WAIT, SETTLED_STARTS};
+use queue_estimate::history::Class;
+use queue_estimate::quality::{Outcome, Quality};
+use queue_estimate::{Estimate, Estimator, Key, Resources, Seconds};
+use serde::{Deserialize, Serialize};
+
+use super::evidence::Evidence;
+use super::queue::Queue;
+
+pub use cluster::{UNLIMITED, size};
+
+/// Time between two scored estimates of a job.
+const LATER_INTERVAL: Seconds = 3 * 3_600;
+/// Finished first estimates that are stored.
+const MAX_OUTCOMES: usize = 1_000;
+/// Finished estimates over which the published coverage is checked.
+const CHECKED_OUTCOMES: usize = 500;
+/// Share in percent below which "9 of 10" would be a lie.
+const MIN_COVERED: f64 = 80.0;
+/// Jobs whose estimates are scored. Of longer queues a sample is.
+const MAX_SCORED: usize = 2_000;
+/// Age of the evidence from which it says nothing about ends.
+const MAX_EVIDENCE_GAP: Seconds = 300;
+/// How long after a job left the queue its start may still be found.
+const START_DEADLINE: Seconds = 600;
+
+/// What the job asks for, from its newest event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Amounts.
+    pub size: Resources,
+    /// Time limit.
+    pub limit: Seconds,
+    /// Since when it is eligible.
+    pub eligible: Seconds,
+    /// When it started, if that is known.
+    pub started_at: Option<Seconds>,
+    /// True if it was cancelled while it waited.
+    pub cancelled: bool,
+}
+
+/// The stored state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EstimateState {
+    /// Version of the format.
+    pub version: u32,
+    /// Time of the newest snapshot.
+    pub as_of: Seconds,
+    estimator: Estimator,
+    waiting: BTreeMap<String, WaitingRun>,
+    running: BTreeMap<u32, RunningRun>,
+    evidence_as_of: Seconds,
+    /// First estimates that are finished: partition, when they were, what they were.
+    outcomes: VecDeque<(String, Seconds, Outcome)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct WaitingRun {
+    job_id: u32,
+    partition: String,
+    limit: Seconds,
+    /// CPUs, memory, GPUs.
+    size: [i64; 3],
+    eligible: Seconds,
+    class: Class,
+    /// Since when it is not in the queue.
+    gone_at: Option<Seconds>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct RunningRun {
+    user: Key,
+    start: Seconds,
+    limit: Seconds,
+}
+
+/// When a job may start.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StartEstimate {
+    /// Half of such jobs start earlier. Absent before enough jobs have started.
+    pub start_p50: Option<DateTime<Utc>>,
+    /// Nine of ten such jobs start earlier.
+    pub start_p90: Option<DateTime<Utc>>,
+    /// What it was made from: `plan`, `draws`, `history`, `mixed` of several, or `uncalibrated`.
+    pub method: &'static str,
+    /// What the calibration is based on.
+    pub calibration: Calibration,
+    /// What makes it less certain. Empty if nothing does.
+    pub note: String,
+}
+
+/// How often estimates of this class were right.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibration {
+    /// Class of the remaining wait.
+    pub class: &'static str,
+    /// Finished estimates that it is based on.
+    pub n: u32,
+    /// Share in percent of the last 500 of the class that started by P90. Absent without any.
+    pub covered_p90: Option<f64>,
+}
+
+/// Figures of a partition and class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QualityRow {
+    /// Partition. Empty for all.
+    pub partition: String,
+    /// Class. Empty for all.
+    pub class: &'static str,
+    /// The figures.
+    #[serde(flatten)]
+    pub quality: Quality,
+}
+
+/// How often the estimates of a cluster were right.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClusterQuality {
+    /// Jobs that waited and have started.
+    pub starts: u64,
+    /// Estimates whose job still waits.
+    pub open: usize,
+    /// The oldest one that counts.
+    pub since: Option<DateTime<Utc>>,
+    /// What is not settled yet. Empty if nothing is.
+    pub note: String,
+    /// First estimates of the last 1,000 starts, by partition and class.
+    pub rows: Vec<QualityRow>,
+}
+
+/// What a snapshot changed.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// Estimates of waiting runs.
+    pub estimates: HashMap<String, StartEstimate>,
+    /// Estimates that were finished by a start.
+    pub finished: Vec<Outcome>,
+}
+
+impl EstimateState {
+    /// Takes in a snapshot: scores the estimates of jobs that started, and makes new ones.
+    pub fn step(
+        &mut self,
+        queue: &Queue,
+        evidence: &Evidence,
+        requests: &HashMap<String, Request>,
+        draws: usize,
+    ) -> Step {
+        let at = queue.taken_at.timestamp();
+        let finished = self.leave(at, queue, evidence, requests);
+        self.follow_running(evidence);
+        let view = cluster::snapshot(at, queue, evidence, requests, |run| {
+            self.waiting.get(run).map(|waiting| waiting.eligible)
+        });
+        self.enter(&view);
+        let all: Vec<usize> = (0..view.snapshot.waiting.len()).collect();
+        let made = self
+            .estimator
+            .estimate_with(&view.snapshot, &all, draws.min(DRAWS));
+        let sample = (all.len() / MAX_SCORED + 1) as u64;
+        let mut estimates = HashMap::new();
+        for (run, estimate) in view.runs.into_iter().zip(made) {
+            if estimate.waited < MIN_WAIT {
+                continue;
+            }
+            if let Some(estimate) = self.published(&estimate) {
+                estimates.insert(run, estimate);
+            }
+            let last = self
+                .estimator
+                .open_of(estimate.job)
+                .last()
+                .map(|open| open.made_at);
+            let is_due = last.is_none_or(|last| at - last >= LATER_INTERVAL);
+            if is_due && estimate.job.0 % sample == 0 {
+                self.estimator.record(estimate);
+            }
+        }
+        self.as_of = at;
+        Step {
+            estimates,
+            finished,
+        }
+    }
+
+    /// Runs that are not in the queue any more, and runs that do not contend for now.
+    fn leave(
+        &mut self,
+        at: Seconds,
+        queue: &Queue,
+        evidence: &Evidence,
+        requests: &HashMap<String, Request>,
+    ) -> Vec<Outcome> {
+        let mut finished = Vec::new();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|run, waiting| {
+            let job = Key::of(run);
+            let request = requests.get(run);
+            if let Some(row) = queue.row(run) {
+                let is_same = request.is_none_or(|request| {
+                    (request.limit, request.size.0) == (waiting.limit, waiting.size)
+                }) && row.partition == waiting.partition;
+                if !is_same || !queue.contends(run) {
+                    self.estimator.withdraw(job);
+                    return false;
+                }
+                waiting.gone_at = None;
+                return true;
+            }
+            let gone_at = *waiting.gone_at.get_or_insert(at);
+            let allocation = evidence.running(waiting.job_id).map(|row| row.start);
+            let started = allocation.filter(|start| *start >= waiting.eligible);
+            let started = started.or(request.and_then(|request| request.started_at));
+            if let Some(start) = started {
+                let waited = (start - waiting.eligible).max(0);
+                for estimate in self.estimator.started(job, waiting.class, waited, start) {
+                    let outcome = Outcome::of(&estimate, start);
+                    finished.push(outcome);
+                    if !outcome.later {
+                        if self.outcomes.len() == MAX_OUTCOMES {
+                            self.outcomes.pop_front();
+                        }
+                        self.outcomes
+                            .push_back((waiting.partition.clone(), start, outcome));
+                    }
+                }
+                return false;
+            }
+            if request.is_some_and(|request| request.cancelled) {
+                self.estimator.cancelled(job, gone_at);
+                return false;
+            }
+            // Nobody has seen what became of it yet, or nobody will.
+            let is_open = at - gone_at < START_DEADLINE;
+            if !is_open {
+                self.estimator.withdraw(job);
+            }
+            is_open
+        });
+        self.waiting = waiting;
+        finished
+    }
+
+    /// Learns the run times of jobs that are not running any more.
+    fn follow_running(&mut self, evidence: &Evidence) {
+        let at = evidence.taken_at.timestamp();
+        if at <= self.evidence_as_of || evidence.failed.contains_key("running") {
+            return;
+        }
+        let is_recent = at - self.evidence_as_of <= MAX_EVIDENCE_GAP;
+        let mut running = BTreeMap::new();
+        for row in &evidence.running {
+            let run = RunningRun {
+                user: Key::of(&row.user),
+                start: row.start,
+                limit: cluster::limit(row),
+            };
+            running.insert(row.job_id, run);
+        }
+        for (job, run) in std::mem::take(&mut self.running) {
+            let is_same = running
+                .get(&job)
+                .is_some_and(|other| other.start == run.start);
+            if !is_same && is_recent && run.start > 0 {
+                self.estimator
+                    .ended(run.user, at - run.start, run.limit, at);
+            }
+        }
+        self.running = running;
+        self.evidence_as_of = at;
+    }
+
+    fn enter(&mut self, view: &cluster::View) {
+        for (index, run) in view.runs.iter().enumerate() {
+            let job = &view.snapshot.waiting[index];
+            self.waiting
+                .entry(run.clone())
+                .or_insert_with(|| WaitingRun {
+                    job_id: view.job_ids[index],
+                    partition: view.partitions[index].clone(),
+                    limit: job.limit,
+                    size: job.size.0,
+                    eligible: job.eligible,
+                    class: view.snapshot.class(job),
+                    gone_at: None,
+                });
+        }
+    }
+
+    /// What the owner is told. `None` if there is neither bound.
+    fn published(&self, estimate: &Estimate) -> Option<StartEstimate> {
+        let time = |wait: Option<Seconds>| DateTime::from_timestamp(estimate.made_at + wait?, 0);
+        let (start_p50, start_p90) = (time(estimate.p50), time(estimate.p90));
+        start_p90?;
+        let class = estimate.class();
+        let of_class = self.outcomes.iter().rev().map(|(_, _, outcome)| outcome);
+        let of_class = of_class.filter(|outcome| usize::from(outcome.class) == class);
+        let covered_p90 = Quality::of(of_class.take(CHECKED_OUTCOMES)).covered_p90;
+        let note = if self.estimator.starts() < MIN_STARTS {
+            format!("too early for a likely time: it needs {MIN_STARTS} starts of jobs that waited")
+        } else if self.estimator.starts() < SETTLED_STARTS {
+            format!("calibrated by fewer than {SETTLED_STARTS} starts")
+        } else {
+            String::new()
+        };
+        Some(StartEstimate {
+            start_p50,
+            start_p90,
+            method: estimate.method.as_str(),
+            calibration: Calibration {
+                class: CLASS_NAMES[class],
+                n: estimate.calibration,
+                covered_p90,
+            },
+            note,
+        })
+    }
+
+    /// How often the estimates were right.
+    pub fn quality(&self) -> ClusterQuality {
+        let starts = self.estimator.starts();
+        let note = if starts < MIN_STARTS {
+            format!("No likely times until {MIN_STARTS} jobs that waited have started.")
+        } else {
+            String::new()
+        };
+        let outcomes = || self.outcomes.iter();
+        let mut rows = vec![QualityRow {
+            partition: String::new(),
+            class: "",
+            quality: Quality::of(outcomes().map(|(_, _, outcome)| outcome)),
+        }];
+        let mut partitions: Vec<&String> = outcomes().map(|(partition, _, _)| partition).collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        for partition in partitions {
+            let own = outcomes().filter(|(other, _, _)| other == partition);
+            let own: Vec<Outcome> = own.map(|(_, _, outcome)| *outcome).collect();
+            let classes = Quality::classes(own.iter()).filter(|(_, quality)| quality.n > 0);
+            rows.extend(classes.map(|(class, quality)| QualityRow {
+                partition: partition.clone(),
+                class,
+                quality,
+            }));
+        }
+        ClusterQuality {
+            starts,
+            open: self.estimator.open().count(),
+            since: self
+                .outcomes
+                .front()
+                .and_then(|(_, at, _)| DateTime::from_timestamp(*at, 0)),
+            note,
+            rows,
+        }
+    }
+
+    /// Classes whose last 500 estimates covered too few: there, "9 of 10" must not be said.
+    pub fn dishonest_classes(&self) -> Vec<&'static str> {
+        let recent: Vec<Outcome> = self
+            .outcomes
+            .iter()
+            .rev()
+            .take(CHECKED_OUTCOMES)
+            .map(|(_, _, outcome)| *outcome)
+            .collect();
+        Quality::classes(recent.iter())
+            .filter(|(_, quality)| quality.n >= 50)
+            .filter(|(_, quality)| {
+                quality
+                    .covered_p90
+                    .is_some_and(|covered| covered < MIN_COVERED)
+            })
+            .map(|(class, _)| class)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

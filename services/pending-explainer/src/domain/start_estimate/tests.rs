@@ -1,0 +1,203 @@
+use mesh_events::proto::mesh::queue::v1::{
+    EvidenceSnapshot, NodeState, Partition, QueueSnapshot, QueuedJob, RunningJob,
+};
+use mesh_events::timestamp;
+
+use super::*;
+
+fn queue(at: Seconds, rows: Vec<QueuedJob>) -> Queue {
+    let snapshot = QueueSnapshot {
+        cluster: "c".into(),
+        taken_at: DateTime::from_timestamp(at, 0).map(timestamp),
+        chunk: 0,
+        chunks: 1,
+        jobs: rows,
+        running: 0,
+    };
+    Queue::from_chunks(vec![snapshot]).expect("complete")
+}
+
+fn evidence(at: Seconds, running: Vec<RunningJob>) -> Evidence {
+    let node = |name: &str, flags: &[&str]| NodeState {
+        name: name.into(),
+        state: "IDLE".into(),
+        state_flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        cpus: 4,
+        memory_mib: 8_000,
+        tres: "cpu=4,mem=8000M,gres/gpu=2".into(),
+        partitions: vec!["cpu".into()],
+        ..NodeState::default()
+    };
+    let partition = |name: &str, nodes: &str| Partition {
+        name: name.into(),
+        nodes: nodes.into(),
+        ..Partition::default()
+    };
+    let snapshot = EvidenceSnapshot {
+        cluster: "c".into(),
+        taken_at: DateTime::from_timestamp(at, 0).map(timestamp),
+        chunks: 1,
+        running,
+        nodes: vec![
+            node("n1", &[]),
+            node("n2", &[]),
+            node("n3", &["DRAIN"]),
+            node("g1", &[]),
+        ],
+        partitions: vec![
+            partition("cpu", "n[1-3]"),
+            partition("debug", "n1"),
+            partition("gpu", "g1"),
+        ],
+        ..EvidenceSnapshot::default()
+    };
+    Evidence::from_chunks(vec![snapshot]).expect("complete")
+}
+
+fn row(id: u32, reason: &str) -> QueuedJob {
+    QueuedJob {
+        run: format!("job/{id}/0"),
+        job_id: id,
+        partition: "cpu".into(),
+        reason: reason.into(),
+        priority: 5,
+        user: "alice".into(),
+        ..QueuedJob::default()
+    }
+}
+
+fn request(size: i64) -> Request {
+    Request {
+        size: Resources([size, 0, 0]),
+        limit: 600,
+        eligible: 0,
+        started_at: None,
+        cancelled: false,
+    }
+}
+
+fn requests(of: &[(u32, Request)]) -> HashMap<String, Request> {
+    of.iter()
+        .map(|(id, request)| (format!("job/{id}/0"), request.clone()))
+        .collect()
+}
+
+fn running(id: u32, start: Seconds, cpus: u32) -> RunningJob {
+    RunningJob {
+        job_id: id,
+        partition: "cpu".into(),
+        start,
+        end: start + 3_600,
+        tres: format!("cpu={cpus},mem=100M"),
+        user: "bob".into(),
+        ..RunningJob::default()
+    }
+}
+
+#[test]
+fn partitions_with_common_nodes_are_one_pool_without_drained_nodes() {
+    let view = cluster::snapshot(
+        100,
+        &queue(100, vec![row(1, "Resources")]),
+        &evidence(100, vec![running(9, 50, 3)]),
+        &requests(&[(1, request(6))]),
+        |_| None,
+    );
+    let capacities: Vec<_> = view
+        .snapshot
+        .pools
+        .iter()
+        .map(|pool| pool.capacity.0)
+        .collect();
+    assert_eq!(capacities, [[8, 16_000, 4], [4, 8_000, 2]]);
+    assert_eq!(view.snapshot.running[0].size.0, [3, 100, 0]);
+    assert_eq!(view.snapshot.waiting[0].pools, [0]);
+}
+
+#[test]
+fn a_job_is_scored_when_it_starts() {
+    let mut state = EstimateState::default();
+    let known = requests(&[(1, request(6))]);
+    let full = || vec![running(9, 0, 8)];
+    let step = state.step(
+        &queue(10, vec![row(1, "Resources")]),
+        &evidence(10, full()),
+        &known,
+        8,
+    );
+    assert!(step.estimates.is_empty(), "it has not waited for 30 s");
+    let step = state.step(
+        &queue(40, vec![row(1, "Resources")]),
+        &evidence(40, full()),
+        &known,
+        8,
+    );
+    let estimate = &step.estimates["job/1/0"];
+    // Nothing is calibrated yet: no likely time, and the plan by limits as the bound.
+    assert_eq!(estimate.start_p50, None);
+    assert_eq!(estimate.start_p90, DateTime::from_timestamp(3_600, 0));
+    assert_eq!(estimate.method, "uncalibrated");
+    assert!(estimate.note.starts_with("too early"), "{}", estimate.note);
+    // It is not in the queue any more; the evidence is older, then shows it.
+    let step = state.step(&queue(100, vec![]), &evidence(90, full()), &known, 8);
+    assert!(step.finished.is_empty());
+    let step = state.step(
+        &queue(160, vec![]),
+        &evidence(120, vec![running(1, 95, 6)]),
+        &known,
+        8,
+    );
+    assert_eq!(step.finished.len(), 1);
+    assert_eq!(step.finished[0].actual, 55);
+    assert_eq!(state.quality().starts, 1);
+    assert_eq!(state.quality().open, 0);
+}
+
+#[test]
+fn holds_and_changed_requests_close_an_estimate_without_a_score() {
+    let at = |state: &mut EstimateState, time, reason: &str, size| {
+        let known = requests(&[(1, request(size))]);
+        state.step(
+            &queue(time, vec![row(1, reason)]),
+            &evidence(time, vec![]),
+            &known,
+            8,
+        )
+    };
+    let mut state = EstimateState::default();
+    at(&mut state, 40, "Resources", 6);
+    assert_eq!(state.quality().open, 1);
+    at(&mut state, 100, "JobHeldUser", 6);
+    assert_eq!(state.quality().open, 0);
+    at(&mut state, 200, "Resources", 6);
+    assert_eq!(state.quality().open, 1);
+    at(&mut state, 300, "Resources", 2);
+    at(&mut state, 400, "Resources", 2);
+    assert_eq!((state.quality().open, state.quality().starts), (1, 0));
+}
+
+#[test]
+fn the_stored_state_goes_on_as_if_nothing_had_happened() {
+    let rows = || (1..=40).map(|id| row(id, "Resources")).collect::<Vec<_>>();
+    let known: Vec<_> = (1..=40)
+        .map(|id| (id, request(1 + i64::from(id % 6))))
+        .collect();
+    let known = requests(&known);
+    let mut state = EstimateState::default();
+    for minute in 1..5 {
+        let at = 60 * minute;
+        let ends = (100..120 - minute)
+            .map(|id| running(id as u32, 0, 1))
+            .collect();
+        state.step(&queue(at, rows()), &evidence(at, ends), &known, 8);
+    }
+    let json = serde_json::to_vec(&state).expect("a state");
+    let mut restored: EstimateState = serde_json::from_slice(&json).expect("a state");
+    assert_eq!(restored, state);
+    let next = |state: &mut EstimateState| {
+        state
+            .step(&queue(600, rows()), &evidence(600, vec![]), &known, 8)
+            .estimates
+    };
+    assert_eq!(next(&mut state), next(&mut restored));
+}

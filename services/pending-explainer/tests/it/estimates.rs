@@ -1,0 +1,128 @@
+//! Estimates of starts survive kill -9: neither scores nor open estimates are lost.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_bus::Bus;
+use mesh_events::proto::mesh::queue::v1::{EvidenceSnapshot, NodeState, Partition, RunningJob};
+use mesh_events::{EventType, catalogue, subject, timestamp};
+use mesh_testkit::{NatsServer, fixtures, wait_until};
+use pending_explainer::adapters::estimates::Stored;
+use prost::Message as _;
+
+use crate::harness::{DEADLINE, bus, row, snapshot, waiting};
+
+/// A process of the service, ended by SIGKILL.
+struct Process(Child);
+
+impl Process {
+    fn start(folder: &Path, nats: &NatsServer) -> Self {
+        let path = folder.join("mesh.toml");
+        let text = format!(
+            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[mesh.api]\nsocket = \"{}\"\n[pending-explainer]\npoll_interval = \"100ms\"\nestimate_interval = \"100ms\"\n",
+            fixtures::CLUSTER,
+            nats.url(),
+            folder.join("api.sock").display(),
+        );
+        std::fs::write(&path, text).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_pending-explainer"))
+            .arg("--config")
+            .arg(&path)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Stores evidence as ingest does: a node with 4 CPUs, and these running jobs.
+async fn evidence(bus: &Bus, running: &[u32], taken_at: DateTime<Utc>) {
+    let row = |id: &u32| RunningJob {
+        job_id: *id,
+        partition: "cpu".into(),
+        start: taken_at.timestamp() - 1,
+        end: taken_at.timestamp() + 3_600,
+        tres: "cpu=4,mem=8G".into(),
+        ..RunningJob::default()
+    };
+    let node = NodeState {
+        name: "n1".into(),
+        state: "ALLOCATED".into(),
+        cpus: 4,
+        memory_mib: 8_192,
+        partitions: vec!["cpu".into()],
+        ..NodeState::default()
+    };
+    let partition = Partition {
+        name: "cpu".into(),
+        nodes: "n1".into(),
+        ..Partition::default()
+    };
+    let evidence = EvidenceSnapshot {
+        cluster: fixtures::CLUSTER.into(),
+        taken_at: Some(timestamp(taken_at)),
+        chunks: 1,
+        running: running.iter().map(row).collect(),
+        nodes: vec![node],
+        partitions: vec![partition],
+        ..EvidenceSnapshot::default()
+    };
+    let cluster = subject::token(fixtures::CLUSTER);
+    let taken_over = bus.take_over(catalogue::BUCKET_EVIDENCE, &cluster).await;
+    let (mut bucket, _) = taken_over.unwrap();
+    let value = evidence.encode_to_vec().into();
+    bucket.put(&format!("{cluster}.0"), value).await.unwrap();
+}
+
+/// Waits until so many jobs that waited have started, and so many estimates are open.
+async fn stored(bus: &Bus, starts: u64, open: usize) {
+    let description = format!("{starts} starts and {open} open estimates");
+    wait_until(&description, DEADLINE, async || {
+        let bucket = bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap();
+        let stored = Stored::load(&bucket, fixtures::CLUSTER, Stored::default()).await;
+        let quality = stored.unwrap().state.quality();
+        (quality.starts, quality.open) == (starts, open)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_loses_neither_scores_nor_open_estimates() {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let folder = tempfile::tempdir().unwrap();
+    for id in [1, 2, 3] {
+        bus.publish(&waiting(id, EventType::JobPending, "Priority", 1))
+            .await
+            .unwrap();
+    }
+    let process = Process::start(folder.path(), &nats);
+    let now = Utc::now();
+    evidence(&bus, &[9], now).await;
+    let all = vec![row(1, 9, None), row(2, 8, None), row(3, 7, None)];
+    snapshot(&bus, all, now).await;
+    stored(&bus, 0, 3).await;
+    drop(process);
+
+    // One starts while nobody looks, another one later.
+    let later = now + TimeDelta::seconds(60);
+    evidence(&bus, &[1], later).await;
+    snapshot(&bus, vec![row(2, 8, None), row(3, 7, None)], later).await;
+    let process = Process::start(folder.path(), &nats);
+    stored(&bus, 1, 2).await;
+    drop(process);
+
+    let later = later + TimeDelta::seconds(60);
+    evidence(&bus, &[2], later).await;
+    snapshot(&bus, vec![row(3, 7, None)], later).await;
+    let _process = Process::start(folder.path(), &nats);
+    stored(&bus, 2, 1).await;
+}

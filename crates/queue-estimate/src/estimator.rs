@@ -265,7 +265,7 @@ impl Estimator {
                     let score = Score {
                         value,
                         censored,
-                        user: estimate.user,
+                        user: estimate.user.0 as u32,
                     };
                     self.windows[cell(source, bound, bucket)].push(score);
                 }

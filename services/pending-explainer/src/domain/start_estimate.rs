@@ -1,13 +1,14 @@
 //! When waiting jobs may start: the cluster's snapshots through the estimator.
 //!
-//! - A job that has waited for 30 s has a first estimate, and another every three hours. These are scored when it starts.
+//! - A job that has waited for 30 s has a first estimate, and another whenever its wait has doubled, at least three hours later. These are
+//!   scored when it starts.
 //! - What is known of a job follows from the snapshots, so that any instance that reads the state goes on with it.
 //! - A request that changes, a hold or a limit closes the estimate without a score: the wait begins anew once the job contends again.
 //! - Partitions that share nodes are one pool, whose free amounts are added up: how nodes are fragmented is left to the calibration.
 
 mod cluster;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use chrono::{DateTime, Utc};
 use queue_estimate::draws::DRAWS;
@@ -22,7 +23,7 @@ use super::queue::Queue;
 
 pub use cluster::{UNLIMITED, size};
 
-/// Time between two scored estimates of a job.
+/// Least time between two scored estimates of a job.
 const LATER_INTERVAL: Seconds = 3 * 3_600;
 /// Finished first estimates that are stored.
 const MAX_OUTCOMES: usize = 1_000;
@@ -30,8 +31,10 @@ const MAX_OUTCOMES: usize = 1_000;
 const CHECKED_OUTCOMES: usize = 500;
 /// Share in percent below which "9 of 10" would be a lie.
 const MIN_COVERED: f64 = 80.0;
-/// Jobs whose estimates are scored. Of longer queues a sample is.
+/// Waiting jobs whose estimates are scored. Of longer queues a sample is, so that the state stays below the bucket's limit of 1 MiB.
 const MAX_SCORED: usize = 2_000;
+/// Running jobs whose run times are learnt. Of more a sample is.
+const MAX_RUNNING: usize = 5_000;
 /// Age of the evidence from which it says nothing about ends.
 const MAX_EVIDENCE_GAP: Seconds = 300;
 /// How long after a job left the queue its start may still be found.
@@ -169,22 +172,18 @@ impl EstimateState {
         let made = self
             .estimator
             .estimate_with(&view.snapshot, &all, draws.min(DRAWS));
-        let sample = (all.len() / MAX_SCORED + 1) as u64;
         let mut estimates = HashMap::new();
         for (run, estimate) in view.runs.into_iter().zip(made) {
             if estimate.waited < MIN_WAIT {
                 continue;
             }
             if let Some(estimate) = self.published(&estimate) {
-                estimates.insert(run, estimate);
+                estimates.insert(run.clone(), estimate);
             }
-            let last = self
-                .estimator
-                .open_of(estimate.job)
-                .last()
-                .map(|open| open.made_at);
-            let is_due = last.is_none_or(|last| at - last >= LATER_INTERVAL);
-            if is_due && estimate.job.0 % sample == 0 {
+            let last = self.estimator.open_of(estimate.job).last();
+            let is_due =
+                last.is_none_or(|last| at - last.made_at >= LATER_INTERVAL.max(last.waited));
+            if is_due && self.waiting.contains_key(&run) {
                 self.estimator.record(estimate);
             }
         }
@@ -260,8 +259,15 @@ impl EstimateState {
             return;
         }
         let is_recent = at - self.evidence_as_of <= MAX_EVIDENCE_GAP;
+        let present: HashSet<(u32, Seconds)> = evidence
+            .running
+            .iter()
+            .map(|row| (row.job_id, row.start))
+            .collect();
         let mut running = BTreeMap::new();
-        for row in &evidence.running {
+        let sample = u32::try_from(evidence.running.len() / MAX_RUNNING + 1).unwrap_or(u32::MAX);
+        let rows = evidence.running.iter();
+        for row in rows.filter(|row| row.job_id.is_multiple_of(sample)) {
             let run = RunningRun {
                 user: Key::of(&row.user),
                 start: row.start,
@@ -283,8 +289,12 @@ impl EstimateState {
     }
 
     fn enter(&mut self, view: &cluster::View) {
+        let sample = (view.runs.len() / MAX_SCORED + 1) as u64;
         for (index, run) in view.runs.iter().enumerate() {
             let job = &view.snapshot.waiting[index];
+            if !job.job.0.is_multiple_of(sample) {
+                continue;
+            }
             self.waiting
                 .entry(run.clone())
                 .or_insert_with(|| WaitingRun {

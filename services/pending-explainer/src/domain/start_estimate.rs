@@ -276,9 +276,7 @@ impl EstimateState {
             running.insert(row.job_id, run);
         }
         for (job, run) in std::mem::take(&mut self.running) {
-            let is_same = running
-                .get(&job)
-                .is_some_and(|other| other.start == run.start);
+            let is_same = present.contains(&(job, run.start));
             if !is_same && is_recent && run.start > 0 {
                 self.estimator
                     .ended(run.user, at - run.start, run.limit, at);

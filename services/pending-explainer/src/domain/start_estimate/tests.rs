@@ -118,7 +118,7 @@ fn partitions_with_common_nodes_are_one_pool_without_drained_nodes() {
 fn a_job_is_scored_when_it_starts() {
     let mut state = EstimateState::default();
     let known = requests(&[(1, request(6))]);
-    let full = || vec![running(9, 0, 8)];
+    let full = || vec![running(9, 1, 8)];
     let step = state.step(
         &queue(10, vec![row(1, "Resources")]),
         &evidence(10, full()),
@@ -135,7 +135,7 @@ fn a_job_is_scored_when_it_starts() {
     let estimate = &step.estimates["job/1/0"];
     // Nothing is calibrated yet: no likely time, and the plan by limits as the bound.
     assert_eq!(estimate.start_p50, None);
-    assert_eq!(estimate.start_p90, DateTime::from_timestamp(3_600, 0));
+    assert_eq!(estimate.start_p90, DateTime::from_timestamp(3_601, 0));
     assert_eq!(estimate.method, "uncalibrated");
     assert!(estimate.note.starts_with("too early"), "{}", estimate.note);
     // It is not in the queue any more; the evidence is older, then shows it.

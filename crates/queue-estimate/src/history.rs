@@ -194,3 +194,67 @@ pub fn quantile(sorted: &[Seconds], share: usize) -> Option<Seconds> {
     let rank = (sorted.len() * share).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remaining_waits_are_those_of_jobs_that_waited_longer() {
+        let class = Class::of(Key(1), Resources::cpus(1), Resources::cpus(10), 3_600);
+        let mut waits = Waits::default();
+        for _ in 0..8 {
+            for wait in [60, 300, 900, 4_000] {
+                waits.record(class, wait);
+            }
+        }
+        assert_eq!(waits.remaining(class, 1_000), [3_000; 8]);
+        assert_eq!(waits.longest(), 4_000);
+    }
+
+    #[test]
+    fn few_waits_of_a_class_are_completed_by_its_neighbours_and_then_by_all() {
+        let class =
+            |cpus, limit| Class::of(Key(1), Resources::cpus(cpus), Resources::cpus(64), limit);
+        let mut waits = Waits::default();
+        waits.record(class(1, 3_600), 100);
+        for wait in 0..7 {
+            waits.record(class(2, 3_600), 200 + wait);
+        }
+        assert_eq!(waits.remaining(class(1, 3_600), 0).len(), 8);
+        assert_eq!(waits.remaining(class(64, 600), 0).len(), 8);
+        for wait in 0..8 {
+            waits.record(class(64, 600), 1_000 + wait);
+        }
+        assert_eq!(waits.remaining(class(1, 3_600), 0).len(), 8);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_nearest_rank() {
+        let boots: Vec<Seconds> = (9..=18).map(|boot| boot * 10).collect();
+        let remaining: Vec<Seconds> = boots
+            .iter()
+            .filter(|boot| **boot > 120)
+            .map(|boot| boot - 120)
+            .collect();
+        assert_eq!(
+            [50, 90].map(|share| quantile(&remaining, share)),
+            [Some(30), Some(60)]
+        );
+        assert_eq!(quantile(&[], 50), None);
+    }
+
+    #[test]
+    fn a_run_time_is_longer_than_the_job_has_run() {
+        let mut runs = RunTimes::default();
+        for share in 0..50 {
+            runs.record(Key(share), 10_000 * u32::try_from(share).expect("small"), 0);
+        }
+        let mut random = Random::seeded(&[1]);
+        for elapsed in [0, 100, 3_500, 3_600, 9_000] {
+            for _ in 0..100 {
+                assert!(runs.of(Key(1)).run_given(3_600, elapsed, &mut random) > elapsed);
+            }
+        }
+    }
+}

@@ -127,7 +127,7 @@ impl Index {
         let lines: Result<Vec<String>, _> = plan.iter().map(|row| row.at(0)).collect();
         let lines = lines?;
         let is_planned = |scan: &&str| lines.iter().any(|line| line.contains(*scan));
-        if !scans.iter().any(|scan| is_planned(scan)) {
+        if !scans.iter().any(is_planned) {
             return Ok(None);
         }
         let row = snapshot.conn().first(&Sql::new(sql)).await?;

@@ -160,20 +160,21 @@ fn worlds() -> impl Strategy<Value = World> {
         })
         .collect()
     });
-    let restart = prop_oneof![
-        8 => Just(Restart::No),
-        1 => Just(Restart::Orderly),
-        1 => Just(Restart::Crash),
-    ];
-    // slurmdbd answers always, mostly, or for usage too rarely.
-    let steps = select(vec![0.0, 0.1, 0.5]).prop_flat_map(move |failing| {
+    // slurmdbd answers always, mostly or rarely; ingest restarts never, or every minute or two.
+    let faults = (select(vec![0.0, 0.1, 0.5]), select(vec![0, 0, 1]));
+    let steps = faults.prop_flat_map(move |(failing, restarts)| {
+        let restart = prop_oneof![
+            8 => Just(Restart::No),
+            restarts => Just(Restart::Orderly),
+            restarts => Just(Restart::Crash),
+        ];
         let step = (
             prop::bool::weighted(0.95),
             prop::bool::weighted(1.0 - failing),
             any::<u64>(),
             any::<u64>(),
             any::<u64>(),
-            restart.clone(),
+            restart,
         );
         let step = step.prop_map(|(slurmctld, slurmdbd, a, b, c, restart)| Step {
             slurmctld,

@@ -8,6 +8,7 @@ mod context;
 mod health;
 pub mod identity;
 mod leadership;
+mod malloc;
 mod probe;
 mod process;
 pub mod program;
@@ -22,6 +23,7 @@ pub use config::{
 };
 pub use context::Context;
 pub use health::{Condition, Health, HealthNote};
+pub use malloc::restart_with_bounded_malloc;
 pub use process::{
     LAST_THREADS, RunningService, Service, apply_process_limits, check_config, command,
     install_crypto_provider, main, run_api, shutdown_on_signals, start_service,

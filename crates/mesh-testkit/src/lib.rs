@@ -11,6 +11,7 @@ mod cluster;
 mod damage;
 mod disk;
 pub mod fixtures;
+pub mod long_queue;
 mod loop_disk;
 mod nats;
 mod oidc;

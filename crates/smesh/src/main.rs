@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::Parser as _;
-use smesh::cli::Cli;
+use smesh::cli::{Cli, Command};
 use smesh::{Error, commands};
 
 fn main() -> ExitCode {
@@ -18,6 +18,10 @@ fn main() -> ExitCode {
                 .map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
+    // Among its services is ingest, which parses the records of the whole queue.
+    if matches!(cli.command, Command::Up(_)) {
+        mesh_runtime::restart_with_bounded_malloc();
+    }
     mesh_runtime::install_crypto_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -13,6 +13,7 @@ mod inspect;
 mod known;
 mod leaf;
 mod ledger;
+mod memory;
 mod mesh;
 mod monitor;
 mod nats;

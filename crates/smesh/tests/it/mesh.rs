@@ -145,6 +145,11 @@ impl Mesh {
         assert!(status.success());
     }
 
+    /// Process id of `smesh up`.
+    pub fn pid(&self) -> u32 {
+        self.up.as_ref().unwrap().id()
+    }
+
     /// True if the API accepts connections. The socket file exists a moment earlier.
     pub fn listens(&self) -> bool {
         UnixStream::connect(self.path("data/api.sock")).is_ok()

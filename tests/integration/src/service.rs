@@ -36,6 +36,16 @@ impl Service {
         "pending-explainer",
     ];
 
+    /// Peak of its resident memory in MiB; `None` if it does not run.
+    pub fn peak_mib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = peak.split_whitespace().next()?.parse().ok()?;
+        Some(kib.div_ceil(1_024))
+    }
+
     /// Starts a service of a configured mesh, with a clean environment and these variables.
     ///
     /// # Errors

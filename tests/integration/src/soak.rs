@@ -23,7 +23,7 @@ mod sacct;
 mod stage;
 mod verdict;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -97,6 +97,8 @@ pub struct Outcome {
     pub none_of: Vec<&'static str>,
     /// Types that need not be compared with this source, and were not.
     pub left_out: Vec<&'static str>,
+    /// Peak memory of each service, in MiB.
+    pub peaks: BTreeMap<&'static str, u64>,
     /// Number of works that could not be done as planned.
     pub given_up: usize,
     /// Slurm version.
@@ -139,6 +141,7 @@ pub async fn run(
         };
         let show = async {
             loop {
+                stage.sample_memory();
                 let (done, of) = (player.done().0, plan.works.len());
                 progress(Phase::Playing { done, of });
                 if done == of {
@@ -156,7 +159,9 @@ pub async fn run(
     let (played, ()) = join(acts, stage.poll()).await;
     played?;
     let mut published = Published::default();
-    let verdict = compare(&stage, plan.source, &mut published, &progress).await?;
+    let mut verdict = compare(&stage, plan.source, &mut published, &progress).await?;
+    verdict.wrong.extend(stage.too_large());
+    let peaks = stage.peaks.borrow().clone();
     if let Some(folder) = &stored_folder {
         write(folder, plan, &stage, &published, &verdict).await?;
     }
@@ -168,6 +173,7 @@ pub async fn run(
         left_out: verdict.none_of(left_out),
         verdict,
         slurm: stage.cluster.fact("slurm_version").unwrap_or_default(),
+        peaks,
         given_up: player.done().1,
         stored_folder,
     })
@@ -184,6 +190,7 @@ async fn compare(
     let mut agreed: Option<(Instant, usize)> = None;
     let mut changed = (began, (0, 0));
     loop {
+        stage.sample_memory();
         let whole = published.read_on(stage).await;
         let rows = sacct::rows(stage, &jobs(stage, published)).await?;
         let is_final = changed.0.elapsed() > SETTLING || began.elapsed() > MAX_SETTLING;

@@ -24,6 +24,11 @@ const REPLICAS: [&str; 2] = ["ingest-2", "node-watcher-2"];
 /// How long the election of a new leader may take.
 const ELECTED: Duration = Duration::from_secs(20);
 
+/// Peak memory of ingest, in MiB.
+const MAX_INGEST_MIB: u64 = 150;
+/// Peak memory of any other service, in MiB.
+const MAX_SERVICE_MIB: u64 = 300;
+
 /// State and reason of every job in slurmctld, by squeue's id (`12`, `12_3`, `12_[4-7]`, `12+1`).
 pub(super) type Queue = HashMap<String, (String, String)>;
 
@@ -34,6 +39,8 @@ pub(super) struct Stage {
     pub(super) nats: Mutex<NatsServer>,
     pub(super) services: BTreeMap<&'static str, Mutex<Service>>,
     pub(super) log: RefCell<Log>,
+    /// Peak memory of each service, in MiB, over all its processes.
+    pub(super) peaks: RefCell<BTreeMap<&'static str, u64>>,
     /// Read-locked by every command of the driver, write-locked while slurmctld is down, so that no action is interrupted.
     pub(super) gate: RwLock<()>,
     /// Environment of every service.
@@ -99,6 +106,7 @@ impl Stage {
                 .map(|(name, service)| (name, Mutex::new(service)))
                 .collect(),
             log: RefCell::new(Log::new()),
+            peaks: RefCell::default(),
             gate: RwLock::new(()),
             environment,
             source,
@@ -203,6 +211,25 @@ impl Stage {
         false
     }
 
+    /// Records the peak memory of every service. One that is being killed or restarted is left out.
+    pub(super) fn sample_memory(&self) {
+        let mut peaks = self.peaks.borrow_mut();
+        for (name, service) in &self.services {
+            let peak = service.try_lock().ok().and_then(|one| one.peak_mib());
+            let known = peaks.entry(*name).or_default();
+            *known = (*known).max(peak.unwrap_or_default());
+        }
+    }
+
+    /// Services that have used more memory than allowed.
+    pub(super) fn too_large(&self) -> Vec<String> {
+        let peaks = self.peaks.borrow();
+        let large = peaks.iter().filter(|(name, peak)| **peak > limit(name));
+        large
+            .map(|(name, peak)| format!("{name} used {peak} MiB of at most {}", limit(name)))
+            .collect()
+    }
+
     /// The leader among a service's replicas. The first replica if none reports it, as while NATS is unavailable.
     pub(super) async fn leader(&self, service: &'static str) -> &'static str {
         let began = Instant::now();
@@ -227,6 +254,14 @@ pub(super) async fn start(
     environment: &[(&'static str, OsString)],
 ) -> Result<Service, Error> {
     Service::start_replica(mesh, program_of(name), name, environment).await
+}
+
+/// Allowed peak memory of a service, in MiB.
+fn limit(name: &str) -> u64 {
+    match program_of(name) {
+        "ingest" => MAX_INGEST_MIB,
+        _ => MAX_SERVICE_MIB,
+    }
 }
 
 /// `ingest` for `ingest-2`.

@@ -88,6 +88,7 @@ async fn soak(args: &Args, plan: &Plan) -> Result<ExitCode, Error> {
             "slurm": outcome.slurm,
             "faults": plan.faults(),
             "given_up": outcome.given_up,
+            "peak_mib": outcome.peaks,
             "not_compared": outcome.none_of,
             "verdict": outcome.verdict,
         });

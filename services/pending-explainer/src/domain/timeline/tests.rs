@@ -262,7 +262,7 @@ fn explanations_published_with_a_clock_ahead_do_not_suppress_later_ones() {
 
 #[test]
 fn a_start_has_moved_if_it_did_by_more_than_a_fifth_of_the_wait() {
-    let moved_to = |minutes: i64| super::moved(Some(3_600), minutes * 60, 0);
+    let moved_to = |minutes: i64| moved(Some(3_600), minutes * 60, 0);
     assert_eq!(
         [71, 72, 73, 49, 47].map(moved_to),
         [false, false, true, false, true]

@@ -122,9 +122,12 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
 
 fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
     let is_dispatchers = is_of_dispatcher(role, stream, "anything");
+    // What it has delivered, after a loss of its database.
+    let reads_audit = role == "webhook-dispatcher" && stream == "MESH_AUDIT";
     let reads = role == "reader"
         && ["SLURM_EVENTS", "MESH_CHECKPOINTS", "MESH_REPLAY"].contains(&stream)
-        || is_dispatchers;
+        || is_dispatchers
+        || reads_audit;
     let consumes = CONSUMERS
         .iter()
         .any(|name| owns(role, stream, name) || is_of_dispatcher(role, stream, name));
@@ -136,6 +139,7 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
         "STREAM.MSG.GET" => {
             reads_bucket(role, stream)
                 || is_dispatchers
+                || reads_audit
                 || role == "ledger"
                     && [
                         "SLURM_EVENTS",

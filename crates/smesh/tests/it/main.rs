@@ -19,6 +19,7 @@ mod monitor;
 mod nats;
 mod others;
 mod recovered;
+mod queue;
 mod remote;
 mod replay;
 mod secrets;

@@ -13,7 +13,7 @@ use tower::ServiceExt as _;
 
 use crate::harness::{DEADLINE, Running, bus, explained, row, snapshot, waiting};
 
-async fn get(router: &Router, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
+pub async fn get(router: &Router, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
     let mut request = Request::get(path).body(Body::empty()).unwrap();
     request
         .extensions_mut()

@@ -5,13 +5,17 @@ use std::process::{Child, Command, Stdio};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::Bus;
-use mesh_events::proto::mesh::queue::v1::{EvidenceSnapshot, NodeState, Partition, RunningJob};
+use mesh_events::proto::mesh::queue::v1::{
+    EvidenceSnapshot, NodeState, Partition, QueuedJob, RunningJob,
+};
 use mesh_events::{EventType, catalogue, subject, timestamp};
+use mesh_runtime::api::Role;
 use mesh_testkit::{NatsServer, fixtures, wait_until};
 use pending_explainer::adapters::estimates::Stored;
 use prost::Message as _;
 
-use crate::harness::{DEADLINE, bus, row, snapshot, waiting};
+use crate::api::get;
+use crate::harness::{DEADLINE, Running, bus, row, snapshot, waiting};
 
 /// A process of the service, ended by SIGKILL.
 struct Process(Child);
@@ -125,4 +129,48 @@ async fn kill_9_loses_neither_scores_nor_open_estimates() {
     snapshot(&bus, vec![row(3, 7, None)], later).await;
     let _process = Process::start(folder.path(), &nats);
     stored(&bus, 2, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_api_shows_when_a_job_may_start_and_how_often_that_was_right() {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    for (id, reason) in [(1, "Priority"), (2, "JobHeldUser")] {
+        bus.publish(&waiting(id, EventType::JobPending, reason, 1))
+            .await
+            .unwrap();
+    }
+    let service = Running::start(&nats).await;
+    let now = Utc::now();
+    evidence(&bus, &[9], now).await;
+    let held = QueuedJob {
+        reason: "JobHeldUser".into(),
+        ..row(2, 8, None)
+    };
+    snapshot(&bus, vec![row(1, 9, None), held], now).await;
+    let router = &service.router;
+    wait_until("job 1 has an estimate", DEADLINE, async || {
+        let (_, job) = get(router, "/v1/queue/testbed/1", "alice", Role::User).await;
+        job["estimate"]["start_p90"].is_string()
+    })
+    .await;
+    let (_, job) = get(router, "/v1/queue/testbed/1", "alice", Role::User).await;
+    // Nothing has started yet, so there is no likely time, and it says so.
+    assert!(job["estimate"]["start_p50"].is_null());
+    assert_eq!(job["estimate"]["method"], "uncalibrated");
+    assert!(
+        job["estimate"]["note"]
+            .as_str()
+            .unwrap()
+            .starts_with("too early")
+    );
+    let (_, held) = get(router, "/v1/queue/testbed/2", "alice", Role::User).await;
+    assert!(held["estimate"].is_null());
+    let path = "/v1/queue/quality?cluster=testbed";
+    let (_, quality) = get(router, path, "bob", Role::User).await;
+    assert_eq!(
+        (&quality["starts"], &quality["open"]),
+        (&0.into(), &1.into())
+    );
+    service.stop().await;
 }

@@ -13,9 +13,9 @@ use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::progress;
 use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
 use crate::domain::timeline::{Run, TimelineEntry};
-use crate::domain::{progress, starts_by_itself};
 use crate::handlers::Explainer;
 
 /// Set once the state is loaded, because the API starts before NATS is available.
@@ -233,9 +233,7 @@ async fn one(
             audited_read.row(&run.owner.user);
             let place = run.place(view, now);
             let explanation = run.explain(view, now);
-            let estimates = snapshot.estimates.as_deref();
-            let estimate = estimates.and_then(|estimates| estimates.get(&run.job.run));
-            let estimate = estimate.filter(|_| starts_by_itself(&explanation));
+            let estimate = view.estimate(&run.job.run, &explanation);
             Detail {
                 job: run.job.display_id.clone(),
                 run: run.job.run.clone(),

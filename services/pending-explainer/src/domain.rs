@@ -26,4 +26,4 @@ mod request;
 pub mod start_estimate;
 pub mod timeline;
 
-pub use explain::{ClusterView, explain, starts_by_itself};
+pub use explain::{ClusterView, explain};

@@ -51,6 +51,7 @@ impl Snapshot {
         ClusterView {
             queue: self.queue.as_deref(),
             evidence: self.evidence.as_deref(),
+            estimates: self.estimates.as_deref(),
         }
     }
 }

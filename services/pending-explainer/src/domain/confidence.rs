@@ -100,6 +100,7 @@ mod tests {
         let view = ClusterView {
             queue: None,
             evidence: Some(&evidence),
+            ..ClusterView::default()
         };
         let row = QueuedJob {
             expected_start,
@@ -148,6 +149,7 @@ mod tests {
         let view = ClusterView {
             queue: Some(&queue),
             evidence: Some(&evidence),
+            ..ClusterView::default()
         };
         let note = |minutes| of_started(view, DateTime::default() + TimeDelta::minutes(minutes));
         assert_eq!(note(2), "");
@@ -164,6 +166,7 @@ mod tests {
         let view = ClusterView {
             queue: None,
             evidence: Some(&evidence),
+            ..ClusterView::default()
         };
         let note = of_started(view, DateTime::default());
         assert!(!note.contains("backfill"), "{note}");

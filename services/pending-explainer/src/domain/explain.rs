@@ -6,6 +6,8 @@
 //!    ([`reason`](super::reason)), in this order. A text that no table contains is quoted.
 //! 3. The expected start is Slurm's own plan, or a stated cause why there is none ([`estimate`](super::estimate)).
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::Explanation;
@@ -16,7 +18,8 @@ use slurm_types::{Actor, Reason, ReasonClass};
 use super::evidence::Evidence;
 use super::judge::Finding;
 use super::queue::{Queue, QueuePosition};
-use super::reason_text::{MAX_SUMMARY_CHARS, clip, name};
+use super::reason_text::{MAX_SUMMARY_CHARS, clip, moment, name};
+use super::start_estimate::StartEstimate;
 use super::{confidence, description, estimate, judge, limit, reason};
 
 /// A pending job with its context.
@@ -50,6 +53,16 @@ pub struct ClusterView<'a> {
     pub queue: Option<&'a Queue>,
     /// What else decides about starts.
     pub evidence: Option<&'a Evidence>,
+    /// When runs may start.
+    pub estimates: Option<&'a HashMap<String, StartEstimate>>,
+}
+
+impl<'a> ClusterView<'a> {
+    /// When the run may start, if it waits for something that comes by itself.
+    pub fn estimate(self, run: &str, explanation: &Explanation) -> Option<&'a StartEstimate> {
+        let estimate = self.estimates?.get(run);
+        estimate.filter(|_| starts_by_itself(explanation))
+    }
 }
 
 /// Texts about a reason.
@@ -108,17 +121,12 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
     let mut summary = finding.summary;
     // The texts of some reasons already contain the start. Otherwise it is appended if the length limit allows.
     if let Some(start) = estimate.start {
-        let sentence = format!(
-            " Slurm plans its start for {}.",
-            super::reason_text::moment(start, waiting.now)
-        );
-        if summary.chars().count() + sentence.chars().count() <= MAX_SUMMARY_CHARS {
-            summary.push_str(&sentence);
-        }
+        let sentence = format!(" Slurm plans its start for {}.", moment(start, waiting.now));
+        append(&mut summary, &sentence);
     }
     let evidence = waiting.view.evidence;
     let row = found.row.filter(|row| row.limit == finding.limit);
-    Explanation {
+    let mut explanation = Explanation {
         summary: clip(&summary, MAX_SUMMARY_CHARS),
         reason_class: finding.class.to_string(),
         reason: clip(found.reason(), MAX_SUMMARY_CHARS),
@@ -152,11 +160,21 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
             evidence.priority(waiting.job.job_id).to_vec()
         }),
         confidence_note: confidence::of_waiting(waiting),
+    };
+    if let Some(estimate) = waiting.view.estimate(&waiting.job.run, &explanation) {
+        append(&mut explanation.summary, &estimate.sentence(waiting.now));
+    }
+    explanation
+}
+
+fn append(summary: &mut String, sentence: &str) {
+    if summary.chars().count() + sentence.chars().count() <= MAX_SUMMARY_CHARS {
+        summary.push_str(sentence);
     }
 }
 
 /// True if the job waits for something that comes by itself, so that its start can be estimated.
-pub fn starts_by_itself(explanation: &Explanation) -> bool {
+fn starts_by_itself(explanation: &Explanation) -> bool {
     use ReasonClass::{
         Dependency, DependencyNeverSatisfied, Failure, Held, Limit, Partition, Request,
     };

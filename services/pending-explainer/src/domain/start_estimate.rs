@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::Evidence;
 use super::queue::Queue;
+use super::reason_text::moment;
 
 pub use cluster::{UNLIMITED, size};
 
@@ -103,6 +104,24 @@ pub struct StartEstimate {
     pub calibration: Calibration,
     /// What makes it less certain. Empty if nothing does.
     pub note: String,
+}
+
+impl StartEstimate {
+    /// The sentence for the owner. Where fewer than 8 of 10 started in time, "9 of 10" would be a lie.
+    pub fn sentence(&self, now: DateTime<Utc>) -> String {
+        let covered = self.calibration.covered_p90;
+        let share = match covered {
+            Some(covered) if covered < MIN_COVERED => "usually it starts",
+            _ => "9 of 10 such jobs start",
+        };
+        match (self.start_p50, self.start_p90) {
+            (Some(p50), Some(p90)) => {
+                let (p50, p90) = (moment(p50, now), moment(p90, now));
+                format!(" Likely start {p50}; {share} by {p90}.")
+            }
+            _ => String::new(),
+        }
+    }
 }
 
 /// How often estimates of this class were right.

@@ -148,6 +148,7 @@ fn judged(job: &Job, evidence: EvidenceSnapshot) -> Explanation {
         view: ClusterView {
             queue: Some(&queue),
             evidence: Some(&evidence),
+            ..ClusterView::default()
         },
         now: at(0),
     })

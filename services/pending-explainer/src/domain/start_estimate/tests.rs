@@ -201,3 +201,31 @@ fn the_stored_state_goes_on_as_if_nothing_had_happened() {
     };
     assert_eq!(next(&mut state), next(&mut restored));
 }
+
+#[test]
+fn nine_of_ten_is_said_only_where_it_is_true() {
+    let now = DateTime::from_timestamp(0, 0).expect("a time");
+    let mut estimate = StartEstimate {
+        start_p50: DateTime::from_timestamp(3_600, 0),
+        start_p90: DateTime::from_timestamp(7_200, 0),
+        method: "mixed",
+        calibration: Calibration {
+            class: "<6h",
+            n: 300,
+            covered_p90: Some(90.0),
+        },
+        note: String::new(),
+    };
+    assert_eq!(
+        estimate.sentence(now),
+        " Likely start 1970-01-01 01:00 UTC (in 1 h); 9 of 10 such jobs start by 1970-01-01 02:00 UTC (in 2 h)."
+    );
+    estimate.calibration.covered_p90 = Some(79.0);
+    assert!(
+        estimate
+            .sentence(now)
+            .contains("; usually it starts by 1970")
+    );
+    estimate.start_p50 = None;
+    assert_eq!(estimate.sentence(now), "");
+}

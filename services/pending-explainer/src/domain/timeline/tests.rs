@@ -65,6 +65,7 @@ fn see(
     let view = ClusterView {
         queue: queue.as_ref(),
         evidence: None,
+        ..ClusterView::default()
     };
     let run = runs.values_mut().next().expect("a run");
     seen(run, fixtures::CLUSTER, view, now)

@@ -332,6 +332,15 @@ impl CostBy {
     }
 }
 
+/// How runs are assigned to a period.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CostAttribution {
+    /// With their whole cost, by their end
+    End,
+    /// With the part of their cost that lies in the period
+    Slice,
+}
+
 /// `smesh cost me`
 #[derive(Debug, Subcommand)]
 pub enum CostCommand {
@@ -351,6 +360,7 @@ Examples:
   smesh cost me                                 your own, this month
   smesh cost --by identity --since 2026-11-01   by person
   smesh cost --by account --since 2026-11-01
+  smesh cost --by month --attribution slice     by month, each run with its part in the month
   smesh cost --live                             running jobs and their cost per hour")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Cost {
@@ -369,6 +379,12 @@ pub struct Cost {
     /// Only costs of this user
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
+    /// How runs are assigned to the period
+    #[arg(long, value_enum, default_value = "end")]
+    pub attribution: CostAttribution,
+    /// Time zone of months with --attribution slice, e.g. Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    pub timezone: Option<String>,
     /// Show running jobs
     #[arg(long, conflicts_with_all = ["since", "until"])]
     pub live: bool,

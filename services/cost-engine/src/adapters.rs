@@ -6,11 +6,13 @@ mod people;
 mod price_books;
 mod queries;
 mod runs;
+mod slices;
 mod store;
 
 pub use costs::{AdjustmentRow, CostRow, FinalCost};
 pub use outbox::Unpublished;
 pub use people::{People, Person};
-pub use queries::{CostGroup, CostSum, Filter, OpenRun};
+pub use queries::{CostGroup, CostSum, Filter, OpenRun, RunKeys};
 pub use runs::Transaction;
+pub use slices::{CutRun, PriceBooks};
 pub use store::Store;

@@ -12,15 +12,20 @@ use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
+use chrono_tz::Tz;
 use mesh_runtime::TimeBound;
 use mesh_runtime::api::{AccountsByCluster, AuditedRead, Caller, Problem, Visibility};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::adapters::{CostGroup, Filter, People, Store};
+use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
+use response::Slice;
 
-pub use response::{CostReport, CostReportRow, LiveCosts, LiveJob, PersonalAmount, PersonalCosts};
+pub use response::{
+    Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalAmount, PersonalCosts,
+};
 
 /// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
@@ -52,6 +57,9 @@ struct CostQuery {
     until: Option<String>,
     cluster: Option<String>,
     user: Option<String>,
+    #[serde(default)]
+    attribution: Attribution,
+    timezone: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,11 +109,7 @@ async fn spent(
         until: time("until", query.until.as_deref(), now)?,
     };
     let by = query.by.unwrap_or(CostGroup::User);
-    let sums = api
-        .store
-        .sums(by, &filter)
-        .await
-        .map_err(|error| Problem::internal(&error))?;
+    let zone = zone(query.timezone.as_deref(), query.attribution)?;
     // Runs that are still open belong to a period that has not ended.
     let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
         api.store
@@ -123,7 +127,19 @@ async fn spent(
     } else {
         People::default()
     };
-    let answer = response::spent(by, sums, api.book().as_deref(), runs, &people, now);
+    let book = api.book();
+    let answer = match query.attribution {
+        Attribution::End => {
+            let sums = api.store.sums(by, &filter).await;
+            let sums = sums.map_err(|error| Problem::internal(&error))?;
+            response::spent(by, sums, book.as_deref(), runs, &people, now)
+        }
+        Attribution::Slice => {
+            let slices = slices(&api.store, by, &filter, zone, &runs, now).await?;
+            response::sliced(by, slices, book.as_deref(), &runs, &people, now)
+                .map_err(|error| Problem::internal(&error))?
+        }
+    };
     let mut audited_read = AuditedRead::to(&caller);
     for row in &answer.rows {
         match (by, &filter.user) {
@@ -133,6 +149,73 @@ async fn spent(
         }
     }
     Ok((audited_read.extension(), Json(answer)))
+}
+
+/// Most months of a report by month.
+const MAX_MONTHS: usize = 240;
+
+/// Costs of the slices of a report: the months, or the whole period.
+async fn slices(
+    store: &Store,
+    by: CostGroup,
+    filter: &Filter,
+    zone: Tz,
+    open: &[OpenRun],
+    now: DateTime<Utc>,
+) -> Result<Vec<Slice>, Problem> {
+    let internal = |error| Problem::internal(&error);
+    let whole = Period {
+        name: String::new(),
+        from: filter.since.unwrap_or(i64::MIN),
+        to: filter.until.unwrap_or(i64::MAX),
+    };
+    let periods = if by == CostGroup::Month {
+        let first = store.first_start(filter).await.map_err(internal)?;
+        let started = |open: &OpenRun| open.job.start_time.as_ref().map(|time| time.seconds);
+        let first = open.iter().filter_map(started).chain(first).min();
+        let from = whole.from.max(first.unwrap_or_else(|| now.timestamp()));
+        let to = whole.to.min(now.timestamp() + 1);
+        let months = calendar_period::months(zone, from, to, MAX_MONTHS);
+        months.ok_or_else(|| {
+            Problem::bad_request(format!(
+                "the report has more than {MAX_MONTHS} months: set since"
+            ))
+        })?
+    } else {
+        vec![whole]
+    };
+    let mut books = PriceBooks::of(store);
+    let mut slices = Vec::with_capacity(periods.len());
+    for period in periods {
+        let bounds = (period.from, period.to);
+        let sums = store.sums_within(by, filter, bounds).await;
+        let mut cut = Vec::new();
+        for run in store.cut_runs(filter, bounds).await.map_err(internal)? {
+            let curve = books.curve(&run).await.map_err(internal)?;
+            cut.push((run, curve));
+        }
+        slices.push(Slice {
+            period,
+            sums: sums.map_err(internal)?,
+            cut,
+        });
+    }
+    Ok(slices)
+}
+
+/// Parses a time zone. Only slices have one.
+fn zone(text: Option<&str>, attribution: Attribution) -> Result<Tz, Problem> {
+    match text {
+        None => Ok(Tz::UTC),
+        Some(_) if attribution == Attribution::End => Err(Problem::bad_request(
+            "timezone: only with attribution=slice",
+        )),
+        Some(text) => text.parse().map_err(|_| {
+            Problem::bad_request(format!(
+                "timezone: {text:?} is not a time zone such as Europe/Berlin"
+            ))
+        }),
+    }
 }
 
 /// What the caller's own jobs cost since the start of the month (UTC), or since another time.

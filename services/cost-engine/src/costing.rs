@@ -8,7 +8,8 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
 use slurm_types::HostList;
 
 use crate::domain::money::{Exact, fraction, round_half_even};
-use crate::domain::{Class, Micros, PriceError, billing, burn, price};
+use crate::domain::price::{self, Nodes};
+use crate::domain::{Class, CostCurve, Micros, PriceError, billing, burn};
 use crate::price_book::{Charge, PriceBook};
 use crate::usage::{RunHistory, Usage, charged_until, seconds, usage};
 
@@ -99,28 +100,13 @@ pub fn spent(
     newest: &Job,
     end: i64,
 ) -> Result<AccruedCost, PriceError> {
-    let end = charged_until(history, newest, end);
-    let usage = usage(history, newest, end);
-    let start = usage.run.start.unwrap_or(end);
-    let qos = match newest.qos.as_str() {
-        "" => history.start.as_ref().map_or("", |job| &job.qos),
-        qos => qos,
-    };
-    let factor = book.factor(qos, &usage.partition, &history.account);
+    let (usage, factor) = usage_and_factor(book, history, newest, end);
+    let start = usage.run.start.unwrap_or(usage.run.end);
+    let end = usage.run.end;
     match &book.charge {
         Charge::Nodes(mode) => {
-            let held = || {
-                usage
-                    .run
-                    .segments
-                    .iter()
-                    .flat_map(|segment| &segment.allocation)
-            };
-            if start < end && held().next().is_none() {
-                return Err(PriceError::AllocationMissing { what: "nodes" });
-            }
-            let nodes = book.nodes(held().map(|held| held.node.as_str()), &usage.partition);
-            let priced = price(*mode, &nodes, &usage.run)?;
+            let nodes = nodes_held(book, &usage, start)?;
+            let priced = price::price(*mode, &nodes, &usage.run)?;
             let line = |line: &crate::domain::Line| CostLine {
                 nodes: HostList::compress(&line.nodes),
                 node_type: line.node_type.clone(),
@@ -159,6 +145,79 @@ pub fn spent(
             })
         }
     }
+}
+
+/// Cost of a run over time, from its start to `end`. Its last value is the cost that [`spent`] computes.
+///
+/// # Errors
+/// If there is no price for some part of it.
+pub fn curve(
+    book: &PriceBook,
+    history: &RunHistory,
+    newest: &Job,
+    end: i64,
+) -> Result<CostCurve, PriceError> {
+    let (usage, factor) = usage_and_factor(book, history, newest, end);
+    let start = usage.run.start.unwrap_or(usage.run.end);
+    let curve = match &book.charge {
+        Charge::Nodes(mode) => {
+            let nodes = nodes_held(book, &usage, start)?;
+            price::curve(*mode, &nodes, &usage.run)?
+        }
+        Charge::Billing(rates) => billing::curve(rates, start, usage.run.end, units(&usage)?)?,
+    };
+    Ok(match &factor {
+        Some(factor) => curve.times(factor),
+        None => curve,
+    })
+}
+
+/// How long after its time limit a run may still appear as running, because termination and clean-up take time.
+const LIMIT_GRACE_SECONDS: i64 = 3_600;
+
+/// End of the charged time of a running job. A start slightly ahead of our clock costs nothing yet and is not an error. A run far past
+/// its time limit has ended even without a Slurm record, so it is charged up to the limit. Suspended time does not count towards the
+/// limit, so a run that was suspended is charged up to now.
+pub fn accrued_until(history: &RunHistory, job: &Job, now: i64) -> i64 {
+    let start = seconds(job.start_time.as_ref()).unwrap_or(now);
+    let is_limited = history.marks.is_empty() && job.suspended_seconds == 0;
+    let until = match limit_end(job, start) {
+        Some(limit) if is_limited && now > limit + LIMIT_GRACE_SECONDS => limit,
+        _ => now,
+    };
+    until.max(start)
+}
+
+/// End of the time limit of a run that started at `start`. `None` without a limit.
+pub fn limit_end(job: &Job, start: i64) -> Option<i64> {
+    let minutes = job.time_limit_minutes?;
+    Some(start + i64::from(minutes) * 60)
+}
+
+/// What a run held until `end`, and its surcharge or discount.
+fn usage_and_factor(
+    book: &PriceBook,
+    history: &RunHistory,
+    newest: &Job,
+    end: i64,
+) -> (Usage, Option<Exact>) {
+    let usage = usage(history, newest, charged_until(history, newest, end));
+    let qos = match newest.qos.as_str() {
+        "" => history.start.as_ref().map_or("", |job| &job.qos),
+        qos => qos,
+    };
+    let factor = book.factor(qos, &usage.partition, &history.account);
+    (usage, factor)
+}
+
+/// The price-relevant facts of the nodes that a run held.
+fn nodes_held(book: &PriceBook, usage: &Usage, start: i64) -> Result<Nodes, PriceError> {
+    let segments = &usage.run.segments;
+    let held = || segments.iter().flat_map(|segment| &segment.allocation);
+    if start < usage.run.end && held().next().is_none() {
+        return Err(PriceError::AllocationMissing { what: "nodes" });
+    }
+    Ok(book.nodes(held().map(|held| held.node.as_str()), &usage.partition))
 }
 
 /// An exact amount with a factor, rounded once. `rounded` is the amount without one.

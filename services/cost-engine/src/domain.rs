@@ -14,6 +14,7 @@
 //! - [`rates`]: rates of a node over time. [`calendar`]: times of the week with other rates.
 //! - [`share`]: the charged share of a node.
 //! - [`price`]: the cost of a run, its burn rate and its estimate.
+//! - [`curve`]: the cost of a run over time, and its parts. [`calendar_period`]: months, quarters and years in a time zone.
 //! - [`billing`]: cost by Slurm's own billing units instead of nodes.
 //! - [`period`]: cost of a node in a period, and the part that its jobs paid.
 //! - [`suspension`]: suspended intervals from partial records.
@@ -22,7 +23,9 @@
 
 pub mod billing;
 pub mod calendar;
+pub mod calendar_period;
 mod class;
+pub mod curve;
 mod error;
 pub mod money;
 pub mod period;
@@ -32,6 +35,7 @@ pub mod share;
 pub mod suspension;
 
 pub use class::Class;
+pub use curve::CostCurve;
 pub use error::{PriceError, Resource};
 pub use money::{Exact, Micros};
 pub use price::{BurnRate, Line, NodeAmounts, Run, RunCost, Segment, burn, price};

@@ -3,6 +3,8 @@
 //! A run is assembled from its events: the snapshot at its start, the suspensions, resumptions and resizes with their times, and the
 //! snapshot at its end. Events may arrive in any order, and some may be missing. The last snapshot then fills the gaps where possible.
 
+use std::collections::BTreeSet;
+
 use mesh_events::proto::mesh::job::v1::Job;
 use num_traits::Zero as _;
 use pbjson_types::Timestamp;
@@ -58,6 +60,26 @@ pub fn pricing_facts(job: &Job) -> Job {
         exclusive: job.exclusive,
         ..Job::default()
     }
+}
+
+/// Most tags of a job that count.
+const MAX_TAGS: usize = 16;
+/// Longest tag.
+const MAX_TAG_BYTES: usize = 128;
+
+/// The job's tags, `key=value`, sorted, one per line: words `tag:key=value` of its comment and its wckey.
+pub fn tags(job: &Job) -> String {
+    let words = job
+        .comment
+        .split_whitespace()
+        .chain(job.wckey.split_whitespace());
+    let tags: BTreeSet<&str> = words
+        .filter_map(|word| word.trim_end_matches([',', ';']).strip_prefix("tag:"))
+        .filter(|tag| tag.len() <= MAX_TAG_BYTES)
+        .filter(|tag| matches!(tag.split_once('='), Some((key, value)) if !key.is_empty() && !value.is_empty()))
+        .take(MAX_TAGS)
+        .collect();
+    tags.into_iter().collect::<Vec<_>>().join("\n")
 }
 
 /// True if the run got an allocation. Slurm sets a start time, but no nodes, for some jobs that were cancelled while pending.
@@ -264,6 +286,17 @@ mod tests {
                 (ratio(1, 2).unwrap(), ratio(4096, 1).unwrap())
             );
         }
+    }
+
+    #[test]
+    fn tags_are_words_of_the_comment_and_the_wckey() {
+        let job = Job {
+            comment: "nightly tag:project=atlas, tag:x= tag:=y tag:stage=b=c".into(),
+            wckey: "tag:grant=A-17".into(),
+            ..job()
+        };
+        assert_eq!(tags(&job), "grant=A-17\nproject=atlas\nstage=b=c");
+        assert_eq!(tags(&Job::default()), "");
     }
 
     #[test]

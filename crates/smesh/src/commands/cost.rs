@@ -38,6 +38,10 @@ pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, E
         query.push(("by", args.by.as_str().into()));
         query.extend(args.since.map(|since| ("since", since.into())));
         query.extend(args.until.map(|until| ("until", until.into())));
+        if matches!(args.attribution, cli::CostAttribution::Slice) {
+            query.push(("attribution", "slice".into()));
+        }
+        query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
         "/v1/costs"
     };
     let answer = client.get(path, &query).await?;

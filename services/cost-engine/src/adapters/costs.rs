@@ -7,6 +7,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use super::runs::Transaction;
 use crate::domain::{Class, Micros};
 use crate::error::Error;
+use crate::usage::tags;
 
 /// Row of a cost event, without its bytes.
 #[derive(Clone, Debug)]
@@ -56,11 +57,7 @@ pub struct FinalCost {
 impl FinalCost {
     /// Class of the cost.
     pub fn class(&self) -> Class {
-        if self.class == Class::Completed.as_str() {
-            Class::Completed
-        } else {
-            Class::NotCompleted
-        }
+        Class::of_final(&self.class)
     }
 }
 
@@ -148,7 +145,7 @@ impl Transaction<'_> {
         let total = row.total.map(|total| total.0);
         let sql = Sql::new(
             "INSERT INTO costs (cluster, run, kind, event_id, cause_id, display_id, user_name, account, partition_name, class, currency,
-                                total_micros, current_micros, charged_seconds, price_book, problem, at, month, qos) VALUES (",
+                                total_micros, current_micros, charged_seconds, price_book, problem, at, month, qos, tags) VALUES (",
         )
         .list([
             row.cluster.into(),
@@ -170,6 +167,7 @@ impl Transaction<'_> {
             row.at.timestamp().into(),
             month(row.at).as_str().into(),
             (&row.job.qos).into(),
+            tags(row.job).as_str().into(),
         ])
         .push(") ON CONFLICT DO NOTHING");
         self.run("add cost", &sql).await.map(drop)

@@ -44,6 +44,16 @@ impl CostGroup {
             Self::Qos => "qos",
         }
     }
+
+    /// Ends a query of sums.
+    pub(super) fn grouped(self, sql: Sql) -> Sql {
+        let key = self.column();
+        sql.push(" GROUP BY cluster, ")
+            .push(key)
+            .push(", currency ORDER BY cluster, ")
+            .push(key)
+            .push(", currency")
+    }
 }
 
 /// Filter of a cost report.
@@ -84,15 +94,42 @@ pub struct CostSum {
     pub seconds: i64,
 }
 
-/// A run that has started and not ended.
-#[derive(Clone, Debug)]
-pub struct OpenRun {
+/// What runs are grouped and selected by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunKeys {
     /// Cluster.
     pub cluster: String,
     /// Owner's Unix user name.
     pub user: String,
     /// Account.
     pub account: String,
+    /// Partition.
+    pub partition: String,
+    /// QOS.
+    pub qos: String,
+    /// Tags of the job, `key=value`, one per line.
+    pub tags: String,
+}
+
+impl RunKeys {
+    /// Value of a grouping. `None` for the month, which the run does not have.
+    pub fn of<'a>(&'a self, by: CostGroup, display_id: &'a str) -> Option<&'a str> {
+        Some(match by {
+            CostGroup::Identity | CostGroup::User => &self.user,
+            CostGroup::Account => &self.account,
+            CostGroup::Month => return None,
+            CostGroup::Job => display_id,
+            CostGroup::Partition => &self.partition,
+            CostGroup::Qos => &self.qos,
+        })
+    }
+}
+
+/// A run that has started and not ended.
+#[derive(Clone, Debug)]
+pub struct OpenRun {
+    /// What it is grouped by.
+    pub keys: RunKeys,
     /// The job in its first event.
     pub job: Job,
     /// Later changes of the run.
@@ -106,45 +143,15 @@ impl Store {
     /// If the database refuses.
     pub async fn sums(&self, by: CostGroup, filter: &Filter) -> Result<Vec<CostSum>, Error> {
         const ACTION: &str = "sum costs";
-        let key = by.column();
-        let mut sql = Sql::new("SELECT cluster, ").push(key).push(
-            " AS key, currency, COUNT(*) AS runs,
-              CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
-              CAST(SUM(CASE WHEN class = 'completed' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS completed,
-              CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(current_micros, 0) END) AS BIGINT) AS not_completed,
-              CAST(SUM(CASE WHEN current_micros = total_micros THEN 0 ELSE COALESCE(current_micros, 0) - COALESCE(total_micros, 0) END)
-                   AS BIGINT) AS adjustments,
-              CAST(SUM(charged_seconds) AS BIGINT) AS seconds
-              FROM costs WHERE kind = 'finalized'",
-        );
-        sql = filtered(sql, filter);
+        let mut sql = sums(by, filter);
         if let Some(since) = filter.since {
             sql = sql.push(" AND at >= ").bind(since);
         }
         if let Some(until) = filter.until {
             sql = sql.push(" AND at < ").bind(until);
         }
-        sql = sql
-            .push(" GROUP BY cluster, ")
-            .push(key)
-            .push(", currency ORDER BY cluster, ")
-            .push(key)
-            .push(", currency");
-        let read = |row: &Row| {
-            Ok(CostSum {
-                cluster: row.get("cluster")?,
-                key: row.get("key")?,
-                currency: row.get("currency")?,
-                runs: row.get("runs")?,
-                unpriced: row.get("unpriced")?,
-                completed: row.get("completed")?,
-                not_completed: row.get("not_completed")?,
-                adjustments: row.get("adjustments")?,
-                seconds: row.get("seconds")?,
-            })
-        };
-        let rows = self.rows(ACTION, &sql).await?;
-        let sums: Result<_, sqlx::Error> = rows.iter().map(read).collect();
+        let rows = self.rows(ACTION, &by.grouped(sql)).await?;
+        let sums: Result<_, sqlx::Error> = rows.iter().map(read_sum).collect();
         sums.map_err(Error::database(ACTION))
     }
 
@@ -155,7 +162,7 @@ impl Store {
     pub async fn open_runs(&self, filter: &Filter) -> Result<Vec<OpenRun>, Error> {
         const ACTION: &str = "read open runs";
         let runs = Sql::new(
-            "SELECT cluster, run, user_name, account, start_job, end_job, ended_at FROM runs WHERE state = 'open'",
+            "SELECT cluster, run, user_name, account, tags, start_job, end_job, ended_at FROM runs WHERE state = 'open'",
         );
         let runs = filtered(runs, filter).push(" ORDER BY cluster, run");
         let marks = Sql::new(
@@ -186,9 +193,14 @@ impl Store {
                 continue;
             };
             open.push(OpenRun {
-                cluster: key.0,
-                user: row.get("user_name").map_err(Error::database(ACTION))?,
-                account: row.get("account").map_err(Error::database(ACTION))?,
+                keys: RunKeys {
+                    cluster: key.0,
+                    user: row.get("user_name").map_err(Error::database(ACTION))?,
+                    account: row.get("account").map_err(Error::database(ACTION))?,
+                    partition: job.partition.clone(),
+                    qos: job.qos.clone(),
+                    tags: row.get("tags").map_err(Error::database(ACTION))?,
+                },
                 job,
                 history,
             });
@@ -197,12 +209,41 @@ impl Store {
     }
 }
 
-fn run_of(row: &Row) -> Result<(String, String), sqlx::Error> {
+/// Begins a query of sums of final costs.
+pub(super) fn sums(by: CostGroup, filter: &Filter) -> Sql {
+    let sql = Sql::new("SELECT cluster, ").push(by.column()).push(
+        " AS key, currency, COUNT(*) AS runs,
+          CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
+          CAST(SUM(CASE WHEN class = 'completed' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS completed,
+          CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(current_micros, 0) END) AS BIGINT) AS not_completed,
+          CAST(SUM(CASE WHEN current_micros = total_micros THEN 0 ELSE COALESCE(current_micros, 0) - COALESCE(total_micros, 0) END)
+               AS BIGINT) AS adjustments,
+          CAST(SUM(charged_seconds) AS BIGINT) AS seconds
+          FROM costs WHERE kind = 'finalized'",
+    );
+    filtered(sql, filter)
+}
+
+pub(super) fn read_sum(row: &Row) -> Result<CostSum, sqlx::Error> {
+    Ok(CostSum {
+        cluster: row.get("cluster")?,
+        key: row.get("key")?,
+        currency: row.get("currency")?,
+        runs: row.get("runs")?,
+        unpriced: row.get("unpriced")?,
+        completed: row.get("completed")?,
+        not_completed: row.get("not_completed")?,
+        adjustments: row.get("adjustments")?,
+        seconds: row.get("seconds")?,
+    })
+}
+
+pub(super) fn run_of(row: &Row) -> Result<(String, String), sqlx::Error> {
     Ok((row.get("cluster")?, row.get("run")?))
 }
 
 /// Applies the caller's visibility and the filter.
-fn filtered(sql: Sql, filter: &Filter) -> Sql {
+pub(super) fn filtered(sql: Sql, filter: &Filter) -> Sql {
     let mut sql = visible(sql, &filter.visibility);
     if let Some(cluster) = &filter.cluster {
         sql = sql.push(" AND cluster = ").bind(cluster);

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::Store;
 use crate::domain::suspension::SuspensionChange;
 use crate::error::Error;
-use crate::usage::{RunHistory, pricing_facts};
+use crate::usage::{RunHistory, pricing_facts, tags};
 
 /// A database transaction. Rolled back unless [`Transaction::commit`] is called.
 pub struct Transaction<'c> {
@@ -174,14 +174,7 @@ impl Transaction<'_> {
     /// If the database refuses.
     pub async fn price_book(&mut self, label: &str) -> Result<Option<String>, Error> {
         const ACTION: &str = "read price book";
-        let name_and_version = label.rsplit_once(" #").map_or(label, |(name, _)| name);
-        // The longer label first.
-        let sql = Sql::new("SELECT content FROM price_books WHERE label = ")
-            .bind(label)
-            .push(" OR label = ")
-            .bind(name_and_version)
-            .push(" ORDER BY LENGTH(label) DESC");
-        let row = self.first(ACTION, &sql).await?;
+        let row = self.first(ACTION, &book_text(label)).await?;
         let content = row.map(|row| row.get::<Option<String>>("content"));
         let content = content.transpose().map_err(Error::database(ACTION))?;
         Ok(content.flatten())
@@ -200,6 +193,17 @@ impl Transaction<'_> {
         let changed = self.inner.conn().execute(sql).await;
         changed.map_err(Error::database(action))
     }
+}
+
+/// Query for the text of a price book with this label.
+pub(super) fn book_text(label: &str) -> Sql {
+    let name_and_version = label.rsplit_once(" #").map_or(label, |(name, _)| name);
+    // The longer label first.
+    Sql::new("SELECT content FROM price_books WHERE label = ")
+        .bind(label)
+        .push(" OR label = ")
+        .bind(name_and_version)
+        .push(" ORDER BY LENGTH(label) DESC")
 }
 
 /// Lock key of a run: the first bytes of a hash, equal in all processes.
@@ -224,7 +228,7 @@ fn new_run(
     columns: &'static str,
 ) -> Sql {
     Sql::new(
-        "INSERT INTO runs (cluster, run, display_id, user_name, account, partition_name, state, ",
+        "INSERT INTO runs (cluster, run, display_id, user_name, account, partition_name, tags, state, ",
     )
     .push(columns)
     .push(") VALUES (")
@@ -235,6 +239,7 @@ fn new_run(
         user.into(),
         account.into(),
         (&job.partition).into(),
+        tags(job).as_str().into(),
         state.into(),
     ])
     .push(", ")

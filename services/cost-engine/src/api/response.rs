@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
-use crate::adapters::{CostGroup, CostSum, OpenRun, People, Person};
+use crate::adapters::{CostGroup, CostSum, CutRun, OpenRun, People, Person};
 use crate::costing;
+use crate::domain::calendar_period::Period;
 use crate::domain::suspension;
-use crate::domain::{Micros, PriceError};
+use crate::domain::{Class, CostCurve, Micros, PriceError};
 use crate::price_book::PriceBook;
 
 /// Running jobs and their costs.
@@ -66,11 +67,24 @@ pub struct LiveJob {
     pub problem: String,
 }
 
+/// How a run is assigned to a period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attribution {
+    /// With its whole cost, by its end.
+    #[default]
+    End,
+    /// With the part of its cost that lies in the period.
+    Slice,
+}
+
 /// Costs in a period.
 #[derive(Clone, Debug, Serialize)]
 pub struct CostReport {
     /// Grouping of the rows.
     pub by: CostGroup,
+    /// How runs are assigned to the period.
+    pub attribution: Attribution,
     /// Time up to which open runs are charged.
     pub as_of: DateTime<Utc>,
     /// Sums, by cluster, key and currency.
@@ -102,7 +116,8 @@ pub struct CostReportRow {
     /// Cost of runs that ended otherwise.
     #[serde(serialize_with = "text")]
     pub not_completed_micros: Micros,
-    /// Part of the two amounts above that adjustments added after the final costs. Negative if they lowered them.
+    /// Part of the two amounts above that adjustments added after the final costs. Negative if they lowered them. By slice, without runs
+    /// that a bound of the slice cuts.
     #[serde(serialize_with = "text")]
     pub adjustments_micros: Micros,
     /// Cost so far of runs that have not ended.
@@ -182,7 +197,7 @@ pub(super) fn live(book: Option<&PriceBook>, runs: Vec<OpenRun>, now: DateTime<U
 
 fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> LiveJob {
     let now = now.timestamp();
-    let rate = book.map(|book| costing::rate(book, &open.job, &open.account));
+    let rate = book.map(|book| costing::rate(book, &open.job, &open.keys.account));
     let spent = book.map(|book| accrued(book, &open, now).map(|(cost, _)| cost));
     let problem = [
         rate.as_ref().and_then(|rate| rate.as_ref().err()),
@@ -206,12 +221,12 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
         .is_some_and(|(_, to)| *to == i64::MAX);
     let rate = rate.and_then(Result::ok);
     LiveJob {
-        cluster: open.cluster,
+        cluster: open.keys.cluster,
         job: open.job.display_id,
         run: open.job.run,
         name: open.job.name,
-        user: open.user,
-        account: open.account,
+        user: open.keys.user,
+        account: open.keys.account,
         partition: open.job.partition,
         nodes: open
             .history
@@ -231,31 +246,13 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
     }
 }
 
-/// How long after its time limit a run may still appear as running, because termination and clean-up take time.
-const LIMIT_GRACE_SECONDS: i64 = 3_600;
-
-/// Cost so far. A start slightly ahead of our clock costs nothing yet and is not an error. A run far past its time limit has ended
-/// even without a Slurm record, so it is charged up to the limit. Suspended time does not count towards the limit, so a run that was
-/// suspended is charged up to now.
+/// Cost so far, and its seconds.
 fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), PriceError> {
-    let start = open
-        .job
-        .start_time
-        .as_ref()
-        .map_or(now, |time| time.seconds);
-    let limit = open
-        .job
-        .time_limit_minutes
-        .filter(|_| open.history.marks.is_empty() && open.job.suspended_seconds == 0)
-        .map(|minutes| start + i64::from(minutes) * 60);
-    let until = match limit {
-        Some(limit) if now > limit + LIMIT_GRACE_SECONDS => limit,
-        _ => now,
-    };
-    costing::spent(book, &open.history, &open.job, until.max(start))
-        .map(|spent| (spent.cost, spent.seconds))
+    let until = costing::accrued_until(&open.history, &open.job, now);
+    costing::spent(book, &open.history, &open.job, until).map(|spent| (spent.cost, spent.seconds))
 }
 
+/// Report of runs by their end.
 pub(super) fn spent(
     by: CostGroup,
     sums: Vec<CostSum>,
@@ -264,15 +261,108 @@ pub(super) fn spent(
     people: &People,
     now: DateTime<Utc>,
 ) -> CostReport {
-    let mut rows: BTreeMap<(String, String, String), CostReportRow> = BTreeMap::new();
+    let mut rows = Rows::new(by, people);
     for sum in sums {
-        let row = match by {
-            CostGroup::Identity => {
-                let person = people.of(&sum.cluster, &sum.key);
-                row_of_person(&mut rows, person, sum.currency)
+        rows.add_sum(sum, None);
+    }
+    let month = now.format("%Y-%m").to_string();
+    for open in open {
+        let cost = book.and_then(|book| accrued(book, &open, now.timestamp()).ok());
+        rows.add_open(&open, &month, book, cost);
+    }
+    rows.report(Attribution::End, now)
+}
+
+/// Costs within one slice.
+pub(super) struct Slice {
+    /// The slice. Its name is the month.
+    pub period: Period,
+    /// Sums of runs that started and ended within it.
+    pub sums: Vec<CostSum>,
+    /// Runs that a bound cuts, with their cost over time.
+    pub cut: Vec<(CutRun, Option<CostCurve>)>,
+}
+
+/// Report of what runs cost within slices. Running jobs are charged until now.
+pub(super) fn sliced(
+    by: CostGroup,
+    slices: Vec<Slice>,
+    book: Option<&PriceBook>,
+    open: &[OpenRun],
+    people: &People,
+    now: DateTime<Utc>,
+) -> Result<CostReport, PriceError> {
+    let mut rows = Rows::new(by, people);
+    let curves: Vec<_> = open
+        .iter()
+        .map(|open| {
+            let until = costing::accrued_until(&open.history, &open.job, now.timestamp());
+            let curve =
+                book.and_then(|book| costing::curve(book, &open.history, &open.job, until).ok());
+            let start = open
+                .job
+                .start_time
+                .as_ref()
+                .map_or(until, |time| time.seconds);
+            (open, curve, start, until)
+        })
+        .collect();
+    for Slice { period, sums, cut } in slices {
+        let Period { name, from, to } = &period;
+        let slice = (*from, *to);
+        for sum in sums {
+            rows.add_sum(sum, Some(name));
+        }
+        for (run, curve) in cut {
+            let cost = run.part(curve.as_ref(), slice)?;
+            rows.add_cut(&run, name, cost, run.seconds(slice));
+        }
+        for (open, curve, start, until) in &curves {
+            let (from, to) = ((*start).max(*from), (*until).min(*to));
+            if from > to || start >= &period.to {
+                continue;
             }
-            _ => row(&mut rows, sum.cluster, sum.key, sum.currency),
+            let seconds = from.abs_diff(to);
+            let cost = match curve {
+                Some(curve) => Some((curve.part(slice.0, slice.1)?, seconds)),
+                None => None,
+            };
+            rows.add_open(open, name, book, cost);
+        }
+    }
+    Ok(rows.report(Attribution::Slice, now))
+}
+
+/// Rows of a report by cluster, key and currency.
+struct Rows<'a> {
+    by: CostGroup,
+    people: &'a People,
+    rows: BTreeMap<(String, String, String), CostReportRow>,
+}
+
+impl<'a> Rows<'a> {
+    const fn new(by: CostGroup, people: &'a People) -> Self {
+        Self {
+            by,
+            people,
+            rows: BTreeMap::new(),
+        }
+    }
+
+    fn row(&mut self, cluster: &str, key: &str, currency: &str) -> &mut CostReportRow {
+        if self.by == CostGroup::Identity {
+            return row_of_person(&mut self.rows, self.people.of(cluster, key), currency);
+        }
+        row(&mut self.rows, cluster, key, currency)
+    }
+
+    /// `month` is the key of a sum by month.
+    fn add_sum(&mut self, sum: CostSum, month: Option<&str>) {
+        let key = match (self.by, month) {
+            (CostGroup::Month, Some(month)) => month,
+            _ => &sum.key,
         };
+        let row = self.row(&sum.cluster, key, &sum.currency);
         row.runs += sum.runs.unsigned_abs();
         row.unpriced_runs += sum.unpriced.unsigned_abs();
         row.completed_micros = row.completed_micros + Micros(sum.completed);
@@ -280,23 +370,29 @@ pub(super) fn spent(
         row.adjustments_micros = row.adjustments_micros + Micros(sum.adjustments);
         row.charged_seconds += sum.seconds.unsigned_abs();
     }
-    for open in open {
-        let currency = book.map(|book| book.currency.clone()).unwrap_or_default();
-        let cost = book.and_then(|book| accrued(book, &open, now.timestamp()).ok());
-        let key = match by {
-            CostGroup::Identity | CostGroup::User => open.user.clone(),
-            CostGroup::Account => open.account.clone(),
-            CostGroup::Month => now.format("%Y-%m").to_string(),
-            CostGroup::Job => open.job.display_id.clone(),
-            CostGroup::Partition => open.job.partition.clone(),
-            CostGroup::Qos => open.job.qos.clone(),
+
+    fn add_cut(&mut self, run: &CutRun, month: &str, cost: Micros, seconds: u64) {
+        let key = run.keys.of(self.by, &run.display_id).unwrap_or(month);
+        let row = self.row(&run.keys.cluster, key, &run.currency);
+        row.runs += 1;
+        row.charged_seconds += seconds;
+        let sum = match run.class {
+            Class::Completed => &mut row.completed_micros,
+            Class::NotCompleted | Class::Open => &mut row.not_completed_micros,
         };
-        let row = match by {
-            CostGroup::Identity => {
-                row_of_person(&mut rows, people.of(&open.cluster, &key), currency)
-            }
-            _ => row(&mut rows, open.cluster, key, currency),
-        };
+        *sum = *sum + cost;
+    }
+
+    fn add_open(
+        &mut self,
+        open: &OpenRun,
+        month: &str,
+        book: Option<&PriceBook>,
+        cost: Option<(Micros, u64)>,
+    ) {
+        let key = open.keys.of(self.by, &open.job.display_id).unwrap_or(month);
+        let currency = book.map_or("", |book| book.currency.as_str());
+        let row = self.row(&open.keys.cluster, key, currency);
         row.runs += 1;
         row.open_runs += 1;
         match cost {
@@ -307,14 +403,18 @@ pub(super) fn spent(
             None => row.unpriced_runs += 1,
         }
     }
-    let mut rows: Vec<CostReportRow> = rows.into_values().collect();
-    for row in &mut rows {
-        row.total_micros = row.completed_micros + row.not_completed_micros + row.open_micros;
-    }
-    CostReport {
-        by,
-        as_of: now,
-        rows,
+
+    fn report(self, attribution: Attribution, now: DateTime<Utc>) -> CostReport {
+        let mut rows: Vec<CostReportRow> = self.rows.into_values().collect();
+        for row in &mut rows {
+            row.total_micros = row.completed_micros + row.not_completed_micros + row.open_micros;
+        }
+        CostReport {
+            by: self.by,
+            attribution,
+            as_of: now,
+            rows,
+        }
     }
 }
 
@@ -359,27 +459,28 @@ pub(super) fn personal(
     }
 }
 
-fn row_of_person(
-    rows: &mut BTreeMap<(String, String, String), CostReportRow>,
+fn row_of_person<'a>(
+    rows: &'a mut BTreeMap<(String, String, String), CostReportRow>,
     person: Person,
-    currency: String,
-) -> &mut CostReportRow {
-    let row = row(rows, String::new(), person.key, currency);
+    currency: &str,
+) -> &'a mut CostReportRow {
+    let row = row(rows, "", &person.key, currency);
     row.name = person.display_name;
     row
 }
 
-fn row(
-    rows: &mut BTreeMap<(String, String, String), CostReportRow>,
-    cluster: String,
-    key: String,
-    currency: String,
-) -> &mut CostReportRow {
-    let place = (cluster.clone(), key.clone(), currency.clone());
-    rows.entry(place).or_insert_with(|| CostReportRow {
-        cluster,
-        key,
-        currency,
-        ..CostReportRow::default()
-    })
+fn row<'a>(
+    rows: &'a mut BTreeMap<(String, String, String), CostReportRow>,
+    cluster: &str,
+    key: &str,
+    currency: &str,
+) -> &'a mut CostReportRow {
+    let place = (cluster.to_owned(), key.to_owned(), currency.to_owned());
+    rows.entry(place)
+        .or_insert_with_key(|(cluster, key, currency)| CostReportRow {
+            cluster: cluster.clone(),
+            key: key.clone(),
+            currency: currency.clone(),
+            ..CostReportRow::default()
+        })
 }

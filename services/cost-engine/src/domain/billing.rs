@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use num_traits::{ToPrimitive as _, Zero as _};
 
+use super::curve::{CostCurve, CurveBuilder};
 use super::money::{Exact, integer, round_half_even};
 use super::{Micros, PriceError, Rate, RateSchedule};
 
@@ -130,6 +131,33 @@ pub fn price_billing(
     }
     let cost = round_half_even(&exact)?;
     Ok((exact, cost, lines))
+}
+
+/// Cost of a run by its billing units over time, before rounding.
+///
+/// # Errors
+/// If some part has no price.
+pub fn curve(
+    rates: &RateSchedule,
+    start: i64,
+    end: i64,
+    segments: &[BillingSegment],
+) -> Result<CostCurve, PriceError> {
+    let mut builder = CurveBuilder::default();
+    for segment in segments {
+        let (from, to) = (segment.from.max(start), segment.to.unwrap_or(end).min(end));
+        let mut begin = from;
+        for (rate, seconds) in rates
+            .within(from, to)
+            .map_err(|at| PriceError::BillingPriceMissing { at })?
+        {
+            let until = begin.saturating_add_unsigned(seconds);
+            let per_hour = integer(segment.units) * integer(rate.per_hour.0);
+            builder.add(begin, until, per_hour);
+            begin = until;
+        }
+    }
+    Ok(builder.finish())
 }
 
 #[cfg(test)]

@@ -81,18 +81,23 @@ impl Calendar {
             (0..=days_after + 1).filter_map(move |after| date?.checked_add_days(Days::new(after)));
         dates
             .filter(|date| self.days[date.weekday().num_days_from_monday() as usize])
-            .filter_map(|date| Some((self.moment(date, self.from)?, self.moment(date, self.to)?)))
+            .filter_map(|date| {
+                Some((
+                    local_time(self.zone, date, self.from)?,
+                    local_time(self.zone, date, self.to)?,
+                ))
+            })
     }
+}
 
-    /// Unix seconds of a local time.
-    fn moment(&self, date: NaiveDate, minutes: u32) -> Option<i64> {
-        let local = date.and_hms_opt(0, 0, 0)? + TimeDelta::minutes(minutes.into());
-        let first = (0..MAX_GAP_MINUTES).find_map(|later| {
-            let local = local + TimeDelta::minutes(later);
-            self.zone.from_local_datetime(&local).earliest()
-        });
-        first.map(|time| time.timestamp())
-    }
+/// Unix seconds of a local time, in minutes of the day.
+pub(super) fn local_time(zone: Tz, date: NaiveDate, minutes: u32) -> Option<i64> {
+    let local = date.and_hms_opt(0, 0, 0)? + TimeDelta::minutes(minutes.into());
+    let first = (0..MAX_GAP_MINUTES).find_map(|later| {
+        let local = local + TimeDelta::minutes(later);
+        zone.from_local_datetime(&local).earliest()
+    });
+    first.map(|time| time.timestamp())
 }
 
 fn hours(text: &str) -> Option<(u32, u32)> {

@@ -28,6 +28,15 @@ impl Class {
         }
     }
 
+    /// Class of a stored final cost.
+    pub fn of_final(name: &str) -> Self {
+        if name == Self::Completed.as_str() {
+            Self::Completed
+        } else {
+            Self::NotCompleted
+        }
+    }
+
     /// Name in cost events.
     pub const fn as_str(self) -> &'static str {
         match self {

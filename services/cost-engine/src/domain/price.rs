@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use num_traits::Zero as _;
 
+use super::curve::{CostCurve, CurveBuilder};
 use super::money::{Exact, integer, round_half_even};
 use super::share::share;
 use super::{Amounts, Interval, Market, Micros, Mode, NodeSpec, PriceError, Rate};
@@ -134,6 +135,51 @@ pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError
         });
     }
     let mut parts = Parts::new();
+    for_each_piece(mode, nodes, run, start, |held, piece| {
+        *parts
+            .entry((held.node.clone(), piece.rate, piece.share))
+            .or_default() += piece.from.abs_diff(piece.to);
+    })?;
+    let exact = exact_sum(&parts, |rate| rate.per_hour);
+    Ok(RunCost {
+        cost: round_half_even(&exact)?,
+        list: exact_sum(&parts, |rate| rate.list),
+        exact,
+        seconds: start.abs_diff(run.end),
+        lines: lines(nodes, parts)?,
+    })
+}
+
+/// Cost of a run over time, before rounding. A run that never started costs nothing.
+///
+/// # Errors
+/// As [`price`].
+pub fn curve(mode: Mode, nodes: &Nodes, run: &Run) -> Result<CostCurve, PriceError> {
+    let mut builder = CurveBuilder::default();
+    if let Some(start) = run.start {
+        for_each_piece(mode, nodes, run, start, |_, piece| {
+            let per_hour = integer(piece.rate.per_hour.0) * piece.share;
+            builder.add(piece.from, piece.to, per_hour);
+        })?;
+    }
+    Ok(builder.finish())
+}
+
+/// A part of a run on one node with an unchanged rate and share.
+struct Piece {
+    from: i64,
+    to: i64,
+    rate: Rate,
+    share: Exact,
+}
+
+fn for_each_piece(
+    mode: Mode,
+    nodes: &Nodes,
+    run: &Run,
+    start: i64,
+    mut visit: impl FnMut(&NodeAmounts, Piece),
+) -> Result<(), PriceError> {
     for segment in &run.segments {
         let (from, to) = (
             segment.from.max(start),
@@ -158,22 +204,25 @@ pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError
                         market: spec.market,
                         at,
                     })?;
+                let mut begin = from;
                 for (rate, seconds) in rates {
-                    *parts
-                        .entry((held.node.clone(), rate, share.clone()))
-                        .or_default() += seconds;
+                    let end = begin.saturating_add_unsigned(seconds);
+                    let share = share.clone();
+                    visit(
+                        held,
+                        Piece {
+                            from: begin,
+                            to: end,
+                            rate,
+                            share,
+                        },
+                    );
+                    begin = end;
                 }
             }
         }
     }
-    let exact = exact_sum(&parts, |rate| rate.per_hour);
-    Ok(RunCost {
-        cost: round_half_even(&exact)?,
-        list: exact_sum(&parts, |rate| rate.list),
-        exact,
-        seconds: start.abs_diff(run.end),
-        lines: lines(nodes, parts)?,
-    })
+    Ok(())
 }
 
 /// Burn rate of an allocation at a moment.

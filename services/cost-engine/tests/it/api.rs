@@ -283,3 +283,73 @@ async fn an_invalid_query_names_the_fault() {
     }
     engine.stop().await;
 }
+
+on_both!(slices_of_runs_add_up_over_months);
+
+async fn slices_of_runs_add_up_over_months(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    // Half an hour before and an hour after midnight in Berlin, and a run within November.
+    let start = |text: &str| chrono::DateTime::parse_from_rfc3339(text).unwrap().to_utc();
+    let run = |id, from| Job {
+        start_time: Some(timestamp(start(from))),
+        ..job(id)
+    };
+    let over_midnight = run(60, "2025-10-31T22:30:00Z");
+    let within = run(61, "2025-11-10T08:00:00Z");
+    for job in [&over_midnight, &within] {
+        outside
+            .publish(&job_event(EventType::JobStarted, job.clone()))
+            .await;
+        let end = ended(job.clone(), "COMPLETED", 5400);
+        outside
+            .publish(&job_event(EventType::JobCompleted, end))
+            .await;
+    }
+    outside.costs(4).await;
+    let report = async |query: &str| {
+        let path = format!("/v1/costs?{query}&until=2026-01-01");
+        let (status, report) = get(&engine.router, "root", &path).await;
+        assert_eq!(status, StatusCode::OK, "{report}");
+        let rows = report["rows"].as_array().unwrap();
+        let row = |row: &Value| {
+            let field = |name: &str| row[name].as_str().unwrap().to_owned();
+            let seconds = row["charged_seconds"].as_u64().unwrap();
+            (field("key"), field("total_micros"), seconds)
+        };
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let row = |key: &str, micros: &str, seconds| (key.to_owned(), micros.to_owned(), seconds);
+    let by_end = report("by=month").await;
+    // The first run ended in the first second of November, UTC.
+    assert_eq!(by_end, [row("2025-11", "1020000", 10_800)]);
+    let cost = |rows: &[(String, String, u64)]| {
+        rows.iter()
+            .map(|row| row.1.parse::<i64>().unwrap())
+            .sum::<i64>()
+    };
+    let berlin = report("by=month&attribution=slice&timezone=Europe/Berlin").await;
+    assert_eq!(
+        berlin,
+        [
+            row("2025-10", "170000", 1800),
+            row("2025-11", "850000", 9000)
+        ]
+    );
+    assert_eq!(cost(&berlin), cost(&by_end));
+    let utc = report("by=month&attribution=slice").await;
+    assert_eq!(
+        utc,
+        [
+            row("2025-10", "510000", 5400),
+            row("2025-11", "510000", 5400)
+        ]
+    );
+    // A period that begins within the run.
+    let part = report("by=user&attribution=slice&since=2025-10-31T22:45:00Z").await;
+    assert_eq!(part, [row("alice", "935000", 9900)]);
+    let (status, problem) = get(&engine.router, "root", "/v1/costs?timezone=Europe/Berlin").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
+    engine.stop().await;
+}

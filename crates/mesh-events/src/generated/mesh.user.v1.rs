@@ -41,6 +41,87 @@ pub struct UserEvent {
     /// The session. Set only for `login`.
     #[prost(message, optional, tag = "11")]
     pub login: ::core::option::Option<LoginSession>,
+    /// Use of the budget. Set only for `quota_high`, `quota_exceeded` and `quota_cleared`. `attribute` is then `Budget`, and `before` and `after`
+    /// are thresholds, e.g. `80 %`.
+    #[prost(message, optional, tag = "12")]
+    pub quota: ::core::option::Option<Quota>,
+}
+/// Use of a budget in a period.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Quota {
+    /// Kind of the limit: `budget`.
+    #[prost(string, tag = "1")]
+    pub source: ::prost::alloc::string::String,
+    /// Name of the budget.
+    #[prost(string, tag = "2")]
+    pub budget: ::prost::alloc::string::String,
+    /// What the budget covers, e.g. `account=nlp`. All keys must match, and one of the values of each key.
+    #[prost(string, repeated, tag = "3")]
+    pub scope: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Name of the period: `2026-11`, `2026-Q4`, `2026`, `rolling`, or its bounds.
+    #[prost(string, tag = "4")]
+    pub period: ::prost::alloc::string::String,
+    /// First second of the period.
+    #[prost(message, optional, tag = "5")]
+    pub period_start: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// First second after the period. Absent for a rolling period.
+    #[prost(message, optional, tag = "6")]
+    pub period_end: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Amount of the budget.
+    #[prost(message, optional, tag = "7")]
+    pub amount: ::core::option::Option<super::super::cost::v1::Money>,
+    /// Part of final costs that lies in the period.
+    #[prost(message, optional, tag = "8")]
+    pub settled: ::core::option::Option<super::super::cost::v1::Money>,
+    /// Cost of running jobs in the period until now.
+    #[prost(message, optional, tag = "9")]
+    pub in_flight: ::core::option::Option<super::super::cost::v1::Money>,
+    /// Settled, in flight, and what running jobs may still cost in the period until their time limits.
+    #[prost(message, optional, tag = "10")]
+    pub committed: ::core::option::Option<super::super::cost::v1::Money>,
+    /// What is compared with the amount: `settled`, `in_flight` (settled and in flight) or `committed`.
+    #[prost(string, tag = "11")]
+    pub counts: ::prost::alloc::string::String,
+    /// Used part of the amount in percent, rounded down.
+    #[prost(uint64, tag = "12")]
+    pub percent: u64,
+    /// Threshold in percent: the one that was passed, or for `quota_cleared` the one that the use is below again.
+    #[prost(uint32, tag = "13")]
+    pub threshold: u32,
+    /// True if the forecast passes the threshold, not the use.
+    #[prost(bool, tag = "14")]
+    pub is_forecast: bool,
+    /// Forecast of the use at the end of the period, exceeded with a probability of one half. Absent without a forecast.
+    #[prost(message, optional, tag = "15")]
+    pub forecast_p50: ::core::option::Option<super::super::cost::v1::Money>,
+    /// Forecast of the use at the end of the period, exceeded with a probability of one tenth. Absent without a forecast.
+    #[prost(message, optional, tag = "16")]
+    pub forecast_p90: ::core::option::Option<super::super::cost::v1::Money>,
+    /// When the amount is used up by the forecast, with a probability of one half. Absent if it lasts.
+    #[prost(message, optional, tag = "17")]
+    pub exhausted_p50: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When the amount is used up with a probability of one tenth. Absent if it lasts.
+    #[prost(message, optional, tag = "18")]
+    pub exhausted_p90: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Users with the largest costs in the period, at most five. Empty for budgets of users and identities.
+    #[prost(message, repeated, tag = "19")]
+    pub contributors: ::prost::alloc::vec::Vec<QuotaContributor>,
+    /// Counts how often the use passed thresholds in the period after it had been below them again, from 1.
+    #[prost(uint64, tag = "20")]
+    pub crossing: u64,
+}
+/// A user's part of a budget's use.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QuotaContributor {
+    /// Slurm's ClusterName.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Unix user name.
+    #[prost(string, tag = "2")]
+    pub user: ::prost::alloc::string::String,
+    /// Settled and in flight.
+    #[prost(message, optional, tag = "3")]
+    pub amount: ::core::option::Option<super::super::cost::v1::Money>,
 }
 /// A session that a user opened.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -201,6 +282,563 @@ impl<'de> serde::Deserialize<'de> for LoginSession {
         deserializer.deserialize_struct("mesh.user.v1.LoginSession", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for Quota {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.source.is_empty() {
+            len += 1;
+        }
+        if !self.budget.is_empty() {
+            len += 1;
+        }
+        if !self.scope.is_empty() {
+            len += 1;
+        }
+        if !self.period.is_empty() {
+            len += 1;
+        }
+        if self.period_start.is_some() {
+            len += 1;
+        }
+        if self.period_end.is_some() {
+            len += 1;
+        }
+        if self.amount.is_some() {
+            len += 1;
+        }
+        if self.settled.is_some() {
+            len += 1;
+        }
+        if self.in_flight.is_some() {
+            len += 1;
+        }
+        if self.committed.is_some() {
+            len += 1;
+        }
+        if !self.counts.is_empty() {
+            len += 1;
+        }
+        if self.percent != 0 {
+            len += 1;
+        }
+        if self.threshold != 0 {
+            len += 1;
+        }
+        if self.is_forecast {
+            len += 1;
+        }
+        if self.forecast_p50.is_some() {
+            len += 1;
+        }
+        if self.forecast_p90.is_some() {
+            len += 1;
+        }
+        if self.exhausted_p50.is_some() {
+            len += 1;
+        }
+        if self.exhausted_p90.is_some() {
+            len += 1;
+        }
+        if !self.contributors.is_empty() {
+            len += 1;
+        }
+        if self.crossing != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.user.v1.Quota", len)?;
+        if !self.source.is_empty() {
+            struct_ser.serialize_field("source", &self.source)?;
+        }
+        if !self.budget.is_empty() {
+            struct_ser.serialize_field("budget", &self.budget)?;
+        }
+        if !self.scope.is_empty() {
+            struct_ser.serialize_field("scope", &self.scope)?;
+        }
+        if !self.period.is_empty() {
+            struct_ser.serialize_field("period", &self.period)?;
+        }
+        if let Some(v) = self.period_start.as_ref() {
+            struct_ser.serialize_field("periodStart", v)?;
+        }
+        if let Some(v) = self.period_end.as_ref() {
+            struct_ser.serialize_field("periodEnd", v)?;
+        }
+        if let Some(v) = self.amount.as_ref() {
+            struct_ser.serialize_field("amount", v)?;
+        }
+        if let Some(v) = self.settled.as_ref() {
+            struct_ser.serialize_field("settled", v)?;
+        }
+        if let Some(v) = self.in_flight.as_ref() {
+            struct_ser.serialize_field("inFlight", v)?;
+        }
+        if let Some(v) = self.committed.as_ref() {
+            struct_ser.serialize_field("committed", v)?;
+        }
+        if !self.counts.is_empty() {
+            struct_ser.serialize_field("counts", &self.counts)?;
+        }
+        if self.percent != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("percent", ToString::to_string(&self.percent).as_str())?;
+        }
+        if self.threshold != 0 {
+            struct_ser.serialize_field("threshold", &self.threshold)?;
+        }
+        if self.is_forecast {
+            struct_ser.serialize_field("isForecast", &self.is_forecast)?;
+        }
+        if let Some(v) = self.forecast_p50.as_ref() {
+            struct_ser.serialize_field("forecastP50", v)?;
+        }
+        if let Some(v) = self.forecast_p90.as_ref() {
+            struct_ser.serialize_field("forecastP90", v)?;
+        }
+        if let Some(v) = self.exhausted_p50.as_ref() {
+            struct_ser.serialize_field("exhaustedP50", v)?;
+        }
+        if let Some(v) = self.exhausted_p90.as_ref() {
+            struct_ser.serialize_field("exhaustedP90", v)?;
+        }
+        if !self.contributors.is_empty() {
+            struct_ser.serialize_field("contributors", &self.contributors)?;
+        }
+        if self.crossing != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("crossing", ToString::to_string(&self.crossing).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Quota {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "source",
+            "budget",
+            "scope",
+            "period",
+            "period_start",
+            "periodStart",
+            "period_end",
+            "periodEnd",
+            "amount",
+            "settled",
+            "in_flight",
+            "inFlight",
+            "committed",
+            "counts",
+            "percent",
+            "threshold",
+            "is_forecast",
+            "isForecast",
+            "forecast_p50",
+            "forecastP50",
+            "forecast_p90",
+            "forecastP90",
+            "exhausted_p50",
+            "exhaustedP50",
+            "exhausted_p90",
+            "exhaustedP90",
+            "contributors",
+            "crossing",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Source,
+            Budget,
+            Scope,
+            Period,
+            PeriodStart,
+            PeriodEnd,
+            Amount,
+            Settled,
+            InFlight,
+            Committed,
+            Counts,
+            Percent,
+            Threshold,
+            IsForecast,
+            ForecastP50,
+            ForecastP90,
+            ExhaustedP50,
+            ExhaustedP90,
+            Contributors,
+            Crossing,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "source" => Ok(GeneratedField::Source),
+                            "budget" => Ok(GeneratedField::Budget),
+                            "scope" => Ok(GeneratedField::Scope),
+                            "period" => Ok(GeneratedField::Period),
+                            "periodStart" | "period_start" => Ok(GeneratedField::PeriodStart),
+                            "periodEnd" | "period_end" => Ok(GeneratedField::PeriodEnd),
+                            "amount" => Ok(GeneratedField::Amount),
+                            "settled" => Ok(GeneratedField::Settled),
+                            "inFlight" | "in_flight" => Ok(GeneratedField::InFlight),
+                            "committed" => Ok(GeneratedField::Committed),
+                            "counts" => Ok(GeneratedField::Counts),
+                            "percent" => Ok(GeneratedField::Percent),
+                            "threshold" => Ok(GeneratedField::Threshold),
+                            "isForecast" | "is_forecast" => Ok(GeneratedField::IsForecast),
+                            "forecastP50" | "forecast_p50" => Ok(GeneratedField::ForecastP50),
+                            "forecastP90" | "forecast_p90" => Ok(GeneratedField::ForecastP90),
+                            "exhaustedP50" | "exhausted_p50" => Ok(GeneratedField::ExhaustedP50),
+                            "exhaustedP90" | "exhausted_p90" => Ok(GeneratedField::ExhaustedP90),
+                            "contributors" => Ok(GeneratedField::Contributors),
+                            "crossing" => Ok(GeneratedField::Crossing),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Quota;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.user.v1.Quota")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Quota, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut source__ = None;
+                let mut budget__ = None;
+                let mut scope__ = None;
+                let mut period__ = None;
+                let mut period_start__ = None;
+                let mut period_end__ = None;
+                let mut amount__ = None;
+                let mut settled__ = None;
+                let mut in_flight__ = None;
+                let mut committed__ = None;
+                let mut counts__ = None;
+                let mut percent__ = None;
+                let mut threshold__ = None;
+                let mut is_forecast__ = None;
+                let mut forecast_p50__ = None;
+                let mut forecast_p90__ = None;
+                let mut exhausted_p50__ = None;
+                let mut exhausted_p90__ = None;
+                let mut contributors__ = None;
+                let mut crossing__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Source => {
+                            if source__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("source"));
+                            }
+                            source__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Budget => {
+                            if budget__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("budget"));
+                            }
+                            budget__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Scope => {
+                            if scope__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("scope"));
+                            }
+                            scope__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Period => {
+                            if period__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("period"));
+                            }
+                            period__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::PeriodStart => {
+                            if period_start__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("periodStart"));
+                            }
+                            period_start__ = map_.next_value()?;
+                        }
+                        GeneratedField::PeriodEnd => {
+                            if period_end__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("periodEnd"));
+                            }
+                            period_end__ = map_.next_value()?;
+                        }
+                        GeneratedField::Amount => {
+                            if amount__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("amount"));
+                            }
+                            amount__ = map_.next_value()?;
+                        }
+                        GeneratedField::Settled => {
+                            if settled__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("settled"));
+                            }
+                            settled__ = map_.next_value()?;
+                        }
+                        GeneratedField::InFlight => {
+                            if in_flight__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("inFlight"));
+                            }
+                            in_flight__ = map_.next_value()?;
+                        }
+                        GeneratedField::Committed => {
+                            if committed__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("committed"));
+                            }
+                            committed__ = map_.next_value()?;
+                        }
+                        GeneratedField::Counts => {
+                            if counts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("counts"));
+                            }
+                            counts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Percent => {
+                            if percent__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("percent"));
+                            }
+                            percent__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Threshold => {
+                            if threshold__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("threshold"));
+                            }
+                            threshold__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::IsForecast => {
+                            if is_forecast__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("isForecast"));
+                            }
+                            is_forecast__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ForecastP50 => {
+                            if forecast_p50__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("forecastP50"));
+                            }
+                            forecast_p50__ = map_.next_value()?;
+                        }
+                        GeneratedField::ForecastP90 => {
+                            if forecast_p90__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("forecastP90"));
+                            }
+                            forecast_p90__ = map_.next_value()?;
+                        }
+                        GeneratedField::ExhaustedP50 => {
+                            if exhausted_p50__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("exhaustedP50"));
+                            }
+                            exhausted_p50__ = map_.next_value()?;
+                        }
+                        GeneratedField::ExhaustedP90 => {
+                            if exhausted_p90__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("exhaustedP90"));
+                            }
+                            exhausted_p90__ = map_.next_value()?;
+                        }
+                        GeneratedField::Contributors => {
+                            if contributors__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("contributors"));
+                            }
+                            contributors__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Crossing => {
+                            if crossing__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("crossing"));
+                            }
+                            crossing__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Quota {
+                    source: source__.unwrap_or_default(),
+                    budget: budget__.unwrap_or_default(),
+                    scope: scope__.unwrap_or_default(),
+                    period: period__.unwrap_or_default(),
+                    period_start: period_start__,
+                    period_end: period_end__,
+                    amount: amount__,
+                    settled: settled__,
+                    in_flight: in_flight__,
+                    committed: committed__,
+                    counts: counts__.unwrap_or_default(),
+                    percent: percent__.unwrap_or_default(),
+                    threshold: threshold__.unwrap_or_default(),
+                    is_forecast: is_forecast__.unwrap_or_default(),
+                    forecast_p50: forecast_p50__,
+                    forecast_p90: forecast_p90__,
+                    exhausted_p50: exhausted_p50__,
+                    exhausted_p90: exhausted_p90__,
+                    contributors: contributors__.unwrap_or_default(),
+                    crossing: crossing__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.user.v1.Quota", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for QuotaContributor {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.cluster.is_empty() {
+            len += 1;
+        }
+        if !self.user.is_empty() {
+            len += 1;
+        }
+        if self.amount.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.user.v1.QuotaContributor", len)?;
+        if !self.cluster.is_empty() {
+            struct_ser.serialize_field("cluster", &self.cluster)?;
+        }
+        if !self.user.is_empty() {
+            struct_ser.serialize_field("user", &self.user)?;
+        }
+        if let Some(v) = self.amount.as_ref() {
+            struct_ser.serialize_field("amount", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for QuotaContributor {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "cluster",
+            "user",
+            "amount",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Cluster,
+            User,
+            Amount,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "cluster" => Ok(GeneratedField::Cluster),
+                            "user" => Ok(GeneratedField::User),
+                            "amount" => Ok(GeneratedField::Amount),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = QuotaContributor;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.user.v1.QuotaContributor")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<QuotaContributor, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut cluster__ = None;
+                let mut user__ = None;
+                let mut amount__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Cluster => {
+                            if cluster__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cluster"));
+                            }
+                            cluster__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::User => {
+                            if user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("user"));
+                            }
+                            user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Amount => {
+                            if amount__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("amount"));
+                            }
+                            amount__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(QuotaContributor {
+                    cluster: cluster__.unwrap_or_default(),
+                    user: user__.unwrap_or_default(),
+                    amount: amount__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.user.v1.QuotaContributor", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for UserEvent {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -242,6 +880,9 @@ impl serde::Serialize for UserEvent {
         if self.login.is_some() {
             len += 1;
         }
+        if self.quota.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.user.v1.UserEvent", len)?;
         if !self.user.is_empty() {
             struct_ser.serialize_field("user", &self.user)?;
@@ -278,6 +919,9 @@ impl serde::Serialize for UserEvent {
         if let Some(v) = self.login.as_ref() {
             struct_ser.serialize_field("login", v)?;
         }
+        if let Some(v) = self.quota.as_ref() {
+            struct_ser.serialize_field("quota", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -299,6 +943,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
             "settings",
             "transaction",
             "login",
+            "quota",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -314,6 +959,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
             Settings,
             Transaction,
             Login,
+            Quota,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -346,6 +992,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                             "settings" => Ok(GeneratedField::Settings),
                             "transaction" => Ok(GeneratedField::Transaction),
                             "login" => Ok(GeneratedField::Login),
+                            "quota" => Ok(GeneratedField::Quota),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -376,6 +1023,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                 let mut settings__ = None;
                 let mut transaction__ = None;
                 let mut login__ = None;
+                let mut quota__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::User => {
@@ -450,6 +1098,12 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                             }
                             login__ = map_.next_value()?;
                         }
+                        GeneratedField::Quota => {
+                            if quota__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("quota"));
+                            }
+                            quota__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(UserEvent {
@@ -464,6 +1118,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                     settings: settings__.unwrap_or_default(),
                     transaction: transaction__.unwrap_or_default(),
                     login: login__,
+                    quota: quota__,
                 })
             }
         }

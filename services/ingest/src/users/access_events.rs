@@ -52,6 +52,7 @@ impl AccessEventContext<'_> {
             settings: left.map_or_else(BTreeMap::new, settings),
             transaction: by.map_or(0, |entry| entry.id),
             login: None,
+            quota: None,
         };
         let occurred = by.and_then(|entry| DateTime::from_timestamp(entry.time.as_secs(), 0));
         Event {

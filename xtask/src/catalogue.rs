@@ -10,7 +10,8 @@ mod tests {
     /// The services that publish events of a category.
     const fn producers(category: Category) -> &'static [&'static str] {
         match category {
-            Category::Job | Category::User => &["ingest"],
+            Category::Job => &["ingest"],
+            Category::User => &["ingest", "cost-engine"],
             Category::Capture => &["ingest", "ledger"],
             Category::Node => &["node-watcher"],
             Category::Cost => &["cost-engine"],

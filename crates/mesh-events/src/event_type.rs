@@ -155,9 +155,9 @@ event_types! {
     UserAccessGranted = User."access_granted", Sampled, "A user or account was granted access: an account, a QOS, an admin level, coordination.";
     UserAccessChanged = User."access_changed", Sampled, "A limit, share or default of a user or account changed.";
     UserAccessRevoked = User."access_revoked", Sampled, "A user or account lost access.";
-    UserQuotaHigh = User."quota_high", Derived, "A budget is nearly used up.";
-    UserQuotaExceeded = User."quota_exceeded", Derived, "A budget is used up.";
-    UserQuotaCleared = User."quota_cleared", Derived, "A budget has room again.";
+    UserQuotaHigh = User."quota_high", Sampled, "A budget is nearly used up.";
+    UserQuotaExceeded = User."quota_exceeded", Sampled, "A budget is used up.";
+    UserQuotaCleared = User."quota_cleared", Sampled, "A budget has room again.";
     CostEstimated = Cost."estimated", Recorded, "Burn rate and estimated cost of a run that started.";
     CostAccrued = Cost."accrued", Derived, "Cost of a running job so far.";
     CostFinalized = Cost."finalized", Recorded, "Final cost of a run.";
@@ -179,13 +179,7 @@ impl EventType {
 
     /// False for names that are reserved: no service publishes them yet.
     pub const fn is_produced(self) -> bool {
-        !matches!(
-            self,
-            Self::CostAccrued
-                | Self::UserQuotaHigh
-                | Self::UserQuotaExceeded
-                | Self::UserQuotaCleared
-        )
+        !matches!(self, Self::CostAccrued)
     }
 
     /// True for the end of a run: exactly one of these per run.

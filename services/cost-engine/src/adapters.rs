@@ -1,5 +1,6 @@
 //! The database. No decisions.
 
+mod budgets;
 mod costs;
 mod outbox;
 mod people;
@@ -9,6 +10,7 @@ mod runs;
 mod slices;
 mod store;
 
+pub use budgets::{BudgetFacts, BudgetState};
 pub use costs::{AdjustmentRow, CostRow, FinalCost};
 pub use outbox::Unpublished;
 pub use people::{People, Person};

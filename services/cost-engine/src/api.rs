@@ -1,8 +1,10 @@
 //! `GET /v1/costs/live`, `GET /v1/costs` and `GET /v1/costs/me`: costs of running jobs, past costs, and what the caller has spent.
+//! `GET /v1/budgets`: budgets and their use.
 //!
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
 //! coordinators those of their accounts, auditors and administrators all jobs.
 
+mod budgets;
 mod response;
 
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
 use response::Slice;
@@ -32,6 +35,10 @@ pub use response::{
 pub(crate) struct Api {
     pub store: Store,
     pub book: Option<watch::Receiver<Arc<PriceBook>>>,
+    /// The last evaluation of budgets.
+    pub evaluation: watch::Receiver<Arc<Evaluation>>,
+    /// Cluster of this process.
+    pub cluster: String,
 }
 
 pub(crate) fn router(api: Api) -> Router {
@@ -39,6 +46,8 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
         .route("/v1/costs/me", get(personal))
+        .route("/v1/budgets", get(budgets::list))
+        .route("/v1/budgets/{name}", get(budgets::show))
         .with_state(api)
 }
 

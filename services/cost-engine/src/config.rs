@@ -19,7 +19,9 @@ pub const RENAMED_KEYS: RenamedKeys = &[("database_url", "db.url")];
 pub struct Config {
     /// The price book, relative to the configuration file. Empty: no costs are computed.
     pub price_book: PathBuf,
-    /// Interval of the checks for changes of the price book.
+    /// Folder with budgets, relative to the configuration file. Empty: no budgets.
+    pub budgets: PathBuf,
+    /// Interval of the checks for changes of the price book and the budgets.
     #[serde(with = "humantime_serde")]
     pub reload_interval: Duration,
     /// Maximum number of messages in one transaction.
@@ -56,6 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             price_book: PathBuf::new(),
+            budgets: PathBuf::new(),
             reload_interval: Duration::from_secs(2),
             batch_size: 256,
             db: Database::default(),
@@ -77,6 +80,12 @@ impl Config {
         if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.reload_interval)
         {
             faults.push("cost-engine.reload_interval: not between 100ms and 1h".to_owned());
+        }
+        if !self.budgets.as_os_str().is_empty() && self.price_book.as_os_str().is_empty() {
+            faults.push(
+                "cost-engine.budgets: without a price book there are no costs; set cost-engine.price_book"
+                    .to_owned(),
+            );
         }
         if self.database_url.is_some() {
             faults.push(
@@ -106,6 +115,7 @@ mod tests {
     fn every_fault_is_reported_at_once_and_no_password() {
         let config = Config {
             batch_size: 0,
+            budgets: "budgets.d".into(),
             reload_interval: Duration::ZERO,
             db: Database {
                 url: "mysql://u:secret@h/db".into(),
@@ -113,7 +123,7 @@ mod tests {
             ..Config::default()
         };
         let faults = config.faults();
-        assert_eq!(faults.len(), 3);
+        assert_eq!(faults.len(), 4);
         assert!(!faults.join(" ").contains("secret"));
     }
 

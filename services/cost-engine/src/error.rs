@@ -10,6 +10,9 @@ pub enum Error {
     /// The price book is invalid.
     #[error("cost-engine.price_book")]
     PriceBook(#[from] PriceBookError),
+    /// Budgets are invalid.
+    #[error("cost-engine.budgets")]
+    Budgets(#[from] crate::budgets::files::BudgetsError),
     /// The database cannot be opened or migrated.
     #[error(transparent)]
     Open(#[from] mesh_db::Error),
@@ -45,7 +48,7 @@ impl Error {
             Self::Open(error) => error.is_unavailable(),
             Self::TooSlow(_) => true,
             Self::Database { source, .. } => mesh_db::is_unavailable(source),
-            Self::PriceBook(_) | Self::Damaged { .. } => false,
+            Self::PriceBook(_) | Self::Budgets(_) | Self::Damaged { .. } => false,
         }
     }
 

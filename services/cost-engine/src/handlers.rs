@@ -17,7 +17,7 @@ use mesh_db::pool::Connection;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey};
 use mesh_runtime::Condition;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::adapters::Store;
 use crate::domain::Class;
@@ -36,6 +36,8 @@ pub(crate) struct JobEvents {
     pub store: Store,
     pub book: watch::Receiver<Arc<PriceBook>>,
     pub outbox: Outbox,
+    /// Notified when costs were committed.
+    pub committed: Arc<Notify>,
     /// Condition: the database accepts writes.
     pub database: Condition,
 }
@@ -114,6 +116,7 @@ impl JobEvents {
         // The costs are committed. The outbox publishes them, now or after a crash.
         if made {
             self.outbox.notify();
+            self.committed.notify_one();
         }
         Ok(outcomes)
     }

@@ -12,12 +12,14 @@
 //! - [`usage`] and [`costing`]: from Slurm's snapshots to facts, and from facts to the payload of a cost event.
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
-//! - [`api`]: `/v1/costs/live` and `/v1/costs`.
+//! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
+//! - [`api`]: `/v1/costs/live`, `/v1/costs` and `/v1/budgets`.
 //!
-//! Deliberately absent: budgets and accrual events.
+//! Deliberately absent: accrual events.
 
 pub mod adapters;
 pub mod api;
+pub mod budgets;
 mod config;
 pub mod costing;
 pub mod domain;
@@ -33,6 +35,7 @@ pub mod usage;
 mod vectors;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_bus::{Backoff, Bus};
@@ -41,12 +44,16 @@ use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{
     BoxError, Condition, Context, ReloadTimer, RenamedKeys, RunningService, Service,
 };
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
 pub use price_book::{PriceBook, PriceBookError};
 
 use adapters::Store;
+use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
+use budgets::open_costs::CostCurves;
+use budgets::watcher::BudgetWatcher;
 use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
@@ -56,6 +63,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
+
+/// Budgets with every feature, as a template.
+pub const EXAMPLE_BUDGETS: &str = include_str!("../examples/budgets.toml");
 
 /// The cost engine.
 pub struct CostEngineService;
@@ -71,7 +81,7 @@ impl Service for CostEngineService {
     }
 
     fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
-        Ok(match configuration(context)?.1 {
+        Ok(match configuration(context)?.location {
             Location::Sqlite(path) => Some(path),
             Location::Postgres(_) => None,
         })
@@ -84,7 +94,12 @@ impl Service for CostEngineService {
     }
 
     async fn start(context: Context) -> Result<RunningService, BoxError> {
-        let (config, location, prices) = configuration(&context)?;
+        let Configuration {
+            config,
+            location,
+            prices,
+            budgets,
+        } = configuration(&context)?;
         metrics::describe();
         // Registered before the first readiness request: not ready until the database is open.
         let database = context.health.condition("cost-engine.database");
@@ -110,11 +125,14 @@ impl Service for CostEngineService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
+        let evaluation = watch::Sender::new(Arc::new(Evaluation::default()));
         let router = context.audited(
             &bus,
             api::router(api::Api {
                 store: store.clone(),
                 book,
+                evaluation: evaluation.subscribe(),
+                cluster: context.mesh.cluster.clone(),
             }),
         );
         let engine = CostEngine {
@@ -127,12 +145,14 @@ impl Service for CostEngineService {
             prepared,
             database,
             bus,
+            cluster: context.mesh.cluster.clone(),
+            evaluation,
             shutdown: context.shutdown,
         };
         Ok(RunningService {
             router,
             run: Box::pin(async move {
-                let ended = engine.run(prices).await;
+                let ended = engine.run(prices, budgets).await;
                 // In every case: an unclosed file leaves its log unmerged.
                 store.close().await;
                 ended
@@ -172,10 +192,15 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The section, the location of the database, and the price book if there is one.
-fn configuration(
-    context: &Context,
-) -> Result<(Config, Location, Option<PriceBookWatcher>), BoxError> {
+/// The section, and what it names.
+struct Configuration {
+    config: Config,
+    location: Location,
+    prices: Option<PriceBookWatcher>,
+    budgets: Option<BudgetWatcher>,
+}
+
+fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let config: Config = context.section(CostEngineService::NAME)?;
     let faults = config.faults();
     let location = match config.db.location(&context.mesh.data_dir) {
@@ -188,7 +213,20 @@ fn configuration(
         let path = context.relative(&config.price_book);
         Some(PriceBookWatcher::new(path).map_err(error::Error::from)?)
     };
-    Ok((config, location, prices))
+    let budgets = match &prices {
+        Some(follower) if !config.budgets.as_os_str().is_empty() => {
+            let folder = context.relative(&config.budgets);
+            let watcher = BudgetWatcher::new(folder, &follower.book.borrow());
+            Some(watcher.map_err(error::Error::from)?)
+        }
+        _ => None,
+    };
+    Ok(Configuration {
+        config,
+        location,
+        prices,
+        budgets,
+    })
 }
 
 /// Migrates the tables and stores the content of the price book.
@@ -208,11 +246,19 @@ struct CostEngine {
     prepared: bool,
     database: Condition,
     bus: Bus,
+    /// Cluster of this process.
+    cluster: String,
+    /// The last evaluation of budgets, for the API.
+    evaluation: watch::Sender<Arc<Evaluation>>,
     shutdown: CancellationToken,
 }
 
 impl CostEngine {
-    async fn run(self, prices: Option<PriceBookWatcher>) -> Result<(), BoxError> {
+    async fn run(
+        self,
+        prices: Option<PriceBookWatcher>,
+        budgets: Option<BudgetWatcher>,
+    ) -> Result<(), BoxError> {
         let Self {
             marker,
             config,
@@ -220,6 +266,8 @@ impl CostEngine {
             prepared,
             database,
             bus,
+            cluster,
+            evaluation,
             shutdown,
         } = self;
         if !prepared && !open(&store, prices.as_ref(), &database, &shutdown).await? {
@@ -239,11 +287,30 @@ impl CostEngine {
         let publish = outbox.clone().run(&store, &bus, &shutdown);
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
+            let committed = Arc::new(Notify::new());
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
-                outbox,
+                outbox: outbox.clone(),
+                committed: Arc::clone(&committed),
                 database,
+            };
+            let book = follower.book.subscribe();
+            let timer = || ReloadTimer::every(config.reload_interval, shutdown.clone());
+            let evaluate = async {
+                let Some(mut watcher) = budgets else { return };
+                let evaluator = BudgetEvaluator {
+                    store: store.clone(),
+                    budgets: watcher.budgets.subscribe(),
+                    book: book.clone(),
+                    evaluation,
+                    committed,
+                    outbox,
+                    cluster,
+                    curves: CostCurves::default(),
+                    daily: DailyFacts::default(),
+                };
+                tokio::join!(evaluator.run(&shutdown), watcher.follow(timer(), book));
             };
             let consume = bus.consume_batches(
                 SLURM_EVENTS,
@@ -252,9 +319,13 @@ impl CostEngine {
                 handler,
                 &shutdown,
             );
-            let timer = ReloadTimer::every(config.reload_interval, shutdown.clone());
-            let follow = follower.follow(timer, &store);
-            let (consumed, (), ()) = tokio::join!(Box::pin(consume), Box::pin(publish), follow);
+            let follow = follower.follow(timer(), &store);
+            let (consumed, (), (), ()) = tokio::join!(
+                Box::pin(consume),
+                Box::pin(publish),
+                follow,
+                Box::pin(evaluate)
+            );
             consumed?;
         } else {
             tracing::info!("no price book, costs not computed; set cost-engine.price_book");

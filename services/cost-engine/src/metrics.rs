@@ -11,6 +11,15 @@ const RELOADS: &str = "cost_engine_price_book_reloads_total";
 /// 1 while the price book on disk is faulty and the last good one is used, else 0.
 const STALE: &str = "cost_engine_price_book_stale";
 
+/// Budget reads after a change; label `result` (used, refused).
+const BUDGET_RELOADS: &str = "cost_engine_budget_reloads_total";
+/// 1 while budgets on disk are faulty and the last good ones are used, else 0.
+const BUDGETS_STALE: &str = "cost_engine_budgets_stale";
+/// Duration of evaluations of all budgets.
+const EVALUATIONS: &str = "cost_engine_budget_evaluation_seconds";
+/// Events of budgets; label `type` (user.quota_high, user.quota_exceeded, user.quota_cleared).
+const QUOTA_EVENTS: &str = "cost_engine_budget_events_total";
+
 /// Describes every metric.
 pub(crate) fn describe() {
     metrics::describe_counter!(
@@ -24,6 +33,13 @@ pub(crate) fn describe() {
         STALE,
         "1 while the price book on disk is faulty and the last good one is used"
     );
+    metrics::describe_counter!(BUDGET_RELOADS, "Budget reads after a change");
+    metrics::describe_gauge!(
+        BUDGETS_STALE,
+        "1 while budgets on disk are faulty and the last good ones are used"
+    );
+    metrics::describe_histogram!(EVALUATIONS, "Duration of evaluations of all budgets");
+    metrics::describe_counter!(QUOTA_EVENTS, "Events of budgets");
 }
 
 pub(crate) fn cost(kind: &'static str, priced: bool) {
@@ -41,4 +57,18 @@ pub(crate) fn published(result: &'static str, count: usize) {
 pub(crate) fn reloaded(used: bool) {
     metrics::counter!(RELOADS, "result" => if used { "used" } else { "refused" }).increment(1);
     metrics::gauge!(STALE).set(if used { 0.0 } else { 1.0 });
+}
+
+pub(crate) fn budgets_reloaded(used: bool) {
+    metrics::counter!(BUDGET_RELOADS, "result" => if used { "used" } else { "refused" })
+        .increment(1);
+    metrics::gauge!(BUDGETS_STALE).set(if used { 0.0 } else { 1.0 });
+}
+
+pub(crate) fn budgets_evaluated(duration: std::time::Duration) {
+    metrics::histogram!(EVALUATIONS).record(duration);
+}
+
+pub(crate) fn quota_event(kind: &str) {
+    metrics::counter!(QUOTA_EVENTS, "type" => kind.to_owned()).increment(1);
 }

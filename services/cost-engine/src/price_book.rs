@@ -10,7 +10,7 @@ mod file;
 mod prices;
 mod read;
 pub mod series;
-mod value;
+pub(crate) mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -7,8 +7,8 @@ CREATE TABLE budget_states (
     budget TEXT NOT NULL,
     -- Name of the period, such as 2026-11.
     period TEXT NOT NULL,
-    -- End of the period in Unix seconds.
-    ends_at BIGINT NOT NULL,
+    -- Start of the period in Unix seconds; 0 for rolling periods.
+    starts_at BIGINT NOT NULL,
     -- Highest threshold in percent that is passed and published; 0 if none is.
     threshold BIGINT NOT NULL,
     -- 1 if the forecast was published.

@@ -1,7 +1,8 @@
 //! The people behind Unix users.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::event::v1::Identity;
 
@@ -33,6 +34,19 @@ impl People {
     }
 }
 
+impl People {
+    /// The Unix users of a person, by cluster.
+    pub fn users_of(&self, key: &str) -> BTreeSet<(String, String)> {
+        let linked = self.0.iter().filter(|(_, person)| person.key == key);
+        let mut users: BTreeSet<_> = linked.map(|(user, _)| user.clone()).collect();
+        let unlinked = key
+            .strip_prefix("unix:")
+            .and_then(|key| key.rsplit_once('@'));
+        users.extend(unlinked.map(|(user, cluster)| (cluster.to_owned(), user.to_owned())));
+        users
+    }
+}
+
 impl Store {
     /// Reads the people behind all Unix users.
     ///
@@ -40,20 +54,32 @@ impl Store {
     /// If the database refuses.
     pub async fn people(&self) -> Result<People, Error> {
         const ACTION: &str = "read people";
-        let sql = Sql::new("SELECT cluster, user_name, issuer, subject, email, name FROM people");
-        let rows = self.rows(ACTION, &sql).await?;
-        let read = |row: &mesh_db::sql::Row| {
-            let (issuer, subject): (String, String) = (row.get("issuer")?, row.get("subject")?);
-            let (email, name): (String, String) = (row.get("email")?, row.get("name")?);
-            let person = Person {
-                key: format!("{issuer}#{subject}"),
-                display_name: if email.is_empty() { name } else { email },
-            };
-            Ok(((row.get("cluster")?, row.get("user_name")?), person))
-        };
-        let people: Result<_, sqlx::Error> = rows.iter().map(read).collect();
-        people.map(People).map_err(Error::database(ACTION))
+        let mut reader = self.reader(ACTION).await?;
+        let snapshot = reader.begin(Access::Snapshot).await;
+        read_people(&mut snapshot.map_err(Error::database(ACTION))?).await
     }
+}
+
+/// The people behind all Unix users, as of a snapshot.
+pub(super) async fn read_people(snapshot: &mut Snapshot<'_>) -> Result<People, Error> {
+    const ACTION: &str = "read people";
+    let sql = Sql::new("SELECT cluster, user_name, issuer, subject, email, name FROM people");
+    let rows = snapshot
+        .conn()
+        .rows(&sql)
+        .await
+        .map_err(Error::database(ACTION))?;
+    let read = |row: &mesh_db::sql::Row| {
+        let (issuer, subject): (String, String) = (row.get("issuer")?, row.get("subject")?);
+        let (email, name): (String, String) = (row.get("email")?, row.get("name")?);
+        let person = Person {
+            key: format!("{issuer}#{subject}"),
+            display_name: if email.is_empty() { name } else { email },
+        };
+        Ok(((row.get("cluster")?, row.get("user_name")?), person))
+    };
+    let people: Result<_, sqlx::Error> = rows.iter().map(read).collect();
+    people.map(People).map_err(Error::database(ACTION))
 }
 
 impl Transaction<'_> {

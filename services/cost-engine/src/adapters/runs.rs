@@ -35,6 +35,12 @@ impl Store {
     }
 }
 
+impl<'c> Transaction<'c> {
+    pub(super) const fn inner(&mut self) -> &mut mesh_db::pool::Transaction<'c> {
+        &mut self.inner
+    }
+}
+
 impl Transaction<'_> {
     /// Commits the transaction.
     ///

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mesh_db::pool::Access;
+use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
 use super::queries::{CostGroup, CostSum, Filter, filtered, read_sum, run_of, sums};
@@ -104,61 +104,76 @@ impl Store {
     /// If the database refuses, or a stored job cannot be decoded.
     pub async fn cut_runs(&self, filter: &Filter, slice: Interval) -> Result<Vec<CutRun>, Error> {
         const ACTION: &str = "read costs of a slice";
-        let costs = Sql::new(
+        let mut reader = self.reader(ACTION).await?;
+        let snapshot = reader.begin(Access::Snapshot).await;
+        read_cut_runs(
+            &mut snapshot.map_err(Error::database(ACTION))?,
+            filter,
+            slice,
+        )
+        .await
+    }
+}
+
+/// Final costs of runs that a bound of the slice cuts, as of a snapshot.
+pub(super) async fn read_cut_runs(
+    snapshot: &mut Snapshot<'_>,
+    filter: &Filter,
+    slice: Interval,
+) -> Result<Vec<CutRun>, Error> {
+    const ACTION: &str = "read costs of a slice";
+    let costs = Sql::new(
             "SELECT cluster, run, display_id, user_name, account, partition_name, qos, tags, class, currency, current_micros,
                     charged_seconds, price_book, at
              FROM costs WHERE current_micros IS NOT NULL AND kind = 'finalized'",
         );
-        let costs = cut(filtered(costs, filter), slice).push(" ORDER BY cluster, run");
-        let of_costs = |sql: Sql, table: &'static str| {
-            let sql = sql
-                .push(" WHERE EXISTS (SELECT 1 FROM costs WHERE costs.cluster = ")
-                .push(table)
-                .push(".cluster AND costs.run = ")
-                .push(table)
-                .push(".run AND kind = 'finalized'");
-            cut(sql, slice).push(")")
-        };
-        let runs = of_costs(
-            Sql::new("SELECT cluster, run, account, start_job, end_job, ended_at FROM runs"),
-            "runs",
-        );
-        let marks = of_costs(
-            Sql::new("SELECT cluster, run, kind, at, job FROM marks"),
-            "marks",
-        )
-        .push(" ORDER BY marks.at");
-        let mut reader = self.reader(ACTION).await?;
-        let (costs, runs, marks) = async {
-            let mut snapshot = reader.begin(Access::Snapshot).await?;
-            let costs = snapshot.conn().rows(&costs).await?;
-            if costs.is_empty() {
-                return Ok((costs, Vec::new(), Vec::new()));
-            }
-            let runs = snapshot.conn().rows(&runs).await?;
-            Ok((costs, runs, snapshot.conn().rows(&marks).await?))
+    let costs = cut(filtered(costs, filter), slice).push(" ORDER BY cluster, run");
+    let of_costs = |sql: Sql, table: &'static str| {
+        let sql = sql
+            .push(" WHERE EXISTS (SELECT 1 FROM costs WHERE costs.cluster = ")
+            .push(table)
+            .push(".cluster AND costs.run = ")
+            .push(table)
+            .push(".run AND kind = 'finalized'");
+        cut(sql, slice).push(")")
+    };
+    let runs = of_costs(
+        Sql::new("SELECT cluster, run, account, start_job, end_job, ended_at FROM runs"),
+        "runs",
+    );
+    let marks = of_costs(
+        Sql::new("SELECT cluster, run, kind, at, job FROM marks"),
+        "marks",
+    )
+    .push(" ORDER BY marks.at");
+    let (costs, runs, marks) = async {
+        let costs = snapshot.conn().rows(&costs).await?;
+        if costs.is_empty() {
+            return Ok((costs, Vec::new(), Vec::new()));
         }
-        .await
-        .map_err(Error::database(ACTION))?;
-        let mut runs_of: HashMap<(String, String), Row> = HashMap::new();
-        for row in runs {
-            runs_of.insert(run_of(&row).map_err(Error::database(ACTION))?, row);
-        }
-        let mut marks_of: HashMap<(String, String), Vec<Row>> = HashMap::new();
-        for mark in marks {
-            let run = run_of(&mark).map_err(Error::database(ACTION))?;
-            marks_of.entry(run).or_default().push(mark);
-        }
-        costs
-            .iter()
-            .map(|row| {
-                let key = run_of(row).map_err(Error::database(ACTION))?;
-                let marks = marks_of.remove(&key).unwrap_or_default();
-                let history = history(&key.1, runs_of.get(&key), &marks)?;
-                read_cut_run(row, history).map_err(Error::database(ACTION))
-            })
-            .collect()
+        let runs = snapshot.conn().rows(&runs).await?;
+        Ok((costs, runs, snapshot.conn().rows(&marks).await?))
     }
+    .await
+    .map_err(Error::database(ACTION))?;
+    let mut runs_of: HashMap<(String, String), Row> = HashMap::new();
+    for row in runs {
+        runs_of.insert(run_of(&row).map_err(Error::database(ACTION))?, row);
+    }
+    let mut marks_of: HashMap<(String, String), Vec<Row>> = HashMap::new();
+    for mark in marks {
+        let run = run_of(&mark).map_err(Error::database(ACTION))?;
+        marks_of.entry(run).or_default().push(mark);
+    }
+    costs
+        .iter()
+        .map(|row| {
+            let key = run_of(row).map_err(Error::database(ACTION))?;
+            let marks = marks_of.remove(&key).unwrap_or_default();
+            let history = history(&key.1, runs_of.get(&key), &marks)?;
+            read_cut_run(row, history).map_err(Error::database(ACTION))
+        })
+        .collect()
 }
 
 fn read_cut_run(row: &Row, history: RunHistory) -> Result<CutRun, sqlx::Error> {

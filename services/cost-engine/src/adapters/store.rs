@@ -16,8 +16,8 @@ const NAME: &str = "cost-engine";
 const MAX_READERS: u32 = 4;
 /// Time limit of a query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Writers on PostgreSQL: one for batches of job events, one for the outbox.
-const MAX_WRITERS: u32 = 2;
+/// Writers on PostgreSQL: one for batches of job events, one for the outbox, one for budgets.
+const MAX_WRITERS: u32 = 3;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");

@@ -1,6 +1,6 @@
 //! Months, quarters and years in a time zone, rolling periods, and periods between two moments.
 
-use chrono::{DateTime, Datelike as _, Months, NaiveDate};
+use chrono::{DateTime, Datelike as _, Months, NaiveDate, TimeDelta};
 use chrono_tz::Tz;
 
 use super::Interval;
@@ -97,6 +97,30 @@ pub fn months(zone: Tz, from: i64, to: i64, limit: usize) -> Option<Vec<Period>>
     Some(months)
 }
 
+/// A day in a time zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalDay {
+    /// The date.
+    pub date: NaiveDate,
+    /// First second.
+    pub from: i64,
+    /// First second after.
+    pub to: i64,
+}
+
+/// The day of a moment, some days earlier or later.
+pub fn day(zone: Tz, time: i64, offset: i64) -> Option<LocalDay> {
+    let today = DateTime::from_timestamp(time, 0)?
+        .with_timezone(&zone)
+        .date_naive();
+    let date = today.checked_add_signed(TimeDelta::try_days(offset)?)?;
+    Some(LocalDay {
+        date,
+        from: local_time(zone, date, 0)?,
+        to: local_time(zone, date.succ_opt()?, 0)?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use chrono_tz::Europe::Berlin;
@@ -150,6 +174,16 @@ mod tests {
             };
             assert_eq!(found, Some(expected), "{at}");
         }
+    }
+
+    #[test]
+    fn a_day_has_23_to_25_hours() {
+        let noon = time("2026-10-25T12:00:00Z");
+        let hours = |offset| day(Berlin, noon, offset).map(|day| (day.to - day.from) / 3600);
+        assert_eq!(
+            [hours(-1), hours(0), hours(1)],
+            [Some(24), Some(25), Some(24)]
+        );
     }
 
     #[test]

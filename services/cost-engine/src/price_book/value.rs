@@ -13,7 +13,7 @@ use crate::domain::money::{Exact, decimal, integer};
 use crate::domain::{Micros, money};
 
 /// Collects the faults of a text.
-pub(super) struct Faults<'a> {
+pub(crate) struct Faults<'a> {
     text: &'a str,
     pub found: Vec<Fault>,
 }
@@ -46,7 +46,7 @@ impl<'a> Faults<'a> {
     }
 
     /// Parses a value with `reader`, or records a fault.
-    fn value<T>(
+    pub fn value<T>(
         &mut self,
         key: &str,
         value: &Spanned<Value>,
@@ -74,7 +74,7 @@ impl<'a> Faults<'a> {
     }
 
     /// An amount of money. A number is parsed from its text, because `0.1` has no exact binary form.
-    fn amount(&mut self, key: &str, value: &Spanned<Value>, expected: &str) -> Option<Micros> {
+    pub fn amount(&mut self, key: &str, value: &Spanned<Value>, expected: &str) -> Option<Micros> {
         self.value(key, value, expected, |value, raw| {
             let micros = number(value, raw)? * integer(1_000_000);
             micros

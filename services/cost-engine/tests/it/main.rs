@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
 
 mod api;
+mod budgets;
 mod costs;
 mod crash;
 mod damaged;

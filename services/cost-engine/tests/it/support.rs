@@ -77,9 +77,21 @@ impl Site {
         std::fs::rename(self.path("new"), self.path("prices.toml")).unwrap();
     }
 
+    /// Budgets are used if the folder exists at the start.
+    pub fn write_budgets(&self, budgets: &str) {
+        let folder = self.path("budgets.d");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(".new"), budgets).unwrap();
+        std::fs::rename(folder.join(".new"), folder.join("budgets.toml")).unwrap();
+    }
+
     pub async fn start(&self, nats: &str) -> Result<Engine, BoxError> {
+        let budgets = match self.path("budgets.d").exists() {
+            true => "budgets = \"budgets.d\"\n",
+            false => "",
+        };
         let text = format!(
-            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n[cost-engine.db]\nurl = {:?}\n",
+            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n{budgets}[cost-engine.db]\nurl = {:?}\n",
             self.folder.path(),
             self.database_url
         );

@@ -1,0 +1,234 @@
+//! Budgets: what may be spent in a period, by person, user, account, QOS, partition, cluster or tag. They cancel and hold nothing.
+//!
+//! - [`files`]: reads them from a folder. `watcher` follows changes of the folder.
+//! - [`usage`]: what of each budget is used, computed from the costs of runs. [`open_costs`]: costs of running jobs over time.
+//! - [`crossing`]: which thresholds a use has passed. `published`: which of them are published already.
+//! - [`forecast`]: the use at the end of the period.
+//! - `evaluator`: does all of that whenever costs were committed, and every minute. [`event`]: the events.
+
+pub mod crossing;
+pub(crate) mod evaluator;
+pub mod event;
+pub mod files;
+pub mod forecast;
+pub(crate) mod open_costs;
+mod published;
+pub mod status;
+pub mod usage;
+pub(crate) mod watcher;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono_tz::Tz;
+use mesh_runtime::api::{AuthMethod, Caller};
+
+use crate::adapters::People;
+use crate::domain::Micros;
+use crate::domain::calendar_period::Periodicity;
+
+/// A budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Name, which identifies it. A renamed budget is a new one.
+    pub name: String,
+    /// What it covers. All keys must match, and one of the values of each.
+    pub scope: BTreeMap<ScopeKey, BTreeSet<String>>,
+    /// How time is divided.
+    pub periodicity: Periodicity,
+    /// Time zone of the periods.
+    pub zone: Tz,
+    /// Amount per period.
+    pub amount: Micros,
+    /// What is compared with the amount.
+    pub counts: Counts,
+    /// Thresholds in percent, ascending.
+    pub thresholds: Vec<u32>,
+    /// Threshold of the forecast in percent. 0 is off.
+    pub forecast: u32,
+    /// True if users may see budgets of themselves.
+    pub is_for_owners: bool,
+    /// True if coordinators may see budgets of their accounts.
+    pub is_for_coordinators: bool,
+}
+
+/// What selects the runs of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ScopeKey {
+    /// Person: `<issuer>#<subject>`, or `unix:<user>@<cluster>`.
+    Identity,
+    /// Unix user.
+    User,
+    /// Account, without the accounts below it.
+    Account,
+    /// QOS.
+    Qos,
+    /// Partition.
+    Partition,
+    /// Cluster.
+    Cluster,
+    /// Tag of the job, `key=value`.
+    Tag,
+}
+
+impl ScopeKey {
+    /// All keys.
+    pub const ALL: [Self; 7] = [
+        Self::Identity,
+        Self::User,
+        Self::Account,
+        Self::Qos,
+        Self::Partition,
+        Self::Cluster,
+        Self::Tag,
+    ];
+
+    /// Name in files and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Identity => "identity",
+            Self::User => "user",
+            Self::Account => "account",
+            Self::Qos => "qos",
+            Self::Partition => "partition",
+            Self::Cluster => "cluster",
+            Self::Tag => "tag",
+        }
+    }
+}
+
+/// What is compared with the amount of a budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counts {
+    /// Final costs.
+    Settled,
+    /// Final costs, and those of running jobs until now.
+    #[default]
+    InFlight,
+    /// Also what running jobs may still cost until their time limits.
+    Committed,
+}
+
+impl Counts {
+    /// Name in files and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Settled => "settled",
+            Self::InFlight => "in_flight",
+            Self::Committed => "committed",
+        }
+    }
+}
+
+impl Budget {
+    fn values(&self, key: ScopeKey) -> impl Iterator<Item = &str> {
+        self.scope
+            .get(&key)
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+    }
+
+    /// The scope as texts such as `account=nlp`.
+    pub fn scope_texts(&self) -> Vec<String> {
+        let texts = |(key, values): (&ScopeKey, &BTreeSet<String>)| {
+            let key = key.as_str();
+            values
+                .iter()
+                .map(|value| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+        };
+        self.scope.iter().flat_map(texts).collect()
+    }
+
+    /// The Unix users of the budget, if it is one of users: those that it names, or those of the people that it names. With the cluster
+    /// where it is known.
+    pub(crate) fn owners(&self, people: &People) -> BTreeSet<(Option<String>, String)> {
+        let named = self.values(ScopeKey::User);
+        let mut owners: BTreeSet<_> = named.map(|user| (None, user.to_owned())).collect();
+        for person in self.values(ScopeKey::Identity) {
+            let users = people.users_of(person).into_iter();
+            owners.extend(users.map(|(cluster, user)| (Some(cluster), user)));
+        }
+        owners
+    }
+
+    /// True if the caller may see the budget: administrators and auditors all, people those of themselves alone, coordinators those of
+    /// accounts that they coordinate. The only place that decides it.
+    pub(crate) fn is_visible_to(&self, caller: &Caller, people: &People, cluster: &str) -> bool {
+        if caller.sees_everything() {
+            return true;
+        }
+        let is_person = |person: &str| match &caller.auth_method {
+            AuthMethod::Oidc { issuer, subject } => person == format!("{issuer}#{subject}"),
+            AuthMethod::Peer { .. } | AuthMethod::Token => false,
+        };
+        let mut people_named = self.values(ScopeKey::Identity).peekable();
+        let owners = self.owners(people);
+        let is_own = if people_named.peek().is_some() {
+            people_named.all(|person| {
+                is_person(person)
+                    || people
+                        .users_of(person)
+                        .iter()
+                        .any(|(_, user)| caller.is(user))
+            })
+        } else {
+            !owners.is_empty() && owners.iter().all(|(_, user)| caller.is(user))
+        };
+        if self.is_for_owners && is_own {
+            return true;
+        }
+        let mut accounts = self.values(ScopeKey::Account).peekable();
+        let clusters: Vec<&str> = match self.scope.contains_key(&ScopeKey::Cluster) {
+            true => self.values(ScopeKey::Cluster).collect(),
+            false => vec![cluster],
+        };
+        self.is_for_coordinators
+            && accounts.peek().is_some()
+            && accounts.all(|account| {
+                clusters
+                    .iter()
+                    .all(|cluster| caller.may_see(cluster, "", account))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_runtime::api::Role;
+
+    use super::*;
+
+    const OWN: &str = "[[budget]]\nname = \"own\"\nscope = { user = \"alice\" }\nperiod = \"month\"\namount = 1\n";
+    const GROUP: &str = "[[budget]]\nname = \"group\"\nscope = { account = [\"a\", \"b\"] }\nperiod = \"month\"\namount = 1\n";
+
+    #[test]
+    fn people_see_their_own_and_coordinators_those_of_all_accounts_named() {
+        let admin = Caller::peer("root", 0, Role::Admin);
+        let auditor = Caller::peer("eve", 1, Role::Auditor);
+        let alice = Caller::peer("alice", 2, Role::User);
+        let one = Caller::peer("carol", 3, Role::User).coordinating("c", "a");
+        let both = one.clone().coordinating("c", "b");
+        let elsewhere = Caller::peer("dave", 4, Role::User)
+            .coordinating("other", "a")
+            .coordinating("other", "b");
+        let seen = |text: &str, caller: &Caller| {
+            let budgets = files::parse(text).unwrap();
+            budgets[0].is_visible_to(caller, &People::default(), "c")
+        };
+        for (caller, own, group) in [
+            (&admin, true, true),
+            (&auditor, true, true),
+            (&alice, true, false),
+            (&one, false, false),
+            (&both, false, true),
+            (&elsewhere, false, false),
+        ] {
+            assert_eq!(seen(OWN, caller), own, "{}", caller.name);
+            assert_eq!(seen(GROUP, caller), group, "{}", caller.name);
+            let hidden = format!("{OWN}notify = []\n");
+            assert_eq!(seen(&hidden, caller), caller.sees_everything());
+        }
+    }
+}

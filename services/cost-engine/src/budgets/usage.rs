@@ -1,0 +1,258 @@
+//! What of a budget is used. Pure.
+//!
+//! Costs of a period are grouped by what budgets select runs by, so an array of 100,000 tasks is one group. An index leads from each
+//! value of a scope to its groups.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::AddAssign;
+
+use super::{Budget, Counts, ScopeKey};
+use crate::adapters::{People, RunKeys};
+use crate::domain::Micros;
+
+/// Costs of runs in a period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Parts of final costs.
+    pub settled: Micros,
+    /// Costs of running jobs until now.
+    pub in_flight: Micros,
+    /// What running jobs may still cost until their time limits.
+    pub remaining: Micros,
+    /// Cost of running jobs per hour.
+    pub burn_rate: Micros,
+    /// Number of runs without a price, whose cost is missing in the amounts.
+    pub unpriced_runs: u64,
+}
+
+impl AddAssign for Amounts {
+    fn add_assign(&mut self, other: Self) {
+        self.settled = self.settled + other.settled;
+        self.in_flight = self.in_flight + other.in_flight;
+        self.remaining = self.remaining + other.remaining;
+        self.burn_rate = self.burn_rate + other.burn_rate;
+        self.unpriced_runs += other.unpriced_runs;
+    }
+}
+
+impl Amounts {
+    /// Settled and in flight.
+    pub fn spent(&self) -> Micros {
+        self.settled + self.in_flight
+    }
+
+    /// Settled, in flight, and what running jobs may still cost.
+    pub fn committed(&self) -> Micros {
+        self.spent() + self.remaining
+    }
+
+    /// What a budget compares with its amount.
+    pub fn counted(&self, counts: Counts) -> Micros {
+        match counts {
+            Counts::Settled => self.settled,
+            Counts::InFlight => self.spent(),
+            Counts::Committed => self.committed(),
+        }
+    }
+}
+
+/// Runs with equal keys.
+#[derive(Clone, Debug)]
+struct Group {
+    keys: RunKeys,
+    person: String,
+    amounts: Amounts,
+}
+
+/// Costs of a period by group.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    groups: Vec<Group>,
+    index: HashMap<(ScopeKey, String), Vec<usize>>,
+}
+
+impl Groups {
+    /// Indexes the costs of a period.
+    pub fn new(costs: HashMap<RunKeys, Amounts>, people: &People) -> Self {
+        let mut this = Self::default();
+        let mut costs: Vec<_> = costs.into_iter().collect();
+        costs.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        for (keys, amounts) in costs {
+            let group = Group {
+                person: people.of(&keys.cluster, &keys.user).key,
+                keys,
+                amounts,
+            };
+            for key in ScopeKey::ALL {
+                for value in group.values(key) {
+                    let place = this.index.entry((key, value.to_owned())).or_default();
+                    place.push(this.groups.len());
+                }
+            }
+            this.groups.push(group);
+        }
+        this
+    }
+
+    /// What of the budget is used.
+    pub fn used(&self, budget: &Budget) -> Amounts {
+        let mut sum = Amounts::default();
+        for group in self.of(budget) {
+            sum += group.amounts;
+        }
+        sum
+    }
+
+    /// The users with the largest costs within the budget: cluster, user, and what is settled and in flight.
+    pub fn contributors(&self, budget: &Budget, limit: usize) -> Vec<(String, String, Micros)> {
+        let mut users: BTreeMap<(&str, &str), Micros> = BTreeMap::new();
+        for group in self.of(budget) {
+            let key = (group.keys.cluster.as_str(), group.keys.user.as_str());
+            let sum = users.entry(key).or_default();
+            *sum = *sum + group.amounts.spent();
+        }
+        let mut users: Vec<_> = users.into_iter().collect();
+        users.retain(|(_, spent)| *spent > Micros::ZERO);
+        users.sort_by_key(|(_, spent)| std::cmp::Reverse(*spent));
+        users.truncate(limit);
+        let owned = |((cluster, user), spent): ((&str, &str), Micros)| {
+            (cluster.to_owned(), user.to_owned(), spent)
+        };
+        users.into_iter().map(owned).collect()
+    }
+
+    fn of<'a>(&'a self, budget: &'a Budget) -> impl Iterator<Item = &'a Group> {
+        let candidates = self.candidates(budget).into_iter();
+        candidates
+            .map(move |position| &self.groups[position])
+            .filter(move |group| group.is_in(budget))
+    }
+
+    /// Groups that match one key of the scope: the key with the fewest.
+    fn candidates(&self, budget: &Budget) -> BTreeSet<usize> {
+        let lists = budget.scope.iter().map(|(key, values)| {
+            let lists = values
+                .iter()
+                .filter_map(|value| self.index.get(&(*key, value.clone())));
+            lists.collect::<Vec<_>>()
+        });
+        let fewest =
+            lists.min_by_key(|lists| lists.iter().map(|groups| groups.len()).sum::<usize>());
+        fewest.into_iter().flatten().flatten().copied().collect()
+    }
+}
+
+impl Group {
+    fn values(&self, key: ScopeKey) -> Vec<&str> {
+        match key {
+            ScopeKey::Identity => vec![&self.person],
+            ScopeKey::User => vec![&self.keys.user],
+            ScopeKey::Account => vec![&self.keys.account],
+            ScopeKey::Qos => vec![&self.keys.qos],
+            ScopeKey::Partition => vec![&self.keys.partition],
+            ScopeKey::Cluster => vec![&self.keys.cluster],
+            ScopeKey::Tag => self.keys.tags.lines().collect(),
+        }
+    }
+
+    fn is_in(&self, budget: &Budget) -> bool {
+        budget.scope.iter().all(|(key, values)| {
+            let mut own = self.values(*key).into_iter();
+            own.any(|value| values.contains(value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budgets::files::parse;
+
+    fn budgets(scopes: &[String]) -> Vec<Budget> {
+        let text: Vec<String> = scopes
+            .iter()
+            .enumerate()
+            .map(|(n, scope)| {
+                format!(
+                    "[[budget]]\nname = \"b{n}\"\nscope = {{ {scope} }}\nperiod = \"month\"\namount = 1\n"
+                )
+            })
+            .collect();
+        parse(&text.concat()).unwrap()
+    }
+
+    fn run(user: &str, account: &str, tags: &str) -> RunKeys {
+        RunKeys {
+            cluster: "c".into(),
+            user: user.into(),
+            account: account.into(),
+            partition: "gpu".into(),
+            qos: "normal".into(),
+            tags: tags.into(),
+        }
+    }
+
+    fn settled(micros: i64) -> Amounts {
+        Amounts {
+            settled: Micros(micros),
+            ..Amounts::default()
+        }
+    }
+
+    #[test]
+    fn all_keys_must_match_and_one_value_of_each() {
+        let costs = HashMap::from([
+            (run("alice", "nlp", "a=1\nb=2"), settled(1)),
+            (run("bob", "nlp", ""), settled(10)),
+            (run("alice", "vision", "b=2"), settled(100)),
+        ]);
+        let groups = Groups::new(costs, &People::default());
+        for (scope, used) in [
+            ("account = \"nlp\"", 11),
+            ("account = [\"nlp\", \"vision\"]", 111),
+            ("account = \"nlp\", user = \"alice\"", 1),
+            ("identity = \"unix:alice@c\"", 101),
+            ("tag = [\"a=1\", \"b=2\"]", 101),
+            ("tag = \"a=1\", cluster = \"c\", qos = \"normal\"", 1),
+            ("partition = \"cpu\"", 0),
+        ] {
+            let budget = &budgets(&[scope.to_owned()])[0];
+            assert_eq!(groups.used(budget).settled, Micros(used), "{scope}");
+        }
+        let all = &budgets(&["cluster = \"c\"".to_owned()])[0];
+        let largest = groups.contributors(all, 1);
+        assert_eq!(largest, [("c".into(), "alice".into(), Micros(101))]);
+    }
+
+    /// 1,000 budgets and 10,000 running jobs: the index leads to the groups of a budget, so few are compared.
+    #[test]
+    fn an_evaluation_visits_only_groups_of_the_budgets() {
+        let user = |n: usize| format!("u{}", n % 500);
+        let account = |n: usize| format!("a{}", n % 100);
+        let mut costs: HashMap<RunKeys, Amounts> = HashMap::new();
+        for n in 0..10_000 {
+            let one = Amounts {
+                in_flight: Micros(1),
+                ..Amounts::default()
+            };
+            *costs.entry(run(&user(n), &account(n), "")).or_default() += one;
+        }
+        let groups = Groups::new(costs, &People::default());
+        let scopes: Vec<String> = (0..1_000)
+            .map(|n| match n % 2 {
+                0 => format!("user = \"u{}\", account = \"a{}\"", n / 2, n / 2 % 100),
+                _ => format!("account = \"a{}\", cluster = \"c\"", n / 2 % 100),
+            })
+            .collect();
+        let budgets = budgets(&scopes);
+        let visited: usize = budgets.iter().map(|one| groups.candidates(one).len()).sum();
+        let used: Micros = budgets
+            .iter()
+            .map(|budget| groups.used(budget).in_flight)
+            .sum();
+        // 500 users with 20 jobs each, 500 times an account with 100.
+        assert_eq!(used, Micros(500 * 20 + 500 * 100));
+        assert_eq!(groups.groups.len(), 500);
+        assert_eq!(visited, 500 + 500 * 5);
+    }
+}

@@ -1,6 +1,7 @@
 //! The command line as data. Flags and id formats are the same in every command.
 
 mod backup;
+mod budget;
 mod history;
 mod hooks;
 mod ledger;
@@ -17,6 +18,7 @@ use mesh_runtime::{ParseTimeError, TimeBound};
 use slurm_types::JobRef;
 
 pub use backup::{Backup, BackupCommand, Restore};
+pub use budget::Budget;
 pub use history::{
     Events, Export, ExportFormat, Filter, JobHistory, Node, NodeCommand, Replay, ReplayStart, Stats,
 };
@@ -155,6 +157,9 @@ pub enum Command {
     Wait(Wait),
     /// Show the costs of jobs
     Cost(Cost),
+    /// Show budgets and what of them is used, or check budget files
+    #[command(subcommand)]
+    Budget(Budget),
     /// Create, edit, test and remove webhook endpoints
     #[command(subcommand)]
     Webhooks(Webhooks),

@@ -1,6 +1,7 @@
 //! One module per command. This file dispatches the command line.
 
 mod backup;
+mod budget;
 mod checkpoints;
 mod cost;
 mod doctor;
@@ -57,6 +58,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Queue(args) => queue::run(global, args).await,
         Command::Wait(args) => wait::run(global, &args).await,
         Command::Cost(args) => cost::run(global, &args).await,
+        Command::Budget(args) => budget::run(global, &args).await,
         Command::Webhooks(args) => webhooks::run(global, args).await,
         Command::Whoami => whoami::run(global).await,
         Command::Verify(args) => verify::run(global, args).await,

@@ -7,6 +7,7 @@ use chrono::{DateTime, Local, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent, Usage};
+use mesh_events::proto::mesh::user::v1::Quota;
 use mesh_events::{Category, Event, EventType, cloudevents, from_timestamp};
 use serde_json::Value;
 
@@ -135,9 +136,25 @@ pub fn detail(event: &Event) -> String {
         Some(Payload::Capture(capture)) => {
             joined([capture.source.clone(), capture.message.clone()])
         }
-        Some(Payload::User(user)) => user.user.clone(),
+        Some(Payload::User(user)) => match &user.quota {
+            Some(quota) => quota_detail(quota),
+            None => user.user.clone(),
+        },
         None => String::new(),
     }
+}
+
+fn quota_detail(quota: &Quota) -> String {
+    let amount = quota.amount.as_ref().map(money).unwrap_or_default();
+    let what = match quota.is_forecast {
+        true => "forecast",
+        false => "used",
+    };
+    joined([
+        format!("budget {} {}", quota.budget, quota.period),
+        format!("{} % of {amount} used", quota.percent),
+        format!("threshold {} % ({what})", quota.threshold),
+    ])
 }
 
 fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {

@@ -222,7 +222,7 @@ fn check(global: &Global, file: &Path, book: Option<&Path>) -> Result<ExitCode, 
 }
 
 /// Path of the price book named in mesh.toml.
-fn configured(global: &Global) -> Result<PathBuf, Error> {
+pub(super) fn configured(global: &Global) -> Result<PathBuf, Error> {
     let context = settings::load(global, CancellationToken::new())?;
     let config: cost_engine::Config = context.section("cost-engine")?;
     if config.price_book.as_os_str().is_empty() {

@@ -124,6 +124,8 @@ const MATRIX: &[(&str, Row)] = &[
         "/v1/costs/live",
         ("GET", "/v1/costs/live?user=alice", ABOUT_ALICE),
     ),
+    ("/v1/budgets", ("GET", "/v1/budgets", ALL)),
+    ("/v1/budgets/{name}", ("GET", "/v1/budgets/x", MISSING)),
     ("/v1/queue", ("GET", "/v1/queue", ALL)),
     (
         "/v1/queue/{cluster}/{job}",

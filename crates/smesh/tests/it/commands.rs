@@ -48,6 +48,41 @@ fn a_price_book_is_checked_against_expected_costs() {
 }
 
 #[test]
+fn budget_files_are_checked_with_all_faults_at_once() {
+    const EXAMPLE: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../services/cost-engine/examples/budgets.toml"
+    );
+    let mesh = Mesh::init();
+    let good = mesh.run(&["budget", "check", EXAMPLE]);
+    assert!(
+        good.status.success() && stdout(&good).contains("4 budgets, no faults"),
+        "{good:?}"
+    );
+    let faulty = "[[budget]]\nname = \"b\"\nscope = { group = \"x\" }\nperiod = \"week\"\namount = 1\ncurrency = \"XTS\"\n";
+    fs::create_dir(mesh.path("budgets.d")).unwrap();
+    fs::write(mesh.path("budgets.d/b.toml"), faulty).unwrap();
+    let bad = mesh.run(&["--json", "budget", "check", "budgets.d"]);
+    let json: serde_json::Value = serde_json::from_slice(&bad.stdout).unwrap();
+    assert!(!bad.status.success() && json["passed"] == false, "{bad:?}");
+    let faults: Vec<_> = json["faults"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|fault| (fault["line"].as_u64(), fault["key"].as_str().unwrap()))
+        .collect();
+    // The price book written by `smesh init` has another currency.
+    assert_eq!(
+        faults,
+        [
+            (Some(3), "budget \"b\": scope.group"),
+            (Some(4), "budget \"b\": period"),
+            (Some(6), "budget \"b\": currency"),
+        ]
+    );
+}
+
+#[test]
 fn prices_are_imported_and_jobs_estimated_by_them() {
     let mesh = Mesh::init();
     let book = "name = \"b\"\nversion = \"1\"\ncurrency = \"EUR\"\n[[node_type]]\nname = \"t\"\ncpu = 8\nmem = 1000\n[[node_type.series]]\nmarket = \"on_demand\"\nfile = \"series.csv\"\n";

@@ -1,0 +1,272 @@
+//! `smesh budget`: budgets and what of them is used.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use chrono::{DateTime, Utc};
+use cost_engine::PriceBook;
+use cost_engine::budgets::files::{self, BudgetsError};
+use serde_json::{Value, json};
+
+use crate::cli::{self, Global};
+use crate::client::Query;
+use crate::error::Error;
+use crate::{settings, show};
+
+pub(super) async fn run(global: &Global, args: &cli::Budget) -> Result<ExitCode, Error> {
+    match args {
+        cli::Budget::List => {
+            let answer = settings::client(global)?
+                .get("/v1/budgets", &Query::new())
+                .await?;
+            print(global, &answer, list)
+        }
+        cli::Budget::Show { name } => {
+            let path = format!("/v1/budgets/{name}");
+            let answer = settings::client(global)?.get(&path, &Query::new()).await?;
+            print(global, &answer, detail)
+        }
+        cli::Budget::Check { file } => check(global, file),
+    }
+}
+
+fn print(
+    global: &Global,
+    answer: &Value,
+    text: impl FnOnce(&Value) -> String,
+) -> Result<ExitCode, Error> {
+    if global.json {
+        show::line(answer)?;
+    } else {
+        show::line(text(answer))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn amount(budget: &Value, key: &str) -> String {
+    let micros = budget[key].as_str().and_then(|micros| micros.parse().ok());
+    let currency = show::value(&budget["currency"]);
+    micros.map_or_else(|| "?".to_owned(), |micros| show::micros(micros, &currency))
+}
+
+/// Expected use at the end of the period.
+fn forecast(budget: &Value, key: &str) -> Option<String> {
+    let micros = budget["forecast"][key].as_str()?.parse().ok()?;
+    Some(show::micros(micros, &show::value(&budget["currency"])))
+}
+
+fn list(answer: &Value) -> String {
+    let heading = [
+        "name",
+        "period",
+        "amount",
+        "used",
+        "%",
+        "settled",
+        "running",
+        "committed",
+        "forecast",
+    ];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for budget in answer["budgets"].as_array().into_iter().flatten() {
+        rows.push(vec![
+            show::value(&budget["name"]),
+            show::value(&budget["period"]),
+            amount(budget, "amount_micros"),
+            amount(budget, "used_micros"),
+            show::value(&budget["percent"]),
+            amount(budget, "settled_micros"),
+            amount(budget, "in_flight_micros"),
+            amount(budget, "committed_micros"),
+            forecast(budget, "p50_micros").unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    if rows.len() == 1 {
+        return "no budgets that you may see; they are files, see [cost-engine] budgets".into();
+    }
+    show::table(&rows)
+}
+
+fn detail(budget: &Value) -> String {
+    let value = |key: &str| show::value(&budget[key]);
+    let scope: Vec<String> = budget["scope"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, values)| {
+            let values: Vec<String> = values
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(show::value)
+                .collect();
+            format!("{key} {}", values.join(" or "))
+        })
+        .collect();
+    let mut lines = vec![
+        show::bold(&show::clean(&format!(
+            "Budget {} for {}, {}",
+            value("name"),
+            scope.join(", "),
+            value("period")
+        ))),
+        format!(
+            "  used       {} of {} ({} %), counting {}",
+            amount(budget, "used_micros"),
+            amount(budget, "amount_micros"),
+            value("percent"),
+            value("counts").replace('_', " ")
+        ),
+        format!("  settled    {}", amount(budget, "settled_micros")),
+        format!(
+            "  in flight  {}, {} per hour",
+            amount(budget, "in_flight_micros"),
+            amount(budget, "burn_rate_micros")
+        ),
+        format!(
+            "  committed  {} if all running jobs reach their limits",
+            amount(budget, "committed_micros")
+        ),
+    ];
+    if let (Some(half), Some(tenth)) = (
+        forecast(budget, "p50_micros"),
+        forecast(budget, "p90_micros"),
+    ) {
+        lines.push(format!(
+            "  forecast   {half} at the end of the period (P50; P90 {tenth})"
+        ));
+    }
+    let day = |key: &str| {
+        let time = budget["forecast"][key].as_str()?;
+        let time: DateTime<Utc> = time.parse().ok()?;
+        Some(time.format("%Y-%m-%d").to_string())
+    };
+    if let Some(tenth) = day("exhausted_p90") {
+        let half = day("exhausted_p50").unwrap_or_else(|| "lasts".to_owned());
+        lines.push(format!("  used up    {half} (P50; P90 {tenth})"));
+    }
+    let unpriced = budget["unpriced_runs"].as_u64().unwrap_or_default();
+    if unpriced > 0 {
+        lines.push(format!(
+            "  {unpriced} runs have no price and are not included"
+        ));
+    }
+    let unknown = budget["unknown_accounts"].as_array();
+    for account in unknown.into_iter().flatten() {
+        let account = show::clean(&show::value(account));
+        lines.push(format!("  account {account} never had a job"));
+    }
+    lines.join("\n")
+}
+
+fn check(global: &Global, file: &Path) -> Result<ExitCode, Error> {
+    let currency = super::price::configured(global)
+        .ok()
+        .and_then(|book| PriceBook::load(&book).ok())
+        .map(|book| book.currency);
+    let (budgets, faults) = match files::load(file, currency.as_deref()) {
+        Ok(budgets) => (budgets, Vec::new()),
+        Err(BudgetsError::Invalid(faults)) => (Vec::new(), faults),
+        Err(error) => return Err(Error::Failed(mesh_runtime::error_chain(&error))),
+    };
+    let passed = faults.is_empty();
+    if global.json {
+        let names: Vec<&str> = budgets.iter().map(|budget| budget.name.as_str()).collect();
+        let faults: Vec<Value> = faults
+            .iter()
+            .map(|found| {
+                json!({
+                    "file": found.file,
+                    "line": found.fault.line,
+                    "key": found.fault.key,
+                    "problem": found.fault.problem,
+                })
+            })
+            .collect();
+        show::line(json!({"passed": passed, "budgets": names, "faults": faults}))?;
+    } else if passed {
+        show::line(format!("{} budgets, no faults", budgets.len()))?;
+    } else {
+        for fault in &faults {
+            show::line(show::clean(&fault.to_string()))?;
+        }
+    }
+    Ok(match passed {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cost_engine::budgets::Counts;
+    use cost_engine::budgets::status::{BudgetStatus, ForecastStatus};
+    use cost_engine::domain::Micros;
+
+    use super::*;
+
+    fn status() -> Value {
+        let time = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
+        let status = BudgetStatus {
+            name: "nlp".into(),
+            scope: [("account", ["nlp".to_owned(), "vision".to_owned()].into())].into(),
+            period: "2026-11".into(),
+            period_start: time("2026-11-01T00:00:00Z"),
+            period_end: Some(time("2026-12-01T00:00:00Z")),
+            timezone: "UTC".into(),
+            currency: "EUR".into(),
+            amount_micros: Micros(3_000_000_000),
+            counts: Counts::InFlight,
+            settled_micros: Micros(1_980_000_000),
+            in_flight_micros: Micros(432_000_000),
+            committed_micros: Micros(3_562_000_000),
+            used_micros: Micros(2_412_000_000),
+            percent: 80,
+            thresholds: vec![50, 80, 100],
+            threshold: 80,
+            burn_rate_micros: Micros(18_200_000),
+            unpriced_runs: 2,
+            forecast: Some(ForecastStatus {
+                p50_micros: Micros(3_310_000_000),
+                p90_micros: Micros(3_620_000_000),
+                exhausted_p50: Some(time("2026-11-24T00:00:00Z")),
+                exhausted_p90: Some(time("2026-11-22T00:00:00Z")),
+            }),
+            unknown_accounts: vec!["vision".into()],
+        };
+        serde_json::to_value(status).unwrap()
+    }
+
+    #[test]
+    fn a_budget_is_shown_with_its_use_and_forecast() {
+        let expected = "\
+Budget nlp for account nlp or vision, 2026-11
+  used       2412.00 EUR of 3000.00 EUR (80 %), counting in flight
+  settled    1980.00 EUR
+  in flight  432.00 EUR, 18.20 EUR per hour
+  committed  3562.00 EUR if all running jobs reach their limits
+  forecast   3310.00 EUR at the end of the period (P50; P90 3620.00 EUR)
+  used up    2026-11-24 (P50; P90 2026-11-22)
+  2 runs have no price and are not included
+  account vision never had a job";
+        let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
+        assert_eq!(plain(&detail(&status())), expected);
+        let table = list(&json!({"as_of": null, "budgets": [status()]}));
+        let row = table.lines().nth(1).unwrap();
+        let cells: Vec<&str> = row.split("  ").map(str::trim).collect();
+        assert_eq!(
+            cells,
+            [
+                "nlp",
+                "2026-11",
+                "3000.00 EUR",
+                "2412.00 EUR",
+                "80",
+                "1980.00 EUR",
+                "432.00 EUR",
+                "3562.00 EUR",
+                "3310.00 EUR"
+            ]
+        );
+    }
+}

@@ -28,9 +28,7 @@ pub enum Error {
     #[error("the first line has no column {0}")]
     Column(&'static str),
     /// Neither the header nor the caller says how large the machine is.
-    #[error(
-        "the header has neither MaxProcs nor MaxNodes: say how many processors there are"
-    )]
+    #[error("the header has neither MaxProcs nor MaxNodes: say how many processors there are")]
     Size,
     /// No job can be used.
     #[error("the trace has no job with a size and a run time")]

@@ -20,7 +20,7 @@ const MAX_RUNS: usize = 1_000;
 /// Weight of the cluster's run times against those of a user, in jobs.
 const USER_PRIOR: usize = 8;
 /// Users whose run times are stored; the one that was seen last the longest ago goes first.
-const MAX_USERS: usize = 2_000;
+const MAX_USERS: usize = 500;
 /// Share that stands for a whole time limit.
 pub const WHOLE_LIMIT: u32 = 1_000_000;
 

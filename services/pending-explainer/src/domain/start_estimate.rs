@@ -33,9 +33,11 @@ const CHECKED_OUTCOMES: usize = 500;
 /// Share in percent below which "9 of 10" would be a lie.
 const MIN_COVERED: f64 = 80.0;
 /// Waiting jobs whose estimates are scored. Of longer queues a sample is, so that the state stays below the bucket's limit of 1 MiB.
-const MAX_SCORED: usize = 2_000;
+const MAX_SCORED: usize = 500;
+/// Hard limit of these: a sample of a queue that was shorter stays.
+const MAX_WAITING: usize = 600;
 /// Running jobs whose run times are learnt. Of more a sample is.
-const MAX_RUNNING: usize = 5_000;
+const MAX_RUNNING: usize = 2_000;
 /// Age of the evidence from which it says nothing about ends.
 const MAX_EVIDENCE_GAP: Seconds = 300;
 /// How long after a job left the queue its start may still be found.
@@ -309,7 +311,7 @@ impl EstimateState {
         let sample = (view.runs.len() / MAX_SCORED + 1) as u64;
         for (index, run) in view.runs.iter().enumerate() {
             let job = &view.snapshot.waiting[index];
-            if !job.job.0.is_multiple_of(sample) {
+            if !job.job.0.is_multiple_of(sample) || self.waiting.len() >= MAX_WAITING {
                 continue;
             }
             self.waiting

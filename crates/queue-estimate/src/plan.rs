@@ -1,4 +1,4 @@
-//! The conservative plan: every job, in order of priority, at the first hole of the profile of free resources. It assumes that jobs use
+//! The conservative plan: every job, in order of priority, at the first gap in the profile of free resources. It assumes that jobs use
 //! their whole time limit and that nothing overtakes.
 
 use crate::queue::{Pool, Resources, Seconds};
@@ -51,7 +51,7 @@ impl Profile {
         Self { steps, now }
     }
 
-    /// Places a job at its first hole, and returns its start. `None` if it is larger than the pool ever is.
+    /// Places a job at its first gap, and returns its start. `None` if it is larger than the pool ever is.
     pub fn place(&mut self, request: Request) -> Option<Seconds> {
         let Request { size, limit } = request;
         let mut candidate = 0;

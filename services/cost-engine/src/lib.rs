@@ -166,7 +166,7 @@ impl Service for CostEngineService {
 /// # Errors
 /// If the configuration is invalid, or the file cannot be used.
 pub async fn restore(context: &Context, file: PathBuf) -> Result<restore::Restore, BoxError> {
-    let (_, _, prices) = configuration(context)?;
+    let prices = configuration(context)?.prices;
     let currency = prices.map(|prices| prices.book.borrow().currency.clone());
     Ok(restore::Restore::open(file, currency.unwrap_or_default()).await?)
 }

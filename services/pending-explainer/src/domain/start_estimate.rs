@@ -3,7 +3,7 @@
 //! - A job that has waited for 30 s has a first estimate, and another whenever its wait has doubled, at least three hours later. These are
 //!   scored when it starts.
 //! - What is known of a job follows from the snapshots, so that any instance that reads the state goes on with it.
-//! - A request that changes, a hold or a limit closes the estimate without a score: the wait begins anew once the job contends again.
+//! - A request that changes, a hold or a limit closes the estimate without a score: the wait begins again once the job contends again.
 //! - Partitions that share nodes are one pool, whose free amounts are added up: how nodes are fragmented is left to the calibration.
 
 mod cluster;
@@ -328,7 +328,7 @@ impl EstimateState {
         }
     }
 
-    /// What the owner is told. `None` if there is neither bound.
+    /// The estimate that the owner sees. `None` if there is neither bound.
     fn published(&self, estimate: &Estimate) -> Option<StartEstimate> {
         let time = |wait: Option<Seconds>| DateTime::from_timestamp(estimate.made_at + wait?, 0);
         let (start_p50, start_p90) = (time(estimate.p50), time(estimate.p90));

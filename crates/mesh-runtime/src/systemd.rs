@@ -1,5 +1,8 @@
 //! What systemd is notified of in a unit with `Type=notify`: the process is up, why it is not ready, and that it is not stuck.
 //!
+//! The protocol is a datagram of `KEY=value` lines (sd_notify(3)). It is written here so that the socket is an argument: crates for it take the
+//! address from the environment only, which a test cannot change for itself.
+//!
 //! Up means that databases are open and the API listens. A NATS or Slurm that is away is no failed start: it is the unit's status.
 
 use std::env;

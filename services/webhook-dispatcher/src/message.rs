@@ -12,6 +12,7 @@
 //! truncates it.
 
 mod advice;
+mod budget;
 pub mod decoded_event;
 pub mod digest;
 pub mod expression;

@@ -126,6 +126,11 @@ impl Mesh {
         self.folder.join("data")
     }
 
+    /// Path of the ledgers that `smesh` has seen.
+    pub fn known_ledgers(&self) -> PathBuf {
+        self.folder.join("known_ledgers.json")
+    }
+
     /// Path of the API's socket.
     pub fn socket(&self) -> PathBuf {
         self.data_dir().join("api.sock")
@@ -147,6 +152,8 @@ impl Mesh {
             .env_clear()
             .env("PATH", PATH)
             .env("HOME", "/")
+            // Each mesh begins its ledger with a key of its own, under an origin that others had before.
+            .env("SMESH_KNOWN_LEDGERS", self.known_ledgers())
             .env("NATS_SERVER_BIN", &self.programs.nats)
             .env("MESH_CONFIG", self.config())
             .stdin(Stdio::null());

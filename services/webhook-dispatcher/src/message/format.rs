@@ -150,10 +150,10 @@ impl Format {
 
     /// True for chats: old events are counted instead of sent, and requests are sequential to keep their order.
     pub const fn is_chat(&self) -> bool {
-        matches!(
-            self,
-            Self::Slack | Self::SlackApi(_) | Self::Teams | Self::Discord
-        )
+        match self {
+            Self::Slack | Self::SlackApi(_) | Self::Teams | Self::Discord => true,
+            Self::CloudEvents | Self::PagerDuty(_) | Self::GitHub(_) | Self::Template(_) => false,
+        }
     }
 
     /// True if a test sends a greeting instead of a sample event.
@@ -177,13 +177,25 @@ impl Format {
         match self {
             Self::CloudEvents => Signed::Always,
             Self::Template(_) => Signed::Maybe,
-            _ => Signed::Never,
+            Self::Slack
+            | Self::SlackApi(_)
+            | Self::Teams
+            | Self::Discord
+            | Self::PagerDuty(_)
+            | Self::GitHub(_) => Signed::Never,
         }
     }
 
     /// True if the path of the endpoint's URL is a secret.
     pub const fn address_is_secret(&self) -> bool {
-        matches!(self, Self::Slack | Self::Teams | Self::Discord)
+        match self {
+            Self::Slack | Self::Teams | Self::Discord => true,
+            Self::CloudEvents
+            | Self::SlackApi(_)
+            | Self::PagerDuty(_)
+            | Self::GitHub(_)
+            | Self::Template(_) => false,
+        }
     }
 
     /// Default URL.
@@ -245,7 +257,9 @@ impl Format {
             Self::SlackApi(settings) => vec![("token", &settings.token)],
             Self::PagerDuty(settings) => vec![("routing_key", &settings.routing_key)],
             Self::GitHub(settings) => vec![("token", &settings.token)],
-            _ => Vec::new(),
+            Self::CloudEvents | Self::Slack | Self::Teams | Self::Discord | Self::Template(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -255,7 +269,9 @@ impl Format {
             Self::SlackApi(settings) => vec![("token", &mut settings.token)],
             Self::PagerDuty(settings) => vec![("routing_key", &mut settings.routing_key)],
             Self::GitHub(settings) => vec![("token", &mut settings.token)],
-            _ => Vec::new(),
+            Self::CloudEvents | Self::Slack | Self::Teams | Self::Discord | Self::Template(_) => {
+                Vec::new()
+            }
         }
     }
 

@@ -6,12 +6,12 @@ use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_events::{Event, EventType, from_timestamp};
 
 use super::job::{burn_rate, id, total, who};
-use super::{Message, Severity, Text};
+use super::{Message, Severity, Text, budget};
 use crate::message::text;
 
 pub fn of(kind: EventType, event: &Event) -> Option<Message> {
     let word = kind.event().replace('_', " ");
-    let mut message = match event.payload.as_ref()? {
+    let message = match event.payload.as_ref()? {
         Payload::Job(payload) => {
             let job = payload.job.as_ref()?;
             let (severity, sign) = if kind == EventType::JobHeld {
@@ -51,6 +51,9 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 EventType::UserQuotaCleared => Severity::Good,
                 _ => Severity::Info,
             };
+            if let Some(message) = budget::of(severity, &word, payload) {
+                return Some(with_cluster(message, event));
+            }
             let heading = if payload.user.is_empty() {
                 Text::from("Account ").code(text::cut(&payload.account, 80))
             } else {
@@ -87,10 +90,14 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 .fact("Lost permanently", payload.not_recoverable.as_str())
         }
     };
+    Some(with_cluster(message, event))
+}
+
+fn with_cluster(mut message: Message, event: &Event) -> Message {
     if message.footer.is_empty() {
         message.footer = Text::from(format!("cluster {}", event.cluster));
     }
-    Some(message)
+    message
 }
 
 fn node(kind: EventType, word: &str, node: &Node) -> Message {

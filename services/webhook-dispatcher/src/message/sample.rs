@@ -10,7 +10,7 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job, JobEvent, Usage};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
-use mesh_events::proto::mesh::user::v1::UserEvent;
+use mesh_events::proto::mesh::user::v1::{Quota, QuotaContributor, UserEvent};
 use mesh_events::{Category, Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 const CLUSTER: &str = "example";
@@ -89,14 +89,15 @@ pub fn example(kind: EventType) -> Event {
     event
 }
 
+fn money(micros: i64) -> Option<Money> {
+    Some(Money {
+        micros,
+        currency: "EUR".into(),
+    })
+}
+
 /// The cost of the sample job.
 pub fn cost() -> CostEvent {
-    let money = |micros| {
-        Some(Money {
-            micros,
-            currency: "EUR".into(),
-        })
-    };
     CostEvent {
         job: Some(job()),
         burn_rate: money(4_200_000),
@@ -104,6 +105,36 @@ pub fn cost() -> CostEvent {
         total: money(4_200_000),
         accrued: money(2_100_000),
         ..CostEvent::default()
+    }
+}
+
+const fn is_quota(kind: EventType) -> bool {
+    matches!(
+        kind,
+        EventType::UserQuotaHigh | EventType::UserQuotaExceeded | EventType::UserQuotaCleared
+    )
+}
+
+fn quota() -> Quota {
+    Quota {
+        source: "budget".into(),
+        budget: "physics-2025-11".into(),
+        scope: vec!["account=physics".into()],
+        period: "2025-11".into(),
+        amount: money(3_000_000_000),
+        settled: money(2_900_000_000),
+        in_flight: money(112_000_000),
+        committed: money(3_400_000_000),
+        counts: "in_flight".into(),
+        percent: 100,
+        threshold: 100,
+        contributors: vec![QuotaContributor {
+            cluster: CLUSTER.into(),
+            user: "alice".into(),
+            amount: money(1_800_000_000),
+        }],
+        crossing: 1,
+        ..Quota::default()
     }
 }
 
@@ -130,9 +161,10 @@ pub fn event(kind: EventType) -> Event {
         Category::User => Payload::User(UserEvent {
             user: "alice".into(),
             account: "physics".into(),
-            attribute: "budget".into(),
-            before: "90 %".into(),
+            attribute: "Budget".into(),
+            before: "80 %".into(),
             after: "100 %".into(),
+            quota: is_quota(kind).then(quota),
             ..UserEvent::default()
         }),
         Category::Cost => Payload::Cost(cost()),

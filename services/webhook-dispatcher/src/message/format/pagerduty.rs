@@ -14,6 +14,7 @@
 //! Limits: 512 KB in total, summary 1,024 characters, `dedup_key` 255.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::user::v1::UserEvent;
 use mesh_events::{Event, EventType, from_timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -161,6 +162,9 @@ impl PagerDuty {
                 let node = payload.node.as_ref().map_or("", |node| node.name.as_str());
                 format!("slurm-mesh/{cluster}/node/{node}")
             }
+            Some(Payload::User(UserEvent {
+                quota: Some(quota), ..
+            })) => format!("slurm-mesh/{cluster}/quota/{}", quota.budget),
             Some(Payload::User(payload)) => {
                 format!(
                     "slurm-mesh/{cluster}/quota/{}/{}",
@@ -424,6 +428,20 @@ mod tests {
         assert_eq!(by_name.dedup_key(&failed), by_name.dedup_key(&completed));
         let by_job = settings(Incident::Job);
         assert_ne!(by_job.dedup_key(&failed), by_job.dedup_key(&completed));
+    }
+
+    #[test]
+    fn each_budget_has_an_incident_of_its_own() {
+        let settings = settings(Incident::Job);
+        let exceeded = message::sample::event(EventType::UserQuotaExceeded);
+        let mut other = exceeded.clone();
+        let Some(Payload::User(payload)) = &mut other.payload else {
+            panic!("a user event");
+        };
+        payload.quota.as_mut().unwrap().budget = "another".into();
+        assert_ne!(settings.dedup_key(&exceeded), settings.dedup_key(&other));
+        let cleared = message::sample::event(EventType::UserQuotaCleared);
+        assert_eq!(settings.dedup_key(&exceeded), settings.dedup_key(&cleared));
     }
 
     #[test]

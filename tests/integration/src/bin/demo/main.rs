@@ -113,11 +113,12 @@ fn options(receiver: &Receiver) -> MeshOptions {
 fn print_next_steps(cluster: &Cluster, mesh: &Mesh) {
     anstream::println!(
         "\nEverything stays up until Ctrl-C. In another shell, as root:\n  \
-         . {}/env\n  export MESH_CONFIG={}\n  export PATH={}:$PATH\n  \
+         . {}/env\n  export MESH_CONFIG={} SMESH_KNOWN_LEDGERS={}\n  export PATH={}:$PATH\n  \
          smesh events --follow      smesh cost --by user      smesh webhooks list      smesh doctor\n  \
          tests/cluster/as {} alice sbatch --wrap 'sleep 5'",
         cluster.dir().display(),
         mesh.config().display(),
+        mesh.known_ledgers().display(),
         mesh.programs_dir().display(),
         cluster.dir().display(),
     );

@@ -51,7 +51,12 @@ pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
             let accounting = accounting::runs(cluster, jobs).await;
             let accounting = accounting.as_ref().map(accounting::event_names);
             let published = lives(&mesh.facts("").await.unwrap());
-            panic!("{error}\naccounting: {accounting:#?}\nledger: {published:#?}");
+            let list: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+            let sacct = ["sacct", "-D", "-X", "-j", &list.join(",")];
+            let sacct = cluster.ask("root", &sacct).await;
+            panic!(
+                "{error}\naccounting: {accounting:#?}\nledger: {published:#?}\nsacct: {sacct:#?}"
+            );
         }
     };
     assert_eq!(scenario::repeated(&facts), Vec::<String>::new());

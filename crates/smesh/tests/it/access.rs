@@ -127,6 +127,11 @@ const MATRIX: &[(&str, Row)] = &[
     ("/v1/budgets", ("GET", "/v1/budgets", ALL)),
     ("/v1/budgets/{name}", ("GET", "/v1/budgets/x", MISSING)),
     ("/v1/queue", ("GET", "/v1/queue", ALL)),
+    // No start was estimated.
+    (
+        "/v1/queue/quality",
+        ("GET", "/v1/queue/quality?cluster=testbed", MISSING),
+    ),
     (
         "/v1/queue/{cluster}/{job}",
         ("GET", "/v1/queue/testbed/99", MISSING),

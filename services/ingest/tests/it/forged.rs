@@ -302,6 +302,11 @@ async fn an_end_hidden_by_the_record_is_observed_only_if_a_record_shows_its_kind
     assert_ne!(published.job().unwrap().nodes, "n[1-2]");
     // Accounting shows what the record hides, long before the epilogs have run.
     stand_in.truth("sacct");
+    let corrected = mesh
+        .wait_event("the correction", |event| event.r#type == "job.corrected")
+        .await;
+    assert_eq!(payload(&corrected).corrects, published.id);
+    assert_eq!(corrected.job().unwrap().state, "COMPLETED");
     let honest = run("sleep 3").await;
     ring_end_of(&mesh, &cluster, honest, "COMPLETED", "0:0").await;
     mesh.wait_history(honest, "submitted started completed")
@@ -311,11 +316,6 @@ async fn an_end_hidden_by_the_record_is_observed_only_if_a_record_shows_its_kind
         mesh.last(honest, "job.completed").confidence(),
         Confidence::Observed
     );
-    let corrected = mesh
-        .wait_event("the correction", |event| event.r#type == "job.corrected")
-        .await;
-    assert_eq!(payload(&corrected).corrects, published.id);
-    assert_eq!(corrected.job().unwrap().state, "COMPLETED");
     std::fs::write(&go, "").unwrap();
     for (job, exit) in [(code, 4), (reason, 5)] {
         cluster.wait_state(job, "FAILED").await;

@@ -78,6 +78,7 @@ async fn a_long_queue_that_changes_at_once_is_not_held() {
     published("submitted", MANY - FEW).await;
     show(folder.path(), "running", MANY, true);
     published("started", MANY).await;
-    let peak = ingest.status("VmHWM");
+    // Without the program itself, which is 25 MB in release and four times as large here.
+    let peak = ingest.status("VmHWM") - ingest.status("RssFile");
     assert!(peak <= MAX_PEAK, "{} MiB", peak >> 20);
 }

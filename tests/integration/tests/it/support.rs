@@ -37,6 +37,7 @@ pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
 /// Waits until accounting has all these jobs and the ledger's events of them match it, run by run and word by word. Returns all facts.
 /// Checks that there is nothing about other jobs, no duplicate, and a valid chain.
 pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
+    use integration::Slurm as _;
     let outcome = integration::wait_for("ledger and accounting agree", PATIENCE, async || {
         let Some(accounting) = accounting::complete(cluster, jobs).await else {
             return Ok(None);

@@ -1,6 +1,14 @@
 //! The process of a service: configuration, telemetry, health, signals, drain, and API authentication.
 //!
 //! Knows nothing of Slurm. A service implements [`Service`]; its `main.rs` hands it to [`main`]; `smesh up` starts several in one process.
+//!
+//! Modules by duty:
+//!
+//! - start and stop: `program` (the command line), `process` (signals, drain), `systemd`;
+//! - configuration: `config`, `reload` (files that change), `context` (what a service gets);
+//! - readiness: `health`, `probe`, `sqlite_integrity`, `leadership`;
+//! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`time_bound`] (times in requests);
+//! - traces, metrics and logs: [`telemetry`].
 
 pub mod api;
 mod config;

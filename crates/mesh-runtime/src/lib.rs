@@ -4,7 +4,7 @@
 //!
 //! Modules by duty:
 //!
-//! - start and stop: `program` (the command line), `process` (signals, drain), `systemd`;
+//! - start and stop: `process` (command line, signals, drain), `systemd`; `program` runs other programs to their end;
 //! - configuration: `config`, `reload` (files that change), `context` (what a service gets);
 //! - readiness: `health`, `probe`, `sqlite_integrity`, `leadership`;
 //! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`time_bound`] (times in requests);

@@ -4,7 +4,7 @@
 //!
 //! Modules by duty:
 //!
-//! - start and stop: `process` (command line, signals, drain), `systemd`; `program` runs other programs to their end;
+//! - start and stop: `process` (command line, signals, drain), `malloc` (its bounds), `systemd`; `program` runs other programs to their end;
 //! - configuration: `config`, `reload` (files that change), `context` (what a service gets);
 //! - readiness: `health`, `probe`, `sqlite_integrity`, `leadership`;
 //! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`time_bound`] (times in requests);

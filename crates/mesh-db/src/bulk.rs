@@ -9,7 +9,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Sqlite};
 
 use crate::pool::Conn;
-use crate::sql::{Column, Row};
+use crate::sql::{Column, LastText, Row};
 
 /// Maximum number of rows per statement. SQLite needs a placeholder for each value, so a statement
 /// is prepared once per number of rows. Chunk sizes are therefore powers of two.
@@ -123,9 +123,10 @@ fn bind_rows(
     rows: Range<usize>,
 ) -> Query<'static, Sqlite, SqliteArguments> {
     let mut query = sqlx::query(AssertSqlSafe(text));
+    let mut texts = vec![LastText::default(); columns.len()];
     for row in rows {
-        for (_, column) in columns {
-            query = column.bind_one_to(query, row);
+        for ((_, column), last) in columns.iter().zip(&mut texts) {
+            query = column.bind_one_to(query, row, last);
         }
     }
     query
@@ -181,9 +182,10 @@ pub(crate) fn names(bulk: &BulkRows<'_>) -> String {
 
 /// Appends a range of the rows as `VALUES`.
 fn push_rows(query: &mut QueryBuilder<Sqlite>, bulk: &BulkRows<'_>, rows: Range<usize>) {
+    let mut texts = vec![LastText::default(); bulk.len()];
     query.push_values(rows, |mut values, row| {
-        for (_, column) in bulk {
-            column.bind_to(&mut values, row);
+        for ((_, column), last) in bulk.iter().zip(&mut texts) {
+            column.bind_to(&mut values, row, last);
         }
     });
 }

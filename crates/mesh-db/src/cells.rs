@@ -1,8 +1,8 @@
 //! Rows whose columns are numbers, texts or bytes, for reading millions of them.
 //!
 //! sqlx copies every single value of a SQLite row, which costs more than reading it. So SQLite
-//! packs all rows of a result into one value: each column as its length, a colon and its bytes.
-//! NULL has no length.
+//! packs all rows of a result into one value: a number as its digits and a comma, a text or bytes as
+//! their length, a colon and the bytes. NULL has no digits and no length.
 
 use sqlx::postgres::PgRow;
 use sqlx::{Row as _, ValueRef as _};
@@ -10,15 +10,43 @@ use sqlx::{Row as _, ValueRef as _};
 use crate::pool::Conn;
 use crate::sql::{Row, Sql};
 
+/// Bytes of a packed cell, for a first guess of how many there are.
+const MEAN_CELL_BYTES: usize = 8;
+
+/// A column to fetch.
+#[derive(Clone, Copy, Debug)]
+pub enum CellColumn {
+    /// A column of integers.
+    Int(&'static str),
+    /// A column of texts or bytes.
+    Bytes(&'static str),
+}
+
+impl CellColumn {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Int(name) | Self::Bytes(name) => name,
+        }
+    }
+
+    fn packed(self) -> String {
+        match self {
+            Self::Int(name) => format!("{name}, ','"),
+            Self::Bytes(name) => format!("octet_length({name}), ':', {name}"),
+        }
+    }
+}
+
 impl Conn<'_> {
     /// Fetches columns of all rows. `rest` is the query after its columns. Its rows must be few
     /// enough for the memory, and on SQLite shorter than 1 GB together.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn cells(self, columns: &[&str], rest: Sql) -> Result<Cells, sqlx::Error> {
-        let names = columns.join(", ");
+    pub async fn cells(self, columns: &[CellColumn], rest: Sql) -> Result<Cells, sqlx::Error> {
         if let Self::Postgres(_) = &self {
+            let names: Vec<&str> = columns.iter().map(|column| column.name()).collect();
+            let names = names.join(", ");
             let select = Sql::new(format!("SELECT {names}")).followed_by(rest);
             let rows = self.rows(&select).await?;
             let rows = rows.into_iter().filter_map(|row| match row {
@@ -27,12 +55,10 @@ impl Conn<'_> {
             });
             return Ok(Cells(Source::Rows(rows.collect())));
         }
-        let packed: Vec<String> = columns
-            .iter()
-            .map(|column| format!("octet_length({column}), ':', {column}"))
-            .collect();
+        let packed: Vec<String> = columns.iter().map(|column| column.packed()).collect();
+        // The inner query orders and limits the rows. One value per row is less to copy than its columns.
         let packed = format!(
-            "SELECT group_concat(concat({}), '') AS packed FROM (SELECT {names}",
+            "SELECT group_concat(packed, '') FROM (SELECT concat({}) AS packed",
             packed.join(", ")
         );
         let packed = self
@@ -40,8 +66,7 @@ impl Conn<'_> {
             .await?;
         let packed = packed.map_or(Ok(None), |row| row.at::<Option<Vec<u8>>>(0));
         let bytes = packed?.unwrap_or_default();
-        let spans = spans(&bytes).filter(|spans| spans.len() % columns.len() == 0);
-        let spans = spans.ok_or_else(|| malformed("not as SQLite packs rows"))?;
+        let spans = spans(&bytes, columns).ok_or_else(|| malformed("not as SQLite packs rows"))?;
         Ok(Cells(Source::Packed {
             bytes,
             spans,
@@ -57,7 +82,7 @@ enum Source {
     Packed {
         bytes: Vec<u8>,
         /// Start and end of each column of each row in `bytes`. `None` is NULL.
-        spans: Vec<Option<(usize, usize)>>,
+        spans: Vec<Option<(u32, u32)>>,
         /// Columns per row.
         width: usize,
     },
@@ -78,7 +103,7 @@ impl Cells {
         self.len() == 0
     }
 
-    /// Returns a row, by its place in the result.
+    /// Returns a row, by its index in the result.
     ///
     /// # Panics
     /// If there are not as many.
@@ -100,7 +125,7 @@ pub struct CellRow<'a>(RowSource<'a>);
 
 #[derive(Clone, Copy)]
 enum RowSource<'a> {
-    Packed(&'a [u8], &'a [Option<(usize, usize)>]),
+    Packed(&'a [u8], &'a [Option<(u32, u32)>]),
     Row(&'a PgRow),
 }
 
@@ -118,7 +143,7 @@ impl<'a> CellRow<'a> {
                         index: column,
                         len: spans.len(),
                     })?;
-                Ok(span.map(|(start, end)| &bytes[start..end]))
+                Ok(span.map(|(start, end)| &bytes[start as usize..end as usize]))
             }
             RowSource::Row(row) => {
                 let value = row.try_get_raw(column)?;
@@ -138,14 +163,9 @@ impl<'a> CellRow<'a> {
         match self.0 {
             RowSource::Packed(..) => {
                 let digits = self.bytes(column)?;
-                digits
-                    .map(|digits| {
-                        let number = str::from_utf8(digits)
-                            .ok()
-                            .and_then(|digits| digits.parse().ok());
-                        number.ok_or_else(|| malformed("not a number"))
-                    })
-                    .transpose()
+                let number =
+                    digits.map(|digits| integer(digits).ok_or_else(|| malformed("not a number")));
+                number.transpose()
             }
             RowSource::Row(row) => row.try_get(column),
         }
@@ -157,33 +177,52 @@ fn malformed(what: &str) -> sqlx::Error {
 }
 
 /// Finds the columns in packed rows.
-fn spans(packed: &[u8]) -> Option<Vec<Option<(usize, usize)>>> {
-    let mut spans = Vec::new();
+fn spans(packed: &[u8], columns: &[CellColumn]) -> Option<Vec<Option<(u32, u32)>>> {
+    // Every end fits.
+    u32::try_from(packed.len()).ok()?;
+    let mut spans = Vec::with_capacity(packed.len() / MEAN_CELL_BYTES);
     let mut at = 0;
     while at < packed.len() {
-        let mut length = None;
-        loop {
-            match packed.get(at)? {
-                b':' => break,
-                digit @ b'0'..=b'9' => {
-                    let before: usize = length.unwrap_or(0);
-                    length = Some(before.checked_mul(10)?.checked_add((digit - b'0').into())?);
-                }
-                _ => return None,
-            }
+        for column in columns {
+            let until = match column {
+                CellColumn::Int(_) => b',',
+                CellColumn::Bytes(_) => b':',
+            };
+            let digits = at;
+            at += packed.get(at..)?.iter().position(|byte| *byte == until)?;
+            let number = &packed[digits..at];
             at += 1;
+            spans.push(match column {
+                _ if number.is_empty() => None,
+                CellColumn::Int(_) => Some((digits as u32, at as u32 - 1)),
+                CellColumn::Bytes(_) => {
+                    let start = at;
+                    at = start
+                        .checked_add(usize::try_from(integer(number)?).ok()?)
+                        .filter(|end| *end <= packed.len())?;
+                    Some((start as u32, at as u32))
+                }
+            });
         }
-        at += 1;
-        spans.push(match length {
-            None => None,
-            Some(length) => {
-                let start = at;
-                at = at.checked_add(length).filter(|end| *end <= packed.len())?;
-                Some((start, at))
-            }
-        });
     }
     Some(spans)
+}
+
+/// Parses a number as SQLite writes it.
+fn integer(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    if digits.is_empty() {
+        return None;
+    }
+    // Negative, because the smallest number has no positive counterpart.
+    let negative = digits.iter().try_fold(0_i64, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_sub(digit.into())
+    })?;
+    match digits.len() == text.len() {
+        true => negative.checked_neg(),
+        false => Some(negative),
+    }
 }
 
 #[cfg(test)]
@@ -211,7 +250,12 @@ mod tests {
                 .await
                 .unwrap();
         }
-        let columns = ["seq", "number", "name", "body"];
+        let columns = [
+            CellColumn::Int("seq"),
+            CellColumn::Int("number"),
+            CellColumn::Bytes("name"),
+            CellColumn::Bytes("body"),
+        ];
         let from = |after: i64| {
             Sql::new(" FROM t WHERE seq > ")
                 .bind(after)
@@ -236,6 +280,7 @@ mod tests {
             assert!(row.bytes(4).is_err());
         }
         assert!(cells.row(2).int(2).is_err());
+        assert!(cells.row(0).int(2).unwrap().is_none());
         assert!(
             connection
                 .conn()
@@ -251,20 +296,24 @@ mod tests {
 
     #[test]
     fn other_bytes_are_refused() {
+        let columns = [CellColumn::Bytes("text"), CellColumn::Int("number")];
         assert_eq!(
-            spans(b"1:a:0:"),
-            Some(vec![Some((2, 3)), None, Some((6, 6))])
+            spans(b"1:a-7,0:,", &columns),
+            Some(vec![Some((2, 3)), Some((3, 5)), Some((8, 8)), None])
         );
         for packed in [
             "1",
             "1:",
+            "1:a",
+            "1:a7",
             "2:a",
-            "x:",
-            "-1:a",
-            "99999999999999999999:a",
-            "18446744073709551615:a",
+            "x:1,",
+            "-1:a1,",
+            "1:a1,1:b",
+            "99999999999999999999:a1,",
+            "9223372036854775807:a1,",
         ] {
-            assert_eq!(spans(packed.as_bytes()), None, "{packed}");
+            assert_eq!(spans(packed.as_bytes(), &columns), None, "{packed}");
         }
     }
 }

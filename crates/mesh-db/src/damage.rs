@@ -1,11 +1,14 @@
 //! Detects damaged SQLite files and recovers their readable rows into a new file.
 
+mod recovery_marker;
+
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt as _;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
 
+pub use self::recovery_marker::RecoveryMarker;
 use crate::sqlite::options;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -93,7 +96,8 @@ pub async fn damage(path: &Path) -> Result<Option<String>, sqlx::Error> {
 }
 
 /// Moves a damaged file aside and copies its readable rows into a new one. No other process may
-/// have it open. `prepare` creates the service's tables in the new file.
+/// have it open. `prepare` creates the service's tables in the new file. The [`RecoveryMarker`] makes
+/// the next start of the service restore the rest.
 ///
 /// # Errors
 /// If a file cannot be moved or written. The damaged file is never changed.
@@ -115,6 +119,9 @@ pub async fn recover<F: Future<Output = Result<(), BoxError>>>(
         path: path.to_owned(),
         source,
     };
+    // Before the new file: an interrupted recovery is completed by the next start, too.
+    let marked = RecoveryMarker::of(path).set();
+    marked.map_err(|error| failed(error.into()))?;
     prepare(path.to_owned()).await.map_err(failed)?;
     let tables = copy(path, &damaged).await;
     Ok(Recovered {
@@ -345,6 +352,10 @@ mod tests {
         assert!(table("t").is_damaged && !table("u").is_damaged);
         assert_eq!((table("t").rows, table("u").rows), (left.len() as i64, 50));
         assert!(recovered.damaged.exists());
+        let marker = RecoveryMarker::of(&path);
+        assert!(marker.is_set());
+        marker.clear().unwrap();
+        assert!(!marker.is_set());
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use sqlx::migrate::MigrateError;
 
 use crate::Location;
 
-/// A database that cannot be used. `name` is the service that owns it, such as `ledger`.
+/// An error of a database. `name` is the service that owns it, such as `ledger`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The database could not be opened.
@@ -76,13 +76,28 @@ pub enum Error {
         /// Instruction for the operator.
         remedy: &'static str,
     },
+    /// The database refuses a statement.
+    #[error("{action}")]
+    Statement {
+        /// What was being done.
+        action: &'static str,
+        /// Cause.
+        #[source]
+        source: sqlx::Error,
+    },
 }
 
 impl Error {
+    /// The error of a refused statement.
+    pub fn statement(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |source| Self::Statement { action, source }
+    }
+
     /// True if the failure is transient: a retry may succeed.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Open { source, .. }
+            | Self::Statement { source, .. }
             | Self::Migrate {
                 source: MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _),
                 ..

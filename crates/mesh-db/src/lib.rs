@@ -1,6 +1,7 @@
 //! Access to a service's database, on SQLite or PostgreSQL alike.
 //!
 //! - [`Location`]: the database address in the configuration.
+//! - [`Database`]: the tables of a service, with its connections.
 //! - [`sqlite`], [`postgres`]: open pools with durable commits; [`migrations`]: bring tables to a program's version.
 //! - [`pool`], [`sql`]: connections and statements for both dialects, and bulk statements.
 //! - [`cells`]: rows of results with millions of rows.
@@ -12,7 +13,9 @@
 pub mod backup;
 mod bulk;
 pub mod cells;
+mod config;
 pub mod damage;
+mod database;
 pub mod error;
 pub mod location;
 pub mod migrations;
@@ -21,5 +24,7 @@ pub mod postgres;
 pub mod sql;
 pub mod sqlite;
 
+pub use config::DatabaseConfig;
+pub use database::{Database, Limits, Tables};
 pub use error::{Error, is_timeout, is_unavailable};
 pub use location::Location;

@@ -50,6 +50,14 @@ impl Location {
             ),
         }
     }
+
+    /// The SQLite file, if it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Postgres(_) => None,
+        }
+    }
 }
 
 fn postgres(url: &str) -> Result<PgConnectOptions, String> {

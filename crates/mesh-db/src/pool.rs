@@ -162,6 +162,50 @@ impl Transaction<'_> {
     }
 }
 
+/// A transaction that writes, on a connection of its own. If it is not committed, its connection is closed, which rolls it back: SQLite ends
+/// a transaction by itself when the disk is full, and a connection to a server may be in the middle of an answer.
+pub struct WriteTransaction {
+    connection: Connection,
+    is_committed: bool,
+}
+
+impl WriteTransaction {
+    /// Begins a transaction.
+    pub(crate) async fn begin(pool: &Pool) -> Result<Self, sqlx::Error> {
+        let mut transaction = Self {
+            connection: pool.acquire().await?,
+            is_committed: false,
+        };
+        // SQLite: takes the write lock before the first read, which also excludes other processes.
+        let begin = Sql::default().either("BEGIN IMMEDIATE", "BEGIN");
+        transaction.conn().execute(&begin).await?;
+        Ok(transaction)
+    }
+
+    /// Borrows the connection for a statement inside the transaction.
+    pub fn conn(&mut self) -> Conn<'_> {
+        self.connection.conn()
+    }
+
+    /// Commits durably.
+    ///
+    /// # Errors
+    /// If the database refuses. If the connection is lost, the transaction may still have been committed.
+    pub async fn commit(mut self) -> Result<(), sqlx::Error> {
+        self.conn().execute(&Sql::new("COMMIT")).await?;
+        self.is_committed = true;
+        Ok(())
+    }
+}
+
+impl Drop for WriteTransaction {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
 /// A borrowed connection that executes one statement.
 pub enum Conn<'c> {
     /// SQLite.

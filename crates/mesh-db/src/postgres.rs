@@ -5,27 +5,14 @@
 
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 
 use crate::pool::Pool;
-use crate::{Error, Location, migrations};
+use crate::{Error, Location, Tables, migrations};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_SERVER_VERSION_NUM: i32 = 140_000;
-
-/// A service's tables.
-pub struct Tables {
-    /// Owning service, such as `ledger`.
-    pub name: &'static str,
-    /// Migrations that create them.
-    pub migrations: &'static Migrator,
-    /// Name of the first table: the role that owns it may migrate all of them.
-    pub first: &'static str,
-    /// Instruction for the operator if the tables are missing and the role may not create them.
-    pub remedy: &'static str,
-}
 
 /// Creates a lazy pool for writing. Commits are durable whatever the server or the role configures.
 pub fn writers(
@@ -74,10 +61,7 @@ fn pool(connections: u32, options: PgConnectOptions) -> Pool {
 
 impl Tables {
     /// Migrates the tables if the role may; otherwise checks that they are up to date.
-    ///
-    /// # Errors
-    /// If the server is unavailable or unsupported, or a migration fails.
-    pub async fn migrate(
+    pub(crate) async fn migrate(
         &self,
         options: &PgConnectOptions,
         location: &Location,
@@ -130,7 +114,7 @@ impl Tables {
                 .acquire_timeout(CONNECT_TIMEOUT)
                 .connect_lazy_with(options.clone());
             let migrated =
-                migrations::run_on_postgres(name, self.migrations, &unlimited, location).await;
+                migrations::run_on_postgres(name, &self.postgres, &unlimited, location).await;
             unlimited.close().await;
             migrated
         } else if self.is_migrated(&mut connection).await {
@@ -161,7 +145,7 @@ impl Tables {
                 .fetch_all(connection)
                 .await;
         versions.is_ok_and(|versions| {
-            self.migrations
+            self.postgres
                 .iter()
                 .all(|migration| versions.contains(&migration.version))
         })

@@ -6,6 +6,7 @@
 //! times are microseconds since 1970.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use sqlx::postgres::PgRow;
 use sqlx::query::Query;
@@ -227,11 +228,16 @@ impl Column<'_> {
         }
     }
 
-    /// Binds the value of one row.
-    pub(crate) fn bind_to(&self, values: &mut Separated<'_, Sqlite, &str>, row: usize) {
+    /// Binds the value of one row. `last` is the last text of the column.
+    pub(crate) fn bind_to(
+        &self,
+        values: &mut Separated<'_, Sqlite, &str>,
+        row: usize,
+        last: &mut LastText,
+    ) {
         match self {
             Self::Ints(ints) => values.push_bind(ints[row]),
-            Self::Texts(texts) => values.push_bind(texts[row].map(without_nul)),
+            Self::Texts(texts) => values.push_bind(texts[row].map(|text| last.or(text))),
             Self::Bytes(bytes) => values.push_bind(bytes[row]),
             Self::Blobs(blobs) => values.push_bind(blobs[row]),
         };
@@ -242,10 +248,11 @@ impl Column<'_> {
         &self,
         query: Query<'static, Sqlite, SqliteArguments>,
         row: usize,
+        last: &mut LastText,
     ) -> Query<'static, Sqlite, SqliteArguments> {
         match self {
             Self::Ints(ints) => query.bind(ints[row]),
-            Self::Texts(texts) => query.bind(texts[row].map(without_nul)),
+            Self::Texts(texts) => query.bind(texts[row].map(|text| last.or(text))),
             Self::Bytes(bytes) => query.bind(bytes[row]),
             Self::Blobs(blobs) => query.bind(blobs[row]),
         }
@@ -286,6 +293,23 @@ impl Column<'_> {
             Self::Bytes(bytes) => values.push_bind(bytes.as_slice()),
             Self::Blobs(blobs) => values.push_bind(blobs.as_slice()),
         };
+    }
+}
+
+/// The last text of a column, which is often that of the next row too. sqlx needs a copy of every bound text.
+#[derive(Clone, Default)]
+pub(crate) struct LastText(Option<Arc<str>>);
+
+impl LastText {
+    fn or(&mut self, text: &str) -> Arc<str> {
+        match &self.0 {
+            Some(last) if **last == *text => Arc::clone(last),
+            _ => {
+                let copy = Arc::from(without_nul(text));
+                self.0 = Some(Arc::clone(&copy));
+                copy
+            }
+        }
     }
 }
 

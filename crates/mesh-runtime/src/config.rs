@@ -1,228 +1,30 @@
 //! One configuration file: defaults, then `mesh.toml`, then the environment.
 
+mod mesh;
 mod renamed;
 mod secrets;
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use figment::Figment;
 use figment::providers::{Env, Format as _, Toml};
 use figment::value::Value;
-use ipnet::IpNet;
 use secret_file::FileStamp;
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::Service;
-use crate::api::{OidcConfig, TokenConfig};
 
+pub use mesh::{ApiConfig, LogFormat, MeshConfig, TelemetryConfig};
 pub use renamed::RenamedKeys;
-use secrets::{mask, secret_keys};
+use secrets::secret_keys;
 
 /// Defaults of `[mesh]`, every key with its comment.
 pub(crate) const DEFAULTS: &str = include_str!("../config/default.toml");
-
-/// Longest allowed timeout.
-const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-
-/// The `[mesh]` section.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MeshConfig {
-    /// Slurm's ClusterName.
-    pub cluster: String,
-    /// Folder for state.
-    pub data_dir: PathBuf,
-    /// Time until the process has ended after SIGTERM.
-    #[serde(with = "humantime_serde")]
-    pub drain_deadline: Duration,
-    /// TOML file that maps Unix users to OIDC identities.
-    #[serde(default)]
-    pub identity_map: Option<PathBuf>,
-    /// Connection to NATS.
-    pub nats: mesh_bus::Config,
-    /// Logs and traces.
-    pub telemetry: TelemetryConfig,
-    /// Server and access control of the API.
-    pub api: ApiConfig,
-}
-
-impl MeshConfig {
-    /// Time for the services' work after SIGTERM. What follows it, up to the end of the process, has the rest of `drain_deadline`.
-    pub fn work_deadline(&self) -> Duration {
-        self.drain_deadline.mul_f64(0.8)
-    }
-
-    /// Time for API connections to close after the work.
-    pub(crate) fn connections_deadline(&self) -> Duration {
-        self.drain_deadline.mul_f64(0.05)
-    }
-
-    /// Time to send the last spans.
-    pub fn spans_deadline(&self) -> Duration {
-        self.drain_deadline.mul_f64(0.1)
-    }
-
-    /// All paths that are set. An empty path counts as absent.
-    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        [
-            Some(&mut self.data_dir),
-            self.identity_map.as_mut(),
-            self.nats.password_file.as_mut(),
-            self.nats.credentials_file.as_mut(),
-            self.nats.nkey_file.as_mut(),
-            self.nats.ca_file.as_mut(),
-            self.nats.cert_file.as_mut(),
-            self.nats.key_file.as_mut(),
-            Some(&mut self.api.socket),
-            Some(&mut self.api.token_file),
-            Some(&mut self.api.cert_file),
-            Some(&mut self.api.key_file),
-        ]
-        .into_iter()
-        .flatten()
-        .chain(self.api.tokens.iter_mut().map(|token| &mut token.file))
-        .filter(|path| !path.as_os_str().is_empty())
-    }
-}
-
-/// The `[mesh.telemetry]` section.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TelemetryConfig {
-    /// Format of log lines.
-    pub log_format: LogFormat,
-    /// Log filter in the syntax of RUST_LOG.
-    pub log_filter: String,
-    /// OTLP endpoint (gRPC). Empty: no traces are exported.
-    pub otlp_endpoint: String,
-    /// Fraction of new traces that are exported, 0 to 1.
-    pub sample_ratio: f64,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Text for people.
-    Human,
-    /// One JSON object per line.
-    Json,
-}
-
-/// The `[mesh.api]` section.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApiConfig {
-    /// Path of the Unix socket. Empty: `<data_dir>/<service>.sock`.
-    pub socket: PathBuf,
-    /// File mode of the socket, in octal.
-    pub socket_mode: String,
-    /// TCP address. Empty: the API does not listen on TCP.
-    pub listen: String,
-    /// Certificate chain of the TCP address. Empty: no TLS.
-    pub cert_file: PathBuf,
-    /// Private key of `cert_file`.
-    pub key_file: PathBuf,
-    /// Maximum number of connections, separately for the socket and for TCP.
-    pub max_connections: usize,
-    /// Maximum number of connections of one client.
-    pub max_connections_per_client: usize,
-    /// Deadline for the headers of a request.
-    #[serde(with = "humantime_serde")]
-    pub header_timeout: Duration,
-    /// How long an idle connection stays open.
-    #[serde(with = "humantime_serde")]
-    pub idle_timeout: Duration,
-    /// How long a client may stall while it sends a request body or receives a response.
-    #[serde(with = "humantime_serde")]
-    pub stall_timeout: Duration,
-    /// Proxies whose `X-Forwarded-For` is trusted.
-    #[serde(deserialize_with = "networks")]
-    pub trusted_proxies: Vec<IpNet>,
-    /// File with the bearer token of an administrator.
-    pub token_file: PathBuf,
-    /// Unix users who may see and do everything.
-    pub admins: Vec<String>,
-    /// Unix users who may see everything and change nothing.
-    pub auditors: Vec<String>,
-    /// Tokens of programs.
-    #[serde(default)]
-    pub tokens: Vec<TokenConfig>,
-    /// OIDC issuers whose tokens are accepted.
-    #[serde(default)]
-    pub oidc: Vec<OidcConfig>,
-}
-
-impl ApiConfig {
-    /// All faults, each with its key.
-    pub(crate) fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        if u32::from_str_radix(&self.socket_mode, 8).is_err() {
-            faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
-        }
-        if self.cert_file.as_os_str().is_empty() != self.key_file.as_os_str().is_empty() {
-            faults.push("mesh.api.cert_file, mesh.api.key_file: set both".to_owned());
-        }
-        if self.listen.is_empty() && !self.cert_file.as_os_str().is_empty() {
-            faults.push("mesh.api.cert_file: it is for mesh.api.listen, which is empty".to_owned());
-        }
-        let no_tcp_callers = self.token_file.as_os_str().is_empty()
-            && self.tokens.is_empty()
-            && self.oidc.is_empty();
-        if !self.listen.is_empty() && no_tcp_callers {
-            faults.push(
-                "mesh.api.token_file: required with mesh.api.listen, unless mesh.api.tokens or mesh.api.oidc is set; TCP callers need a token"
-                    .to_owned(),
-            );
-        }
-        for (key, limit) in [
-            ("max_connections", self.max_connections),
-            (
-                "max_connections_per_client",
-                self.max_connections_per_client,
-            ),
-        ] {
-            if limit == 0 {
-                faults.push(format!("mesh.api.{key}: at least 1"));
-            }
-        }
-        for (key, timeout) in [
-            ("header_timeout", self.header_timeout),
-            ("idle_timeout", self.idle_timeout),
-            ("stall_timeout", self.stall_timeout),
-        ] {
-            if timeout < Duration::from_secs(1) || timeout > MAX_TIMEOUT {
-                faults.push(format!("mesh.api.{key}: between \"1s\" and \"1h\""));
-            }
-        }
-        let tokens = self.tokens.iter();
-        faults.extend(tokens.flat_map(|token| token.faults(&self.tokens)));
-        let issuers = self.oidc.iter();
-        faults.extend(issuers.flat_map(|issuer| issuer.faults(&self.oidc)));
-        faults.dedup();
-        faults
-    }
-}
-
-/// Networks (`10.0.0.0/8`) or addresses (`10.0.0.1`).
-fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    let network = |text: &String| {
-        let address = || text.parse::<IpAddr>().map(IpNet::from);
-        text.parse::<IpNet>().or_else(|_| address()).map_err(|_| {
-            D::Error::custom(format!(
-                "{text:?} is not an address or network such as 10.0.0.0/8"
-            ))
-        })
-    };
-    texts.iter().map(network).collect()
-}
 
 /// An invalid or missing configuration.
 #[derive(Debug, thiserror::Error)]
@@ -264,6 +66,8 @@ pub struct ServiceSection {
     pub renamed_keys: RenamedKeys,
     /// [`Service::LIVE_KEYS`].
     pub live_keys: &'static [&'static str],
+    /// Reads the section as [`Service::Config`], whose types mask its secrets.
+    pub shown: fn(&ConfigFile) -> Result<toml::Value, ConfigError>,
 }
 
 impl ServiceSection {
@@ -274,14 +78,18 @@ impl ServiceSection {
             defaults: S::DEFAULTS,
             renamed_keys: S::RENAMED_KEYS,
             live_keys: S::LIVE_KEYS,
+            shown: |config| config.shown::<S::Config>(S::NAME),
         }
     }
 }
 
-/// The layers of the configuration, merged.
+/// The layers of the configuration, merged. Cheap to clone.
 #[derive(Clone)]
 pub struct ConfigFile {
-    figment: Arc<Figment>,
+    /// The values, until they are [released](Self::release): a list of thousands of endpoints takes more memory than what is made of it.
+    figment: Arc<Mutex<Option<Arc<Figment>>>>,
+    /// Digests of the values of all keys, to compare them with those of a later version.
+    digests: Arc<BTreeMap<String, u64>>,
     path: Option<PathBuf>,
     /// The file before it was read.
     stamp: Option<FileStamp>,
@@ -297,47 +105,47 @@ impl ConfigFile {
     /// # Errors
     /// If the file does not exist or is not TOML.
     pub fn load(services: &[ServiceSection], path: Option<&Path>) -> Result<Self, ConfigError> {
-        let all = services.to_vec();
         let stamp = path.and_then(FileStamp::of);
-        let mut figment = Figment::from(Toml::string(DEFAULTS));
-        for service in services {
-            figment = figment.merge(Toml::string(service.defaults));
-        }
-        if let Some(path) = path {
-            if !path.is_file() {
-                return Err(ConfigError::NotFound {
-                    path: path.to_owned(),
-                });
-            }
-            figment = figment.merge(Toml::file_exact(path));
-        }
-        let environment = Env::prefixed("MESH_")
-            .filter(|key| key.as_str().contains("__"))
-            .map(|key| {
-                let key = key.as_str().to_ascii_lowercase();
-                let (section, rest) = key.split_once("__").unwrap_or((&key, ""));
-                format!("{}.{}", section.replace('_', "-"), rest.replace("__", ".")).into()
-            });
-        let figment = figment.merge(environment);
+        let figment = merge(services, path)?;
         let mesh = ("mesh", renamed::MESH);
-        let services = services.iter();
-        let sections = services.map(|service| (service.name, service.renamed_keys));
-        let renamed = sections
-            .chain([mesh])
-            .map(|(name, keys)| (name, renamed::faults(&figment, name, keys)))
-            .filter(|(_, faults)| !faults.is_empty());
-        let config = Self {
-            renamed: renamed.collect(),
-            figment: Arc::new(figment),
+        let sections = services
+            .iter()
+            .map(|service| (service.name, service.renamed_keys))
+            .chain([mesh]);
+        let mut config = Self {
+            figment: Arc::default(),
+            digests: Arc::default(),
             path: path.map(Path::to_owned),
             stamp,
-            services: all,
+            services: services.to_vec(),
+            renamed: Vec::new(),
         };
         // Any lookup fails if the file is not TOML.
-        match config.figment.find_value("mesh") {
-            Ok(_) => Ok(config),
-            Err(error) => Err(config.invalid(error)),
+        let values = figment
+            .find_value("")
+            .map_err(|error| config.invalid(error))?;
+        let mut digests = BTreeMap::new();
+        for (name, keys) in sections {
+            if let Some(values) = values.find_ref(name) {
+                digest(name, values, &mut digests);
+                let faults = renamed::faults(&figment, values, name, keys);
+                config
+                    .renamed
+                    .extend(Some((name, faults)).filter(|(_, faults)| !faults.is_empty()));
+            }
         }
+        config.digests = Arc::new(digests);
+        config.figment = Arc::new(Mutex::new(Some(Arc::new(figment))));
+        Ok(config)
+    }
+
+    /// Removes the values from memory. Who reads a section after that reads the file again.
+    pub(crate) fn release(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Figment>>> {
+        self.figment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the same file and the environment again.
@@ -355,15 +163,9 @@ impl ConfigFile {
 
     /// Keys whose values differ from another configuration's, such as `mesh.api.listen`.
     pub fn changed_keys(&self, other: &Self) -> Vec<String> {
-        let mut changed = Vec::new();
-        let sections = self.services.iter().map(|service| service.name);
-        for name in sections.chain(["mesh"]) {
-            let value = |config: &Self| config.figment.find_value(name).ok();
-            differing(name, value(self), value(other), &mut changed);
-        }
-        changed.sort();
-        changed.dedup();
-        changed
+        let keys: BTreeSet<&String> = self.digests.keys().chain(other.digests.keys()).collect();
+        let changed = |key: &&String| self.digests.get(*key) != other.digests.get(*key);
+        keys.into_iter().filter(changed).cloned().collect()
     }
 
     /// True if a service takes a change of the key, such as `webhook-dispatcher.endpoints`, without a restart.
@@ -382,7 +184,12 @@ impl ConfigFile {
             let all = self.renamed.iter().flat_map(|(_, faults)| faults.clone());
             return Err(ConfigError::faults(self.name(), &all.collect::<Vec<_>>()));
         }
-        self.figment.extract_inner(name).map_err(|error| {
+        let held = self.lock().clone();
+        let figment = match held {
+            Some(figment) => figment,
+            None => Arc::new(merge(&self.services, self.path())?),
+        };
+        figment.extract_inner(name).map_err(|error| {
             let faults: Vec<String> = error
                 .into_iter()
                 .map(|fault| describe_fault(fault, name))
@@ -391,16 +198,40 @@ impl ConfigFile {
         })
     }
 
-    /// Renders a section after merging, with secrets masked; for `--print-config`.
+    /// Renders all sections after merging, with secrets masked; for `--print-config`.
     ///
     /// # Errors
-    /// If the section cannot be read.
-    pub fn print(&self, name: &str) -> Result<String, ConfigError> {
-        let mut section: toml::Value = self.section(name)?;
-        mask(&mut section);
-        let table = toml::Table::from_iter([(name.to_owned(), section)]);
-        toml::to_string_pretty(&table)
-            .map_err(|error| ConfigError::faults(name, &[error.to_string()]))
+    /// If a section cannot be read.
+    pub fn print(&self) -> Result<String, ConfigError> {
+        let mut text = String::new();
+        for (name, section) in self.shown_sections() {
+            let table = toml::Table::from_iter([(name.to_owned(), section?)]);
+            let section = toml::to_string_pretty(&table);
+            text += &section.map_err(|error| self.unprintable(&error))?;
+            text.push('\n');
+        }
+        Ok(text)
+    }
+
+    /// `[mesh]` and the services' sections, with secrets masked.
+    fn shown_sections(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, Result<toml::Value, ConfigError>)> {
+        let services = self.services.iter();
+        let services = services.map(|service| (service.name, (service.shown)(self)));
+        std::iter::once(("mesh", self.shown::<MeshConfig>("mesh"))).chain(services)
+    }
+
+    fn shown<T: DeserializeOwned + Serialize>(
+        &self,
+        name: &str,
+    ) -> Result<toml::Value, ConfigError> {
+        let section: T = self.section(name)?;
+        toml::Value::try_from(section).map_err(|error| self.unprintable(&error))
+    }
+
+    fn unprintable(&self, error: &toml::ser::Error) -> ConfigError {
+        ConfigError::faults(self.name(), &[error.to_string()])
     }
 
     /// The file, if there is one.
@@ -425,7 +256,11 @@ impl ConfigFile {
         if mode & OTHERS_READ == 0 {
             return None;
         }
-        let keys = secret_keys(&std::fs::read_to_string(path).ok()?);
+        // Invalid TOML was reported earlier.
+        let file: toml::Value = toml::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+        let shown = self.shown_sections();
+        let shown = shown.filter_map(|(name, section)| Some((name.to_owned(), section.ok()?)));
+        let keys = secret_keys(&file, &toml::Table::from_iter(shown).into());
         let key = keys.first()?;
         Some(format!(
             "{key}: secret in a file that others may read (mode {mode:o}); chmod o= the file and replace the secret, or move it to a separate file or the environment"
@@ -445,18 +280,43 @@ impl ConfigFile {
     }
 }
 
-/// Names keys with different values. The values may be secrets.
-fn differing(key: &str, a: Option<Value>, b: Option<Value>, changed: &mut Vec<String>) {
-    match (a, b) {
-        (Some(Value::Dict(_, mut a)), Some(Value::Dict(_, mut b))) => {
-            let names: BTreeSet<String> = a.keys().chain(b.keys()).cloned().collect();
-            for name in names {
-                let below = format!("{key}.{name}");
-                differing(&below, a.remove(&name), b.remove(&name), changed);
+/// Merges the services' defaults, the file and the environment.
+fn merge(services: &[ServiceSection], path: Option<&Path>) -> Result<Figment, ConfigError> {
+    let mut figment = Figment::from(Toml::string(DEFAULTS));
+    for service in services {
+        figment = figment.merge(Toml::string(service.defaults));
+    }
+    if let Some(path) = path {
+        if !path.is_file() {
+            return Err(ConfigError::NotFound {
+                path: path.to_owned(),
+            });
+        }
+        figment = figment.merge(Toml::file_exact(path));
+    }
+    let environment = Env::prefixed("MESH_")
+        .filter(|key| key.as_str().contains("__"))
+        .map(|key| {
+            let key = key.as_str().to_ascii_lowercase();
+            let (section, rest) = key.split_once("__").unwrap_or((&key, ""));
+            format!("{}.{}", section.replace('_', "-"), rest.replace("__", ".")).into()
+        });
+    Ok(figment.merge(environment))
+}
+
+/// Digests the values below a key. They may be secrets.
+fn digest(key: &str, value: &Value, digests: &mut BTreeMap<String, u64>) {
+    match value {
+        Value::Dict(_, values) => {
+            for (name, value) in values {
+                digest(&format!("{key}.{name}"), value, digests);
             }
         }
-        (a, b) if a != b => changed.push(key.to_owned()),
-        _ => {}
+        value => {
+            let mut hasher = DefaultHasher::new();
+            serde_json::json!(value).to_string().hash(&mut hasher);
+            digests.insert(key.to_owned(), hasher.finish());
+        }
     }
 }
 

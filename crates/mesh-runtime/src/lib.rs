@@ -6,13 +6,14 @@
 //!
 //! - start and stop: `process` (command line, signals, drain), `malloc` (its bounds), `systemd`; `program` runs other programs to their end;
 //! - configuration: `config`, `reload` (files that change), `context` (what a service gets);
-//! - readiness: `health`, `probe`, `sqlite_integrity`, `leadership`;
+//! - readiness: `health`, `probe`, `database_start`, `sqlite_integrity`, `leadership`;
 //! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`time_bound`] (times in requests);
 //! - traces, metrics and logs: [`telemetry`].
 
 pub mod api;
 mod config;
 mod context;
+mod database_start;
 mod health;
 pub mod identity;
 mod leadership;
@@ -30,6 +31,7 @@ pub use config::{
     ApiConfig, ConfigError, ConfigFile, MeshConfig, RenamedKeys, ServiceSection, TelemetryConfig,
 };
 pub use context::Context;
+pub use database_start::DatabaseStart;
 pub use health::{Condition, Health, HealthNote};
 pub use malloc::restart_with_bounded_malloc;
 pub use process::{
@@ -38,6 +40,7 @@ pub use process::{
 };
 pub use reload::ReloadTimer;
 pub use time_bound::{ParseTimeError, TimeBound};
+pub use unix_process::memory::return_freed as return_freed_memory;
 
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -4,25 +4,25 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::{env, io};
 
-/// By default each thread has an arena of its own. A block as large as an earlier freed one is allocated on the heap and stays there: 80 MiB
-/// more when 100,000 jobs change at once.
-const SETTINGS: [(&str, &str); 3] = [
-    ("MALLOC_ARENA_MAX", "1"),
-    ("MALLOC_MMAP_THRESHOLD_", "131072"),
-    ("MALLOC_TRIM_THRESHOLD_", "131072"),
-];
+/// By default each thread has an arena of its own, in which freed memory stays.
+const ARENAS: &str = "MALLOC_ARENA_MAX";
+/// By default a block as large as an earlier freed one is allocated on the heap and stays there, and so does what is free below it.
+const THRESHOLDS: [&str; 2] = ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"];
+/// glibc's initial threshold, fixed.
+const THRESHOLD_BYTES: &str = "131072";
 
-/// Executes this program again, in the same process, with settings of malloc that bound its memory, unless some are set. Call it first,
-/// before any thread runs. If it fails, the process uses more memory.
-pub fn restart_with_bounded_malloc() {
-    let is_set = |(name, _): &(&str, &str)| env::var_os(name).is_some();
-    if !SETTINGS.iter().any(is_set) {
-        drop(restart());
+/// Executes this program again, in the same process, with settings of malloc that bound its memory, unless some are set. Threads that
+/// share an arena wait for each other: fewer arenas need less memory and more time. Call it first, before any thread runs. If it fails,
+/// the process uses more memory.
+pub fn restart_with_bounded_malloc(arenas: u8) {
+    let is_set = |name: &&str| env::var_os(name).is_some();
+    if ![ARENAS].iter().chain(&THRESHOLDS).any(is_set) {
+        drop(restart(arenas));
     }
 }
 
 /// Returns only on failure.
-fn restart() -> io::Error {
+fn restart(arenas: u8) -> io::Error {
     let program = match env::current_exe() {
         Ok(program) => program,
         Err(error) => return error,
@@ -32,5 +32,10 @@ fn restart() -> io::Error {
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }
-    command.args(arguments).envs(SETTINGS).exec()
+    let thresholds = THRESHOLDS.map(|name| (name, THRESHOLD_BYTES));
+    command
+        .args(arguments)
+        .env(ARENAS, arenas.to_string())
+        .envs(thresholds)
+        .exec()
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use axum::Router;
 use clap::Parser;
 use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +25,8 @@ use crate::{
 pub trait Service: 'static {
     /// Its name: crate, section, durable consumer, NATS user, `service.name`.
     const NAME: &'static str;
+    /// Its section of `mesh.toml`. Secrets are of types that are shown masked.
+    type Config: DeserializeOwned + Serialize;
     /// Its sections of `mesh.toml` with every default and a comment for each key.
     const DEFAULTS: &'static str;
     /// Old and new names of renamed keys of its section. Old keys are refused with an error that names the new one.
@@ -135,7 +139,7 @@ fn fail(name: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
 async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     let config = ConfigFile::load(&[ServiceSection::of::<S>()], Some(&arguments.config))?;
     if arguments.print_config {
-        println!("{}\n{}", config.print("mesh")?, config.print(S::NAME)?);
+        println!("{}", config.print()?);
         return Ok(());
     }
     let shutdown = CancellationToken::new();

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::LogFilter;
-use crate::{Context, error_chain};
+use crate::{Context, error_chain, return_freed_memory};
 
 /// Longest delay until a changed file takes effect.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -65,6 +65,9 @@ pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter
     };
     let note = context.health.note("configuration");
     let mut known = context.config().clone();
+    // The services have what they need.
+    known.release();
+    return_freed_memory();
     let mut seen = context.config_stamp();
     let mut pending = BTreeSet::new();
     let mut timer = ReloadTimer::new(context.shutdown.clone());
@@ -96,6 +99,7 @@ pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter
             ));
         }
         known = read.config().clone();
+        known.release();
         let is_live = |key: &str| key == LOG_FILTER || known.is_live(key);
         pending.extend(changed.iter().filter(|key| !is_live(key)).cloned());
         let at_restart: Vec<&str> = pending.iter().map(String::as_str).collect();
@@ -114,5 +118,7 @@ pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter
             Some(problem) => note.say(problem),
             None => note.clear(),
         }
+        drop(read);
+        return_freed_memory();
     }
 }

@@ -104,7 +104,7 @@ fn provider(
 ) -> Result<SdkTracerProvider, BoxError> {
     let exporter = SpanExporter::builder()
         .with_tonic()
-        .with_endpoint(&config.otlp_endpoint)
+        .with_endpoint(&*config.otlp_endpoint)
         .build()?;
     let resource = Resource::builder()
         .with_service_name(service)

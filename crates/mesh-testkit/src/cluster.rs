@@ -4,29 +4,48 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::ClusterPorts;
+
 /// A cluster started by `tests/cluster/up`. Removed when dropped, and (`OWNER`) when this process ends.
 #[derive(Debug)]
 pub struct SlurmCluster {
     name: String,
     dir: PathBuf,
+    // Free again once the daemons are stopped.
+    _ports: ClusterPorts,
 }
 
 impl SlurmCluster {
-    /// Starts a cluster on the hundred ports from `base_port` on; `knobs` are those of `tests/cluster/up`. Control groups are used only if
-    /// they say so: all clusters of a machine share them, and a cluster with the same ports in another network namespace has jobs with the
-    /// same ids.
+    /// Starts a cluster; `knobs` are those of `tests/cluster/up`. Control groups are used only if they say so: all clusters of a machine
+    /// share them, and a cluster with the same ports in another network namespace has jobs with the same ids.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn up(name: &str, base_port: u16, knobs: &[(&str, &str)]) -> Self {
-        let owner = std::process::id().to_string();
+    pub fn up(name: &str, knobs: &[(&str, &str)]) -> Self {
+        Self::up_on(name, ClusterPorts::take(), knobs)
+    }
+
+    /// Folder that a cluster of this name on these ports will have.
+    pub fn dir_on(name: &str, ports: &ClusterPorts) -> PathBuf {
+        // A short path that every user may enter.
+        format!("/tmp/mesh-{name}-{}-{}", ports.base(), std::process::id()).into()
+    }
+
+    /// As [`Self::up`], on certain ports.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn up_on(name: &str, ports: ClusterPorts, knobs: &[(&str, &str)]) -> Self {
+        let base = ports.base().to_string();
         let cluster = Self {
             name: name.to_owned(),
-            // A short path that every user may enter.
-            dir: format!("/tmp/mesh-{name}-{base_port}-{owner}").into(),
+            dir: Self::dir_on(name, &ports),
+            _ports: ports,
         };
-        let mut up = cluster.script("up", &[base_port.to_string()]);
-        up.env("CLUSTER", name).env("CG", "0").env("OWNER", owner);
+        let mut up = cluster.script("up", &[base]);
+        up.env("CLUSTER", name)
+            .env("CG", "0")
+            .env("OWNER", std::process::id().to_string());
         printed(up.envs(knobs.iter().copied())).unwrap_or_else(|error| {
             panic!("no Slurm cluster: {error}\nwithout Slurm run `make setup` first")
         });

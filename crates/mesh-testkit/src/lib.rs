@@ -1,4 +1,4 @@
-//! For tests: a real Slurm cluster, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, two replicas of a service,
+//! For tests: a real Slurm cluster, a service in the test's process, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, two replicas of a service,
 //! ports, programs and small disks, builders of events, and waits on conditions.
 
 #![allow(
@@ -8,6 +8,7 @@
 )]
 
 mod cluster;
+mod cluster_ports;
 mod damage;
 mod disk;
 pub mod fixtures;
@@ -20,9 +21,12 @@ mod postgres;
 mod program;
 mod receiver;
 mod replicas;
+#[cfg(feature = "service")]
+pub mod service;
 mod witness;
 
 pub use cluster::SlurmCluster;
+pub use cluster_ports::ClusterPorts;
 pub use damage::assert_corruption_reported;
 pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;

@@ -1,84 +1,163 @@
-//! Answers of Slurm about a queue of any length: a real slurmctld would be busy with one of 100,000 jobs on a small machine.
+//! A simulated Slurm with a queue of any length: a real slurmctld would be busy with one of 100,000 jobs on a small machine.
+//! Commands answer from files, in the form of 22.05.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::script;
 
-/// Generates a queue with this number of jobs in a folder, from which the commands answer.
-///
-/// # Panics
-/// If they cannot be written.
-pub fn show(folder: &Path, name: &str, jobs: u32, running: bool) {
-    let (mut queue, mut records) = (String::new(), String::new());
-    let (state, reason, nodes, start, end) = match running {
-        true => ("RUNNING", "None", "n1", "1795305133", "1795305733"),
-        false => ("PENDING", "Resources", "", "N/A", "N/A"),
-    };
-    for id in 1..=jobs {
-        let id = &id.to_string();
-        let columns = [
-            id,
-            id,
-            id,
-            "N/A",
-            state,
-            "1795305073",
-            start,
-            end,
-            "1010",
-            "cpu",
-            "alice",
-            "20001",
-            "physics",
-            "normal",
-            nodes,
-            "1",
-            "1",
-            "10:00",
-            reason,
-        ];
-        writeln!(queue, "{}", columns.join("\x1f")).unwrap();
-        let time = |time: &str| time.replace("N/A", "Unknown");
-        writeln!(
-            records,
-            "JobId={id} JobName=train UserId=alice(20001) GroupId=alice(20001) Priority=1010 Account=physics QOS=normal JobState={state} \
-             Reason={reason} Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 ExitCode=0:0 TimeLimit=00:10:00 SubmitTime=1795305073 \
-             EligibleTime=1795305073 StartTime={} EndTime={} SuspendTime=None SecsPreSuspend=0 Partition=cpu NodeList={nodes} NumNodes=1 \
-             NumCPUs=1 TRES=cpu=1,mem=100M,node=1,billing=1 Features=(null) OverSubscribe=OK Licenses=(null) Network=(null) \
-             Command=/home/alice/run-{id}.sh WorkDir=/home/alice StdErr=/home/alice/{id}.err StdIn=/dev/null StdOut=/home/alice/{id}.out Power={}",
-            time(start),
-            time(end),
-            "x".repeat(600)
-        )
-        .unwrap();
-    }
-    let of_it = folder.join(name);
-    fs::create_dir(&of_it).unwrap();
-    fs::write(of_it.join("queue"), queue).unwrap();
-    fs::write(of_it.join("records"), records).unwrap();
-    symlink(name, folder.join("new")).unwrap();
-    fs::rename(folder.join("new"), folder.join("now")).unwrap();
+/// State of a job in the queue.
+#[derive(Clone, Copy, Debug)]
+pub enum Phase {
+    /// Pending for this reason.
+    Pending(&'static str),
+    /// It runs.
+    Running,
 }
 
-/// Writes `squeue` and `scontrol` into a folder. They answer from the queue that [`show`] wrote there last.
-///
-/// # Panics
-/// If they cannot be written.
-pub fn commands(folder: &Path) {
-    let here = folder.display();
-    let squeue = format!(
-        "for format; do :; done\nfor word; do [ \"$last\" != -o ] || format=$word; last=$word; done\n\
-         case \"$format\" in *%i*) exec cat {here}/now/queue ;; esac\n\
-         s=${{format#%A}}; s=${{s%%%U*}}\n\
-         exec awk -F '\\037' -v s=\"$s\" '{{ print $1 s 20001 s \"(null)\" s \"/home/alice/run-\" $1 \".sh\" s \"/home/alice\" s \"train\" }}' {here}/now/queue"
-    );
-    let scontrol = format!(
-        "case \"$*\" in\n*ping*) echo 'Slurmctld(primary) at n1 is UP' ;;\n*'show jobs') exec cat {here}/now/records ;;\n\
-         *) exec grep \"^JobId=$5 \" {here}/now/records ;;\nesac"
-    );
-    script(&folder.join("squeue"), &squeue);
-    script(&folder.join("scontrol"), &scontrol);
+/// Submit time of all jobs.
+const SUBMIT: u32 = 1_795_305_073;
+
+/// A folder used as `bin_dir`.
+#[derive(Debug)]
+pub struct LongQueue {
+    folder: PathBuf,
+}
+
+impl LongQueue {
+    /// Writes `squeue`, `scontrol` and `sacct` into a folder, without answers yet.
+    ///
+    /// # Panics
+    /// If they cannot be written.
+    pub fn new(folder: &Path) -> Self {
+        let here = format!("here={}\n", folder.display());
+        // A poll requests `%i`. User-written fields are requested with unpredictable separators. Each poll may get the other answer.
+        let squeue = r#"for format; do :; done
+for word; do [ "$last" != -o ] || format=$word; last=$word; done
+case "$format" in *%i*)
+  [ ! -e "$here/other" ] || { mv "$here/now" "$here/then"; mv "$here/other" "$here/now"; mv "$here/then" "$here/other"; }
+  echo >>"$here/polls"
+  exec cat "$here/now/queue" ;;
+esac
+separator=${format#%A}
+exec awk -v s="${separator%%%U*}" '{ print $1 s 20001 s "(null)" s "(null)" s "/tmp" s "train" }' "$here/now/ids"
+"#;
+        let scontrol = r#"case "$*" in
+*ping*) echo "Slurmctld(primary) at bench is UP" ;;
+*"show jobs"*) exec cat "$here/now/records" ;;
+*) exec grep -a "^JobId=${5} " "$here/now/records" ;;
+esac
+"#;
+        for (name, text) in [
+            ("squeue", squeue),
+            ("scontrol", scontrol),
+            ("sacct", "exit 0\n"),
+        ] {
+            script(&folder.join(name), &format!("{here}{text}"));
+        }
+        Self {
+            folder: folder.to_owned(),
+        }
+    }
+
+    /// The folder.
+    pub fn bin_dir(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Sets the queue.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn show(&self, name: &str, jobs: u32, phase: impl Fn(u32) -> Phase) {
+        self.print(name, jobs, phase);
+        self.link(name, "now");
+    }
+
+    /// Sets a queue that alternates with the previous one.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn flap(&self, name: &str, jobs: u32, phase: impl Fn(u32) -> Phase) {
+        self.print(name, jobs, phase);
+        self.link(name, "other");
+    }
+
+    /// Number of polls so far.
+    pub fn polls(&self) -> usize {
+        fs::read(self.folder.join("polls")).map_or(0, |lines| lines.len())
+    }
+
+    fn link(&self, name: &str, link: &str) {
+        let new = self.folder.join("new");
+        symlink(name, &new).unwrap();
+        fs::rename(new, self.folder.join(link)).unwrap();
+    }
+
+    fn print(&self, name: &str, jobs: u32, phase: impl Fn(u32) -> Phase) {
+        let folder = self.folder.join(name);
+        fs::create_dir(&folder).unwrap();
+        let (mut queue, mut records, mut ids) = (String::new(), String::new(), String::new());
+        for id in 1..=jobs {
+            let (state, reason, nodes, start, end) = match phase(id) {
+                Phase::Pending(reason) => {
+                    ("PENDING", reason, "", "N/A".to_owned(), "N/A".to_owned())
+                }
+                Phase::Running => {
+                    let start = SUBMIT + 60;
+                    (
+                        "RUNNING",
+                        "None",
+                        "n1",
+                        start.to_string(),
+                        (start + 600).to_string(),
+                    )
+                }
+            };
+            let columns = [
+                &id.to_string(),
+                &id.to_string(),
+                &id.to_string(),
+                "N/A",
+                state,
+                &SUBMIT.to_string(),
+                &start,
+                &end,
+                "1010",
+                "cpu",
+                "alice",
+                "20001",
+                "physics",
+                "normal",
+                nodes,
+                "1",
+                "1",
+                "10:00",
+                reason,
+            ];
+            writeln!(queue, "{}", columns.join("\x1f")).unwrap();
+            writeln!(ids, "{id}").unwrap();
+            let time = |time: &str| time.replace("N/A", "Unknown");
+            writeln!(
+                records,
+                "JobId={id} JobName=train UserId=alice(20001) GroupId=alice(20001) MCS_label=N/A Priority=1010 Nice=0 Account=physics \
+                 QOS=normal JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0 \
+                 RunTime=00:00:00 TimeLimit=00:10:00 TimeMin=N/A SubmitTime={SUBMIT} EligibleTime={SUBMIT} AccrueTime={SUBMIT} \
+                 StartTime={} EndTime={} Deadline=N/A SuspendTime=None SecsPreSuspend=0 LastSchedEval={SUBMIT} Scheduler=Backfill \
+                 Partition=cpu AllocNode:Sid=login:2754 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} NumNodes=1 NumCPUs=1 \
+                 NumTasks=1 CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1,billing=1 Socks/Node=* \
+                 NtasksPerN:B:S:C=0:0:*:* CoreSpec=* MinCPUsNode=1 MinMemoryCPU=100M MinTmpDiskNode=0 Features=(null) \
+                 DelayBoot=00:00:00 OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null) Command=(null) WorkDir=/tmp \
+                 StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null Power= ",
+                time(&start),
+                time(&end),
+            )
+            .unwrap();
+        }
+        fs::write(folder.join("queue"), queue).unwrap();
+        fs::write(folder.join("records"), records).unwrap();
+        fs::write(folder.join("ids"), ids).unwrap();
+    }
 }

@@ -1,10 +1,16 @@
 //! Reads files that hold a secret: passwords, tokens, private keys. A file that others may read or change is refused, as OpenSSH refuses a
 //! private key. A warning would go unread, and whoever can change a token file can log in.
+//!
+//! Also what shows secrets among the keys of a configuration as masked: [`masked`], [`LoginUrl`].
+
+mod masked;
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+pub use masked::{LoginUrl, MASK, has_password, masked, masked_login, without_login};
 
 /// Limit of a secret's length.
 const LONGEST: u64 = 64 * 1024;

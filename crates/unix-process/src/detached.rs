@@ -14,7 +14,8 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Does some work in a separate process that is no child of this one, and returns as soon as it exists. The caller waits only for a process
-/// that forks and exits, so neither a disk nor the loader can delay it.
+/// that forks and exits, so neither a disk nor the loader can delay it. The new process is in a process group of its own from its first
+/// instruction on: whoever kills the caller's group, as Slurm does when a hook's program ends, does not kill it.
 ///
 /// # Errors
 /// If the system cannot create a process, or this one has more than one thread.
@@ -26,6 +27,12 @@ pub fn detached(work: impl FnOnce()) -> io::Result<()> {
     let child = fork()?;
     if child != 0 {
         return wait_for(child);
+    }
+    // SAFETY: moves this copy, which leads no session, into a new group. The next copy begins there.
+    if unsafe { libc::setpgid(0, 0) } != 0 {
+        let error = io::Error::last_os_error().raw_os_error();
+        // SAFETY: as below.
+        unsafe { libc::_exit(error.unwrap_or(libc::EPERM)) }
     }
     let status = match fork() {
         Ok(0) => {

@@ -2,10 +2,12 @@
 //!
 //! - [`inherited`]: becomes another program with the inherited signals and streams, not as Rust's runtime changed them.
 //! - [`detached`]: starts a process that is no child and inherits nothing.
+//! - [`memory`]: gives freed memory back.
 //! - [`ProcessGroup`]: a child that is killed with everything it has started.
 
 pub mod detached;
 mod group;
 pub mod inherited;
+pub mod memory;
 
 pub use group::ProcessGroup;

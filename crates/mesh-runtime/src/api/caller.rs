@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Problem;
 use super::auth::unauthorized;
 
 /// Role of a caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Sees their own jobs, and those of the accounts they coordinate.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use secret_file::FileStamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
@@ -17,7 +17,7 @@ const MIN_TOKEN_CHARS: usize = 16;
 const UNNAMED: &str = "token_file";
 
 /// A table `[[mesh.api.tokens]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
     /// Name in the audit.
@@ -25,8 +25,8 @@ pub struct TokenConfig {
     /// File with the token.
     #[serde(default)]
     pub file: PathBuf,
-    /// SHA-256 of the token in hex, instead of a file.
-    #[serde(default)]
+    /// SHA-256 of the token in hex, instead of a file. Not shown, but no secret: it grants no access.
+    #[serde(default, skip_serializing)]
     pub sha256: String,
     /// Role of the callers with this token.
     pub role: Role,

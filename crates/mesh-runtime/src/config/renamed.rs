@@ -16,13 +16,15 @@ pub(super) fn is_from_environment(metadata: &Metadata) -> bool {
 }
 
 /// A fault for each old key that is set in a section: where it is set, and its new name.
-pub(super) fn faults(figment: &Figment, section: &str, renamed: RenamedKeys) -> Vec<String> {
-    let Ok(values) = figment.find_value(section) else {
-        return Vec::new();
-    };
+pub(super) fn faults(
+    figment: &Figment,
+    values: &Value,
+    section: &str,
+    renamed: RenamedKeys,
+) -> Vec<String> {
     let mut faults = Vec::new();
     for (old, new) in renamed {
-        for (index, value) in find(&values, old) {
+        for (index, value) in find(values, old) {
             let at = |path: &str| match index {
                 Some(index) => path.replacen("[]", &format!("[{index}]"), 1),
                 None => path.to_owned(),

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use mesh_runtime::api::Caller;
 use mesh_testkit::wait_until;
 use serde_json::json;
 
@@ -147,4 +148,34 @@ async fn problem_details_require_a_role_that_sees_everything() {
         (503, &json!("details only for administrators")),
         "over TCP without a token"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signed_request_has_no_caller() {
+    let routes = axum::Router::new()
+        .route("/v1/in/open", axum::routing::get(async || "open"))
+        .route(
+            "/v1/in/guarded",
+            axum::routing::get(async |caller: Caller| caller.name),
+        )
+        .route("/v1/in", axum::routing::get(async || "people"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    mesh_testkit::write_private(file.path(), TOKEN);
+    let tokens = format!("token_file = {:?}", file.path());
+    let server = Server::start_with(&tokens, "", routes).await;
+    let http = reqwest::Client::new();
+    for (path, status) in [
+        ("/v1/in/open", 200),
+        ("/v1/in/guarded", 401),
+        ("/v1/in", 401),
+        ("/v1/in/../whoami", 401),
+    ] {
+        let answer = http
+            .get(format!("http://{}{path}", server.address()))
+            .bearer_auth("of the source")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), status, "{path}");
+    }
 }

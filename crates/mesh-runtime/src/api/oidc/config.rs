@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 /// Settings of an issuer; `config/default.toml` explains each.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OidcConfig {
     /// The claim `iss` of its tokens, compared byte for byte.
@@ -47,7 +47,7 @@ pub struct OidcConfig {
 }
 
 /// Claim that is looked up in the identity map.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UserClaim {
     /// `sub`.

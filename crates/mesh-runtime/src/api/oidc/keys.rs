@@ -7,6 +7,7 @@ use std::sync::Once;
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, new_error};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use jsonwebtoken::signature::{self, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
 use ring::signature as ring_signature;
@@ -30,21 +31,6 @@ struct Key {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
-}
-
-/// The fields of RFC 7517 that are used. All are optional: an unusable key is skipped, not an error.
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    kid: Option<String>,
-    alg: Option<String>,
-    r#use: Option<String>,
-    key_ops: Option<Vec<String>>,
-    crv: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
 }
 
 impl Keys {
@@ -71,38 +57,36 @@ impl Keys {
     }
 }
 
-fn key(jwk: &Value) -> Option<Key> {
-    let jwk = Jwk::deserialize(jwk).ok()?;
-    if jwk.r#use.as_deref().is_some_and(|value| value != "sig") {
-        return None;
-    }
-    if let Some(operations) = &jwk.key_ops
-        && !operations.iter().any(|value| value == "verify")
+/// `None` for a key that is not for a supported signature.
+fn key(set_member: &Value) -> Option<Key> {
+    let jwk = Jwk::deserialize(set_member).ok()?;
+    let use_of_key = &jwk.common.public_key_use;
+    let operations = jwk.common.key_operations.as_deref();
+    if !matches!(use_of_key, None | Some(PublicKeyUse::Signature))
+        || operations.is_some_and(|listed| !listed.contains(&KeyOperations::Verify))
     {
         return None;
     }
-    let (algorithm, key) = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-        ("RSA", _) => (
-            Algorithm::RS256,
-            DecodingKey::from_rsa_components(&jwk.n?, &jwk.e?),
-        ),
-        ("EC", Some("P-256")) => (
-            Algorithm::ES256,
-            DecodingKey::from_ec_components(&jwk.x?, &jwk.y?),
-        ),
-        ("OKP", Some("Ed25519")) => (Algorithm::EdDSA, DecodingKey::from_ed_components(&jwk.x?)),
+    let algorithm = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Algorithm::RS256,
+        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
+            Algorithm::ES256
+        }
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            Algorithm::EdDSA
+        }
         _ => return None,
     };
     let name = ALGORITHMS.iter().find(|(_, one)| *one == algorithm)?.0;
-    // RFC 9864 names EdDSA with this curve Ed25519.
-    let fits = |alg: &str| alg == name || (name == "EdDSA" && alg == "Ed25519");
-    if jwk.alg.as_deref().is_some_and(|alg| !fits(alg)) {
+    // RFC 9864 names EdDSA with this curve Ed25519, which jsonwebtoken does not know.
+    let fits = |alg: &Value| alg == name || (name == "EdDSA" && alg == "Ed25519");
+    if set_member.get("alg").is_some_and(|alg| !fits(alg)) {
         return None;
     }
     Some(Key {
-        id: jwk.kid,
+        key: DecodingKey::from_jwk(&jwk).ok()?,
+        id: jwk.common.key_id,
         algorithm,
-        key: key.ok()?,
     })
 }
 
@@ -201,6 +185,7 @@ mod tests {
             with(json!({ "use": "enc" })),
             with(json!({ "alg": "RS512" })),
             with(json!({ "alg": "HS256" })),
+            json!({ "kty": "OKP", "crv": "Ed25519", "x": "AQAB", "alg": "Ed448" }),
             with(json!({ "key_ops": ["encrypt"] })),
             json!({ "kty": "oct", "k": "AQAB", "kid": "r" }),
             json!({ "kty": "EC", "crv": "P-384", "x": "AQAB", "y": "AQAB" }),
@@ -211,6 +196,8 @@ mod tests {
             assert!(set(json!([refused])).is_err(), "{refused}");
         }
         assert!(Keys::read(&json!({})).is_err());
+        let taken = json!({ "kty": "OKP", "crv": "Ed25519", "x": "AQAB", "alg": "Ed25519", "key_ops": ["verify"] });
+        assert!(set(json!([taken])).is_ok());
         let keys = set(json!([with(json!({ "use": "sig", "alg": "RS256" })), 5])).unwrap();
         assert!(keys.find(Some("r"), Algorithm::RS256).is_some());
         assert!(keys.find(None, Algorithm::RS256).is_some());

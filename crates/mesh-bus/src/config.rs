@@ -1,19 +1,22 @@
 //! Configuration of the NATS connection.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use secrecy::SecretString;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The `[mesh.nats]` section.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// URL, e.g. `nats://127.0.0.1:4222`. Several are separated by commas. Empty: `smesh up` starts its own server.
+    #[serde(serialize_with = "secret_file::masked_login")]
     pub url: String,
     /// User name. Absent for servers without authorization, or with `credentials_file`.
     pub user: Option<String>,
     /// Password. Prefer `password_file`.
+    #[serde(serialize_with = "secret_file::masked")]
     pub password: Option<SecretString>,
     /// File with the password.
     pub password_file: Option<PathBuf>,
@@ -66,20 +69,17 @@ impl Config {
 
     /// The URL without user and password, for logs and messages.
     pub fn redacted_url(&self) -> String {
-        let redacted: Vec<String> = self.url.split(',').map(without_userinfo).collect();
-        redacted.join(",")
+        secret_file::without_login(&self.url)
     }
 }
 
-fn without_userinfo(url: &str) -> String {
-    let (scheme, rest) = match url.find("://") {
-        Some(at) => url.split_at(at + 3),
-        None => ("", url),
-    };
-    // The last `@`: a password may contain an unencoded one.
-    match rest.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}***@{host}"),
-        None => url.to_owned(),
+/// Without passwords.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("url", &self.redacted_url())
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,11 +110,11 @@ mod tests {
     fn an_address_is_shown_without_its_password() {
         for (url, redacted) in [
             ("nats://h:1", "nats://h:1"),
-            ("nats://u:p@h:1", "nats://***@h:1"),
-            ("token@h", "***@h"),
+            ("nats://u:p@h:1", "nats://********@h:1"),
+            ("token@h", "********@h"),
             (
                 "nats://u:p@ss@h,tls://u:q@i:2",
-                "nats://***@h,tls://***@i:2",
+                "nats://********@h,tls://********@i:2",
             ),
             ("nats://:::", "nats://:::"),
             ("", ""),
@@ -124,6 +124,7 @@ mod tests {
                 ..Config::default()
             };
             assert_eq!(config.redacted_url(), redacted);
+            assert!(format!("{config:?}").contains(&format!("{redacted:?}")));
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::metrics::Pending;
+use crate::metrics::ConsumerMetrics;
 use crate::repair::of_catalogue;
 use crate::{Backoff, Bus, Error, Message, metrics};
 
@@ -316,14 +316,14 @@ pub(crate) async fn messages(
             Error::jetstream("read consumer", name)(source.into())
         })?;
     let info = consumer.cached_info();
-    let pending = of_catalogue(&info.stream_name, &info.name)
-        .map(|_| Pending::of(&info.stream_name, &info.name));
+    let metrics = of_catalogue(&info.stream_name, &info.name)
+        .map(|_| ConsumerMetrics::of(&info.stream_name, &info.name));
     let readable = stream::unfold((messages, consumer), move |(mut messages, consumer)| {
-        let (asking, pending) = (Arc::clone(&asking), pending.clone());
+        let (asking, metrics) = (Arc::clone(&asking), metrics.clone());
         async move {
             let message = next(&mut messages, &consumer, &asking).await?;
-            if let Some(pending) = pending {
-                pending.set(message.pending);
+            if let Some(metrics) = metrics {
+                metrics.received(&message);
             }
             Some((message, (messages, consumer)))
         }

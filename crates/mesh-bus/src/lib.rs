@@ -16,12 +16,14 @@
 //! - read: `consume` (durable consumers, acknowledged), `ordered` (without acknowledgements, the reader stores its position), `follow` (for
 //!   the event streams of the API and for wake-ups), `direct` (without any consumer, by direct gets), `stream` (single messages, and the
 //!   state of a stream);
-//! - key-value: `bucket`, `state` (a service's state in shards), `lease` (who leads), `webhooks` (names of endpoints);
+//! - key-value: `bucket`, `state` (a service's state in shards), `lease` (who leads), `chunks`
+//!   (snapshots in several values), `webhooks` (names of endpoints);
 //! - back up: `snapshot` (streams and positions of consumers); `probe` tells whether streams store.
 
 mod authentication;
 mod batch;
 mod bucket;
+mod chunks;
 mod config;
 mod connection;
 mod consume;
@@ -47,6 +49,7 @@ mod webhooks;
 
 pub use batch::RawMessage;
 pub use bucket::{Bucket, BucketEntry, PutError};
+pub use chunks::{ChunkWriter, StoredChunks};
 pub use config::Config;
 pub use connection::Bus;
 pub use consume::{BatchHandler, Disposition, Handler};

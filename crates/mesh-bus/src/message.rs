@@ -4,7 +4,7 @@ use async_nats::jetstream;
 use async_nats::jetstream::message::StreamMessage;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::catalogue::{MESH_IN, SLURM_EVENTS};
 use mesh_events::{DecodeError, Event};
 use opentelemetry::trace::TraceContextExt as _;
 use tracing::Span;
@@ -114,7 +114,7 @@ impl Message {
         self.handling.clone()
     }
 
-    /// A span of handling this message by the service `role`: part of the event's trace on the public bus, else the root of a new trace.
+    /// A span of handling this message by the service `role`: part of the event's trace where there is one, else the root of a new trace.
     pub fn span(&self, role: &str) -> Span {
         let id = self.header("Nats-Msg-Id").unwrap_or_default();
         let span = tracing::info_span!(
@@ -126,7 +126,7 @@ impl Message {
             event.id = id,
             delivery = self.delivery,
         );
-        if self.stream == SLURM_EVENTS
+        if [SLURM_EVENTS, MESH_IN].contains(&self.stream.as_str())
             && let Some(headers) = &self.inner.headers
             && let Err(error) = span.set_parent(trace::extract(headers))
         {

@@ -1,6 +1,9 @@
 //! Metric names of the bus.
 
-use crate::LeadershipState;
+use async_nats::jetstream::consumer;
+use chrono::Utc;
+
+use crate::{LeadershipState, Message};
 
 /// Publishes by `result`: stored, duplicate, failed.
 pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
@@ -9,6 +12,12 @@ pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
 
 /// Messages that a consumer has still to deliver, by `stream` and `consumer`.
 pub(crate) const PENDING: &str = "mesh_bus_pending";
+
+/// Messages delivered to a consumer and not settled yet, by `stream` and `consumer`.
+const UNACKNOWLEDGED: &str = "mesh_bus_unacknowledged";
+
+/// Age of messages at their first delivery, by `stream` and `consumer`.
+const MESSAGE_AGE: &str = "mesh_bus_message_age_seconds";
 
 /// Consumers, streams and buckets found changed or deleted, by `stream`.
 pub(crate) const REPAIRED: &str = "mesh_bus_repairs_total";
@@ -30,6 +39,15 @@ pub(crate) fn describe() {
         PENDING,
         "Messages not delivered to the consumer yet, by stream and consumer. Updated at each message and once a minute."
     );
+    metrics::describe_gauge!(
+        UNACKNOWLEDGED,
+        "Messages delivered to the consumer and not settled yet, by stream and consumer. Updated once a minute."
+    );
+    metrics::describe_histogram!(
+        MESSAGE_AGE,
+        metrics::Unit::Seconds,
+        "From the storage of a message to its first delivery, by stream and consumer."
+    );
     metrics::describe_counter!(
         REPAIRED,
         "Consumers, streams and buckets that other clients changed or deleted and that were repaired, by stream."
@@ -48,20 +66,47 @@ pub(crate) fn consumed(stream: &str, outcome: &'static str) {
     metrics::counter!(CONSUMED, "stream" => stream.to_owned(), "outcome" => outcome).increment(1);
 }
 
-/// Pending messages of a consumer of the catalogue. Consumers of endpoints are left out: users would control the number of labels.
+/// The metrics of a consumer of the catalogue. Consumers of endpoints are left out: users would control the number of labels.
 #[derive(Clone)]
-pub(crate) struct Pending(metrics::Gauge);
+pub(crate) struct ConsumerMetrics {
+    pending: metrics::Gauge,
+    unacknowledged: metrics::Gauge,
+    message_age: metrics::Histogram,
+}
 
-impl Pending {
+impl ConsumerMetrics {
     pub(crate) fn of(stream: &str, consumer: &str) -> Self {
-        Self(
-            metrics::gauge!(PENDING, "stream" => stream.to_owned(), "consumer" => consumer.to_owned()),
-        )
+        let labels = [
+            metrics::Label::new("stream", stream.to_owned()),
+            metrics::Label::new("consumer", consumer.to_owned()),
+        ];
+        Self {
+            pending: metrics::gauge!(PENDING, labels.iter()),
+            unacknowledged: metrics::gauge!(UNACKNOWLEDGED, labels.iter()),
+            message_age: metrics::histogram!(MESSAGE_AGE, labels.iter()),
+        }
+    }
+
+    /// A message came, after which this number is still to be delivered.
+    pub(crate) fn received(&self, message: &Message) {
+        self.pending(message.pending);
+        if message.delivery == 1 {
+            // Never negative: the clocks of two hosts may differ.
+            let age = (Utc::now() - message.published).to_std();
+            self.message_age.record(age.unwrap_or_default());
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "no stream has 2^53 messages")]
-    pub(crate) fn set(&self, messages: u64) {
-        self.0.set(messages as f64);
+    pub(crate) fn pending(&self, messages: u64) {
+        self.pending.set(messages as f64);
+    }
+
+    /// What the server says about the consumer.
+    #[expect(clippy::cast_precision_loss, reason = "no stream has 2^53 messages")]
+    pub(crate) fn compared(&self, info: &consumer::Info) {
+        self.pending(info.num_pending);
+        self.unacknowledged.set(info.num_ack_pending as f64);
     }
 }
 

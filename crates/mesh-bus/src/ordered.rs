@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt as _, future};
 
 use crate::consume::messages;
 use crate::direct::Next;
-use crate::metrics::{self, Pending};
+use crate::metrics::{self, ConsumerMetrics};
 use crate::{Bus, Error, Message};
 
 /// Messages per batch.
@@ -36,7 +36,7 @@ impl Bus {
             ..self.ephemeral()
         };
         let messages = self.open_ephemeral(stream, config).await?;
-        let pending = Pending::of(stream, self.role());
+        let consumer = ConsumerMetrics::of(stream, self.role());
         let mut expected = 1;
         // A message that is lost on the way leaves a gap in the consumer's sequence: the server never sends it again.
         let contiguous = messages.take_while(move |message| {
@@ -50,7 +50,7 @@ impl Bus {
                 metrics::consumed(&message.stream, "done");
             }
             if let Some(last) = batch.last() {
-                pending.set(last.pending);
+                consumer.pending(last.pending);
             }
         }))
     }

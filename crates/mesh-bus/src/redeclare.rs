@@ -40,15 +40,13 @@ impl Bus {
             .map_err(|source| failed()(source.into()))?;
         let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
         let streams = STREAMS.iter().map(|stream| stream.name.to_owned());
-        let missing: Vec<String> = streams
+        let missing: BTreeSet<String> = streams
             .chain(buckets)
             .filter(|name| !found.contains(name))
             .collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Box::pin(self.provision()).await?;
-        for name in missing {
+        let is_complete = missing.is_empty();
+        // Reported first: if declaring fails midway, the next check finds some of them again.
+        for name in self.status.newly_missing(missing) {
             let what = match name.strip_prefix("KV_") {
                 Some(bucket) => format!("bucket {bucket}"),
                 None => format!("stream {name}"),
@@ -56,12 +54,15 @@ impl Bus {
             metrics::repaired(&name);
             tracing::error!(
                 stream = name,
-                "{what} was deleted by another client and declared again; its content is lost"
+                "{what} was deleted by another client and is declared again; its content is lost"
             );
             let repaired = format!("{what} was deleted, its content is lost");
             self.status.repaired(repaired);
         }
-        Ok(())
+        if is_complete {
+            return Ok(());
+        }
+        Box::pin(self.provision()).await
     }
 
     /// The server's own health report; `None` if it is healthy. For a user of the system account.

@@ -16,7 +16,7 @@ use async_nats::jetstream::stream::ConsumerErrorKind;
 use mesh_events::catalogue::{self, Consumer, STREAMS};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::metrics::Pending;
+use crate::metrics::ConsumerMetrics;
 use crate::provision::consumer_config;
 use crate::{Bus, Error, metrics};
 
@@ -187,7 +187,7 @@ impl Bus {
         before: Option<Verified>,
     ) {
         let info = consumer.cached_info();
-        Pending::of(stream, name).set(info.num_pending);
+        ConsumerMetrics::of(stream, name).compared(info);
         let ack_floor = info.ack_floor.stream_sequence;
         let verified = Verified {
             created: info.created,

@@ -1,6 +1,6 @@
 //! Problems and repairs of the bus, for readiness, health notes and the doctor.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ struct Inner {
     /// Consumers that cannot be read, by stream and name: since when, and why.
     unreadable: BTreeMap<(String, String), (Instant, String)>,
     repairs: Vec<(DateTime<Utc>, String)>,
+    /// Streams that the last check found missing.
+    missing: BTreeSet<String>,
     /// When and why the connection was found missing; `None` while connected.
     disconnected: Option<(Instant, String)>,
 }
@@ -72,6 +74,14 @@ impl Status {
         self.lock()
             .failed
             .insert(stream_of(subject), (text.1, text.0));
+    }
+
+    /// Records the streams that a check found missing. Returns those that the check before did not.
+    pub(crate) fn newly_missing(&self, missing: BTreeSet<String>) -> Vec<String> {
+        let mut inner = self.lock();
+        let news = missing.difference(&inner.missing).cloned().collect();
+        inner.missing = missing;
+        news
     }
 
     pub(crate) fn unreadable(&self, stream: &str, consumer: &str, error: String) {
@@ -240,6 +250,19 @@ fn matches(pattern: &str, subject: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_stream_is_news_once_also_if_declaring_it_fails_midway() {
+        let status = Status::default();
+        let missing = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            status.newly_missing(names.collect())
+        };
+        assert_eq!(missing(&["A", "B", "C"]), ["A", "B", "C"]);
+        assert_eq!(missing(&["B", "C"]), Vec::<String>::new());
+        assert_eq!(missing(&[]), Vec::<String>::new());
+        assert_eq!(missing(&["A"]), ["A"]);
+    }
 
     #[test]
     fn every_subject_has_its_stream() {

@@ -51,15 +51,20 @@ pub fn traceparent() -> Option<String> {
     headers.remove("traceparent")
 }
 
-/// Makes a span a child of the span that a `traceparent` names.
+/// Makes a span a child of the span that a `traceparent` names, if there is one.
 pub fn adopt(span: &Span, traceparent: &str) {
-    if let Err(error) = span.set_parent(read(traceparent)) {
+    if !traceparent.is_empty()
+        && let Err(error) = span.set_parent(read(traceparent))
+    {
         tracing::trace!(%error, "span cannot have a parent");
     }
 }
 
-/// Links a span to the span that a `traceparent` names.
+/// Links a span to the span that a `traceparent` names, if there is one.
 pub fn link(span: &Span, traceparent: &str) {
+    if traceparent.is_empty() {
+        return;
+    }
     let linked = read(traceparent).span().span_context().clone();
     if linked.is_valid() {
         span.add_link(linked);

@@ -10,6 +10,9 @@ pub const OTHER_HOOK: &str = "Other";
 /// Name of the hook that `smesh doctor` rings as.
 pub const DOCTOR_HOOK: &str = "Doctor";
 
+/// Name of the hook that a site calls with a notice of its cloud provider: NodeName or `-`, and the provider's text.
+pub const SPOT_NOTICE_HOOK: &str = "SpotNotice";
+
 macro_rules! taken_by {
     ($(#[$about:meta])* $names:ident, $(#[$filter_about:meta])* $filters:ident: $($name:literal),+ $(,)?) => {
         $(#[$about])*
@@ -29,12 +32,12 @@ taken_by! {
 }
 
 taken_by! {
-    /// Hooks of nodes, consumed by node-watcher. A strigger is named by its option, strigger(1).
+    /// Hooks of nodes, consumed by node-watcher. A strigger is named by its option, strigger(1); SpotNotice is called by the site.
     NODE_HOOKS,
     /// Filter subjects of node-watcher's consumer of MESH_HOOKS.
     NODE_HOOK_SUBJECTS:
     "ResumeProgram", "SuspendProgram", "ResumeFailProgram", "HealthCheckProgram", "strigger-down", "strigger-drained",
-    "strigger-draining", "strigger-fail", "strigger-idle", "strigger-resume", "strigger-up",
+    "strigger-draining", "strigger-fail", "strigger-idle", "strigger-resume", "strigger-up", "SpotNotice",
 }
 
 /// A hook's name as in the lists above, whatever spelling a site uses; `None` if it is unknown.
@@ -72,6 +75,7 @@ mod tests {
         }
         assert!(JOB_HOOKS.iter().all(|name| !NODE_HOOKS.contains(name)));
         assert!(JOB_HOOKS.contains(&OTHER_HOOK) && JOB_HOOKS.contains(&DOCTOR_HOOK));
+        assert!(NODE_HOOKS.contains(&SPOT_NOTICE_HOOK));
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl FromStr for EventId {
         let id = Uuid::try_parse(text).map_err(|_| InvalidEventId(text.to_owned()))?;
         let canonical = id.get_version_num() == 8
             && id.get_variant() == Variant::RFC4122
-            && id.to_string() == text;
+            && id.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
         if canonical {
             Ok(Self(id))
         } else {

@@ -7,14 +7,17 @@
 //! - [`hooks`]: names of hooks, and the consumers of their doorbells.
 //! - [`catalogue`]: streams, consumers, key-value buckets and roles as data.
 //! - [`cloudevents`]: the one mapping of an event to CloudEvents 1.0 headers and JSON.
+//! - [`incoming`]: events from outside of Slurm.
 //!
 //! Deliberately absent: IO, async, clocks and randomness. `docs/reference/events.md` specifies the bytes.
 
 pub mod catalogue;
+pub mod chunks;
 pub mod cloudevents;
 mod event_type;
 pub mod hooks;
 pub mod ids;
+pub mod incoming;
 pub mod subject;
 mod time;
 pub mod webhook_name;
@@ -27,6 +30,7 @@ pub mod proto;
 
 pub use event_type::{Category, EventType, FactKind, UnknownEventType};
 pub use ids::{EventId, RunKey, Slot};
+pub use incoming::IncomingEvent;
 pub use proto::mesh::event::v1::Event;
 pub use time::{from_timestamp, timestamp};
 

@@ -146,6 +146,17 @@ pub fn replayed(subject: &str) -> Option<(String, Option<String>, &str)> {
     }
 }
 
+/// Subject of an event from outside.
+pub fn incoming(cluster: &str, source: &str) -> String {
+    format!("mesh.{}.in.{}", token(cluster), token(source))
+}
+
+/// Cluster and source of a message that its sender published itself, in its own form.
+pub fn raw_source(subject: &str) -> Option<(String, String)> {
+    let (cluster, source) = subject.strip_prefix("mesh.")?.split_once(".raw.")?;
+    Some((name(cluster).ok()?, name(source).ok()?))
+}
+
 /// Subject of an audit entry.
 pub fn audit(cluster: &str, kind: &str) -> String {
     format!("mesh.{}.audit.{}", token(cluster), token(kind))

@@ -356,6 +356,9 @@ async fn a_backlog_is_a_metric_until_it_is_worked_off() {
     wait_until("four more wait", PATIENCE, async || pending_is(4)).await;
     gate.add_permits(5);
     wait_until("none waits", PATIENCE, async || pending_is(0)).await;
+    let ages =
+        "mesh_bus_message_age_seconds_count{stream=\"SLURM_EVENTS\",consumer=\"cost-engine\"} 5\n";
+    assert!(metrics.render().contains(ages), "{}", metrics.render());
     shutdown.cancel();
     consumer.await.unwrap().unwrap();
 }

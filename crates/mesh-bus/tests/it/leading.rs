@@ -171,12 +171,12 @@ async fn a_write_continues_after_nats_was_unavailable() {
     let write = tokio::spawn(async move {
         while let Err(error) = state.put("c1.0", "b".into()).await {
             assert!(matches!(error, PutError::Bus(_)), "{error}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            bus.ready(&CancellationToken::new()).await.unwrap();
         }
-        state
+        (state, bus)
     });
     nats.restart().await;
-    let mut state = tokio::time::timeout(PATIENCE, write)
+    let (mut state, bus) = tokio::time::timeout(PATIENCE, write)
         .await
         .unwrap()
         .unwrap();

@@ -73,6 +73,7 @@ async fn every_consumer_of_the_catalogue_can_be_read_by_its_role() {
         ("mesh.testbed.hook.ResumeProgram", "hook"),
         ("mesh.testbed.audit.delivery", "webhook-dispatcher"),
         ("slurm.testbed.capture.gap_opened.stream", "ledger"),
+        ("mesh.testbed.in.minio", "workflow-trigger"),
     ] {
         connect_as(&nats, role)
             .await

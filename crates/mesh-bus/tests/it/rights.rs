@@ -65,6 +65,8 @@ const CONSUMERS: &[&str] = &[
     "ledger",
     "cost-engine",
     "pending-explainer",
+    "exporter",
+    "workflow-trigger",
     "ingest-testbed",
     "ingest-elsewhere",
     "node-watcher-testbed",
@@ -80,6 +82,12 @@ fn owns(role: &str, stream: &str, consumer: &str) -> bool {
         ("ledger", "SLURM_EVENTS" | "MESH_AUDIT", "ledger")
             | ("cost-engine", "SLURM_EVENTS", "cost-engine")
             | ("pending-explainer", "SLURM_EVENTS", "pending-explainer")
+            | ("exporter", "SLURM_EVENTS", "exporter")
+            | (
+                "workflow-trigger",
+                "SLURM_EVENTS" | "MESH_IN",
+                "workflow-trigger"
+            )
             | ("ingest", "SLURM_EVENTS" | "MESH_HOOKS", "ingest-testbed")
             | ("node-watcher", "MESH_HOOKS", "node-watcher-testbed")
     )
@@ -91,6 +99,8 @@ fn is_of_dispatcher(role: &str, stream: &str, consumer: &str) -> bool {
         "ledger",
         "cost-engine",
         "pending-explainer",
+        "exporter",
+        "workflow-trigger",
         "ingest-testbed",
     ];
     role == "webhook-dispatcher"
@@ -106,14 +116,22 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
         (role, stream.trim_start_matches("KV_mesh_")),
         (
             "ingest",
-            "ingest" | "users" | "queue" | "evidence" | "coordinators" | "leases"
-        ) | ("node-watcher", "nodes" | "leases")
+            "ingest"
+                | "users"
+                | "queue"
+                | "evidence"
+                | "job_counts"
+                | "listing"
+                | "coordinators"
+                | "leases"
+        ) | ("node-watcher", "nodes" | "node_list" | "leases")
+            | ("exporter", "job_counts" | "node_list")
             | (
                 "pending-explainer",
-                "explainer" | "queue" | "evidence" | "coordinators"
+                "explainer" | "queue" | "evidence" | "listing" | "coordinators"
             )
             | (
-                "ledger" | "cost-engine" | "webhook-dispatcher",
+                "ledger" | "cost-engine" | "webhook-dispatcher" | "workflow-trigger",
                 "coordinators"
             )
             | ("ledger" | "webhook-dispatcher", "webhooks")
@@ -172,9 +190,10 @@ fn may_write(role: &str, bucket: &str, key: &str) -> bool {
     match (role, bucket) {
         (
             "ingest",
-            "mesh_ingest" | "mesh_users" | "mesh_queue" | "mesh_evidence" | "mesh_coordinators",
+            "mesh_ingest" | "mesh_users" | "mesh_queue" | "mesh_evidence" | "mesh_job_counts"
+            | "mesh_listing" | "mesh_coordinators",
         )
-        | ("node-watcher", "mesh_nodes") => key.starts_with("testbed."),
+        | ("node-watcher", "mesh_nodes" | "mesh_node_list") => key.starts_with("testbed."),
         ("ingest" | "node-watcher", "mesh_leases") => key == format!("testbed.{role}"),
         ("pending-explainer", "mesh_explainer") | ("webhook-dispatcher", "mesh_webhooks") => true,
         _ => false,

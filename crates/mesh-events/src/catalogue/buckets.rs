@@ -14,6 +14,12 @@ pub const BUCKET_EXPLAINER: &str = "mesh_explainer";
 pub const BUCKET_QUEUE: &str = "mesh_queue";
 /// The newest evidence of each cluster: what explains the scheduler's decisions.
 pub const BUCKET_EVIDENCE: &str = "mesh_evidence";
+/// The newest counts of jobs of each cluster, for metrics.
+pub const BUCKET_JOB_COUNTS: &str = "mesh_job_counts";
+/// The newest list of nodes of each cluster, for metrics.
+pub const BUCKET_NODE_LIST: &str = "mesh_node_list";
+/// The newest list of all jobs of each cluster, as squeue prints it.
+pub const BUCKET_LISTING: &str = "mesh_listing";
 /// Who coordinates which accounts, by user.
 pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 /// Who leads each service of each cluster.
@@ -63,6 +69,21 @@ pub const BUCKETS: &[Bucket] = &[
         name: BUCKET_EVIDENCE,
         max_value_size: 1 << 20,
         summary: "Newest limits, nodes, partitions, reservations, licenses and running jobs, by ingest for pending-explainer, `<cluster>.<chunk>`.",
+    },
+    Bucket {
+        name: BUCKET_JOB_COUNTS,
+        max_value_size: 1 << 20,
+        summary: "Newest counts of jobs by partition, account, user, QOS, state and reason, by ingest for exporter, `<cluster>.<chunk>`.",
+    },
+    Bucket {
+        name: BUCKET_NODE_LIST,
+        max_value_size: 1 << 20,
+        summary: "Newest list of nodes, by node-watcher for exporter, `<cluster>.<chunk>`.",
+    },
+    Bucket {
+        name: BUCKET_LISTING,
+        max_value_size: 1 << 20,
+        summary: "Newest list of all jobs as squeue prints it, by ingest for pending-explainer, which answers pollers from it, `<cluster>.<chunk>`.",
     },
     Bucket {
         name: BUCKET_COORDINATORS,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{MESH_AUDIT, MESH_HOOKS, SLURM_EVENTS};
+use super::{MESH_AUDIT, MESH_HOOKS, MESH_IN, SLURM_EVENTS};
 use crate::{hooks, subject};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -68,6 +68,34 @@ pub const CONSUMERS: &[Consumer] = &[
         name: "pending-explainer",
         per_cluster: false,
         filters: &["slurm.*.job.>"],
+        ack_wait: MINUTE,
+        max_ack_pending: 1024,
+    },
+    Consumer {
+        stream: SLURM_EVENTS,
+        name: "exporter",
+        per_cluster: false,
+        filters: &[
+            "slurm.*.job.>",
+            "slurm.*.node.>",
+            "slurm.*.cost.finalized.>",
+        ],
+        ack_wait: MINUTE,
+        max_ack_pending: 1024,
+    },
+    Consumer {
+        stream: SLURM_EVENTS,
+        name: "workflow-trigger",
+        per_cluster: false,
+        filters: &[],
+        ack_wait: MINUTE,
+        max_ack_pending: 1024,
+    },
+    Consumer {
+        stream: MESH_IN,
+        name: "workflow-trigger",
+        per_cluster: false,
+        filters: &[],
         ack_wait: MINUTE,
         max_ack_pending: 1024,
     },

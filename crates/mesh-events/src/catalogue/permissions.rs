@@ -1,9 +1,10 @@
 //! What each NATS user may publish and subscribe to.
 
 use super::{
-    BUCKET_COORDINATORS, BUCKET_EVIDENCE, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_LEASES,
-    BUCKET_NODES, BUCKET_QUEUE, BUCKET_USERS, BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT,
-    MESH_CHECKPOINTS, MESH_ORDER, MESH_REPLAY, SLURM_EVENTS,
+    BUCKET_COORDINATORS, BUCKET_EVIDENCE, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_JOB_COUNTS,
+    BUCKET_LEASES, BUCKET_LISTING, BUCKET_NODE_LIST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_USERS,
+    BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT, MESH_CHECKPOINTS, MESH_ORDER, MESH_REPLAY,
+    SLURM_EVENTS,
 };
 use crate::{hooks, subject};
 
@@ -28,6 +29,8 @@ pub const ROLES: &[&str] = &[
     "ledger",
     "webhook-dispatcher",
     "pending-explainer",
+    "exporter",
+    "workflow-trigger",
     "reader",
 ];
 
@@ -130,6 +133,11 @@ fn published_subjects(role: &str, cluster: &str) -> Vec<String> {
             AUDITED_READS.into(),
             "mesh.*.audit.delivery".into(),
             "mesh.*.audit.webhook".into(),
+        ],
+        "workflow-trigger" => vec![
+            AUDITED_READS.into(),
+            "mesh.*.audit.trigger".into(),
+            "mesh.*.in.*".into(),
         ],
         _ => Vec::new(),
     }
@@ -265,18 +273,26 @@ fn buckets_of(role: &str) -> &'static [(&'static str, BucketAccess)] {
             (BUCKET_USERS, WriteCluster),
             (BUCKET_QUEUE, WriteCluster),
             (BUCKET_EVIDENCE, WriteCluster),
+            (BUCKET_JOB_COUNTS, WriteCluster),
+            (BUCKET_LISTING, WriteCluster),
             (BUCKET_COORDINATORS, WriteCluster),
             (BUCKET_LEASES, WriteOwnKey),
         ],
-        "node-watcher" => &[(BUCKET_NODES, WriteCluster), (BUCKET_LEASES, WriteOwnKey)],
+        "node-watcher" => &[
+            (BUCKET_NODES, WriteCluster),
+            (BUCKET_NODE_LIST, WriteCluster),
+            (BUCKET_LEASES, WriteOwnKey),
+        ],
+        "exporter" => &[(BUCKET_JOB_COUNTS, Read), (BUCKET_NODE_LIST, Read)],
         "pending-explainer" => &[
             (BUCKET_EXPLAINER, WriteAll),
             (BUCKET_QUEUE, Read),
             (BUCKET_EVIDENCE, Read),
+            (BUCKET_LISTING, Read),
             (BUCKET_COORDINATORS, Read),
         ],
         "ledger" => &[(BUCKET_COORDINATORS, Read), (BUCKET_WEBHOOKS, Read)],
-        "cost-engine" => &[(BUCKET_COORDINATORS, Read)],
+        "cost-engine" | "workflow-trigger" => &[(BUCKET_COORDINATORS, Read)],
         "webhook-dispatcher" => &[(BUCKET_WEBHOOKS, WriteAll), (BUCKET_COORDINATORS, Read)],
         _ => &[],
     }

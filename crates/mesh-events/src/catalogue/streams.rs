@@ -19,6 +19,8 @@ pub const MESH_CHECKPOINTS: &str = "MESH_CHECKPOINTS";
 pub const MESH_ORDER: &str = "MESH_ORDER";
 /// Messages that could not be processed.
 pub const MESH_DEAD: &str = "MESH_DEAD";
+/// Events from outside of Slurm.
+pub const MESH_IN: &str = "MESH_IN";
 /// Events of the ledger, published again.
 pub const MESH_REPLAY: &str = "MESH_REPLAY";
 
@@ -95,6 +97,14 @@ pub const STREAMS: &[Stream] = &[
         max_age: DAY.saturating_mul(30),
         max_bytes: GIB,
         summary: "Messages that could not be processed, with the reason.",
+    },
+    Stream {
+        name: MESH_IN,
+        subjects: &["mesh.*.in.*", "mesh.*.raw.*"],
+        work_queue: false,
+        max_age: DAY.saturating_mul(14),
+        max_bytes: GIB,
+        summary: "Events from outside, for rules: `in` as workflow-trigger checked and published them, `raw` as senders without HTTP (MinIO) publish them.",
     },
     // After MESH_HOOKS and MESH_AUDIT, whose subjects of former versions overlap with these.
     Stream {

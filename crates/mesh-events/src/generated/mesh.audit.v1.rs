@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// The act.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22, 23")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -47,6 +47,9 @@ pub mod audit_entry {
         /// The history of a ledger was restored, continues under a new origin, or contradicts a checkpoint.
         #[prost(message, tag = "22")]
         History(super::LedgerHistory),
+        /// A trigger rule fired, what became of it, or somebody changed a rule's state.
+        #[prost(message, tag = "23")]
+        Trigger(super::TriggerActed),
     }
 }
 /// Start or end of a replay. If it publishes data of other users, an entry of kind `read` accompanies it.
@@ -267,6 +270,40 @@ pub struct WebhookChanged {
     #[prost(string, tag = "8")]
     pub reason: ::prost::alloc::string::String,
 }
+/// A trigger rule fired, what became of it, or somebody changed a rule's state.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerActed {
+    /// `fired`, `submitted`, `released`, `done`, `refused`, `given_up` or `dry_run` of a run; `paused`, `resumed` or `redriven`.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    /// Full name of the rule: `alice/align`.
+    #[prost(string, tag = "2")]
+    pub rule: ::prost::alloc::string::String,
+    /// Key of the run, which the job that it submits carries in its comment. Empty for `paused` and `resumed`.
+    #[prost(string, tag = "3")]
+    pub key: ::prost::alloc::string::String,
+    /// Id of the event that fired the rule.
+    #[prost(string, tag = "4")]
+    pub event_id: ::prost::alloc::string::String,
+    /// Type of that event. `trigger.fire` if a person fired the rule.
+    #[prost(string, tag = "5")]
+    pub event_type: ::prost::alloc::string::String,
+    /// Id of the first event of the chain.
+    #[prost(string, tag = "6")]
+    pub root_event_id: ::prost::alloc::string::String,
+    /// Number of jobs of rules between that event and this run.
+    #[prost(uint32, tag = "7")]
+    pub depth: u32,
+    /// Job that was submitted, or acted on. 0 if none is known.
+    #[prost(uint32, tag = "8")]
+    pub job_id: u32,
+    /// Why it was refused, given up or paused, in Slurm's words where they are Slurm's. Empty otherwise.
+    #[prost(string, tag = "9")]
+    pub reason: ::prost::alloc::string::String,
+    /// Who did it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity. Empty if the service did.
+    #[prost(string, tag = "10")]
+    pub made_by: ::prost::alloc::string::String,
+}
 /// A message that could not be processed, on `mesh.dead.<service>`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeadLetter {
@@ -366,6 +403,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::History(v) => {
                     struct_ser.serialize_field("history", v)?;
                 }
+                audit_entry::Act::Trigger(v) => {
+                    struct_ser.serialize_field("trigger", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -390,6 +430,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "replay",
             "webhook",
             "history",
+            "trigger",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -406,6 +447,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Replay,
             Webhook,
             History,
+            Trigger,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -439,6 +481,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "replay" => Ok(GeneratedField::Replay),
                             "webhook" => Ok(GeneratedField::Webhook),
                             "history" => Ok(GeneratedField::History),
+                            "trigger" => Ok(GeneratedField::Trigger),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -543,6 +586,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("history"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::History)
+;
+                        }
+                        GeneratedField::Trigger => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("trigger"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Trigger)
 ;
                         }
                     }
@@ -2236,6 +2286,259 @@ impl<'de> serde::Deserialize<'de> for SigningKeyMade {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.SigningKeyMade", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for TriggerActed {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.what.is_empty() {
+            len += 1;
+        }
+        if !self.rule.is_empty() {
+            len += 1;
+        }
+        if !self.key.is_empty() {
+            len += 1;
+        }
+        if !self.event_id.is_empty() {
+            len += 1;
+        }
+        if !self.event_type.is_empty() {
+            len += 1;
+        }
+        if !self.root_event_id.is_empty() {
+            len += 1;
+        }
+        if self.depth != 0 {
+            len += 1;
+        }
+        if self.job_id != 0 {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.TriggerActed", len)?;
+        if !self.what.is_empty() {
+            struct_ser.serialize_field("what", &self.what)?;
+        }
+        if !self.rule.is_empty() {
+            struct_ser.serialize_field("rule", &self.rule)?;
+        }
+        if !self.key.is_empty() {
+            struct_ser.serialize_field("key", &self.key)?;
+        }
+        if !self.event_id.is_empty() {
+            struct_ser.serialize_field("eventId", &self.event_id)?;
+        }
+        if !self.event_type.is_empty() {
+            struct_ser.serialize_field("eventType", &self.event_type)?;
+        }
+        if !self.root_event_id.is_empty() {
+            struct_ser.serialize_field("rootEventId", &self.root_event_id)?;
+        }
+        if self.depth != 0 {
+            struct_ser.serialize_field("depth", &self.depth)?;
+        }
+        if self.job_id != 0 {
+            struct_ser.serialize_field("jobId", &self.job_id)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for TriggerActed {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "what",
+            "rule",
+            "key",
+            "event_id",
+            "eventId",
+            "event_type",
+            "eventType",
+            "root_event_id",
+            "rootEventId",
+            "depth",
+            "job_id",
+            "jobId",
+            "reason",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            What,
+            Rule,
+            Key,
+            EventId,
+            EventType,
+            RootEventId,
+            Depth,
+            JobId,
+            Reason,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "what" => Ok(GeneratedField::What),
+                            "rule" => Ok(GeneratedField::Rule),
+                            "key" => Ok(GeneratedField::Key),
+                            "eventId" | "event_id" => Ok(GeneratedField::EventId),
+                            "eventType" | "event_type" => Ok(GeneratedField::EventType),
+                            "rootEventId" | "root_event_id" => Ok(GeneratedField::RootEventId),
+                            "depth" => Ok(GeneratedField::Depth),
+                            "jobId" | "job_id" => Ok(GeneratedField::JobId),
+                            "reason" => Ok(GeneratedField::Reason),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = TriggerActed;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.TriggerActed")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<TriggerActed, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut what__ = None;
+                let mut rule__ = None;
+                let mut key__ = None;
+                let mut event_id__ = None;
+                let mut event_type__ = None;
+                let mut root_event_id__ = None;
+                let mut depth__ = None;
+                let mut job_id__ = None;
+                let mut reason__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::What => {
+                            if what__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("what"));
+                            }
+                            what__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Rule => {
+                            if rule__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rule"));
+                            }
+                            rule__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Key => {
+                            if key__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("key"));
+                            }
+                            key__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::EventId => {
+                            if event_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("eventId"));
+                            }
+                            event_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::EventType => {
+                            if event_type__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("eventType"));
+                            }
+                            event_type__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::RootEventId => {
+                            if root_event_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rootEventId"));
+                            }
+                            root_event_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Depth => {
+                            if depth__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("depth"));
+                            }
+                            depth__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::JobId => {
+                            if job_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("jobId"));
+                            }
+                            job_id__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(TriggerActed {
+                    what: what__.unwrap_or_default(),
+                    rule: rule__.unwrap_or_default(),
+                    key: key__.unwrap_or_default(),
+                    event_id: event_id__.unwrap_or_default(),
+                    event_type: event_type__.unwrap_or_default(),
+                    root_event_id: root_event_id__.unwrap_or_default(),
+                    depth: depth__.unwrap_or_default(),
+                    job_id: job_id__.unwrap_or_default(),
+                    reason: reason__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.TriggerActed", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for WebhookChanged {

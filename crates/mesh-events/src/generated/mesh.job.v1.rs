@@ -140,7 +140,7 @@ pub struct Job {
     /// Requested features. Empty if none.
     #[prost(string, tag = "36")]
     pub features: ::prost::alloc::string::String,
-    /// Requested licences. Empty if none.
+    /// Requested licenses. Empty if none.
     #[prost(string, tag = "37")]
     pub licenses: ::prost::alloc::string::String,
     /// Working directory.

@@ -14,6 +14,25 @@ pub struct NodeEvent {
     /// Rule set that recognised the cause: `slurm`, `aws-parallelcluster`, ... Empty if none did.
     #[prost(string, tag = "4")]
     pub cause_source: ::prost::alloc::string::String,
+    /// Notice of the cloud provider that it will reclaim the node. Absent without one.
+    #[prost(message, optional, tag = "5")]
+    pub notice: ::core::option::Option<SpotNotice>,
+}
+/// A notice of a cloud provider that it will reclaim a node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SpotNotice {
+    /// `aws`, `gcp` or `azure`.
+    #[prost(string, tag = "1")]
+    pub provider: ::prost::alloc::string::String,
+    /// What it will do: `terminate`, `stop`, `hibernate` or `preempt`.
+    #[prost(string, tag = "2")]
+    pub action: ::prost::alloc::string::String,
+    /// When it will do so at the earliest. Absent if the notice does not say, or if it has begun.
+    #[prost(message, optional, tag = "3")]
+    pub deadline: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When the hook was called with the notice.
+    #[prost(message, optional, tag = "4")]
+    pub noticed_at: ::core::option::Option<::pbjson_types::Timestamp>,
 }
 /// A node, as read from Slurm.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -515,6 +534,9 @@ impl serde::Serialize for NodeEvent {
         if !self.cause_source.is_empty() {
             len += 1;
         }
+        if self.notice.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.node.v1.NodeEvent", len)?;
         if let Some(v) = self.node.as_ref() {
             struct_ser.serialize_field("node", v)?;
@@ -527,6 +549,9 @@ impl serde::Serialize for NodeEvent {
         }
         if !self.cause_source.is_empty() {
             struct_ser.serialize_field("causeSource", &self.cause_source)?;
+        }
+        if let Some(v) = self.notice.as_ref() {
+            struct_ser.serialize_field("notice", v)?;
         }
         struct_ser.end()
     }
@@ -544,6 +569,7 @@ impl<'de> serde::Deserialize<'de> for NodeEvent {
             "cause",
             "cause_source",
             "causeSource",
+            "notice",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -552,6 +578,7 @@ impl<'de> serde::Deserialize<'de> for NodeEvent {
             PreviousLifecycle,
             Cause,
             CauseSource,
+            Notice,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -577,6 +604,7 @@ impl<'de> serde::Deserialize<'de> for NodeEvent {
                             "previousLifecycle" | "previous_lifecycle" => Ok(GeneratedField::PreviousLifecycle),
                             "cause" => Ok(GeneratedField::Cause),
                             "causeSource" | "cause_source" => Ok(GeneratedField::CauseSource),
+                            "notice" => Ok(GeneratedField::Notice),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -600,6 +628,7 @@ impl<'de> serde::Deserialize<'de> for NodeEvent {
                 let mut previous_lifecycle__ = None;
                 let mut cause__ = None;
                 let mut cause_source__ = None;
+                let mut notice__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Node => {
@@ -626,6 +655,12 @@ impl<'de> serde::Deserialize<'de> for NodeEvent {
                             }
                             cause_source__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Notice => {
+                            if notice__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("notice"));
+                            }
+                            notice__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(NodeEvent {
@@ -633,9 +668,153 @@ impl<'de> serde::Deserialize<'de> for NodeEvent {
                     previous_lifecycle: previous_lifecycle__.unwrap_or_default(),
                     cause: cause__.unwrap_or_default(),
                     cause_source: cause_source__.unwrap_or_default(),
+                    notice: notice__,
                 })
             }
         }
         deserializer.deserialize_struct("mesh.node.v1.NodeEvent", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for SpotNotice {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.provider.is_empty() {
+            len += 1;
+        }
+        if !self.action.is_empty() {
+            len += 1;
+        }
+        if self.deadline.is_some() {
+            len += 1;
+        }
+        if self.noticed_at.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.node.v1.SpotNotice", len)?;
+        if !self.provider.is_empty() {
+            struct_ser.serialize_field("provider", &self.provider)?;
+        }
+        if !self.action.is_empty() {
+            struct_ser.serialize_field("action", &self.action)?;
+        }
+        if let Some(v) = self.deadline.as_ref() {
+            struct_ser.serialize_field("deadline", v)?;
+        }
+        if let Some(v) = self.noticed_at.as_ref() {
+            struct_ser.serialize_field("noticedAt", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for SpotNotice {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "provider",
+            "action",
+            "deadline",
+            "noticed_at",
+            "noticedAt",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Provider,
+            Action,
+            Deadline,
+            NoticedAt,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "provider" => Ok(GeneratedField::Provider),
+                            "action" => Ok(GeneratedField::Action),
+                            "deadline" => Ok(GeneratedField::Deadline),
+                            "noticedAt" | "noticed_at" => Ok(GeneratedField::NoticedAt),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = SpotNotice;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.node.v1.SpotNotice")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<SpotNotice, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut provider__ = None;
+                let mut action__ = None;
+                let mut deadline__ = None;
+                let mut noticed_at__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Provider => {
+                            if provider__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("provider"));
+                            }
+                            provider__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Action => {
+                            if action__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("action"));
+                            }
+                            action__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Deadline => {
+                            if deadline__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("deadline"));
+                            }
+                            deadline__ = map_.next_value()?;
+                        }
+                        GeneratedField::NoticedAt => {
+                            if noticed_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("noticedAt"));
+                            }
+                            noticed_at__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(SpotNotice {
+                    provider: provider__.unwrap_or_default(),
+                    action: action__.unwrap_or_default(),
+                    deadline: deadline__,
+                    noticed_at: noticed_at__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.node.v1.SpotNotice", FIELDS, GeneratedVisitor)
     }
 }

@@ -66,11 +66,42 @@ pub struct Explanation {
     /// What makes this answer less certain: records that could not be read, or that are old. Empty if nothing does.
     #[prost(string, tag = "18")]
     pub confidence_note: ::prost::alloc::string::String,
+    /// Time by which half of such jobs start. Absent if too little is known, or if it cannot start by itself.
+    #[prost(message, optional, tag = "19")]
+    pub start_p50: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Time by which nine of ten such jobs start. Absent as `start_p50`.
+    #[prost(message, optional, tag = "20")]
+    pub start_p90: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// What `start_p50` and `start_p90` were made from: `plan`, `draws`, `history`, `mixed`, `uncalibrated`. Empty without them.
+    #[prost(string, tag = "21")]
+    pub estimate_method: ::prost::alloc::string::String,
+    /// How often such estimates were right. Absent without them.
+    #[prost(message, optional, tag = "22")]
+    pub calibration: ::core::option::Option<Calibration>,
+    /// True if it waits beyond the first `start_p90` that was estimated for it.
+    #[prost(bool, tag = "23")]
+    pub is_late: bool,
+    /// Time by which one of ten such jobs starts. Absent as `start_p50`.
+    #[prost(message, optional, tag = "24")]
+    pub start_p10: ::core::option::Option<::pbjson_types::Timestamp>,
+}
+/// How often estimates of a class were right.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Calibration {
+    /// Class of the remaining wait: `<5m`, `<1h`, `<6h`, `<24h`, `>=24h`.
+    #[prost(string, tag = "1")]
+    pub class: ::prost::alloc::string::String,
+    /// Finished estimates that the calibration is based on.
+    #[prost(uint32, tag = "2")]
+    pub n: u32,
+    /// Share in percent of the last 500 jobs of the class that started by `start_p90`. Absent without any.
+    #[prost(double, optional, tag = "3")]
+    pub covered_p90: ::core::option::Option<f64>,
 }
 /// One thing that stands in the way of a start.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Blocker {
-    /// `jobs_ahead`, `limit`, `node`, `job`, `licence`, `reservation`, `partition`, `request`.
+    /// `jobs_ahead`, `limit`, `node`, `job`, `license`, `reservation`, `partition`, `request`.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Its name: the limit, the node, the job, …
@@ -172,9 +203,9 @@ pub struct EvidenceSnapshot {
     /// Reservations.
     #[prost(message, repeated, tag = "11")]
     pub reservations: ::prost::alloc::vec::Vec<Reservation>,
-    /// Licences of the cluster.
+    /// Licenses of the cluster.
     #[prost(message, repeated, tag = "12")]
-    pub licences: ::prost::alloc::vec::Vec<Licence>,
+    pub licenses: ::prost::alloc::vec::Vec<License>,
     /// Priorities of waiting jobs. Left out for long queues.
     #[prost(message, repeated, tag = "13")]
     pub priorities: ::prost::alloc::vec::Vec<JobPriority>,
@@ -185,7 +216,7 @@ pub struct EvidenceSnapshot {
 /// A read that failed: what it would have contained is missing.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FailedRead {
-    /// Field of the snapshot: `running`, `limits`, `partitions`, `nodes`, `reservations`, `licences`, `priorities`, `backfill`.
+    /// Field of the snapshot: `running`, `limits`, `partitions`, `nodes`, `reservations`, `licenses`, `priorities`, `backfill`.
     #[prost(string, tag = "1")]
     pub field: ::prost::alloc::string::String,
     /// Why it failed.
@@ -228,9 +259,9 @@ pub struct RunningJob {
     /// Nodes as a host list.
     #[prost(string, tag = "11")]
     pub nodes: ::prost::alloc::string::String,
-    /// Licences it holds. Empty if none.
+    /// Licenses it holds. Empty if none.
     #[prost(string, tag = "12")]
-    pub licences: ::prost::alloc::string::String,
+    pub licenses: ::prost::alloc::string::String,
     /// Reservation it runs in. Empty if none.
     #[prost(string, tag = "13")]
     pub reservation: ::prost::alloc::string::String,
@@ -383,16 +414,16 @@ pub struct Reservation {
     /// Accounts that may use it.
     #[prost(string, repeated, tag = "7")]
     pub accounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Licences it reserves. Empty if none.
+    /// Licenses it reserves. Empty if none.
     #[prost(string, tag = "8")]
-    pub licences: ::prost::alloc::string::String,
+    pub licenses: ::prost::alloc::string::String,
     /// `ACTIVE`, `INACTIVE`.
     #[prost(string, tag = "9")]
     pub state: ::prost::alloc::string::String,
 }
-/// A licence.
+/// A license.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Licence {
+pub struct License {
     /// Name, with the server of remote ones: `matlab@db`.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -450,6 +481,38 @@ pub struct QueueSnapshot {
     /// Number of running jobs in the cluster.
     #[prost(uint32, tag = "6")]
     pub running: u32,
+}
+/// All jobs of a cluster as squeue lists them, for answers in its place. Published in chunks, in squeue's order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JobListing {
+    /// Slurm's ClusterName.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// When squeue was started.
+    #[prost(message, optional, tag = "2")]
+    pub taken_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Index of this chunk, from 0.
+    #[prost(uint32, tag = "3")]
+    pub chunk: u32,
+    /// Number of chunks.
+    #[prost(uint32, tag = "4")]
+    pub chunks: u32,
+    /// Letters of squeue's --format, one per column.
+    #[prost(string, tag = "5")]
+    pub letters: ::prost::alloc::string::String,
+    /// Jobs in this chunk.
+    #[prost(message, repeated, tag = "6")]
+    pub jobs: ::prost::alloc::vec::Vec<ListedJob>,
+    /// Titles of the columns. In the first chunk.
+    #[prost(string, repeated, tag = "7")]
+    pub titles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A job as squeue lists it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListedJob {
+    /// What squeue prints for each letter, without padding.
+    #[prost(string, repeated, tag = "1")]
+    pub columns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A pending job in a queue snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1052,6 +1115,136 @@ impl<'de> serde::Deserialize<'de> for Blocker {
         deserializer.deserialize_struct("mesh.queue.v1.Blocker", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for Calibration {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.class.is_empty() {
+            len += 1;
+        }
+        if self.n != 0 {
+            len += 1;
+        }
+        if self.covered_p90.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Calibration", len)?;
+        if !self.class.is_empty() {
+            struct_ser.serialize_field("class", &self.class)?;
+        }
+        if self.n != 0 {
+            struct_ser.serialize_field("n", &self.n)?;
+        }
+        if let Some(v) = self.covered_p90.as_ref() {
+            struct_ser.serialize_field("coveredP90", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Calibration {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "class",
+            "n",
+            "covered_p90",
+            "coveredP90",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Class,
+            N,
+            CoveredP90,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "class" => Ok(GeneratedField::Class),
+                            "n" => Ok(GeneratedField::N),
+                            "coveredP90" | "covered_p90" => Ok(GeneratedField::CoveredP90),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Calibration;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.Calibration")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Calibration, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut class__ = None;
+                let mut n__ = None;
+                let mut covered_p90__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Class => {
+                            if class__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("class"));
+                            }
+                            class__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::N => {
+                            if n__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("n"));
+                            }
+                            n__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::CoveredP90 => {
+                            if covered_p90__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("coveredP90"));
+                            }
+                            covered_p90__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Calibration {
+                    class: class__.unwrap_or_default(),
+                    n: n__.unwrap_or_default(),
+                    covered_p90: covered_p90__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.Calibration", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for EvidenceSnapshot {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -1093,7 +1286,7 @@ impl serde::Serialize for EvidenceSnapshot {
         if !self.reservations.is_empty() {
             len += 1;
         }
-        if !self.licences.is_empty() {
+        if !self.licenses.is_empty() {
             len += 1;
         }
         if !self.priorities.is_empty() {
@@ -1136,8 +1329,8 @@ impl serde::Serialize for EvidenceSnapshot {
         if !self.reservations.is_empty() {
             struct_ser.serialize_field("reservations", &self.reservations)?;
         }
-        if !self.licences.is_empty() {
-            struct_ser.serialize_field("licences", &self.licences)?;
+        if !self.licenses.is_empty() {
+            struct_ser.serialize_field("licenses", &self.licenses)?;
         }
         if !self.priorities.is_empty() {
             struct_ser.serialize_field("priorities", &self.priorities)?;
@@ -1167,7 +1360,7 @@ impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
             "partitions",
             "nodes",
             "reservations",
-            "licences",
+            "licenses",
             "priorities",
             "backfill",
         ];
@@ -1185,7 +1378,7 @@ impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
             Partitions,
             Nodes,
             Reservations,
-            Licences,
+            Licenses,
             Priorities,
             Backfill,
         }
@@ -1220,7 +1413,7 @@ impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
                             "partitions" => Ok(GeneratedField::Partitions),
                             "nodes" => Ok(GeneratedField::Nodes),
                             "reservations" => Ok(GeneratedField::Reservations),
-                            "licences" => Ok(GeneratedField::Licences),
+                            "licenses" => Ok(GeneratedField::Licenses),
                             "priorities" => Ok(GeneratedField::Priorities),
                             "backfill" => Ok(GeneratedField::Backfill),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
@@ -1253,7 +1446,7 @@ impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
                 let mut partitions__ = None;
                 let mut nodes__ = None;
                 let mut reservations__ = None;
-                let mut licences__ = None;
+                let mut licenses__ = None;
                 let mut priorities__ = None;
                 let mut backfill__ = None;
                 while let Some(k) = map_.next_key()? {
@@ -1328,11 +1521,11 @@ impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
                             }
                             reservations__ = Some(map_.next_value()?);
                         }
-                        GeneratedField::Licences => {
-                            if licences__.is_some() {
-                                return Err(serde::de::Error::duplicate_field("licences"));
+                        GeneratedField::Licenses => {
+                            if licenses__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licenses"));
                             }
-                            licences__ = Some(map_.next_value()?);
+                            licenses__ = Some(map_.next_value()?);
                         }
                         GeneratedField::Priorities => {
                             if priorities__.is_some() {
@@ -1360,7 +1553,7 @@ impl<'de> serde::Deserialize<'de> for EvidenceSnapshot {
                     partitions: partitions__.unwrap_or_default(),
                     nodes: nodes__.unwrap_or_default(),
                     reservations: reservations__.unwrap_or_default(),
-                    licences: licences__.unwrap_or_default(),
+                    licenses: licenses__.unwrap_or_default(),
                     priorities: priorities__.unwrap_or_default(),
                     backfill: backfill__,
                 })
@@ -1431,6 +1624,24 @@ impl serde::Serialize for Explanation {
         if !self.confidence_note.is_empty() {
             len += 1;
         }
+        if self.start_p50.is_some() {
+            len += 1;
+        }
+        if self.start_p90.is_some() {
+            len += 1;
+        }
+        if !self.estimate_method.is_empty() {
+            len += 1;
+        }
+        if self.calibration.is_some() {
+            len += 1;
+        }
+        if self.is_late {
+            len += 1;
+        }
+        if self.start_p10.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Explanation", len)?;
         if !self.summary.is_empty() {
             struct_ser.serialize_field("summary", &self.summary)?;
@@ -1486,6 +1697,24 @@ impl serde::Serialize for Explanation {
         if !self.confidence_note.is_empty() {
             struct_ser.serialize_field("confidenceNote", &self.confidence_note)?;
         }
+        if let Some(v) = self.start_p50.as_ref() {
+            struct_ser.serialize_field("startP50", v)?;
+        }
+        if let Some(v) = self.start_p90.as_ref() {
+            struct_ser.serialize_field("startP90", v)?;
+        }
+        if !self.estimate_method.is_empty() {
+            struct_ser.serialize_field("estimateMethod", &self.estimate_method)?;
+        }
+        if let Some(v) = self.calibration.as_ref() {
+            struct_ser.serialize_field("calibration", v)?;
+        }
+        if self.is_late {
+            struct_ser.serialize_field("isLate", &self.is_late)?;
+        }
+        if let Some(v) = self.start_p10.as_ref() {
+            struct_ser.serialize_field("startP10", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -1521,6 +1750,17 @@ impl<'de> serde::Deserialize<'de> for Explanation {
             "priorityParts",
             "confidence_note",
             "confidenceNote",
+            "start_p50",
+            "startP50",
+            "start_p90",
+            "startP90",
+            "estimate_method",
+            "estimateMethod",
+            "calibration",
+            "is_late",
+            "isLate",
+            "start_p10",
+            "startP10",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -1543,6 +1783,12 @@ impl<'de> serde::Deserialize<'de> for Explanation {
             Changed,
             PriorityParts,
             ConfidenceNote,
+            StartP50,
+            StartP90,
+            EstimateMethod,
+            Calibration,
+            IsLate,
+            StartP10,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1582,6 +1828,12 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                             "changed" => Ok(GeneratedField::Changed),
                             "priorityParts" | "priority_parts" => Ok(GeneratedField::PriorityParts),
                             "confidenceNote" | "confidence_note" => Ok(GeneratedField::ConfidenceNote),
+                            "startP50" | "start_p50" => Ok(GeneratedField::StartP50),
+                            "startP90" | "start_p90" => Ok(GeneratedField::StartP90),
+                            "estimateMethod" | "estimate_method" => Ok(GeneratedField::EstimateMethod),
+                            "calibration" => Ok(GeneratedField::Calibration),
+                            "isLate" | "is_late" => Ok(GeneratedField::IsLate),
+                            "startP10" | "start_p10" => Ok(GeneratedField::StartP10),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1619,6 +1871,12 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                 let mut changed__ = None;
                 let mut priority_parts__ = None;
                 let mut confidence_note__ = None;
+                let mut start_p50__ = None;
+                let mut start_p90__ = None;
+                let mut estimate_method__ = None;
+                let mut calibration__ = None;
+                let mut is_late__ = None;
+                let mut start_p10__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Summary => {
@@ -1729,6 +1987,42 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                             }
                             confidence_note__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::StartP50 => {
+                            if start_p50__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("startP50"));
+                            }
+                            start_p50__ = map_.next_value()?;
+                        }
+                        GeneratedField::StartP90 => {
+                            if start_p90__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("startP90"));
+                            }
+                            start_p90__ = map_.next_value()?;
+                        }
+                        GeneratedField::EstimateMethod => {
+                            if estimate_method__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("estimateMethod"));
+                            }
+                            estimate_method__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Calibration => {
+                            if calibration__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("calibration"));
+                            }
+                            calibration__ = map_.next_value()?;
+                        }
+                        GeneratedField::IsLate => {
+                            if is_late__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("isLate"));
+                            }
+                            is_late__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::StartP10 => {
+                            if start_p10__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("startP10"));
+                            }
+                            start_p10__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(Explanation {
@@ -1750,6 +2044,12 @@ impl<'de> serde::Deserialize<'de> for Explanation {
                     changed: changed__.unwrap_or_default(),
                     priority_parts: priority_parts__.unwrap_or_default(),
                     confidence_note: confidence_note__.unwrap_or_default(),
+                    start_p50: start_p50__,
+                    start_p90: start_p90__,
+                    estimate_method: estimate_method__.unwrap_or_default(),
+                    calibration: calibration__,
+                    is_late: is_late__.unwrap_or_default(),
+                    start_p10: start_p10__,
                 })
             }
         }
@@ -1864,6 +2164,204 @@ impl<'de> serde::Deserialize<'de> for FailedRead {
         deserializer.deserialize_struct("mesh.queue.v1.FailedRead", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for JobListing {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.cluster.is_empty() {
+            len += 1;
+        }
+        if self.taken_at.is_some() {
+            len += 1;
+        }
+        if self.chunk != 0 {
+            len += 1;
+        }
+        if self.chunks != 0 {
+            len += 1;
+        }
+        if !self.letters.is_empty() {
+            len += 1;
+        }
+        if !self.jobs.is_empty() {
+            len += 1;
+        }
+        if !self.titles.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.JobListing", len)?;
+        if !self.cluster.is_empty() {
+            struct_ser.serialize_field("cluster", &self.cluster)?;
+        }
+        if let Some(v) = self.taken_at.as_ref() {
+            struct_ser.serialize_field("takenAt", v)?;
+        }
+        if self.chunk != 0 {
+            struct_ser.serialize_field("chunk", &self.chunk)?;
+        }
+        if self.chunks != 0 {
+            struct_ser.serialize_field("chunks", &self.chunks)?;
+        }
+        if !self.letters.is_empty() {
+            struct_ser.serialize_field("letters", &self.letters)?;
+        }
+        if !self.jobs.is_empty() {
+            struct_ser.serialize_field("jobs", &self.jobs)?;
+        }
+        if !self.titles.is_empty() {
+            struct_ser.serialize_field("titles", &self.titles)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for JobListing {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "cluster",
+            "taken_at",
+            "takenAt",
+            "chunk",
+            "chunks",
+            "letters",
+            "jobs",
+            "titles",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Cluster,
+            TakenAt,
+            Chunk,
+            Chunks,
+            Letters,
+            Jobs,
+            Titles,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "cluster" => Ok(GeneratedField::Cluster),
+                            "takenAt" | "taken_at" => Ok(GeneratedField::TakenAt),
+                            "chunk" => Ok(GeneratedField::Chunk),
+                            "chunks" => Ok(GeneratedField::Chunks),
+                            "letters" => Ok(GeneratedField::Letters),
+                            "jobs" => Ok(GeneratedField::Jobs),
+                            "titles" => Ok(GeneratedField::Titles),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = JobListing;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.JobListing")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<JobListing, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut cluster__ = None;
+                let mut taken_at__ = None;
+                let mut chunk__ = None;
+                let mut chunks__ = None;
+                let mut letters__ = None;
+                let mut jobs__ = None;
+                let mut titles__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Cluster => {
+                            if cluster__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cluster"));
+                            }
+                            cluster__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::TakenAt => {
+                            if taken_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("takenAt"));
+                            }
+                            taken_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Chunk => {
+                            if chunk__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("chunk"));
+                            }
+                            chunk__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Chunks => {
+                            if chunks__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("chunks"));
+                            }
+                            chunks__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Letters => {
+                            if letters__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("letters"));
+                            }
+                            letters__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Jobs => {
+                            if jobs__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("jobs"));
+                            }
+                            jobs__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Titles => {
+                            if titles__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("titles"));
+                            }
+                            titles__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(JobListing {
+                    cluster: cluster__.unwrap_or_default(),
+                    taken_at: taken_at__,
+                    chunk: chunk__.unwrap_or_default(),
+                    chunks: chunks__.unwrap_or_default(),
+                    letters: letters__.unwrap_or_default(),
+                    jobs: jobs__.unwrap_or_default(),
+                    titles: titles__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.JobListing", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for JobPriority {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -1975,7 +2473,7 @@ impl<'de> serde::Deserialize<'de> for JobPriority {
         deserializer.deserialize_struct("mesh.queue.v1.JobPriority", FIELDS, GeneratedVisitor)
     }
 }
-impl serde::Serialize for Licence {
+impl serde::Serialize for License {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
     where
@@ -1995,7 +2493,7 @@ impl serde::Serialize for Licence {
         if self.reserved != 0 {
             len += 1;
         }
-        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.Licence", len)?;
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.License", len)?;
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
         }
@@ -2017,7 +2515,7 @@ impl serde::Serialize for Licence {
         struct_ser.end()
     }
 }
-impl<'de> serde::Deserialize<'de> for Licence {
+impl<'de> serde::Deserialize<'de> for License {
     #[allow(deprecated)]
     fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
     where
@@ -2070,13 +2568,13 @@ impl<'de> serde::Deserialize<'de> for Licence {
         }
         struct GeneratedVisitor;
         impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
-            type Value = Licence;
+            type Value = License;
 
             fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str("struct mesh.queue.v1.Licence")
+                formatter.write_str("struct mesh.queue.v1.License")
             }
 
-            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Licence, V::Error>
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<License, V::Error>
                 where
                     V: serde::de::MapAccess<'de>,
             {
@@ -2118,7 +2616,7 @@ impl<'de> serde::Deserialize<'de> for Licence {
                         }
                     }
                 }
-                Ok(Licence {
+                Ok(License {
                     name: name__.unwrap_or_default(),
                     total: total__.unwrap_or_default(),
                     used: used__.unwrap_or_default(),
@@ -2126,7 +2624,7 @@ impl<'de> serde::Deserialize<'de> for Licence {
                 })
             }
         }
-        deserializer.deserialize_struct("mesh.queue.v1.Licence", FIELDS, GeneratedVisitor)
+        deserializer.deserialize_struct("mesh.queue.v1.License", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for Limit {
@@ -2345,6 +2843,97 @@ impl<'de> serde::Deserialize<'de> for Limit {
             }
         }
         deserializer.deserialize_struct("mesh.queue.v1.Limit", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ListedJob {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.columns.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.queue.v1.ListedJob", len)?;
+        if !self.columns.is_empty() {
+            struct_ser.serialize_field("columns", &self.columns)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListedJob {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "columns",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Columns,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "columns" => Ok(GeneratedField::Columns),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListedJob;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.queue.v1.ListedJob")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListedJob, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut columns__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Columns => {
+                            if columns__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("columns"));
+                            }
+                            columns__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ListedJob {
+                    columns: columns__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.queue.v1.ListedJob", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for NodeState {
@@ -3759,7 +4348,7 @@ impl serde::Serialize for Reservation {
         if !self.accounts.is_empty() {
             len += 1;
         }
-        if !self.licences.is_empty() {
+        if !self.licenses.is_empty() {
             len += 1;
         }
         if !self.state.is_empty() {
@@ -3791,8 +4380,8 @@ impl serde::Serialize for Reservation {
         if !self.accounts.is_empty() {
             struct_ser.serialize_field("accounts", &self.accounts)?;
         }
-        if !self.licences.is_empty() {
-            struct_ser.serialize_field("licences", &self.licences)?;
+        if !self.licenses.is_empty() {
+            struct_ser.serialize_field("licenses", &self.licenses)?;
         }
         if !self.state.is_empty() {
             struct_ser.serialize_field("state", &self.state)?;
@@ -3814,7 +4403,7 @@ impl<'de> serde::Deserialize<'de> for Reservation {
             "flags",
             "users",
             "accounts",
-            "licences",
+            "licenses",
             "state",
         ];
 
@@ -3827,7 +4416,7 @@ impl<'de> serde::Deserialize<'de> for Reservation {
             Flags,
             Users,
             Accounts,
-            Licences,
+            Licenses,
             State,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
@@ -3857,7 +4446,7 @@ impl<'de> serde::Deserialize<'de> for Reservation {
                             "flags" => Ok(GeneratedField::Flags),
                             "users" => Ok(GeneratedField::Users),
                             "accounts" => Ok(GeneratedField::Accounts),
-                            "licences" => Ok(GeneratedField::Licences),
+                            "licenses" => Ok(GeneratedField::Licenses),
                             "state" => Ok(GeneratedField::State),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
@@ -3885,7 +4474,7 @@ impl<'de> serde::Deserialize<'de> for Reservation {
                 let mut flags__ = None;
                 let mut users__ = None;
                 let mut accounts__ = None;
-                let mut licences__ = None;
+                let mut licenses__ = None;
                 let mut state__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
@@ -3935,11 +4524,11 @@ impl<'de> serde::Deserialize<'de> for Reservation {
                             }
                             accounts__ = Some(map_.next_value()?);
                         }
-                        GeneratedField::Licences => {
-                            if licences__.is_some() {
-                                return Err(serde::de::Error::duplicate_field("licences"));
+                        GeneratedField::Licenses => {
+                            if licenses__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licenses"));
                             }
-                            licences__ = Some(map_.next_value()?);
+                            licenses__ = Some(map_.next_value()?);
                         }
                         GeneratedField::State => {
                             if state__.is_some() {
@@ -3957,7 +4546,7 @@ impl<'de> serde::Deserialize<'de> for Reservation {
                     flags: flags__.unwrap_or_default(),
                     users: users__.unwrap_or_default(),
                     accounts: accounts__.unwrap_or_default(),
-                    licences: licences__.unwrap_or_default(),
+                    licenses: licenses__.unwrap_or_default(),
                     state: state__.unwrap_or_default(),
                 })
             }
@@ -4006,7 +4595,7 @@ impl serde::Serialize for RunningJob {
         if !self.nodes.is_empty() {
             len += 1;
         }
-        if !self.licences.is_empty() {
+        if !self.licenses.is_empty() {
             len += 1;
         }
         if !self.reservation.is_empty() {
@@ -4050,8 +4639,8 @@ impl serde::Serialize for RunningJob {
         if !self.nodes.is_empty() {
             struct_ser.serialize_field("nodes", &self.nodes)?;
         }
-        if !self.licences.is_empty() {
-            struct_ser.serialize_field("licences", &self.licences)?;
+        if !self.licenses.is_empty() {
+            struct_ser.serialize_field("licenses", &self.licenses)?;
         }
         if !self.reservation.is_empty() {
             struct_ser.serialize_field("reservation", &self.reservation)?;
@@ -4079,7 +4668,7 @@ impl<'de> serde::Deserialize<'de> for RunningJob {
             "end",
             "tres",
             "nodes",
-            "licences",
+            "licenses",
             "reservation",
         ];
 
@@ -4096,7 +4685,7 @@ impl<'de> serde::Deserialize<'de> for RunningJob {
             End,
             Tres,
             Nodes,
-            Licences,
+            Licenses,
             Reservation,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
@@ -4130,7 +4719,7 @@ impl<'de> serde::Deserialize<'de> for RunningJob {
                             "end" => Ok(GeneratedField::End),
                             "tres" => Ok(GeneratedField::Tres),
                             "nodes" => Ok(GeneratedField::Nodes),
-                            "licences" => Ok(GeneratedField::Licences),
+                            "licenses" => Ok(GeneratedField::Licenses),
                             "reservation" => Ok(GeneratedField::Reservation),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
@@ -4162,7 +4751,7 @@ impl<'de> serde::Deserialize<'de> for RunningJob {
                 let mut end__ = None;
                 let mut tres__ = None;
                 let mut nodes__ = None;
-                let mut licences__ = None;
+                let mut licenses__ = None;
                 let mut reservation__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
@@ -4238,11 +4827,11 @@ impl<'de> serde::Deserialize<'de> for RunningJob {
                             }
                             nodes__ = Some(map_.next_value()?);
                         }
-                        GeneratedField::Licences => {
-                            if licences__.is_some() {
-                                return Err(serde::de::Error::duplicate_field("licences"));
+                        GeneratedField::Licenses => {
+                            if licenses__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licenses"));
                             }
-                            licences__ = Some(map_.next_value()?);
+                            licenses__ = Some(map_.next_value()?);
                         }
                         GeneratedField::Reservation => {
                             if reservation__.is_some() {
@@ -4264,7 +4853,7 @@ impl<'de> serde::Deserialize<'de> for RunningJob {
                     end: end__.unwrap_or_default(),
                     tres: tres__.unwrap_or_default(),
                     nodes: nodes__.unwrap_or_default(),
-                    licences: licences__.unwrap_or_default(),
+                    licenses: licenses__.unwrap_or_default(),
                     reservation: reservation__.unwrap_or_default(),
                 })
             }

@@ -35,6 +35,11 @@ pub mod mesh {
             include!("mesh.ledger.v1.rs");
         }
     }
+    pub mod metrics {
+        pub mod v1 {
+            include!("mesh.metrics.v1.rs");
+        }
+    }
     pub mod node {
         pub mod v1 {
             include!("mesh.node.v1.rs");

@@ -1,0 +1,61 @@
+//! Messages about budgets: `user.quota_high`, `user.quota_exceeded`, `user.quota_cleared`.
+
+use mesh_events::from_timestamp;
+use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::proto::mesh::user::v1::{Quota, UserEvent};
+
+use super::{Message, Severity, Text};
+use crate::text;
+
+/// The message about a budget. `None` for other user events.
+pub fn of(severity: Severity, word: &str, event: &UserEvent) -> Option<Message> {
+    let quota = event.quota.as_ref()?;
+    let heading = Text::from("Budget ").code(text::cut(&quota.budget, 80));
+    let message = Message::line(
+        severity,
+        "💶",
+        heading.plain(format!(": {word}")),
+        used(quota),
+    );
+    let contributors = quota.contributors.iter().filter_map(|contributor| {
+        let amount = contributor.amount.as_ref()?;
+        Some(format!("{} {}", contributor.user, text::money(amount)))
+    });
+    Some(
+        message
+            .fact("Period", quota.period.as_str())
+            .fact("Covers", quota.scope.join(", "))
+            .fact("Used up", exhausted(quota))
+            .fact("Largest", contributors.collect::<Vec<_>>().join(", ")),
+    )
+}
+
+/// How much of the amount is used, and what that consists of.
+fn used(quota: &Quota) -> Text {
+    let money = |amount: &Option<Money>| amount.as_ref().map_or("–".to_owned(), text::money);
+    let mut sentence = format!(
+        "{} % of {}: {} settled, {} running",
+        quota.percent,
+        money(&quota.amount),
+        money(&quota.settled),
+        money(&quota.in_flight)
+    );
+    if let Some(committed) = &quota.committed {
+        sentence.push_str(&format!(
+            ", {} if all running jobs reach their time limits",
+            text::money(committed)
+        ));
+    }
+    if quota.is_forecast {
+        sentence.push_str(". The forecast passes the threshold");
+    }
+    Text::from(sentence)
+}
+
+/// When the amount is used up, if the forecast says that it will be.
+fn exhausted(quota: &Quota) -> Text {
+    match quota.exhausted_p50.as_ref().and_then(from_timestamp) {
+        Some(time) => Text::from("likely ").time(time),
+        None => Text::new(),
+    }
+}

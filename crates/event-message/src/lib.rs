@@ -1,0 +1,31 @@
+//! Events as messages for people, and as requests for chats, incidents, workflows and pipelines.
+//!
+//! - [`message`]: a message, independent of the chat that displays it, and the message of each event.
+//! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`outcome`]).
+//! - [`digest`]: the tasks of an array as a few messages; [`pairing`]: which messages wait for their cost; [`pending`]:
+//!   when a pending job is reported; [`schedule`]: when something planned is due.
+//! - [`redactor`]: removes secrets from recorded or displayed text; [`text`]: amounts and durations for people.
+//!
+//! Text from outside (names, paths, reasons) is stored unmodified; every layout escapes and truncates it. Everything is
+//! pure. Deliberately absent: IO, async, clocks, randomness, and which events somebody wants (`event-filter`).
+
+mod advice;
+mod budget;
+pub mod digest;
+pub mod format;
+mod job;
+mod line;
+mod link;
+mod markup;
+pub mod message;
+pub mod outcome;
+pub mod pairing;
+pub mod pending;
+pub mod redactor;
+pub mod schedule;
+pub mod text;
+
+pub use job::person;
+pub use link::Link;
+pub use markup::{Dialect, Span, Text, clean, units};
+pub use message::{DEFAULT_TYPES, Message, MessageField, Notice, Severity};

@@ -1,0 +1,134 @@
+//! Messages with a heading and a sentence, for all events except a job's start and end.
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::node::v1::Node;
+use mesh_events::proto::mesh::queue::v1::Explanation;
+use mesh_events::{Event, EventType, from_timestamp};
+
+use super::job::{burn_rate, id, total, who};
+use super::{Message, Severity, Text, budget};
+use crate::text;
+
+pub fn of(kind: EventType, event: &Event) -> Option<Message> {
+    let word = kind.event().replace('_', " ");
+    let message = match event.payload.as_ref()? {
+        Payload::Job(payload) => {
+            let job = payload.job.as_ref()?;
+            let (severity, sign) = if kind == EventType::JobHeld {
+                (Severity::Warning, "✋")
+            } else {
+                (Severity::Info, "🔹")
+            };
+            let heading = Text::from(format!("Job {} {word}", id(job)));
+            Message::line(severity, sign, heading, who(event, job))
+        }
+        Payload::Queue(payload) => {
+            let job = payload.job.as_ref()?;
+            let heading = Text::from(format!("Job {} waits", id(job)));
+            explained(
+                Message::line(Severity::Info, "⏳", heading, who(event, job)),
+                payload.explanation.as_ref()?,
+            )
+        }
+        Payload::Node(payload) => {
+            node(kind, &word, payload.node.as_ref()?).fact("Cause", payload.cause.as_str())
+        }
+        Payload::Cost(payload) => {
+            let job = payload.job.as_ref()?;
+            let (word, amount) = match kind {
+                EventType::CostEstimated => ("costs", burn_rate(payload)),
+                EventType::CostAccrued => ("has cost so far", total(payload)),
+                EventType::CostAdjusted => ("has a corrected cost", total(payload)),
+                _ => ("has cost", total(payload)),
+            };
+            let heading = Text::from(format!("Job {} {word} ", id(job))).and(amount);
+            Message::line(Severity::Info, "🪙", heading, who(event, job))
+        }
+        Payload::User(payload) => {
+            let severity = match kind {
+                EventType::UserQuotaExceeded => Severity::Error,
+                EventType::UserQuotaHigh => Severity::Warning,
+                EventType::UserQuotaCleared => Severity::Good,
+                _ => Severity::Info,
+            };
+            if let Some(message) = budget::of(severity, &word, payload) {
+                return Some(with_cluster(message, event));
+            }
+            let heading = if payload.user.is_empty() {
+                Text::from("Account ").code(text::cut(&payload.account, 80))
+            } else {
+                Text::from("User ").code(text::cut(&payload.user, 80))
+            };
+            let message = Message::line(
+                severity,
+                "👤",
+                heading.plain(format!(": {word}")),
+                Text::from(kind.summary()),
+            );
+            message
+                .fact("Account", Text::new().code(&payload.account))
+                .fact("What", payload.attribute.as_str())
+                .fact("Before", payload.before.as_str())
+                .fact("After", payload.after.as_str())
+        }
+        Payload::Capture(payload) => {
+            let (severity, sign) = match kind {
+                EventType::CaptureGapOpened | EventType::CaptureSourceDown => {
+                    (Severity::Warning, "⚠️")
+                }
+                _ => (Severity::Info, "📡"),
+            };
+            let sentence = if payload.message.is_empty() {
+                kind.summary()
+            } else {
+                &payload.message
+            };
+            let heading = Text::from("Capture from ")
+                .code(text::cut(&payload.source, 80))
+                .plain(format!(": {word}"));
+            Message::line(severity, sign, heading, Text::from(sentence))
+                .fact("Lost permanently", payload.not_recoverable.as_str())
+        }
+    };
+    Some(with_cluster(message, event))
+}
+
+fn with_cluster(mut message: Message, event: &Event) -> Message {
+    if message.footer.is_empty() {
+        message.footer = Text::from(format!("cluster {}", event.cluster));
+    }
+    message
+}
+
+fn node(kind: EventType, word: &str, node: &Node) -> Message {
+    let (severity, sign) = match kind {
+        EventType::NodeDown | EventType::NodePreempted => (Severity::Error, "🔴"),
+        EventType::NodeDraining | EventType::NodeDrained => (Severity::Warning, "🟠"),
+        EventType::NodeRecovered | EventType::NodeActive => (Severity::Good, "🟢"),
+        _ => (Severity::Info, "🔹"),
+    };
+    let heading = Text::from("Node ")
+        .code(text::cut(&node.name, 80))
+        .plain(format!(" {word}"));
+    Message::line(severity, sign, heading, Text::from(kind.summary()))
+        .fact("Reason", node.reason.as_str())
+        .fact("Partitions", node.partitions.join(", "))
+}
+
+fn explained(message: Message, explanation: &Explanation) -> Message {
+    let actor = match explanation.actor.as_str() {
+        "" | "wait" => "",
+        actor => actor,
+    };
+    let start = explanation.expected_start.as_ref().and_then(from_timestamp);
+    message
+        .fact("Why", Text::marked(&explanation.summary))
+        .fact("Who can act", actor)
+        .fact("What to do", Text::marked(&explanation.advice))
+        .fact(
+            "Expected start",
+            start
+                .map(|start| Text::new().time(start))
+                .unwrap_or_default(),
+        )
+}

@@ -2,11 +2,13 @@
 
 mod access;
 mod accounting;
+mod commented;
 mod jobs;
 mod scheduling;
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +21,7 @@ use slurm_types::{JobId, UnixTime};
 
 pub(crate) use self::jobs::{belongs_to, sort_into};
 use crate::{
-    Config, Error, NodeRecord, PartitionRecord, Ping, QueueListing,
+    Config, Error, JobListing, NodeRecord, PartitionRecord, Ping, QueueListing,
     command::Runner,
     drift::{Drift, DriftLog, Unread},
     error::excerpt,
@@ -43,6 +45,15 @@ impl Cli {
     pub(crate) fn new(config: Config) -> Self {
         Self {
             runner: Runner::new(config),
+            queue: Arc::default(),
+            drifts: DriftLog::default(),
+        }
+    }
+
+    /// A client whose commands inherit nothing but these variables.
+    pub(crate) fn isolated(config: Config, environment: Vec<(OsString, OsString)>) -> Self {
+        Self {
+            runner: Runner::for_reading(config, environment),
             queue: Arc::default(),
             drifts: DriftLog::default(),
         }
@@ -75,7 +86,12 @@ impl Cli {
         output
             .each_block(|lines| rows.read(lines))
             .map_err(io_error)?;
-        let parse::Rows { rows, unread, .. } = rows;
+        let parse::Rows {
+            rows,
+            counts,
+            unread,
+            ..
+        } = rows;
         if rows.is_empty() && unread.count > 0 {
             let problem = "no line has the requested columns";
             metrics::unread("squeue", unread.count);
@@ -86,8 +102,25 @@ impl Cli {
         Ok(QueueListing {
             started_at,
             rows,
+            counts,
             unread_lines: unread.count,
         })
+    }
+
+    /// Every job with the columns that pollers ask for.
+    pub(crate) async fn job_listing(&self) -> Result<JobListing, Error> {
+        let separators = parse::ListingSeparators::new();
+        let format = separators.format();
+        let output = self
+            .runner
+            .run_long("squeue", &["-a", "-t", "all", "-o", &format])
+            .await?;
+        let output = output.into_string().map_err(|source| Error::Io {
+            command: "squeue",
+            source,
+        })?;
+        let listing = separators.parse(&output);
+        listing.ok_or_else(|| malformed("squeue", "a row has not the requested columns", &output))
     }
 
     /// Every node the controller shows, hidden partitions included. Slurm 22.05 leaves out cloud nodes that are powered down.

@@ -5,6 +5,7 @@
 //! `SLURM_TIME_FORMAT` is in their manuals since 14.03). `SLURM_BITSTR_LEN=0` keeps long lists of array tasks whole.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsString,
     io,
@@ -15,8 +16,8 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    process::Command,
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{ChildStdin, Command},
 };
 use unix_process::ProcessGroup;
 
@@ -38,6 +39,65 @@ const INHERITED: [&str; 6] = [
     "SLURM_JWT",
 ];
 
+/// Runs commands with an environment that the caller gives, and nothing of this process's own: for commands that change something in Slurm.
+/// Clones share the limits.
+#[derive(Clone, Debug)]
+pub struct Commands(Runner);
+
+/// Output of a command, whatever its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error, at most 64 KiB.
+    pub stderr: String,
+    /// Exit status, -1 if a signal ended it.
+    pub status: i32,
+}
+
+impl Commands {
+    /// Commands with exactly these variables, and `SLURM_CONF` if the configuration names one.
+    pub fn new(config: Config, environment: Vec<(OsString, OsString)>) -> Self {
+        metrics::describe();
+        Self(Runner::with_environment(config, environment))
+    }
+
+    /// Runs a command with more variables and this standard input.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`] and [`Error::ConfigMissing`]: it was not started. After any other error it may have done all, a part, or
+    /// nothing of its work. A status that is not 0 is no error.
+    pub async fn run(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+        variables: &BTreeMap<String, String>,
+        stdin: &[u8],
+    ) -> Result<CommandOutput, Error> {
+        let input = Input { variables, stdin };
+        let output = self.0.run_with_input(command, arguments, Some(input)).await;
+        let (output, stdout) = output.and_then(|mut output| {
+            let stdout = std::mem::take(&mut output.stdout).into_string();
+            Ok((
+                output,
+                stdout.map_err(|source| Error::Io { command, source })?,
+            ))
+        })?;
+        Ok(CommandOutput {
+            stdout,
+            stderr: output.stderr,
+            status: output.status,
+        })
+    }
+}
+
+/// Input of a command besides its arguments.
+#[derive(Clone, Copy, Debug)]
+struct Input<'a> {
+    variables: &'a BTreeMap<String, String>,
+    stdin: &'a [u8],
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Runner {
     config: Config,
@@ -58,9 +118,13 @@ impl Runner {
         let inherited = INHERITED
             .iter()
             .filter_map(|name| Some((OsString::from(name), env::var_os(name)?)));
-        let mut environment: Vec<_> = inherited
-            .filter(|(name, _)| config.conf.is_none() || name != "SLURM_CONF")
-            .collect();
+        let inherited = inherited.filter(|(name, _)| config.conf.is_none() || name != "SLURM_CONF");
+        let inherited = inherited.collect();
+        Self::for_reading(config, inherited)
+    }
+
+    /// A runner whose commands print what this crate parses, with these variables in place of inherited ones.
+    pub(crate) fn for_reading(config: Config, mut environment: Vec<(OsString, OsString)>) -> Self {
         let fixed = [
             ("SLURM_TIME_FORMAT", "%s"),
             ("SLURM_BITSTR_LEN", "0"),
@@ -68,6 +132,10 @@ impl Runner {
             ("LC_ALL", "C.UTF-8"),
         ];
         environment.extend(fixed.map(|(name, value)| (name.into(), value.into())));
+        Self::with_environment(config, environment)
+    }
+
+    fn with_environment(config: Config, mut environment: Vec<(OsString, OsString)>) -> Self {
         if let Some(conf) = &config.conf {
             environment.push(("SLURM_CONF".into(), conf.into()));
         }
@@ -148,7 +216,16 @@ impl Runner {
         command: &'static str,
         arguments: &[&str],
     ) -> Result<Output<Text>, Error> {
-        let answer = self.run_within_limits(command, arguments).await;
+        self.run_with_input(command, arguments, None).await
+    }
+
+    async fn run_with_input(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+        input: Option<Input<'_>>,
+    ) -> Result<Output<Text>, Error> {
+        let answer = self.run_within_limits(command, arguments, input).await;
         if let Err(error) = &answer {
             metrics::failed(command, error.kind());
         }
@@ -159,12 +236,13 @@ impl Runner {
         &self,
         command: &'static str,
         arguments: &[&str],
+        input: Option<Input<'_>>,
     ) -> Result<Output<Text>, Error> {
         if let Some(path) = self.conf() {
             std::fs::metadata(&path).map_err(|source| Error::ConfigMissing { path, source })?;
         }
         // Boxed, since it is large. Dropping it kills the child.
-        let question = Box::pin(self.spawn(command, arguments));
+        let question = Box::pin(self.spawn(command, arguments, input));
         self.limits.ask(command, question).await
     }
 
@@ -172,6 +250,7 @@ impl Runner {
         &self,
         command: &'static str,
         arguments: &[&str],
+        input: Option<Input<'_>>,
     ) -> Result<Output<Text>, Error> {
         let program = self
             .config
@@ -182,7 +261,8 @@ impl Runner {
             .args(arguments)
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
+            .envs(input.into_iter().flat_map(|input| input.variables))
+            .stdin(input.map_or_else(Stdio::null, |_| Stdio::piped()))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -197,6 +277,7 @@ impl Runner {
                 _ => Error::Io { command, source },
             })?;
         let group = ProcessGroup::of(child.id());
+        let stdin = write(child.stdin.take(), input.map_or(&[], |input| input.stdin));
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let io_error = |source| Error::Io { command, source };
         let stdout = async {
@@ -205,8 +286,8 @@ impl Runner {
                 None => Ok(Text::default()),
             }
         };
-        let (stdout, stderr) =
-            tokio::try_join!(stdout, read(stderr, MAX_STDERR_BYTES)).map_err(io_error)?;
+        let (stdout, stderr, ()) =
+            tokio::try_join!(stdout, read(stderr, MAX_STDERR_BYTES), stdin).map_err(io_error)?;
         let status = child.wait().await.map_err(io_error)?;
         group.has_ended();
         if stdout.len() > MAX_OUTPUT_BYTES {
@@ -233,6 +314,17 @@ impl Runner {
             Some(dir) => format!("bin_dir in [slurm] is {}; correct it or install Slurm's client commands (Debian: slurm-client)", dir.display()),
             None => "install Slurm's client commands (Debian: slurm-client; a checkout: make setup), or set bin_dir in [slurm]".to_owned(),
         }
+    }
+}
+
+/// Writes the input. A command that ends without reading it has its reasons, which its status and messages tell.
+async fn write(stream: Option<ChildStdin>, bytes: &[u8]) -> io::Result<()> {
+    let Some(mut stream) = stream else {
+        return Ok(());
+    };
+    match stream.write_all(bytes).await {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -21,7 +21,7 @@ pub struct JobPages {
 
 impl JobPages {
     /// Pages of a lookup that is in memory.
-    pub(crate) fn of(order: Vec<JobId>, answer: JobLookup) -> Self {
+    pub fn of(order: Vec<JobId>, answer: JobLookup) -> Self {
         Self::new(order, SpilledJobs::default(), answer)
     }
 

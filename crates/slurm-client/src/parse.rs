@@ -2,11 +2,13 @@
 
 mod accounting;
 mod association;
+mod commented;
 mod cut;
 mod delimited;
 mod job;
 mod keys;
 mod limits;
+mod listing;
 mod long;
 mod node;
 mod queue;
@@ -18,18 +20,21 @@ pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting, record as a
 pub(crate) use association::{
     TRANSACTION_FORMAT, USER_FORMAT, association_format, associations, transactions, users,
 };
+pub(crate) use commented::{COMMENTED_COLUMNS, commented_job};
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{
     DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NOT_WHOLE, ParsedJobs, jobs, reject_duplicates,
 };
 pub(crate) use limits::limits;
+pub use listing::LISTING_LETTERS;
+pub(crate) use listing::ListingSeparators;
 pub(crate) use long::{Texts, free_text, long_jobs};
 pub(crate) use node::{config, nodes, partitions};
 pub(crate) use queue::{
-    FORMAT as QUEUE_FORMAT, Rows, StringInterner, queue, queue_columns, row_of_record,
+    FORMAT as QUEUE_FORMAT, Rows, StringInterner, count_record, queue, queue_columns, row_of_record,
 };
 pub(crate) use scheduling::{
-    PRIORITY_FORMAT, RUNNING_FORMAT, backfill, licences, priorities, reservations, running,
+    PRIORITY_FORMAT, RUNNING_FORMAT, backfill, licenses, priorities, reservations, running,
 };
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// Period of the rate of commands.
+const PERIOD: Duration = Duration::from_secs(1);
+
 /// Limits the rate of commands; a caller beyond the limit waits.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
@@ -15,7 +18,7 @@ pub(crate) struct RateLimiter {
 impl RateLimiter {
     pub(crate) fn new(per_second: NonZeroU32) -> Self {
         Self {
-            bucket: Mutex::new(LeakyBucket::new(per_second)),
+            bucket: Mutex::new(LeakyBucket::new(per_second, PERIOD)),
         }
     }
 
@@ -32,27 +35,45 @@ impl RateLimiter {
     }
 }
 
-/// A bucket with a capacity of one second's permits (generic cell rate algorithm).
+/// A bucket that holds the permits of one period (generic cell rate algorithm).
 #[derive(Debug)]
-struct LeakyBucket {
+pub struct LeakyBucket {
     every: Duration,
+    period: Duration,
     /// When the bucket will be full again; `None` if it was never used.
     full_at: Option<Instant>,
 }
 
 impl LeakyBucket {
-    fn new(per_second: NonZeroU32) -> Self {
+    /// A full bucket of this number of permits per period.
+    pub fn new(permits: NonZeroU32, period: Duration) -> Self {
         Self {
-            every: Duration::from_secs(1) / per_second.get(),
+            every: period / permits.get(),
+            period,
             full_at: None,
         }
     }
 
+    /// When the bucket will be full again if a permit is taken now.
+    fn full_after(&self, now: Instant) -> Instant {
+        self.full_at.map_or(now, |at| at.max(now)) + self.every
+    }
+
     /// Takes a permit. Returns how long to wait for it.
     fn take(&mut self, now: Instant) -> Duration {
-        let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.every;
+        let full_at = self.full_after(now);
         self.full_at = Some(full_at);
-        (full_at - now).saturating_sub(Duration::from_secs(1))
+        (full_at - now).saturating_sub(self.period)
+    }
+
+    /// Takes a permit if there is one.
+    pub fn try_take(&mut self, now: Instant) -> bool {
+        let full_at = self.full_after(now);
+        let has_permit = full_at - now <= self.period;
+        if has_permit {
+            self.full_at = Some(full_at);
+        }
+        has_permit
     }
 }
 
@@ -69,7 +90,7 @@ mod tests {
             rate in 1_u32..50,
             pauses in proptest::collection::vec(0_u64..300, 1..300),
         ) {
-            let mut bucket = LeakyBucket::new(NonZeroU32::new(rate).unwrap());
+            let mut bucket = LeakyBucket::new(NonZeroU32::new(rate).unwrap(), PERIOD);
             let begin = Instant::now();
             let mut now = begin;
             let mut begun: Vec<Duration> = Vec::new();
@@ -86,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_second_of_rest_gives_a_second_of_turns() {
-        let mut bucket = LeakyBucket::new(NonZeroU32::new(4).unwrap());
+        let mut bucket = LeakyBucket::new(NonZeroU32::new(4).unwrap(), PERIOD);
         let now = Instant::now();
         let waits: Vec<u128> = (0..6).map(|_| bucket.take(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 250, 500]);

@@ -2,7 +2,9 @@
 
 mod accounting;
 mod association;
+mod commented;
 mod job;
+mod job_counts;
 mod node;
 mod queue;
 mod scheduling;
@@ -11,11 +13,14 @@ mod usage;
 
 pub use accounting::{AccountingRecord, ArrayPosition};
 pub use association::{AccessRecords, AssociationRecord, Transaction, UserRecord};
+pub use commented::CommentedJob;
 pub use job::{ArrayTasks, JobLookup, JobRecord, NodeAlloc};
+pub(crate) use job_counts::CountedJob;
+pub use job_counts::{JobCell, JobCounts, JobSums};
 pub use node::{NodeRecord, PartitionRecord};
-pub use queue::{QueueListing, QueueRow};
+pub use queue::{JobListing, QueueListing, QueueRow};
 pub use scheduling::{
-    BackfillStats, LicenceRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
+    BackfillStats, LicenseRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
 };
 pub use submitted::ArraySubmission;
 pub use usage::{StepUsage, TresUsage, UsageRecord};

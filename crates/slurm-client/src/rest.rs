@@ -14,6 +14,9 @@ mod jobs;
 mod queue;
 mod response;
 mod scheduling;
+mod submit;
+
+pub use submit::{SubmitAnswer, SubmitApi};
 
 use std::{
     num::NonZeroU32,
@@ -47,8 +50,9 @@ const PARTITIONS: &str = "slurmrestd partitions";
 const PING: &str = "slurmrestd ping";
 const DIAG: &str = "slurmrestd diag";
 const RESERVATIONS: &str = "slurmrestd reservations";
-const LICENCES: &str = "slurmrestd licenses";
+const LICENSES: &str = "slurmrestd licenses";
 const CONF: &str = "slurmrestd conf";
+const SUBMIT: &str = "slurmrestd submit";
 const CLUSTERS: &str = "slurmrestd clusters";
 
 /// "Invalid job id specified".

@@ -1,14 +1,14 @@
 //! The services' interface to Slurm: the same queries and records, by commands or by REST.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 
 use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
-    AccessRecords, AccountingRecord, ArraySubmission, BackfillStats, Config, Drift, Error,
-    JobLookup, JobPages, LicenceRecord, Limits, NodeRecord, PartitionRecord, PriorityRow,
-    QueueListing, ReservationRecord, RunningRow, Source, Transaction, UsageRecord, cli::Cli,
-    drift::DriftLog, metrics, rest::Rest,
+    AccessRecords, AccountingRecord, ArraySubmission, BackfillStats, CommentedJob, Config, Drift,
+    Error, JobListing, JobLookup, JobPages, LicenseRecord, Limits, NodeRecord, PartitionRecord,
+    PriorityRow, QueueListing, ReservationRecord, RunningRow, Source, Transaction, UsageRecord,
+    cli::Cli, drift::DriftLog, metrics, rest::Rest,
 };
 
 /// Shortest pause between two polls over REST, which cost slurmrestd and slurmctld much more than a command.
@@ -73,6 +73,12 @@ impl Slurm {
         })
     }
 
+    /// A client of Slurm's commands that run with these variables and inherit nothing else of this process's environment.
+    pub fn isolated(config: Config, environment: Vec<(OsString, OsString)>) -> Self {
+        metrics::describe();
+        Self(Inner::Cli(Cli::isolated(config, environment)))
+    }
+
     /// A client with another deadline, within the same number of queries per second.
     #[must_use]
     pub fn with_timeout(&self, command_timeout: Duration) -> Self {
@@ -132,9 +138,26 @@ impl Slurm {
         ask!(self.list_queue())
     }
 
+    /// All jobs in squeue's order with the columns [`crate::LISTING_LETTERS`], for answers in place of squeue. Refused over REST.
+    pub async fn job_listing(&self) -> Result<JobListing, Error> {
+        ask!(self.job_listing())
+    }
+
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
     pub async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         ask!(self.jobs(ids))
+    }
+
+    /// The jobs of a user in the controller's memory, with their comments. Not over REST.
+    pub async fn jobs_of_user(&self, user: &str) -> Result<Vec<CommentedJob>, Error> {
+        let answer = match &self.0 {
+            Inner::Cli(cli) => cli.jobs_of_user(user).await,
+            Inner::Rest(_) => Err(Error::NotOverRest {
+                question: "the jobs of a user",
+            }),
+        };
+        self.drifts().refused(&answer);
+        answer
     }
 
     /// Full records of exactly these jobs in this order, in pages: for more jobs than should be held in memory. Neither tasks of an array
@@ -219,9 +242,9 @@ impl Slurm {
         ask!(self.reservations())
     }
 
-    /// Every licence; an empty list if there are none.
-    pub async fn licences(&self) -> Result<Vec<LicenceRecord>, Error> {
-        ask!(self.licences())
+    /// Every license; an empty list if there are none.
+    pub async fn licenses(&self) -> Result<Vec<LicenseRecord>, Error> {
+        ask!(self.licenses())
     }
 
     /// Weighted priority factors of every pending job. Not over REST, which has no such query.

@@ -58,6 +58,11 @@ impl TaskSet {
         Self::new(self.tasks.difference(&other.tasks).copied())
     }
 
+    /// The tasks that both sets have.
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self::new(self.tasks.intersection(&other.tasks).copied())
+    }
+
     fn parse_bitmap(
         hex: &str,
         error: impl Fn(&'static str) -> ParseTaskSetError,

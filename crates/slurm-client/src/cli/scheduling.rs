@@ -3,7 +3,7 @@
 use super::{Cli, malformed};
 use crate::drift::Unread;
 use crate::record::{
-    BackfillStats, LicenceRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
+    BackfillStats, LicenseRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
 };
 use crate::{Error, metrics, parse};
 
@@ -40,11 +40,11 @@ impl Cli {
         all("scontrol", parse::reservations(&output))
     }
 
-    /// Every licence.
-    pub(crate) async fn licences(&self) -> Result<Vec<LicenceRecord>, Error> {
+    /// Every license.
+    pub(crate) async fn licenses(&self) -> Result<Vec<LicenseRecord>, Error> {
         let arguments = ["-o", "show", "licenses"];
         let output = self.runner.run("scontrol", &arguments).await?;
-        all("scontrol", parse::licences(&output))
+        all("scontrol", parse::licenses(&output))
     }
 
     /// Weighted priority factors of every pending job.

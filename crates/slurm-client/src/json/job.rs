@@ -77,7 +77,7 @@ pub(crate) fn running_row(job: &JobRecord) -> Option<RunningRow> {
         end: job.end,
         tres: job.alloc_tres.clone(),
         nodes: job.nodes.clone(),
-        licences: job.licenses.clone(),
+        licenses: job.licenses.clone(),
         reservation: job.reservation.clone(),
     })
 }

@@ -168,7 +168,7 @@ pub(crate) fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
 }
 
 /// A user's text, unchanged including white space.
-fn unless_null(value: &str) -> String {
+pub(super) fn unless_null(value: &str) -> String {
     if value == "(null)" {
         String::new()
     } else {

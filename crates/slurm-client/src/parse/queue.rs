@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use slurm_types::{JobId, JobRef, JobState, UnixTime};
+use slurm_types::{JobBaseState, JobId, JobRef, JobState, UnixTime};
 
 use super::{leading, text};
 use crate::drift::Unread;
-use crate::record::{ArrayTasks, JobRecord, QueueRow};
+use crate::record::{ArrayTasks, CountedJob, JobCounts, JobRecord, QueueRow};
 
 /// squeue's format: id, printed id, array, tasks, state, submit, start, end, priority, partition, user, uid, account, QOS, nodes, node
 /// count, CPUs, limit, reason. Separated by ASCII unit separators.
@@ -47,7 +47,11 @@ pub(crate) fn queue_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> 
         "time_limit",
         "reason",
     ];
-    row(line, &mut StringInterner::default())?;
+    row(
+        line,
+        &mut StringInterner::default(),
+        &mut JobCounts::default(),
+    )?;
     Some(
         NAMES
             .into_iter()
@@ -60,6 +64,7 @@ pub(crate) fn queue_columns(line: &str) -> Option<BTreeMap<&'static str, &str>> 
 #[derive(Default)]
 pub(crate) struct Rows {
     pub(crate) rows: Vec<QueueRow>,
+    pub(crate) counts: JobCounts,
     /// Lines that could not be parsed.
     pub(crate) unread: Unread,
     strings: StringInterner,
@@ -69,7 +74,7 @@ impl Rows {
     /// Parses some lines.
     pub(crate) fn read(&mut self, lines: &str) {
         for line in lines.lines().filter(|line| !line.is_empty()) {
-            match row(line, &mut self.strings) {
+            match row(line, &mut self.strings, &mut self.counts) {
                 Some(row) => self.rows.push(row),
                 None => self.unread.note(line),
             }
@@ -93,7 +98,7 @@ impl StringInterner {
     }
 }
 
-fn row(line: &str, strings: &mut StringInterner) -> Option<QueueRow> {
+fn row(line: &str, strings: &mut StringInterner, counts: &mut JobCounts) -> Option<QueueRow> {
     let columns: Vec<&str> = line.splitn(COLUMNS, '\x1f').collect();
     let [
         id,
@@ -111,8 +116,8 @@ fn row(line: &str, strings: &mut StringInterner) -> Option<QueueRow> {
         account,
         qos,
         nodes,
-        _node_count,
-        _cpus,
+        node_count,
+        cpus,
         limit,
         reason,
     ] = columns[..]
@@ -133,6 +138,24 @@ fn row(line: &str, strings: &mut StringInterner) -> Option<QueueRow> {
         id, printed, array, tasks, submit, partition, uid, account, qos, &nodes, limit, reason,
     ];
     let digest = digest(&columns, &state, priority, [start, end]);
+    let submit = UnixTime::parse(submit);
+    let (partition, user) = (text(partition), text(user));
+    let counted = CountedJob {
+        cell: [
+            &partition,
+            &text(account),
+            &user,
+            &text(qos),
+            &state.to_string(),
+        ],
+        reason,
+        is_pending: state.is(JobBaseState::Pending),
+        array_tasks: array_tasks.as_ref(),
+        cpus: leading(cpus).unwrap_or_default(),
+        nodes: leading(node_count).unwrap_or_default(),
+        submit,
+    };
+    counts.add(&counted, |text| strings.of(text));
     Some(QueueRow {
         job_id,
         // squeue prints the job's own id as the array's for a job without an array.
@@ -141,11 +164,11 @@ fn row(line: &str, strings: &mut StringInterner) -> Option<QueueRow> {
         het_job_id,
         het_job_offset,
         state: state.base,
-        submit: UnixTime::parse(submit),
+        submit,
         start,
         priority,
-        partition: strings.of(&text(partition)),
-        user: strings.of(&text(user)),
+        partition: strings.of(&partition),
+        user: strings.of(&user),
         has_nodes: !nodes.is_empty(),
         reason: strings.of(reason),
         digest,
@@ -205,6 +228,26 @@ pub(crate) fn row_of_record(
         reason: strings.of(&reason),
         digest,
     })
+}
+
+/// Counts a job's record as squeue's row is counted.
+pub(crate) fn count_record(job: &JobRecord, strings: &mut StringInterner, counts: &mut JobCounts) {
+    let counted = CountedJob {
+        cell: [
+            &job.partition,
+            &job.account,
+            &job.user,
+            &job.qos,
+            &job.state.to_string(),
+        ],
+        reason: &job.reason,
+        is_pending: job.state.is(JobBaseState::Pending),
+        array_tasks: job.array_tasks.as_ref(),
+        cpus: job.num_cpus.unwrap_or_default(),
+        nodes: job.node_count.unwrap_or_default(),
+        submit: job.submit,
+    };
+    counts.add(&counted, |text| strings.of(text));
 }
 
 fn id_of(id: Option<JobId>) -> String {

@@ -6,7 +6,7 @@ use slurm_types::{Tres, UnixTime};
 
 use super::{keys::pairs, leading, list, text};
 use crate::drift::Unread;
-use crate::record::{BackfillStats, LicenceRecord, PriorityRow, ReservationRecord, RunningRow};
+use crate::record::{BackfillStats, LicenseRecord, PriorityRow, ReservationRecord, RunningRow};
 
 /// squeue's columns of a running job, each ended by a unit separator, which also keeps squeue from cutting them to 20 characters.
 pub(crate) const RUNNING_FORMAT: &str = "JobID:\x1f,JobArrayID:\x1f,UserName:\x1f,Account:\x1f,QOS:\x1f,Partition:\x1f,State:\x1f,StartTime:\x1f,EndTime:\x1f,tres-alloc:\x1f,NodeList:\x1f,Licenses:\x1f,Reservation:\x1f";
@@ -43,9 +43,9 @@ pub(crate) fn reservations(output: &str) -> (Vec<ReservationRecord>, Unread) {
     rows(without_notice(output, "No reservations"), reservation)
 }
 
-/// The licences. `No licenses configured in Slurm.` is an empty list.
-pub(crate) fn licences(output: &str) -> (Vec<LicenceRecord>, Unread) {
-    rows(without_notice(output, "No licenses"), licence)
+/// The licenses. `No licenses configured in Slurm.` is an empty list.
+pub(crate) fn licenses(output: &str) -> (Vec<LicenseRecord>, Unread) {
+    rows(without_notice(output, "No licenses"), license)
 }
 
 fn without_notice<'a>(output: &'a str, notice: &str) -> &'a str {
@@ -86,7 +86,7 @@ fn running_row(line: &str) -> Option<RunningRow> {
         end: UnixTime::parse(columns[8]),
         tres: Tres::parse_lossy(&column(9)).0,
         nodes: column(10),
-        licences: column(11),
+        licenses: column(11),
         reservation: column(12),
     })
 }
@@ -114,7 +114,7 @@ fn reservation(line: &str) -> Option<ReservationRecord> {
             "Flags" => record.flags = list(value),
             "Users" => record.users = list(value),
             "Accounts" => record.accounts = list(value),
-            "Licenses" => record.licences = text(value),
+            "Licenses" => record.licenses = text(value),
             "State" => record.state = text(value),
             _ => {}
         }
@@ -122,8 +122,8 @@ fn reservation(line: &str) -> Option<ReservationRecord> {
     (!record.name.is_empty()).then_some(record)
 }
 
-fn licence(line: &str) -> Option<LicenceRecord> {
-    let mut record = LicenceRecord::default();
+fn license(line: &str) -> Option<LicenseRecord> {
+    let mut record = LicenseRecord::default();
     for (key, value) in pairs(line) {
         match key {
             "LicenseName" => record.name = text(value),

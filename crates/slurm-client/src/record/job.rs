@@ -198,7 +198,7 @@ pub struct JobRecord {
     pub reservation: String,
     /// Requested features (`--constraint`).
     pub features: String,
-    /// Requested licences.
+    /// Requested licenses.
     pub licenses: String,
     /// Requested nodes.
     pub req_nodes: String,

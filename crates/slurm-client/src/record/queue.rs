@@ -5,6 +5,7 @@ use std::sync::Arc;
 use slurm_types::{JobBaseState, JobId, UnixTime};
 
 use super::job::ArrayTasks;
+use super::job_counts::JobCounts;
 
 /// One poll of the whole queue: every job in the controller's memory, including ended ones (`MinJobAge`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +14,19 @@ pub struct QueueListing {
     pub started_at: UnixTime,
     /// The rows in Slurm's order.
     pub rows: Vec<QueueRow>,
+    /// The jobs counted by partition, account, user, QOS, state and reason.
+    pub counts: JobCounts,
     /// Lines that could not be parsed. If there are any, the listing proves no job's absence.
     pub unread_lines: usize,
+}
+
+/// All jobs as squeue prints them, column by column.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobListing {
+    /// Titles of the columns.
+    pub titles: Vec<String>,
+    /// The jobs in squeue's order.
+    pub jobs: Vec<Vec<String>>,
 }
 
 /// One job, array task, or array remainder of a listing, with the columns needed before its full record is read. Rows share common texts,

@@ -1,4 +1,4 @@
-//! What explains the scheduler's decisions: who runs, limits with their use, reservations, licences, priorities, backfill.
+//! What explains the scheduler's decisions: who runs, limits with their use, reservations, licenses, priorities, backfill.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ pub struct RunningRow {
     pub tres: Tres,
     /// Nodes as a host list.
     pub nodes: String,
-    /// Licences as requested: `matlab:2`.
-    pub licences: String,
+    /// Licenses as requested: `matlab:2`.
+    pub licenses: String,
     /// Reservation. Empty if none.
     pub reservation: String,
 }
@@ -82,15 +82,15 @@ pub struct ReservationRecord {
     pub users: Vec<String>,
     /// Accounts that may use it.
     pub accounts: Vec<String>,
-    /// Licences that it reserves.
-    pub licences: String,
+    /// Licenses that it reserves.
+    pub licenses: String,
     /// `ACTIVE` or `INACTIVE`.
     pub state: String,
 }
 
-/// A licence.
+/// A license.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LicenceRecord {
+pub struct LicenseRecord {
     /// Name.
     pub name: String,
     /// How many there are.

@@ -1,4 +1,4 @@
-//! One GET: a deadline for connection, headers and body, a size limit of the body, and the current token from its file.
+//! One request: a deadline for connection, headers and body, a size limit of the body, and the current token from its file.
 
 use std::{
     error::Error as _,
@@ -9,6 +9,7 @@ use std::{
 
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
 use secret_file::FileStamp;
+use serde_json::Value;
 
 use crate::{Config, Error, RestUrl, error::excerpt, request_limits::RequestLimits};
 
@@ -63,11 +64,27 @@ impl Http {
 
     /// Sends a request; `target` is a path with its query.
     pub(super) async fn get(&self, command: &'static str, target: &str) -> Result<Reply, Error> {
-        let question = Box::pin(self.send(command, target));
+        let question = Box::pin(self.send(command, target, None));
         self.limits.ask(command, question).await
     }
 
-    async fn send(&self, command: &'static str, target: &str) -> Result<Reply, Error> {
+    /// Sends a document.
+    pub(super) async fn post(
+        &self,
+        command: &'static str,
+        target: &str,
+        body: &Value,
+    ) -> Result<Reply, Error> {
+        let question = Box::pin(self.send(command, target, Some(body)));
+        self.limits.ask(command, question).await
+    }
+
+    async fn send(
+        &self,
+        command: &'static str,
+        target: &str,
+        body: Option<&Value>,
+    ) -> Result<Reply, Error> {
         let down = |problem| Error::RestDown {
             command,
             url: self.config.rest_url.to_string(),
@@ -78,9 +95,12 @@ impl Http {
             RestUrl::Unix(_) => "http://localhost",
             RestUrl::Tcp(url) => url,
         };
-        let mut request = client
-            .get(format!("{base}{target}"))
-            .header("accept", "application/json");
+        let target = format!("{base}{target}");
+        let mut request = match body {
+            None => client.get(target),
+            Some(body) => client.post(target).json(body),
+        };
+        request = request.header("accept", "application/json");
         if let Some(path) = &self.config.token_file {
             request = request.header("x-slurm-user-token", self.token(path)?);
             if let Some(user) = &self.config.rest_user {

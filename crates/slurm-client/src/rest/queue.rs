@@ -7,12 +7,14 @@
 //! `/jobs/state/` (24.11) would be cheaper, but returns only an id and a state of each job (seen on 24.11.5 and 26.05.5). It lacks the
 //! submit time, which distinguishes runs, and the reason, hold and limits that a poll has to detect.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slurm_types::UnixTime;
 
 use super::{DIAG, Family, JOBS, Response, Rest, envelope, or_keys, read_rows};
-use crate::{Error, QueueListing, QueueRow, RunningRow, cli::now, json, parse::StringInterner};
+use crate::cli::now;
+use crate::parse::{StringInterner, count_record};
+use crate::{Error, JobCounts, QueueListing, QueueRow, RunningRow, json};
 
 /// The queue as of the last response.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub(super) struct CachedQueue {
     rows: Option<Arc<Vec<QueueRow>>>,
     /// The jobs of that answer that hold an allocation.
     running: Vec<RunningRow>,
+    /// The same jobs, counted.
+    counts: JobCounts,
     unread: usize,
     /// The controller's clock at that response.
     clock: Option<UnixTime>,
@@ -51,7 +55,13 @@ impl Rest {
             let known = self.cached_queue();
             // One second earlier: changes may follow within the second of the last response.
             let since = known.clock.map(|time| time.as_secs() - 1);
-            (since, known.rows.clone().map(|rows| (rows, known.unread)))
+            (
+                since,
+                known
+                    .rows
+                    .clone()
+                    .map(|rows| (rows, known.counts.clone(), known.unread)),
+            )
         };
         // 22.05 does not send its clock with the jobs.
         let clock = match self.sends_clock().await? {
@@ -62,12 +72,14 @@ impl Rest {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
             let mut strings = StringInterner::default();
             // Each record becomes a row at once: the records of a long queue are not held.
+            let counts = Arc::new(Mutex::new(JobCounts::default()));
+            let counted = Arc::clone(&counts);
             let read = or_keys(move |job| {
                 let job = json::job(job).ok()?;
-                Some((
-                    json::queue_row(&job, &mut strings)?,
-                    json::running_row(&job),
-                ))
+                let row = json::queue_row(&job, &mut strings)?;
+                let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+                count_record(&job, &mut strings, &mut counted);
+                Some((row, json::running_row(&job)))
             });
             let response = self
                 .list(JOBS, Family::Controller, "jobs", &argument, read)
@@ -76,10 +88,11 @@ impl Rest {
                 None => true,
                 Some((_, envelope)) => envelope.nothing_changed(),
             };
-            if let (true, Some(_), Some((rows, unread_lines))) = (unchanged, since, &last) {
+            if let (true, Some(_), Some((rows, counts, unread_lines))) = (unchanged, since, &last) {
                 return Ok(QueueListing {
                     started_at,
                     rows: rows.as_ref().clone(),
+                    counts: counts.clone(),
                     unread_lines: *unread_lines,
                 });
             }
@@ -98,14 +111,18 @@ impl Rest {
                 records.into_iter().unzip();
             self.drifts.unread(JOBS, &unread);
             let unread = unread.count;
+            let counts =
+                std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
             let mut known = self.cached_queue();
             known.clock = envelope.last_update.or(clock);
             known.unread = unread;
             known.running = running.into_iter().flatten().collect();
             known.rows = Some(Arc::new(rows.clone()));
+            known.counts = counts.clone();
             return Ok(QueueListing {
                 started_at,
                 rows,
+                counts,
                 unread_lines: unread,
             });
         }

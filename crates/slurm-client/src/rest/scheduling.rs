@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use super::{DIAG, Family, LICENCES, RESERVATIONS, Response, Rest, nothing, unreadable};
+use super::{DIAG, Family, LICENSES, RESERVATIONS, Response, Rest, nothing, unreadable};
 use crate::json::Fields;
 use crate::{
-    BackfillStats, Error, LicenceRecord, Limits, PriorityRow, ReservationRecord, RunningRow, parse,
+    BackfillStats, Error, JobListing, LicenseRecord, Limits, PriorityRow, ReservationRecord,
+    RunningRow, parse,
 };
 
 impl Rest {
@@ -34,6 +35,14 @@ impl Rest {
         })
     }
 
+    /// Refused: slurmrestd does not print what squeue does.
+    #[allow(clippy::unused_async, reason = "the same form as with commands")]
+    pub(crate) async fn job_listing(&self) -> Result<JobListing, Error> {
+        Err(Error::NotOverRest {
+            question: "the columns of squeue",
+        })
+    }
+
     /// Every reservation.
     pub(crate) async fn reservations(&self) -> Result<Vec<ReservationRecord>, Error> {
         self.all(
@@ -46,9 +55,9 @@ impl Rest {
         .await
     }
 
-    /// Every licence.
-    pub(crate) async fn licences(&self) -> Result<Vec<LicenceRecord>, Error> {
-        self.all(LICENCES, Family::Controller, "licenses", "", licence)
+    /// Every license.
+    pub(crate) async fn licenses(&self) -> Result<Vec<LicenseRecord>, Error> {
+        self.all(LICENSES, Family::Controller, "licenses", "", license)
             .await
     }
 
@@ -75,16 +84,16 @@ fn reservation(value: &Value) -> Option<ReservationRecord> {
         flags: fields.strings("flags"),
         users: parse::list(&fields.text("users")),
         accounts: parse::list(&fields.text("accounts")),
-        licences: fields.text("licenses"),
+        licenses: fields.text("licenses"),
         // It follows from the times.
         state: String::new(),
     };
     (!record.name.is_empty() && fields.oddities == 0).then_some(record)
 }
 
-fn licence(value: &Value) -> Option<LicenceRecord> {
+fn license(value: &Value) -> Option<LicenseRecord> {
     let mut fields = Fields::new(value);
-    let record = LicenceRecord {
+    let record = LicenseRecord {
         name: fields.text("LicenseName"),
         total: fields.number("Total")?,
         used: fields.number("Used")?,

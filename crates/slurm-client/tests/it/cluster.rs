@@ -11,7 +11,7 @@ pub struct Cluster(SlurmCluster);
 
 impl Cluster {
     /// Two nodes, no cloud nodes.
-    pub fn up(base_port: u16) -> Self {
+    pub fn up() -> Self {
         let knobs = [
             ("NODES", "2"),
             ("GPU_NODES", "1"),
@@ -19,7 +19,7 @@ impl Cluster {
             ("MINJOBAGE", "300"),
             ("REST", "1"),
         ];
-        Self(SlurmCluster::up("client", base_port, &knobs))
+        Self(SlurmCluster::up("client", &knobs))
     }
 
     pub fn config(&self) -> Config {

@@ -61,7 +61,7 @@ async fn day(cluster: &Cluster, slurm: &Slurm, before: UnixTime) -> [JobId; 6] {
 
 #[tokio::test]
 async fn a_day_in_a_cluster_is_read_truly() {
-    let cluster = Cluster::up(22_100);
+    let cluster = Cluster::up();
     let slurm = cluster.slurm();
     version_and_cluster(&slurm, true).await;
     let before = slurm.list_queue().await.unwrap().started_at;
@@ -80,7 +80,7 @@ async fn a_day_in_a_cluster_is_read_truly() {
 
 #[tokio::test]
 async fn a_day_in_a_cluster_is_read_truly_over_rest() {
-    let cluster = Cluster::up(22_200);
+    let cluster = Cluster::up();
     let (rest, commands) = (cluster.rest(cluster.socket()), cluster.slurm());
     // API versions before v0.0.45 do not report the default partition.
     let version = rest.version().await.unwrap();

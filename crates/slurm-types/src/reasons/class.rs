@@ -18,7 +18,7 @@ use super::table::ReasonRow;
 /// | `dependency_never_satisfied` | `dependency` that can never be fulfilled: a person has to act |
 /// | `held` | `hold` |
 /// | `node_unavailable` | `node_unavailable` |
-/// | `licence` | `license` |
+/// | `license` | `license` |
 /// | `reservation` | `reservation` |
 /// | `begin_time` | `begin_time` |
 /// | `partition` | `partition_state`, `partition_limit` |
@@ -45,8 +45,8 @@ pub enum ReasonClass {
     Held,
     /// Nodes it needs are down, drained or reserved.
     NodeUnavailable,
-    /// No free licence.
-    Licence,
+    /// No free license.
+    License,
     /// Its reservation is not active, gone or invalid.
     Reservation,
     /// Its begin time has not come.
@@ -77,7 +77,7 @@ impl ReasonClass {
         Self::DependencyNeverSatisfied,
         Self::Held,
         Self::NodeUnavailable,
-        Self::Licence,
+        Self::License,
         Self::Reservation,
         Self::BeginTime,
         Self::Partition,
@@ -99,7 +99,7 @@ impl ReasonClass {
             Self::DependencyNeverSatisfied => "dependency_never_satisfied",
             Self::Held => "held",
             Self::NodeUnavailable => "node_unavailable",
-            Self::Licence => "licence",
+            Self::License => "license",
             Self::Reservation => "reservation",
             Self::BeginTime => "begin_time",
             Self::Partition => "partition",
@@ -128,7 +128,7 @@ fn of_category(category: &str) -> ReasonClass {
         "dependency" => ReasonClass::Dependency,
         "hold" => ReasonClass::Held,
         "node_unavailable" => ReasonClass::NodeUnavailable,
-        "license" => ReasonClass::Licence,
+        "license" => ReasonClass::License,
         "reservation" => ReasonClass::Reservation,
         "begin_time" => ReasonClass::BeginTime,
         "partition_state" | "partition_limit" => ReasonClass::Partition,

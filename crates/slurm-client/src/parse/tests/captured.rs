@@ -350,7 +350,7 @@ fn captured_facts_about_scheduling_are_read() {
         assert!(maintenance.flags.contains(&"MAINT".to_owned()));
         assert!(maintenance.start < maintenance.end);
 
-        let (found, unread) = licences(&texts["licenses"]);
+        let (found, unread) = licenses(&texts["licenses"]);
         assert_eq!((found.len(), unread.count), (2, 0));
         assert_eq!(found[1].total, 2);
 

@@ -1,0 +1,60 @@
+//! What the program is asked and answers: one JSON document each.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use slurm_types::JobId;
+
+use crate::{Acted, Action, Confirmation, FoundJob, Submission, SubmitError, SubmitKey};
+
+/// Longest request. Scripts are 4 MiB at most, and a control character is six bytes in JSON.
+pub(crate) const MAX_REQUEST_BYTES: u64 = 32 << 20;
+
+/// One request on behalf of a user.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    pub(crate) owner: String,
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Verb {
+    /// Submits on hold.
+    Submit(Box<Submission>),
+    /// Submits with a chosen id, by slurmrestd.
+    Put {
+        submission: Box<Submission>,
+        job: JobId,
+    },
+    Find(SubmitKey),
+    Status(JobId),
+    Confirm {
+        job: JobId,
+        key: SubmitKey,
+    },
+    Release {
+        job: JobId,
+        key: SubmitKey,
+    },
+    Cancel {
+        job: JobId,
+        key: SubmitKey,
+    },
+    CancelTwins(BTreeMap<SubmitKey, JobId>),
+    Act {
+        job: String,
+        action: Action,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Submitted(JobId),
+    Found(Vec<FoundJob>),
+    Confirmed(Confirmation),
+    Acted(Acted),
+    Failed(SubmitError),
+}

@@ -1,25 +1,58 @@
-//! Time and memory of one cycle of estimates: `cargo run --release -p queue-estimate --example speed`.
+//! CPU time and memory of one cycle of estimates, and CPU time of a what-if with eight variants: `cargo run --release -p queue-estimate --example speed`.
 
 #![allow(clippy::cast_possible_wrap, reason = "small numbers")]
 
-use std::time::Instant;
+use std::time::Duration;
 
 use queue_estimate::history::Class;
 use queue_estimate::random::Random;
+use queue_estimate::what_if::Variant;
 use queue_estimate::{Estimator, Key, Pool, Resources, Running, Snapshot, Waiting};
 
 #[allow(clippy::print_stdout, reason = "its output")]
 fn main() {
-    println!("waiting  running  seconds   MiB at most");
+    println!(
+        "waiting  running  seconds   MiB at most  what-if, ms: next, 50th, 100th of its partition"
+    );
     for (waiting, running) in [(1_000, 2_000), (10_000, 5_000), (100_000, 10_000)] {
         let (snapshot, estimator) = queue(waiting, running);
         let all: Vec<usize> = (0..waiting).collect();
-        let began = Instant::now();
+        let began = cpu_time();
         let estimates = estimator.estimate(&snapshot, &all);
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = (cpu_time() - began).as_secs_f64();
         assert_eq!(estimates.len(), waiting);
-        println!("{waiting:7} {running:8} {seconds:8.3} {:8}", peak_mib());
+        let memory = peak_mib();
+        let what_if = [0, 50, 100].map(|ahead| what_if(&snapshot, &estimator, 4 * ahead));
+        println!("{waiting:7} {running:8} {seconds:8.3} {memory:8}     {what_if:?}");
     }
+}
+
+/// Milliseconds of an answer with eight variants of the job.
+fn what_if(snapshot: &Snapshot, estimator: &Estimator, index: usize) -> u128 {
+    let variants: Vec<Variant> = (1..=8)
+        .map(|eighth| {
+            let mut job = snapshot.waiting[index].clone();
+            job.limit = job.limit * eighth / 8;
+            Variant {
+                job,
+                position: index,
+            }
+        })
+        .collect();
+    let began = cpu_time();
+    let effects = estimator.what_if(snapshot, index, &variants);
+    assert!(effects.is_some_and(|effects| effects.len() == 8));
+    (cpu_time() - began).as_millis()
+}
+
+/// CPU time of this thread: others may want the same core.
+fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let nanoseconds = text
+        .split_whitespace()
+        .next()
+        .and_then(|text| text.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
 }
 
 /// A full cluster with four partitions, and an estimator that has learnt from 2,000 starts and ends.

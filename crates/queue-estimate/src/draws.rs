@@ -1,10 +1,12 @@
 //! Forward runs of the present queue with drawn run times, without new arrivals: the median of a plan is not the plan of medians, so
 //! whole queues are drawn.
 
-use crate::forward::{Forward, Held, Queued};
+use std::collections::BTreeMap;
+
+use crate::forward::{Allocation, Forward, Queued};
 use crate::history::RunTimes;
 use crate::plan::{Profile, Request};
-use crate::queue::{Seconds, Snapshot};
+use crate::queue::{Running, Seconds, Snapshot};
 use crate::random::Random;
 
 /// Forward runs.
@@ -14,7 +16,10 @@ pub const MAX_DRAWN: usize = 500;
 /// Waiting jobs per pool that the conservative plan places.
 pub const MAX_PLANNED: usize = 5_000;
 
-/// Starts of the jobs asked about, by their place in the snapshot.
+/// Start of a job that a run did not reach.
+const NEVER: Seconds = Seconds::MAX;
+
+/// Starts of the jobs asked about, by their index in the snapshot.
 #[derive(Debug, Default)]
 pub struct Starts {
     /// Planned start: Slurm's own, else the conservative plan's.
@@ -29,48 +34,109 @@ pub fn starts(snapshot: &Snapshot, asked: &[usize], runs: &RunTimes, draws: usiz
         plan: vec![None; snapshot.waiting.len()],
         draws: vec![Vec::new(); snapshot.waiting.len()],
     };
-    let mut is_asked = vec![false; snapshot.waiting.len()];
-    for index in asked {
-        is_asked[*index] = true;
-    }
-    let mut earliest: Vec<Vec<Option<Seconds>>> = Vec::new();
-    earliest.resize_with(draws, || vec![None; snapshot.waiting.len()]);
+    let mut drawn = Drawn::new(snapshot, asked, draws);
     for pool in 0..snapshot.pools.len() {
         let queue: Vec<usize> = (0..snapshot.waiting.len())
             .filter(|index| snapshot.waiting[*index].pools.contains(&pool))
             .collect();
-        plan(snapshot, pool, &queue, &is_asked, &mut found.plan);
-        draw(
-            snapshot,
-            pool,
-            &queue[..queue.len().min(MAX_DRAWN)],
-            &is_asked,
-            runs,
-            &mut earliest,
-        );
+        plan(snapshot, pool, &queue, &drawn, &mut found.plan);
+        let reached = &queue[..queue.len().min(MAX_DRAWN)];
+        if reached.iter().any(|index| drawn.is_asked(*index)) {
+            let running = running(snapshot, pool, runs, draws);
+            draw(snapshot, pool, &running, reached, runs, &mut drawn);
+        }
     }
     for index in asked {
         if let Some(planned) = snapshot.waiting[*index].planned {
             found.plan[*index] = Some(planned.max(snapshot.at));
         }
-        let mut starts: Vec<Seconds> = earliest.iter().filter_map(|draw| draw[*index]).collect();
-        starts.sort_unstable();
-        if starts.len() == draws {
+        if let Some(mut starts) = drawn.of(*index) {
+            starts.sort_unstable();
             found.draws[*index] = starts;
         }
     }
     found
 }
 
+/// Drawn ends of the running jobs, by pool and run. They are the same for all queues of a snapshot.
+pub type RunningDraws = BTreeMap<usize, Vec<Vec<Allocation>>>;
+
+/// The start of one job in each forward run, by the run's number. `None` if not all runs reach it.
+pub fn by_draw(
+    snapshot: &Snapshot,
+    asked: usize,
+    runs: &RunTimes,
+    draws: usize,
+    known: &mut RunningDraws,
+) -> Option<Vec<Seconds>> {
+    let job = snapshot.waiting.get(asked)?;
+    let mut drawn = Drawn::new(snapshot, &[asked], draws);
+    for pool in &job.pools {
+        let queue: Vec<usize> = (0..snapshot.waiting.len())
+            .filter(|index| snapshot.waiting[*index].pools.contains(pool))
+            .take(MAX_DRAWN)
+            .collect();
+        if queue.contains(&asked) {
+            let running = known
+                .entry(*pool)
+                .or_insert_with(|| running(snapshot, *pool, runs, draws));
+            draw(snapshot, *pool, running, &queue, runs, &mut drawn);
+        }
+    }
+    drawn.of(asked)
+}
+
+/// Earliest starts of the jobs asked about. Of the others none is stored, so that a question about one of 100,000 jobs is cheap.
+struct Drawn {
+    /// Column of each job that is asked about.
+    columns: Vec<Option<usize>>,
+    /// By run and column; [`NEVER`] if it was not reached.
+    earliest: Vec<Vec<Seconds>>,
+}
+
+impl Drawn {
+    fn new(snapshot: &Snapshot, asked: &[usize], draws: usize) -> Self {
+        let mut columns = vec![None; snapshot.waiting.len()];
+        for (column, index) in asked.iter().enumerate() {
+            columns[*index] = Some(column);
+        }
+        Self {
+            columns,
+            earliest: vec![vec![NEVER; asked.len()]; draws],
+        }
+    }
+
+    fn is_asked(&self, index: usize) -> bool {
+        self.columns[index].is_some()
+    }
+
+    /// A job in several pools starts in the first one.
+    fn note(&mut self, number: usize, index: usize, start: Option<Seconds>) {
+        if let Some((column, start)) = self.columns[index].zip(start) {
+            let earliest = &mut self.earliest[number][column];
+            *earliest = start.min(*earliest);
+        }
+    }
+
+    /// The start of a job in each run. `None` if not all reach it.
+    fn of(&self, index: usize) -> Option<Vec<Seconds>> {
+        let column = self.columns[index]?;
+        let starts = self.earliest.iter().map(|draw| draw[column]);
+        let starts: Vec<Seconds> = starts.take_while(|start| *start != NEVER).collect();
+        (starts.len() == self.earliest.len()).then_some(starts)
+    }
+}
+
 fn plan(
     snapshot: &Snapshot,
     pool: usize,
     queue: &[usize],
-    is_asked: &[bool],
+    drawn: &Drawn,
     starts: &mut [Option<Seconds>],
 ) {
     // Nobody behind the last job without a plan of Slurm's is looked at.
-    let needs = |index: &usize| is_asked[*index] && snapshot.waiting[*index].planned.is_none();
+    let needs =
+        |index: &usize| drawn.is_asked(*index) && snapshot.waiting[*index].planned.is_none();
     let Some(last) = queue.iter().rposition(needs) else {
         return;
     };
@@ -92,40 +158,50 @@ fn plan(
     }
 }
 
-fn draw(
+/// The allocations of the running jobs of a pool in each run.
+fn running(
     snapshot: &Snapshot,
     pool: usize,
-    queue: &[usize],
-    is_asked: &[bool],
     runs: &RunTimes,
-    earliest: &mut [Vec<Option<Seconds>>],
-) {
-    if !queue.iter().any(|index| is_asked[*index]) {
-        return;
-    }
+    draws: usize,
+) -> Vec<Vec<Allocation>> {
     let now = snapshot.at;
-    let running: Vec<_> = snapshot
+    let jobs: Vec<&Running> = snapshot
         .running
         .iter()
         .filter(|job| job.pool == pool)
         .collect();
-    let mut forward = Forward::default();
-    let mut queued = Vec::with_capacity(queue.len());
-    let mut starts = Vec::new();
-    for (number, earliest) in earliest.iter_mut().enumerate() {
-        let random = |job: u64| Random::seeded(&[now as u64, job, number as u64]);
-        let held = running.iter().map(|job| {
+    let of_run = |number: usize| {
+        let allocation = |job: &&Running| {
+            let mut random = Random::seeded(&[now as u64, job.job.0, number as u64]);
             let elapsed = (now - job.start).max(0);
-            let run = runs
-                .of(job.user)
-                .run_given(job.limit, elapsed, &mut random(job.job.0));
+            let run = runs.of(job.user).run_given(job.limit, elapsed, &mut random);
             let limit_end = job.start.saturating_add(job.limit).max(now + 1);
-            Held {
+            Allocation {
                 size: job.size,
                 end: job.start.saturating_add(run).max(now + 1),
                 limit_end,
             }
-        });
+        };
+        jobs.iter().map(allocation).collect()
+    };
+    (0..draws).map(of_run).collect()
+}
+
+fn draw(
+    snapshot: &Snapshot,
+    pool: usize,
+    running: &[Vec<Allocation>],
+    queue: &[usize],
+    runs: &RunTimes,
+    drawn: &mut Drawn,
+) {
+    let now = snapshot.at;
+    let mut forward = Forward::default();
+    let mut queued = Vec::with_capacity(queue.len());
+    let mut starts = Vec::new();
+    for (number, allocations) in running.iter().enumerate() {
+        let random = |job: u64| Random::seeded(&[now as u64, job, number as u64]);
         queued.clear();
         queued.extend(queue.iter().map(|index| {
             let job = &snapshot.waiting[*index];
@@ -137,21 +213,17 @@ fn draw(
                 submit: now,
             }
         }));
-        let is_awaited = |place: usize| is_asked[queue[place]];
+        let is_awaited = |index: usize| drawn.is_asked(queue[index]);
         forward.run(
             &snapshot.pools[pool],
             now,
-            held,
+            allocations.iter().copied(),
             &queued,
             is_awaited,
             &mut starts,
         );
-        for (place, start) in starts.iter().enumerate() {
-            let earliest = &mut earliest[queue[place]];
-            *earliest = match (*earliest, *start) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
-            };
+        for (index, start) in starts.iter().enumerate() {
+            drawn.note(number, queue[index], *start);
         }
     }
 }
@@ -187,7 +259,7 @@ mod tests {
             capacity: Resources::cpus(10),
             ..Pool::default()
         };
-        let held = |size, end, limit_end| Held {
+        let allocation = |size, end, limit_end| Allocation {
             size: Resources::cpus(size),
             end,
             limit_end,
@@ -199,7 +271,7 @@ mod tests {
             submit: 0,
         });
         let mut starts = Vec::new();
-        let running = [held(6, 900, 3_600), held(4, 600, 600)].into_iter();
+        let running = [allocation(6, 900, 3_600), allocation(4, 600, 600)].into_iter();
         Forward::default().run(&pool, 0, running, &queue, |_| true, &mut starts);
         assert_eq!(starts, [Some(1_800), Some(600), Some(900)]);
     }

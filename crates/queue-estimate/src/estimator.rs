@@ -3,10 +3,13 @@
 //! Three sources, plan, draws and history, are calibrated each, mixed in log space by their recent losses, and the mix is calibrated again.
 //! An estimate follows from the events and snapshots that the estimator was given, and from nothing else.
 
+mod offsets;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use self::offsets::Offsets;
 use crate::calibration::{self, Score, Window};
 use crate::draws::{self, DRAWS};
 use crate::history::{self, Class, RunTimes, Waits};
@@ -37,9 +40,9 @@ const LOSS_PERCENT: i64 = 3;
 /// Sharpness of the weights, for P50 and P90.
 const SHARPNESS: [f64; 2] = [8.0, 30.0];
 /// Estimates over which a source must not lose against raw history.
-const MAX_CONTESTS: usize = 500;
+const MAX_PAIRS: usize = 500;
 /// Fewest estimates for that comparison.
-const MIN_CONTESTS: usize = 50;
+const MIN_PAIRS: usize = 50;
 /// Loss, in millionths, before one is known.
 const UNKNOWN_LOSS: i64 = 1_000_000;
 
@@ -70,6 +73,9 @@ pub struct Estimate {
     sources: [Pair; 4],
     /// Calibrated: plan, draws, history; and raw history.
     calibrated: [Pair; 4],
+    /// One of ten such jobs starts earlier.
+    #[serde(default)]
+    pub p10: Option<Seconds>,
     /// Likely remaining wait: half of such jobs start earlier.
     pub p50: Option<Seconds>,
     /// Nine of ten such jobs start earlier.
@@ -133,7 +139,7 @@ impl Estimate {
 
 /// What the losses of a source against raw history were.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Contest {
+struct PairedLosses {
     /// (Its loss, that of raw history), in millionths of log seconds.
     losses: VecDeque<(i64, i64)>,
 }
@@ -149,7 +155,8 @@ pub struct Estimator {
     /// By source, bound and bucket, in millionths.
     losses: Vec<i64>,
     /// By source, bound, and first or later.
-    contests: Vec<Contest>,
+    #[serde(rename = "contests")]
+    paired_losses: Vec<PairedLosses>,
     #[serde(with = "crate::pairs")]
     open: BTreeMap<Key, Vec<Estimate>>,
 }
@@ -162,7 +169,7 @@ impl Default for Estimator {
             starts: 0,
             windows: vec![Window::default(); 4 * 2 * BUCKETS],
             losses: vec![UNKNOWN_LOSS; 4 * 2 * BUCKETS],
-            contests: vec![Contest::default(); 4 * 2 * 2],
+            paired_losses: vec![PairedLosses::default(); 4 * 2 * 2],
             open: BTreeMap::new(),
         }
     }
@@ -251,6 +258,11 @@ impl Estimator {
             .record(user, share.min(4 * history::WHOLE_LIMIT), at);
     }
 
+    /// Run times that were seen.
+    pub(crate) const fn run_times(&self) -> &RunTimes {
+        &self.runs
+    }
+
     /// Opens an estimate, which is scored when its job starts.
     pub fn record(&mut self, estimate: Estimate) {
         self.open.entry(estimate.job).or_default().push(estimate);
@@ -288,14 +300,12 @@ impl Estimator {
                     *mean + (weighed - *mean) * LOSS_PERCENT / 100
                 };
                 if let (Some(raw), true) = (raw, source != RAW) {
-                    let contest = &mut self.contests
+                    let pairs = &mut self.paired_losses
                         [(source * 2 + bound) * 2 + usize::from(estimate.is_later())];
-                    if contest.losses.len() == MAX_CONTESTS {
-                        contest.losses.pop_front();
+                    if pairs.losses.len() == MAX_PAIRS {
+                        pairs.losses.pop_front();
                     }
-                    contest
-                        .losses
-                        .push_back((loss, log_loss(raw, actual, bound)));
+                    pairs.losses.push_back((loss, log_loss(raw, actual, bound)));
                 }
             }
         }
@@ -350,6 +360,7 @@ impl Estimator {
                     bucket: bucket as u8,
                     sources: [[plan; 2], draws, history, [None; 2]],
                     calibrated: [[None; 2]; 4],
+                    p10: None,
                     p50: None,
                     p90: None,
                     method: Method::Uncalibrated,
@@ -418,96 +429,10 @@ impl Estimator {
         let [p50, p90] = bounds;
         estimate.p50 = p50;
         estimate.p90 = p90.or(cautious).max(p50);
-    }
-}
-
-/// Offsets of all windows at one moment.
-struct Offsets<'a> {
-    estimator: &'a Estimator,
-    now: Seconds,
-    open: Vec<Vec<&'a Estimate>>,
-    cached: Vec<Option<Option<i32>>>,
-    lost: [Option<bool>; 16],
-}
-
-impl<'a> Offsets<'a> {
-    fn new(estimator: &'a Estimator, now: Seconds) -> Self {
-        let mut open = vec![Vec::new(); BUCKETS];
-        for estimate in estimator.open() {
-            open[usize::from(estimate.bucket)].push(estimate);
-        }
-        Self {
-            estimator,
-            now,
-            open,
-            cached: vec![None; 4 * 2 * BUCKETS],
-            lost: [None; 16],
-        }
-    }
-
-    /// Finished estimates of a bucket, or of all if it has few.
-    fn finished(&self, bucket: usize) -> usize {
-        let of = |bucket| self.estimator.windows[cell(MIX, 1, bucket)].finished();
-        match of(bucket) {
-            few if few < calibration::MIN_SCORES => (0..BUCKETS).map(of).sum(),
-            enough => enough,
-        }
-    }
-
-    /// Offset of a source for a bound.
-    fn of(&mut self, source: usize, bound: usize, bucket: usize) -> Option<i32> {
-        if let Some(cached) = self.cached[cell(source, bound, bucket)] {
-            return cached;
-        }
-        let windows = &self.estimator.windows;
-        let kind = bucket / CLASSES * CLASSES;
-        let pooled = if windows[cell(source, bound, bucket)].finished() < calibration::MIN_SCORES {
-            0..BUCKETS
-        } else if source == MIX {
-            // Its parts are calibrated by class.
-            kind..kind + CLASSES
-        } else {
-            bucket..bucket + 1
-        };
-        let mut scores = Vec::new();
-        for bucket in pooled {
-            scores.extend(windows[cell(source, bound, bucket)].scores());
-            scores.extend(self.open[bucket].iter().filter_map(|open| {
-                let raw = open.sources[source][bound]?;
-                Some((calibration::score(raw, self.now - open.made_at), true))
-            }));
-        }
-        let offset = calibration::quantile(&mut scores, BOUNDS[bound]);
-        self.cached[cell(source, bound, bucket)] = Some(offset);
-        offset
-    }
-
-    /// True if a source lost against raw history: over the last estimates that are finished, or still open beyond their bound.
-    fn has_lost(&mut self, source: usize, bound: usize, later: usize) -> bool {
-        let index = (source * 2 + bound) * 2 + later;
-        *self.lost[index].get_or_insert_with(|| {
-            let finished = &self.estimator.contests[index].losses;
-            let buckets = later * CLASSES..(later + 1) * CLASSES;
-            let open = self.open[buckets].iter().flatten().filter_map(|open| {
-                let waited = self.now - open.made_at;
-                let own = open.calibrated[source][bound]?;
-                let raw = open.calibrated[RAW][bound]?;
-                let loss = |estimate: Seconds| {
-                    if waited > estimate {
-                        log_loss(estimate, waited, bound)
-                    } else {
-                        0
-                    }
-                };
-                (waited > own || waited > raw).then(|| (loss(own), loss(raw)))
-            });
-            let (mut own, mut raw, mut count) = (0, 0, 0);
-            for (own_loss, raw_loss) in finished.iter().copied().chain(open) {
-                own += own_loss;
-                raw += raw_loss;
-                count += 1;
-            }
-            count >= MIN_CONTESTS && own > raw
-        })
+        // The scores of the mixed P50 say by which factor one in ten was below it.
+        let early = estimate.sources[MIX][0].zip(offsets.early(bucket));
+        estimate.p10 = early
+            .zip(p50)
+            .map(|((mixed, offset), p50)| stretched(mixed, offset).min(p50));
     }
 }

@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 
 use crate::queue::{Pool, Resources, Seconds};
 
-/// A job that holds an allocation.
+/// An allocation of a job.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
-    /// Its allocation.
+pub struct Allocation {
+    /// What it has of the pool.
     pub size: Resources,
     /// When it ends.
     pub end: Seconds,
@@ -34,7 +34,7 @@ pub struct Queued {
 #[derive(Debug, Default)]
 pub struct Forward {
     /// Allocations by their number: those of the beginning, then those of the queue.
-    held: Vec<Held>,
+    allocations: Vec<Allocation>,
     ends: BinaryHeap<Reverse<(Seconds, u32)>>,
     /// (End by time limit, number), sorted.
     limits: Vec<(Seconds, u32)>,
@@ -49,7 +49,7 @@ impl Forward {
         &mut self,
         pool: &Pool,
         now: Seconds,
-        running: impl Iterator<Item = Held>,
+        running: impl Iterator<Item = Allocation>,
         queue: &[Queued],
         is_awaited: impl Fn(usize) -> bool,
         starts: &mut Vec<Option<Seconds>>,
@@ -57,17 +57,17 @@ impl Forward {
         let mut awaited = (0..queue.len()).filter(|index| is_awaited(*index)).count();
         starts.clear();
         starts.resize(queue.len(), None);
-        self.held.clear();
+        self.allocations.clear();
         self.ends.clear();
         self.limits.clear();
         self.waiting.clear();
         let mut free = pool.capacity;
-        for held in running {
-            let number = self.held.len() as u32;
-            free = free.minus(held.size);
-            self.ends.push(Reverse((held.end, number)));
-            self.limits.push((held.limit_end, number));
-            self.held.push(held);
+        for allocation in running {
+            let number = self.allocations.len() as u32;
+            free = free.minus(allocation.size);
+            self.ends.push(Reverse((allocation.end, number)));
+            self.limits.push((allocation.limit_end, number));
+            self.allocations.push(allocation);
         }
         self.limits.sort_unstable();
         let mut submits: Vec<(Seconds, u32)> = Vec::new();
@@ -92,8 +92,8 @@ impl Forward {
         let mut time = now;
         loop {
             while let Some((_, index)) = submits.next_if(|(submit, _)| *submit <= time) {
-                let place = self.waiting.partition_point(|other| *other < index);
-                self.waiting.insert(place, index);
+                let position = self.waiting.partition_point(|other| *other < index);
+                self.waiting.insert(position, index);
             }
             while self
                 .ends
@@ -103,9 +103,9 @@ impl Forward {
                 let Some(Reverse((_, number))) = self.ends.pop() else {
                     break;
                 };
-                let held = self.held[number as usize];
-                free = free.plus(held.size);
-                if let Ok(found) = self.limits.binary_search(&(held.limit_end, number)) {
+                let allocation = self.allocations[number as usize];
+                free = free.plus(allocation.size);
+                if let Ok(found) = self.limits.binary_search(&(allocation.limit_end, number)) {
                     self.limits.remove(found);
                 }
             }
@@ -165,16 +165,16 @@ impl Forward {
                 }
             }
             *free = free.minus(job.size);
-            let number = self.held.len() as u32;
-            let held = Held {
+            let number = self.allocations.len() as u32;
+            let allocation = Allocation {
                 size: job.size,
                 end: time + job.run,
                 limit_end: end,
             };
-            self.held.push(held);
-            self.ends.push(Reverse((held.end, number)));
-            let place = self.limits.partition_point(|limit| *limit < (end, number));
-            self.limits.insert(place, (end, number));
+            self.allocations.push(allocation);
+            self.ends.push(Reverse((allocation.end, number)));
+            let position = self.limits.partition_point(|limit| *limit < (end, number));
+            self.limits.insert(position, (end, number));
             started(*index as usize);
             false
         });
@@ -189,7 +189,7 @@ impl Forward {
         mut free: Resources,
     ) -> (Seconds, Resources) {
         for (end, number) in &self.limits {
-            free = free.plus(self.held[*number as usize].size);
+            free = free.plus(self.allocations[*number as usize].size);
             if job.size.fits(free) {
                 return ((*end).max(time), free.minus(job.size));
             }

@@ -127,6 +127,13 @@ impl RunTimes {
         push(&mut self.all, share, MAX_RUNS);
     }
 
+    /// The last run times of a user, oldest first. Empty if none is known.
+    pub fn last_of(&self, user: Key) -> impl ExactSizeIterator<Item = u32> {
+        static NONE: VecDeque<u32> = VecDeque::new();
+        let shares = self.users.get(&user).map_or(&NONE, |runs| &runs.shares);
+        shares.iter().copied()
+    }
+
     /// What is known of a user's run times.
     pub fn of(&self, user: Key) -> Shares<'_> {
         Shares {

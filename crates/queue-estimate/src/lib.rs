@@ -3,6 +3,7 @@
 //! - [`estimator`]: what was learnt, open estimates, new estimates.
 //! - [`draws`], [`forward`], [`plan`]: the queue run forward with drawn run times, and planned with time limits.
 //! - [`history`]: waits and run times that were seen. [`calibration`]: how far estimates can be trusted.
+//! - [`what_if`]: what a changed request would do.
 //! - [`quality`]: how often they were right.
 //! - [`replay`]: a trace of jobs through the same code, in the order of its events.
 //!
@@ -27,6 +28,7 @@ pub mod quality;
 pub mod queue;
 pub mod random;
 pub mod replay;
+pub mod what_if;
 
 pub use estimator::{Estimate, Estimator, Method};
 pub use queue::{Key, Pool, Reserved, Resources, Running, Seconds, Snapshot, Waiting};

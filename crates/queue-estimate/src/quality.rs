@@ -17,6 +17,9 @@ pub struct Outcome {
     pub class: u8,
     /// What the wait was, from the estimate on.
     pub actual: Seconds,
+    /// Bound for one of ten.
+    #[serde(default)]
+    pub p10: Option<Seconds>,
     /// Likely wait.
     pub p50: Option<Seconds>,
     /// Bound for nine of ten.
@@ -34,6 +37,7 @@ impl Outcome {
             later: estimate.is_later(),
             class: estimate.class() as u8,
             actual: (started_at - estimate.made_at).max(0),
+            p10: estimate.p10,
             p50: estimate.p50,
             p90: estimate.p90,
             plan: estimate.plan(),
@@ -47,6 +51,8 @@ impl Outcome {
 pub struct Quality {
     /// Estimates.
     pub n: usize,
+    /// Share that started by P10.
+    pub covered_p10: Option<f64>,
     /// Share that started by P50.
     pub covered_p50: Option<f64>,
     /// Share that started by P90.
@@ -76,6 +82,7 @@ impl Quality {
     pub fn of<'a>(outcomes: impl Iterator<Item = &'a Outcome> + Clone) -> Self {
         Self {
             n: outcomes.clone().count(),
+            covered_p10: covered(outcomes.clone().map(|one| (one.p10, one.actual))),
             covered_p50: covered(outcomes.clone().map(|one| (one.p50, one.actual))),
             covered_p90: covered(outcomes.clone().map(|one| (one.p90, one.actual))),
             median_error: median_error(outcomes.clone().map(|one| (one.p50, one.actual))),

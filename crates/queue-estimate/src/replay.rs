@@ -1,5 +1,6 @@
 //! A trace of jobs through the estimator, in the order of its events: an estimate never sees what happened later.
 
+pub mod cuts;
 pub mod generate;
 pub mod report;
 pub mod sacct;
@@ -114,11 +115,11 @@ impl Row {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum EventKind {
     End,
     Leave,
     Submit,
-    Ask,
+    Estimate,
 }
 
 /// Replays a trace with a first estimate of each job that waits for longer than 30 s, and another at each multiple of `every` while it
@@ -127,36 +128,36 @@ pub fn replay(trace: &Trace, every: Seconds, mut progress: impl FnMut(usize) -> 
     let mut replay = Replay::new(trace);
     let mut events = BinaryHeap::new();
     for (index, job) in trace.jobs.iter().enumerate() {
-        events.push(Reverse((job.eligible, What::Submit, index)));
+        events.push(Reverse((job.eligible, EventKind::Submit, index)));
     }
     let mut asked: Vec<usize> = Vec::new();
     let mut submitted = 0;
     let end = trace.end();
-    while let Some(Reverse((time, what, index))) = events.pop() {
+    while let Some(Reverse((time, kind, index))) = events.pop() {
         let job = &trace.jobs[index];
-        match what {
-            What::Submit => {
+        match kind {
+            EventKind::Submit => {
                 replay.waiting.insert(trace.order(index));
                 if time + MIN_WAIT <= end {
-                    events.push(Reverse((time + MIN_WAIT, What::Ask, index)));
+                    events.push(Reverse((time + MIN_WAIT, EventKind::Estimate, index)));
                 }
                 if let Some(left) = job.left {
-                    events.push(Reverse((left, What::Leave, index)));
+                    events.push(Reverse((left, EventKind::Leave, index)));
                 }
                 submitted += 1;
                 if !progress(submitted) {
                     return replay.rows;
                 }
             }
-            What::Leave => {
+            EventKind::Leave => {
                 if replay.leave(index, time)
                     && let Some(run) = job.run
                 {
-                    events.push(Reverse((time + run, What::End, index)));
+                    events.push(Reverse((time + run, EventKind::End, index)));
                 }
             }
-            What::End => replay.end(index, time),
-            What::Ask => {
+            EventKind::End => replay.end(index, time),
+            EventKind::Estimate => {
                 if replay.waits(index) {
                     asked.push(index);
                     // Later estimates are asked for together, like those of a snapshot.
@@ -167,12 +168,13 @@ pub fn replay(trace: &Trace, every: Seconds, mut progress: impl FnMut(usize) -> 
                         next
                     };
                     if next <= end {
-                        events.push(Reverse((next, What::Ask, index)));
+                        events.push(Reverse((next, EventKind::Estimate, index)));
                     }
                 }
             }
         }
-        let more = matches!(events.peek(), Some(Reverse((at, What::Ask, _))) if *at == time);
+        let more =
+            matches!(events.peek(), Some(Reverse((at, EventKind::Estimate, _))) if *at == time);
         if !asked.is_empty() && !more {
             replay.ask(time, &std::mem::take(&mut asked));
         }
@@ -277,17 +279,17 @@ impl<'a> Replay<'a> {
             waiting: waiting.collect(),
         };
         let is_asked: BTreeSet<usize> = asked.iter().copied().collect();
-        let places = self
+        let positions = self
             .waiting
             .iter()
             .enumerate()
-            .map(|(place, (_, index))| (place, *index));
-        let places: Vec<(usize, usize)> = places
+            .map(|(position, (_, index))| (position, *index));
+        let positions: Vec<(usize, usize)> = positions
             .filter(|(_, index)| is_asked.contains(index))
             .collect();
-        let indices: Vec<usize> = places.iter().map(|(place, _)| *place).collect();
+        let indices: Vec<usize> = positions.iter().map(|(position, _)| *position).collect();
         let estimates = self.estimator.estimate(&snapshot, &indices);
-        for ((_, job), estimate) in places.into_iter().zip(estimates) {
+        for ((_, job), estimate) in positions.into_iter().zip(estimates) {
             self.open.entry(job).or_default().push(self.rows.len());
             self.estimator.record(estimate.clone());
             self.rows.push(Row {

@@ -5,9 +5,11 @@
     reason = "a test stops where something is missing"
 )]
 
+use queue_estimate::replay::cuts::{Answer, cuts};
 use queue_estimate::replay::generate::{Kind, generate};
 use queue_estimate::replay::report::{Report, prefix_differs};
 use queue_estimate::replay::{Trace, replay, schedule, swf};
+use queue_estimate::what_if::MIN_GAIN;
 
 const HOUR: i64 = 3_600;
 const KTH: &[u8] = include_bytes!("data/KTH-SP2-1996-2.1-cln.swf.gz");
@@ -81,4 +83,39 @@ fn a_trace_without_starts_learns_nothing_from_the_future() {
         prefix_differs(&trace, HOUR, &other, |_| true),
         Some(other[100].estimate.made_at)
     );
+}
+
+/// A quarter of the time limit: what was said before, against what the scheduler does with it.
+#[track_caller]
+fn check_cuts(trace: &Trace, max_missed_percent: usize) {
+    let answers = cuts(trace, 150);
+    let count = |of: &dyn Fn(&Answer) -> bool| answers.iter().filter(|answer| of(answer)).count();
+    let said = count(&|answer| answer.is_said());
+    let right = count(&|answer| answer.is_said() && answer.is_true());
+    let slower = count(&|answer| answer.is_said() && answer.gain < -MIN_GAIN);
+    let others = answers.len() - said;
+    let missed = count(&|answer| !answer.is_said() && answer.is_true());
+    let text = format!(
+        "{} asked; {said} said faster: {right} right, {slower} slower; {missed} of {others} others missed",
+        answers.len()
+    );
+    assert!(answers.len() >= 140 && said >= 15, "{text}");
+    assert!(slower == 0 && right * 100 >= said * 65, "{text}");
+    assert!(missed * 100 <= others * max_missed_percent, "{text}");
+}
+
+#[test]
+fn what_a_shorter_limit_is_said_to_do_on_a_generated_trace() {
+    let mut trace = generate(Kind::Stationary, 4_000, 1);
+    schedule::easy(&mut trace);
+    check_cuts(&trace, 10);
+}
+
+/// The goal of 10 % is missed here.
+#[test]
+fn what_a_shorter_limit_is_said_to_do_on_kth_sp2() {
+    let mut trace = swf::read(KTH, None).unwrap();
+    trace.jobs.truncate(9_000);
+    schedule::easy(&mut trace);
+    check_cuts(&trace, 21);
 }

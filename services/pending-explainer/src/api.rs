@@ -1,11 +1,15 @@
 //! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs are pending now, for callers who may see the job.
+//! `POST …/what-if`: when a job may start with another request.
 //! `GET /v1/queue/quality`: how often estimated starts were right, for everybody: sums that name nobody.
+
+mod listing;
+mod what_if;
 
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use mesh_events::from_timestamp;
@@ -29,6 +33,9 @@ pub(crate) fn router(loaded: Loaded) -> Router {
         .route("/v1/queue", get(list))
         .route("/v1/queue/quality", get(quality))
         .route("/v1/queue/{cluster}/{job}", get(one))
+        .route("/v1/queue/{cluster}/listing", get(listing::list))
+        .route("/v1/queue/{cluster}/what-if", post(what_if::of_new_job))
+        .route("/v1/queue/{cluster}/{job}/what-if", post(what_if::of_job))
         .with_state(loaded)
 }
 
@@ -79,6 +86,8 @@ struct Detail {
     /// False once it has left the queue. The explanation then says what became of it.
     waiting: bool,
     left_at: Option<DateTime<Utc>>,
+    /// When it started, if it did.
+    started_at: Option<DateTime<Utc>>,
     explanation: Explanation,
     /// When it may start. Absent if it cannot start by itself, or if too little is known.
     estimate: Option<StartEstimate>,
@@ -208,30 +217,12 @@ async fn one(
     let snapshot = explainer.snapshot(&cluster);
     let view = snapshot.view();
     let now = Utc::now();
-    let mut found: Option<Run> = None;
-    for shard in explainer
-        .store
-        .shards()
-        .await
-        .iter()
-        .filter(|shard| shard.cluster() == cluster)
-    {
-        shard.read(|runs| {
-            let pending_runs = runs
-                .values()
-                .filter(|run| is_called(run, &job) && may_see(&caller, &cluster, run));
-            for run in pending_runs {
-                if found.as_ref().is_none_or(|best| rank(run) > rank(best)) {
-                    found = Some(run.clone());
-                }
-            }
-        });
-    }
+    let found = find(explainer, &caller, &cluster, &job).await;
     let mut audited_read = AuditedRead::to(&caller);
     let detail = match found {
         Some(run) => {
             audited_read.row(&run.owner.user);
-            let place = run.place(view, now);
+            let position = run.position(view, now);
             let explanation = run.explain(view, now);
             let estimate = view.estimate(&run.job.run, &explanation);
             Detail {
@@ -243,9 +234,15 @@ async fn one(
                 name: run.job.name.clone(),
                 waiting: run.left_at.is_none(),
                 left_at: run.left_at.and_then(|at| DateTime::from_timestamp(at, 0)),
+                started_at: run
+                    .job
+                    .start_time
+                    .as_ref()
+                    .filter(|_| run.left_at.is_some())
+                    .and_then(from_timestamp),
                 estimate: estimate.cloned(),
                 explanation,
-                jobs_ahead: place.map(|place| place.ahead),
+                jobs_ahead: position.map(|position| position.ahead),
                 queue_as_of: view.queue.map(|queue| queue.taken_at),
                 evidence_as_of: view.evidence.map(|evidence| evidence.taken_at),
                 timeline: run.timeline.into(),
@@ -278,6 +275,7 @@ async fn one(
                 name: String::new(),
                 waiting: false,
                 left_at: None,
+                started_at: DateTime::from_timestamp(row.start, 0).filter(|_| row.start > 0),
                 explanation: progress::explain_row(row, view, now),
                 estimate: None,
                 jobs_ahead: None,
@@ -289,6 +287,30 @@ async fn one(
         }
     };
     Ok((audited_read.extension(), Json(detail)))
+}
+
+/// The newest run of this id that the caller may see, a waiting one first.
+async fn find(explainer: &Explainer, caller: &Caller, cluster: &str, job: &str) -> Option<Run> {
+    let mut found: Option<Run> = None;
+    for shard in explainer
+        .store
+        .shards()
+        .await
+        .iter()
+        .filter(|shard| shard.cluster() == cluster)
+    {
+        shard.read(|runs| {
+            let pending_runs = runs
+                .values()
+                .filter(|run| is_called(run, job) && may_see(caller, cluster, run));
+            for run in pending_runs {
+                if found.as_ref().is_none_or(|best| rank(run) > rank(best)) {
+                    found = Some(run.clone());
+                }
+            }
+        });
+    }
+    found
 }
 
 /// True if the id names the run: Slurm's form, the raw id, or the array's id for its remainder.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mesh_runtime::RenamedKeys;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The defaults, with a comment for each key.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -12,7 +12,7 @@ pub const RENAMED_KEYS: RenamedKeys =
     &[("queue_interval", "poll_interval"), ("batch", "batch_size")];
 
 /// Settings of the explainer.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Interval of reading the queue snapshot.

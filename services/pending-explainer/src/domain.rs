@@ -5,18 +5,20 @@
 //! - [`timeline`]: the explanations of each job so far, and the rules that limit the number of events.
 //! - [`evidence`]: limits, nodes, reservations and more; `judge` decides by them.
 //! - [`start_estimate`]: when waiting jobs may start, and how often that was right.
+//! - [`what_if`]: when a job may start if its request were different.
+//! - [`listing`]: all jobs as squeue prints them.
 //! - [`queue`]: the newest snapshot of the queue, assembled from its chunks.
 
 mod changes;
-mod chunks;
 mod confidence;
 mod dependency;
 mod description;
 mod estimate;
 pub mod evidence;
-mod explain;
+pub mod explain;
 mod judge;
 mod limit;
+pub mod listing;
 pub mod progress;
 pub mod queue;
 mod rare;
@@ -25,5 +27,6 @@ mod reason_text;
 mod request;
 pub mod start_estimate;
 pub mod timeline;
+pub mod what_if;
 
 pub use explain::{ClusterView, explain};

@@ -88,7 +88,7 @@ impl Explainer {
             let step = stored.state.step(&queue, &evidence, &requests, count);
             (stored, step, began.elapsed())
         });
-        let Ok((mut next, step, took)) = work.await else {
+        let Ok((mut next, mut step, took)) = work.await else {
             return Ok(());
         };
         metrics::estimate_cycle(took);
@@ -108,10 +108,12 @@ impl Explainer {
             *stored = next;
         }
         let quality = Arc::new(stored.state.quality());
-        let estimates = Arc::new(step.estimates);
+        let estimates = Arc::new(std::mem::take(&mut step.estimates));
+        let basis = Arc::new(step.basis(stored.state.clone()));
         self.change_snapshot(cluster, |snapshot| {
             snapshot.estimates = Some(Arc::clone(&estimates));
             snapshot.quality = Some(Arc::clone(&quality));
+            snapshot.basis = Some(Arc::clone(&basis));
         });
         Ok(())
     }

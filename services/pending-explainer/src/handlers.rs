@@ -8,16 +8,17 @@ use chrono::Utc;
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::{BatchHandler, Bus, Disposition, Message};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::queue::v1::{EvidenceSnapshot, QueueSnapshot};
-use mesh_events::{Event, catalogue, subject};
+use mesh_events::{Event, catalogue};
 use mesh_runtime::Condition;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::adapters::store::{Shard, Store};
 use crate::domain::evidence::Evidence;
+use crate::domain::listing::Listing;
 use crate::domain::queue::Queue;
-use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
+use crate::domain::start_estimate::{Basis, ClusterQuality, StartEstimate};
 use crate::domain::{ClusterView, timeline};
 use crate::error::Error;
 use crate::metrics;
@@ -29,6 +30,8 @@ pub type Snapshots = Arc<RwLock<HashMap<String, Snapshot>>>;
 const QUEUE: usize = 0;
 /// Index of the evidence in [`Snapshot::revisions`].
 const EVIDENCE: usize = 1;
+/// Index of the list of jobs in [`Snapshot::revisions`].
+const LISTING: usize = 2;
 
 /// The newest snapshots of a cluster.
 #[derive(Clone, Default)]
@@ -41,8 +44,12 @@ pub struct Snapshot {
     pub estimates: Option<Arc<HashMap<String, StartEstimate>>>,
     /// How often such estimates were right.
     pub quality: Option<Arc<ClusterQuality>>,
-    /// Revisions of the first chunks of the two, so that only a new snapshot is read and assembled.
-    revisions: [Option<u64>; 2],
+    /// What the estimates were made from.
+    pub basis: Option<Arc<Basis>>,
+    /// All jobs as squeue prints them.
+    pub listing: Option<Arc<Listing>>,
+    /// Revisions of the first chunks, so that only a new snapshot is read and assembled.
+    revisions: [Option<u64>; 3],
 }
 
 impl Snapshot {
@@ -69,6 +76,8 @@ pub struct Explainer {
     pub cluster: String,
     /// Maximum number of shards written concurrently.
     pub concurrency: usize,
+    /// Admits one question about other requests at a time: each takes a core for a moment.
+    pub what_if: Arc<Semaphore>,
     /// Shutdown signal.
     pub shutdown: CancellationToken,
 }
@@ -269,6 +278,7 @@ impl Explainer {
             .collect();
         for cluster in clusters {
             self.read_evidence(cluster).await?;
+            self.read_listing(cluster).await?;
             if self.read_queue(cluster).await?.is_some() {
                 self.evaluate(cluster, &self.snapshot(cluster), &shards)
                     .await?;
@@ -295,49 +305,14 @@ impl Explainer {
         snapshots.get(cluster).cloned().unwrap_or_default()
     }
 
-    /// The chunks of a snapshot, with the revision of the first. `None` if that is the last one assembled: ingest writes it first, and
-    /// all of them for each snapshot.
-    async fn chunks<M: prost::Message + Default>(
-        &self,
-        name: &'static str,
-        cluster: &str,
-        last: Option<u64>,
-    ) -> Result<Option<(Option<u64>, Vec<M>)>, Error> {
-        let prefix = subject::token(cluster);
-        let first_key = format!("{prefix}.0");
-        let bucket = self.bus.bucket(name).await?;
-        if last.is_some() {
-            let first = bucket.get(&first_key).await?;
-            if first.is_some_and(|first| Some(first.revision) == last) {
-                return Ok(None);
-            }
-        }
-        let entries = bucket.load(&prefix).await?;
-        let first = entries.iter().find(|entry| entry.key == first_key);
-        let revision = first.map(|first| first.revision);
-        let decode = |entry: mesh_bus::BucketEntry| {
-            M::decode(entry.value)
-                .inspect_err(|error| {
-                    tracing::warn!(%error, bucket = name, key = entry.key, "snapshot unreadable");
-                })
-                .ok()
-        };
-        let chunks = entries.into_iter().filter_map(decode).collect();
-        Ok(Some((revision, chunks)))
-    }
-
     /// Replaces the evidence of a cluster by the newest one.
     async fn read_evidence(&self, cluster: &str) -> Result<(), Error> {
         let snapshot = self.snapshot(cluster);
-        let chunks = self
-            .chunks::<EvidenceSnapshot>(
-                catalogue::BUCKET_EVIDENCE,
-                cluster,
-                snapshot.revisions[EVIDENCE],
-            )
-            .await?;
-        let read =
-            chunks.and_then(|(revision, chunks)| Some((revision, Evidence::from_chunks(chunks)?)));
+        let last = snapshot.revisions[EVIDENCE];
+        let stored = self.bus.chunks(catalogue::BUCKET_EVIDENCE, cluster, last);
+        let read = stored
+            .await?
+            .and_then(|stored| Some((stored.revision, Evidence::from_chunks(stored.chunks)?)));
         let newest = match read {
             Some((revision, evidence)) => {
                 let evidence = Arc::new(evidence);
@@ -355,14 +330,31 @@ impl Explainer {
         Ok(())
     }
 
+    /// Replaces the list of jobs of a cluster by the newest one.
+    async fn read_listing(&self, cluster: &str) -> Result<(), Error> {
+        let last = self.snapshot(cluster).revisions[LISTING];
+        let stored = self.bus.chunks(catalogue::BUCKET_LISTING, cluster, last);
+        let read = stored
+            .await?
+            .and_then(|stored| Some((stored.revision, Listing::from_chunks(stored.chunks)?)));
+        if let Some((revision, listing)) = read {
+            let listing = Arc::new(listing);
+            self.change_snapshot(cluster, |snapshot| {
+                snapshot.listing = Some(Arc::clone(&listing));
+                snapshot.revisions[LISTING] = revision;
+            });
+        }
+        Ok(())
+    }
+
     /// The newest queue of a cluster, if it is newer than the last one.
     async fn read_queue(&self, cluster: &str) -> Result<Option<Arc<Queue>>, Error> {
         let snapshot = self.snapshot(cluster);
-        let chunks = self
-            .chunks::<QueueSnapshot>(catalogue::BUCKET_QUEUE, cluster, snapshot.revisions[QUEUE])
-            .await?;
-        let read =
-            chunks.and_then(|(revision, chunks)| Some((revision, Queue::from_chunks(chunks)?)));
+        let last = snapshot.revisions[QUEUE];
+        let stored = self.bus.chunks(catalogue::BUCKET_QUEUE, cluster, last);
+        let read = stored
+            .await?
+            .and_then(|stored| Some((stored.revision, Queue::from_chunks(stored.chunks)?)));
         let Some((revision, queue)) = read else {
             if let Some(queue) = snapshot.queue {
                 metrics::snapshot_age((Utc::now() - queue.taken_at).num_seconds());
@@ -400,10 +392,13 @@ impl Explainer {
         for shard in shards.iter().filter(|shard| shard.cluster() == cluster) {
             let mut events = Vec::new();
             let changed = shard.change(|runs| {
+                let mut is_changed = false;
                 for run in runs.values_mut() {
-                    events.extend(timeline::seen(run, cluster, snapshot.view(), now));
+                    let seen = timeline::seen(run, cluster, snapshot.view(), now);
+                    is_changed |= seen.is_changed;
+                    events.extend(seen.event);
                 }
-                (!events.is_empty(), events.clone())
+                (is_changed, events.clone())
             });
             if changed {
                 self.store.commit(shard, &self.shutdown).await?;

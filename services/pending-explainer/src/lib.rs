@@ -36,6 +36,7 @@ pub const COUNTERS: &[&str] = &["runs.*.next"];
 pub struct PendingExplainerService;
 
 impl Service for PendingExplainerService {
+    type Config = Config;
     const NAME: &'static str = "pending-explainer";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
@@ -91,6 +92,7 @@ async fn run(
         snapshots: handlers::Snapshots::default(),
         cluster: context.mesh.cluster.clone(),
         concurrency: config.concurrency,
+        what_if: Arc::new(tokio::sync::Semaphore::new(1)),
         shutdown: shutdown.clone(),
     };
     let explainer = loaded.get_or_init(|| explainer);

@@ -177,6 +177,13 @@ impl Report {
                 met: within(first.covered_p50, 45.0, 55.0, enough),
             },
             Goal {
+                id: "P10",
+                text: "P10 covers, first estimates",
+                goal: "7 to 13 %".to_owned(),
+                value: percent(first.covered_p10),
+                met: within(first.covered_p10, 7.0, 13.0, enough),
+            },
+            Goal {
                 id: "G4",
                 text: "P90 covers, later estimates",
                 goal: format!("{least} to {most} %"),

@@ -75,11 +75,16 @@ impl Stored {
             key: key.clone(),
             source,
         };
-        let json = serde_json::to_vec(&self.state).map_err(unusable)?;
-        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-        let packed = encoder.write_all(&json).and_then(|()| encoder.finish());
-        let packed = packed.map_err(|error| unusable(serde_json::Error::io(error)))?;
+        let packed = packed(&self.state).map_err(unusable)?;
         self.revision = Some(bucket.put(&key, Bytes::from(packed), self.revision).await?);
         Ok(())
     }
+}
+
+/// The value of a state.
+pub(crate) fn packed(state: &EstimateState) -> Result<Vec<u8>, serde_json::Error> {
+    let json = serde_json::to_vec(state)?;
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+    let packed = encoder.write_all(&json).and_then(|()| encoder.finish());
+    packed.map_err(serde_json::Error::io)
 }

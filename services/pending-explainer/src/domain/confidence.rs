@@ -16,7 +16,7 @@ const SUBSTANTIAL_PART: u64 = 4;
 /// The note about a waiting job. Empty if nothing makes the answer less certain.
 pub fn of_waiting(waiting: &PendingJob<'_>) -> String {
     let mut notes = of_records(waiting.view, waiting.now);
-    notes.extend(of_backfill(waiting.view, waiting.place));
+    notes.extend(of_backfill(waiting.view, waiting.position));
     notes.join("; ")
 }
 
@@ -26,7 +26,7 @@ pub fn of_started(view: ClusterView<'_>, now: DateTime<Utc>) -> String {
 }
 
 /// The jobs that backfill did not look at, if this one is among them or if they are many.
-fn of_backfill(view: ClusterView<'_>, place: Option<QueuePosition<'_>>) -> Option<String> {
+fn of_backfill(view: ClusterView<'_>, position: Option<QueuePosition<'_>>) -> Option<String> {
     let backfill = view.evidence?.backfill?;
     let (depth, length) = (backfill.last_depth, backfill.queue_length);
     if depth >= length {
@@ -34,9 +34,9 @@ fn of_backfill(view: ClusterView<'_>, place: Option<QueuePosition<'_>>) -> Optio
     }
     let looked_at = format!("{depth} of {length} waiting jobs");
     // Each cycle looks at the jobs in their order, and clears the starts that it does not plan again.
-    let is_beyond = place.is_some_and(|place| {
-        place.row.expected_start == 0
-            && u32::try_from(place.ahead).is_ok_and(|ahead| ahead >= depth)
+    let is_beyond = position.is_some_and(|position| {
+        position.row.expected_start == 0
+            && u32::try_from(position.ahead).is_ok_and(|ahead| ahead >= depth)
     });
     if is_beyond {
         return Some(format!(
@@ -106,12 +106,12 @@ mod tests {
             expected_start,
             ..QueuedJob::default()
         };
-        let place = QueuePosition {
+        let position = QueuePosition {
             row: &row,
             ahead,
             taken_at: DateTime::default(),
         };
-        of_backfill(view, Some(place))
+        of_backfill(view, Some(position))
     }
 
     #[test]

@@ -104,9 +104,9 @@ pub fn of(finding: &Finding, waiting: &PendingJob<'_>) -> Estimate {
 
 /// The newest planned start: from the snapshot if the job is in it, else from its record.
 fn planned(waiting: &PendingJob<'_>) -> Option<DateTime<Utc>> {
-    match waiting.place {
-        Some(place) if place.row.expected_start > 0 => {
-            DateTime::from_timestamp(place.row.expected_start, 0)
+    match waiting.position {
+        Some(position) if position.row.expected_start > 0 => {
+            DateTime::from_timestamp(position.row.expected_start, 0)
         }
         Some(_) => None,
         None => waiting

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
+use mesh_events::chunks::newest_complete;
 use mesh_events::proto::mesh::queue::v1::{
-    Backfill, EvidenceSnapshot, Licence, Limit, NodeState, Partition, PriorityFactor, Reservation,
+    Backfill, EvidenceSnapshot, License, Limit, NodeState, Partition, PriorityFactor, Reservation,
     RunningJob,
 };
 use slurm_types::HostList;
-
-use super::chunks::newest_complete;
 
 /// A complete snapshot.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +23,8 @@ pub struct Evidence {
     pub nodes: BTreeMap<String, NodeState>,
     /// Reservations.
     pub reservations: Vec<Reservation>,
-    /// Licences by name.
-    pub licences: HashMap<String, Licence>,
+    /// Licenses by name.
+    pub licenses: HashMap<String, License>,
     /// Backfill's last cycle.
     pub backfill: Option<Backfill>,
     partitions: HashMap<String, Partition>,
@@ -64,10 +63,10 @@ impl Evidence {
             evidence
                 .nodes
                 .extend(nodes.map(|node| (node.name.clone(), node)));
-            let licences = chunk.licences.into_iter();
+            let licenses = chunk.licenses.into_iter();
             evidence
-                .licences
-                .extend(licences.map(|licence| (licence.name.clone(), licence)));
+                .licenses
+                .extend(licenses.map(|license| (license.name.clone(), license)));
             for partition in &chunk.partitions {
                 let names = HostList::expand(&partition.nodes).unwrap_or_default();
                 evidence.members.insert(partition.name.clone(), names);

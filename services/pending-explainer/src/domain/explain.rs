@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_events::proto::mesh::queue::v1::Explanation;
+use mesh_events::proto::mesh::queue::v1::{Calibration, Explanation};
 use mesh_events::timestamp;
 use slurm_types::reasons::Match;
 use slurm_types::{Actor, Reason, ReasonClass};
@@ -32,7 +32,7 @@ pub struct PendingJob<'a> {
     /// Account charged. Empty if unknown.
     pub account: &'a str,
     /// Position in the newest snapshot, if it is in it.
-    pub place: Option<QueuePosition<'a>>,
+    pub position: Option<QueuePosition<'a>>,
     /// What the cluster's newest snapshots show.
     pub view: ClusterView<'a>,
     /// Present time.
@@ -76,9 +76,9 @@ pub struct ReasonText {
 }
 
 /// Recognises the reason of a pending job.
-pub fn recognise(job: &Job, place: Option<QueuePosition<'_>>) -> Match {
-    let newest = place
-        .map(|place| place.row.reason.trim())
+pub fn recognise(job: &Job, position: Option<QueuePosition<'_>>) -> Match {
+    let newest = position
+        .map(|position| position.row.reason.trim())
         .filter(|text| !text.is_empty());
     let recorded = if job.reason_description.trim().is_empty() {
         &job.reason
@@ -115,7 +115,7 @@ pub fn judge(found: &Match, waiting: &PendingJob<'_>) -> Finding {
 
 /// Explains why a job is pending, who can act, and until when.
 pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
-    let found = recognise(waiting.job, waiting.place);
+    let found = recognise(waiting.job, waiting.position);
     let finding = judge(&found, waiting);
     let estimate = estimate::of(&finding, waiting);
     let mut summary = finding.summary;
@@ -160,9 +160,20 @@ pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
             evidence.priority(waiting.job.job_id).to_vec()
         }),
         confidence_note: confidence::of_waiting(waiting),
+        ..Explanation::default()
     };
     if let Some(estimate) = waiting.view.estimate(&waiting.job.run, &explanation) {
         append(&mut explanation.summary, &estimate.sentence(waiting.now));
+        explanation.start_p10 = estimate.start_p10.map(timestamp);
+        explanation.start_p50 = estimate.start_p50.map(timestamp);
+        explanation.start_p90 = estimate.start_p90.map(timestamp);
+        estimate.method.clone_into(&mut explanation.estimate_method);
+        let calibration = &estimate.calibration;
+        explanation.calibration = Some(Calibration {
+            class: calibration.class.to_owned(),
+            n: calibration.n,
+            covered_p90: calibration.covered_p90,
+        });
     }
     explanation
 }

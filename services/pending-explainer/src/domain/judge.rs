@@ -6,7 +6,7 @@
 //! 1. partitions that do not admit the job ([`partition`]);
 //! 2. limits that it can never fit under ([`limit`]);
 //! 3. nodes that do not exist in the shape it asks for ([`node`]);
-//! 4. what the reason names, if the evidence confirms it: a limit that is used up, licences, a reservation, a job, nodes;
+//! 4. what the reason names, if the evidence confirms it: a limit that is used up, licenses, a reservation, a job, nodes;
 //! 5. for generic reasons: a limit that is used up, nodes that are out of service, a reservation in its way;
 //! 6. its turn ([`turn`]).
 //!
@@ -14,7 +14,7 @@
 //! evidence is missing, the sentences of the reason table count.
 
 mod dependency;
-mod licence;
+mod license;
 mod limit;
 mod node;
 mod partition;
@@ -115,7 +115,7 @@ pub fn finding(found: &Match, waiting: &PendingJob<'_>, evidence: &Evidence) -> 
                 .or_else(|| node::out_of_service(&request, evidence, false));
         }
         ReasonClass::Limit
-        | ReasonClass::Licence
+        | ReasonClass::License
         | ReasonClass::Reservation
         | ReasonClass::WaitingTurn
         | ReasonClass::NodeUnavailable
@@ -128,7 +128,7 @@ pub fn finding(found: &Match, waiting: &PendingJob<'_>, evidence: &Evidence) -> 
     }
     match found.class() {
         ReasonClass::Limit => limit::of_reason(found, &request, evidence),
-        ReasonClass::Licence => licence::finding(&request, evidence),
+        ReasonClass::License => license::finding(&request, evidence),
         ReasonClass::Reservation => reservation::own(&request, evidence),
         ReasonClass::NodeUnavailable if reason == "ReqNodeNotAvail" => {
             node::of_reason(found, &request, evidence)
@@ -159,8 +159,19 @@ fn by_records(
         .filter(|_| reason != "Priority")
         .or_else(|| node::out_of_service(request, evidence, none_free))
         .or_else(|| reservation::in_the_way(request, evidence))
-        .or_else(|| licence::finding(request, evidence).filter(|_| reason == "Resources"))
+        .or_else(|| license::finding(request, evidence).filter(|_| reason == "Resources"))
         .or_else(|| turn::finding(found, waiting, request, evidence))
+}
+
+/// What keeps a job from ever starting as it is.
+pub fn never(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding> {
+    impossible(&Request::of(waiting), evidence)
+}
+
+/// The same without limits, which are those of an account: of nobody's yet.
+pub fn never_by_partition(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding> {
+    let request = Request::of(waiting);
+    partition::not_admitted(&request, evidence).or_else(|| node::never(&request, evidence))
 }
 
 /// What can never start as it is: waiting does not help, whatever Slurm says.

@@ -251,7 +251,7 @@ impl Resource {
             "node" => ("node", "nodes", "node"),
             "energy" => ("energy", "energy", "energy"),
             "gres/*" => ("GPU", "GPUs or other generic resources", "gres/"),
-            "license/*" => ("licence", "licences", "license/"),
+            "license/*" => ("license", "licenses", "license/"),
             "bb" => ("burst-buffer", "burst buffer space", "bb/"),
             "billing" => ("billing", "billing units", "billing"),
             _ => ("resource", "resources", ""),

@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::chunks::newest_complete;
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 use slurm_types::{Reason, ReasonClass};
-
-use super::chunks::newest_complete;
 
 /// A complete snapshot.
 #[derive(Clone, Debug)]
@@ -21,7 +20,7 @@ pub struct Queue {
 }
 
 /// Priority, then submit time, then id: the order in which the scheduler looks at jobs (sort_job_queue2, Slurm 22.05 to 26.05).
-type Rank = (Reverse<u32>, i64, u32);
+pub type Rank = (Reverse<u32>, i64, u32);
 
 fn rank(row: &QueuedJob) -> Rank {
     // `job/<id>/<submit time>`, and the attempt if there are several.
@@ -102,7 +101,7 @@ impl Queue {
     }
 
     /// Position of a run. `None` if it is not pending.
-    pub fn place(&self, run: &str) -> Option<QueuePosition<'_>> {
+    pub fn position(&self, run: &str) -> Option<QueuePosition<'_>> {
         let row = self.rows.get(run)?;
         let ahead_in = |partition: &str| {
             self.contenders.get(partition).map_or(0, |contenders| {
@@ -134,7 +133,7 @@ impl Queue {
     }
 
     /// Where the run stands in the order in which the scheduler looks at jobs.
-    pub fn rank(row: &QueuedJob) -> impl Ord + use<> {
+    pub fn rank(row: &QueuedJob) -> Rank {
         rank(row)
     }
 
@@ -205,8 +204,8 @@ mod tests {
             chunk(9, 1, 2, vec![job("b", "p", 9)]),
         ]);
         let queue = queue.expect("complete");
-        assert!(queue.place("b").is_none());
-        assert_eq!(queue.place("a").map(|place| place.ahead), Some(0));
+        assert!(queue.position("b").is_none());
+        assert_eq!(queue.position("a").map(|position| position.ahead), Some(0));
     }
 
     #[test]
@@ -219,7 +218,7 @@ mod tests {
             job("held", "p", 0),
         ];
         let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");
-        let ahead = |run| queue.place(run).map(|place| place.ahead);
+        let ahead = |run| queue.position(run).map(|position| position.ahead);
         assert_eq!(
             [ahead("a"), ahead("b"), ahead("c"), ahead("d")],
             [Some(2), Some(0), Some(0), Some(1)]
@@ -239,7 +238,7 @@ mod tests {
             row("job/1/200", 1),
         ];
         let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");
-        let ahead = |run| queue.place(run).map(|place| place.ahead);
+        let ahead = |run| queue.position(run).map(|position| position.ahead);
         assert_eq!(
             [ahead("job/3/100"), ahead("job/4/100"), ahead("job/1/200")],
             [Some(0), Some(1), Some(2)]
@@ -261,6 +260,9 @@ mod tests {
             job("mine", "p", 5),
         ];
         let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");
-        assert_eq!(queue.place("mine").map(|place| place.ahead), Some(1));
+        assert_eq!(
+            queue.position("mine").map(|position| position.ahead),
+            Some(1)
+        );
     }
 }

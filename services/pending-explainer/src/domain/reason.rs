@@ -58,7 +58,7 @@ fn queue_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             "Nothing to do: the reason appears after the next scheduling cycle, usually within a minute.",
         ),
         "Priority" => {
-            let ahead = match waiting.place.map_or(0, |place| place.ahead) {
+            let ahead = match waiting.position.map_or(0, |position| position.ahead) {
                 0 => "Jobs of higher priority are ahead of it".to_owned(),
                 1 => "One waiting job of higher priority is ahead of it".to_owned(),
                 ahead => format!("{ahead} waiting jobs of higher priority are ahead of it"),
@@ -114,11 +114,11 @@ fn queue_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
             };
             with(
                 with_advice(
-                    format!("Not enough licences are free: {requested_licenses}."),
+                    format!("Not enough licenses are free: {requested_licenses}."),
                     "It starts when other jobs give them back (scontrol show licenses shows the use). Asking for fewer may help.",
                 ),
                 (!job.licenses.is_empty())
-                    .then(|| format!("licences {}", clip(&job.licenses, MAX_SUMMARY_CHARS))),
+                    .then(|| format!("licenses {}", clip(&job.licenses, MAX_SUMMARY_CHARS))),
             )
         }
         "Reservation" => with(

@@ -6,7 +6,7 @@
 //! - A request that changes, a hold or a limit closes the estimate without a score: the wait begins again once the job contends again.
 //! - Partitions that share nodes are one pool, whose free amounts are added up: how nodes are fragmented is left to the calibration.
 
-mod cluster;
+pub(super) mod cluster;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -96,6 +96,8 @@ struct RunningRun {
 /// When a job may start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StartEstimate {
+    /// One of ten such jobs starts earlier. Absent as `start_p50`.
+    pub start_p10: Option<DateTime<Utc>>,
     /// Half of such jobs start earlier. Absent before enough jobs have started.
     pub start_p50: Option<DateTime<Utc>>,
     /// Nine of ten such jobs start earlier.
@@ -164,13 +166,32 @@ pub struct ClusterQuality {
     pub rows: Vec<QualityRow>,
 }
 
+/// What estimates were made from, for questions about other requests.
+#[derive(Debug)]
+pub struct Basis {
+    /// What was known.
+    pub state: EstimateState,
+    /// The queue.
+    pub(super) view: cluster::View,
+}
+
 /// What a snapshot changed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Step {
     /// Estimates of waiting runs.
     pub estimates: HashMap<String, StartEstimate>,
     /// Estimates that were finished by a start.
     pub finished: Vec<Outcome>,
+    /// What the estimates were made from.
+    view: cluster::View,
+}
+
+impl Step {
+    /// What the estimates were made from, with the state after the step.
+    pub fn basis(self, state: EstimateState) -> Basis {
+        let view = self.view;
+        Basis { state, view }
+    }
 }
 
 impl EstimateState {
@@ -194,7 +215,7 @@ impl EstimateState {
             .estimator
             .estimate_with(&view.snapshot, &all, draws.min(DRAWS));
         let mut estimates = HashMap::new();
-        for (run, estimate) in view.runs.into_iter().zip(made) {
+        for (run, estimate) in view.runs.iter().zip(made) {
             if estimate.waited < MIN_WAIT {
                 continue;
             }
@@ -204,7 +225,7 @@ impl EstimateState {
             let last = self.estimator.open_of(estimate.job).last();
             let is_due =
                 last.is_none_or(|last| at - last.made_at >= LATER_INTERVAL.max(last.waited));
-            if is_due && self.waiting.contains_key(&run) {
+            if is_due && self.waiting.contains_key(run) {
                 self.estimator.record(estimate);
             }
         }
@@ -212,6 +233,7 @@ impl EstimateState {
         Step {
             estimates,
             finished,
+            view,
         }
     }
 
@@ -329,7 +351,7 @@ impl EstimateState {
     }
 
     /// The estimate that the owner sees. `None` if there is neither bound.
-    fn published(&self, estimate: &Estimate) -> Option<StartEstimate> {
+    pub(super) fn published(&self, estimate: &Estimate) -> Option<StartEstimate> {
         let time = |wait: Option<Seconds>| DateTime::from_timestamp(estimate.made_at + wait?, 0);
         let (start_p50, start_p90) = (time(estimate.p50), time(estimate.p90));
         start_p90?;
@@ -345,6 +367,7 @@ impl EstimateState {
             String::new()
         };
         Some(StartEstimate {
+            start_p10: time(estimate.p10),
             start_p50,
             start_p90,
             method: estimate.method.as_str(),
@@ -355,6 +378,11 @@ impl EstimateState {
             },
             note,
         })
+    }
+
+    /// What was learnt.
+    pub(super) const fn estimator(&self) -> &Estimator {
+        &self.estimator
     }
 
     /// How often the estimates were right.

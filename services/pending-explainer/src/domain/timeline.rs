@@ -4,6 +4,7 @@
 //!   scheduler has not determined yet is not published. `held` after a release is published again.
 //! - A snapshot of the queue causes an event if the expected start first appears, or moves by more than a fifth of the remaining wait.
 //!   At most one such event per job is published in [`MIN_ESTIMATE_EVENT_INTERVAL`].
+//! - A job that still waits at the first P90 that was estimated for it causes one more event. A new reason or a release ends that bound.
 //! - An event older than the newest handled one of its run has no effect, because messages of a run may be handled out of order.
 //! - Jobs that left the queue are stored for [`RUN_RETENTION`], so that a redelivered message has no effect.
 
@@ -22,6 +23,7 @@ use slurm_types::ReasonClass;
 
 use super::explain::{self, ClusterView, PendingJob};
 use super::queue::QueuePosition;
+use super::reason_text::{MAX_SUMMARY_CHARS, clip, moment};
 use super::{changes, progress};
 
 /// Shortest interval between two events about the expected start of a job.
@@ -56,6 +58,12 @@ pub struct Run {
     /// Time when its end was handled, in Unix seconds. `None` before.
     #[serde(default)]
     pub ended_at: Option<i64>,
+    /// First P90 of its start, in Unix seconds.
+    #[serde(default)]
+    pub first_p90: Option<i64>,
+    /// True once it was published that it waits beyond that.
+    #[serde(default)]
+    pub is_late: bool,
     /// The job in its newest event.
     #[serde(with = "crate::adapters::protobuf")]
     pub job: Job,
@@ -84,6 +92,15 @@ pub struct TimelineEntry {
     pub summary: String,
     /// Expected start, if there was one.
     pub expected_start: Option<DateTime<Utc>>,
+    /// Time by which half of such jobs start, if it was estimated.
+    #[serde(default)]
+    pub start_p50: Option<DateTime<Utc>>,
+    /// Time by which nine of ten such jobs start, if it was estimated.
+    #[serde(default)]
+    pub start_p90: Option<DateTime<Utc>>,
+    /// What was different from the entry before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
     /// Amounts that were in its way, by blocker.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub amounts: BTreeMap<String, u64>,
@@ -102,26 +119,27 @@ impl Run {
             let heard_at = DateTime::from_timestamp(heard_at, 0).unwrap_or_default();
             return progress::explain(&self.job, heard_at, view, now);
         }
-        let mut explanation = explain::explain(&self.pending(self.place(view, now), view, now));
+        let mut explanation = explain::explain(&self.pending(self.position(view, now), view, now));
         explanation.changed = changes::since(self.timeline.back(), &explanation);
+        explanation.is_late = self.is_late;
         explanation
     }
 
     /// Its position in the newest snapshot.
-    pub fn place<'a>(
+    pub fn position<'a>(
         &self,
         view: ClusterView<'a>,
         now: DateTime<Utc>,
     ) -> Option<QueuePosition<'a>> {
-        let place = view.queue?.place(&self.job.run)?;
+        let position = view.queue?.position(&self.job.run)?;
         // A snapshot older than the newest event has less information. If the clock was ahead then, the event's time is unknown.
         let was_ahead = self.heard_at > now.timestamp();
-        (was_ahead || place.taken_at.timestamp() >= self.heard_at).then_some(place)
+        (was_ahead || position.taken_at.timestamp() >= self.heard_at).then_some(position)
     }
 
     fn pending<'a>(
         &'a self,
-        place: Option<QueuePosition<'a>>,
+        position: Option<QueuePosition<'a>>,
         view: ClusterView<'a>,
         now: DateTime<Utc>,
     ) -> PendingJob<'a> {
@@ -129,7 +147,7 @@ impl Run {
             job: &self.job,
             user: &self.owner.user,
             account: self.account(),
-            place,
+            position,
             view,
             now,
         }
@@ -156,6 +174,9 @@ impl Run {
             reason: explanation.reason.clone(),
             summary: explanation.summary.clone(),
             expected_start,
+            start_p50: explanation.start_p50.as_ref().and_then(from_timestamp),
+            start_p90: explanation.start_p90.as_ref().and_then(from_timestamp),
+            changed: explanation.changed.clone(),
             amounts: changes::amounts(&explanation),
         });
         Event {
@@ -274,6 +295,8 @@ pub fn heard(
                 heard_at: 0,
                 left_at: None,
                 ended_at: None,
+                first_p90: None,
+                is_late: false,
                 job: Job::default(),
                 owner: Owner::default(),
                 entity: Entity::default(),
@@ -302,6 +325,8 @@ pub fn heard(
     let mut explanation = explain::explain(&pending);
     explanation.changed = changes::since(run.timeline.back(), &explanation);
     run.class = Some(class);
+    // The estimate was one for another cause.
+    (run.first_p90, run.is_late) = (None, false);
     let published = run.publish((cause, 0), &event.id, explanation, now);
     // Time and reliability are those of the causing event.
     UpdateOutcome::Publish(Box::new(Event {
@@ -313,14 +338,70 @@ pub fn heard(
     }))
 }
 
-/// Updates a pending run from a new snapshot. Returns an event about its expected start, if one is due.
-pub fn seen(
+/// What a snapshot changed in a run.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// True if its state has changed.
+    pub is_changed: bool,
+    /// Event to publish.
+    pub event: Option<Event>,
+}
+
+/// Updates a pending run from a new snapshot.
+pub fn seen(run: &mut Run, cluster: &str, view: ClusterView<'_>, now: DateTime<Utc>) -> Seen {
+    let was_known = run.first_p90.is_some();
+    let event = late(run, cluster, view, now).or_else(|| moved_start(run, cluster, view, now));
+    Seen {
+        is_changed: event.is_some() || run.first_p90.is_some() != was_known,
+        event,
+    }
+}
+
+/// An event about a run that waits beyond its first P90, once.
+fn late(run: &mut Run, cluster: &str, view: ClusterView<'_>, now: DateTime<Utc>) -> Option<Event> {
+    if run.left_at.is_some() || run.class.is_none() || run.is_late {
+        return None;
+    }
+    let Some(first) = run.first_p90 else {
+        // Read before it is explained, which costs more.
+        view.estimates?.get(&run.job.run)?;
+        let p90 = run.explain(view, now).start_p90?;
+        run.first_p90 = Some(p90.seconds);
+        return None;
+    };
+    let position = view.queue?.position(&run.job.run)?;
+    if now.timestamp() <= first {
+        return None;
+    }
+    let mut explanation = run.explain(view, now);
+    if run
+        .class
+        .is_some_and(|class| class.as_str() != explanation.reason_class)
+    {
+        return None;
+    }
+    let by = moment(DateTime::from_timestamp(first, 0)?, now);
+    explanation.summary = clip(
+        &format!(
+            "Later than expected: 9 of 10 such jobs would have started by {by}. {}",
+            explanation.summary
+        ),
+        MAX_SUMMARY_CHARS,
+    );
+    explanation.changed.push("it waits beyond P90".to_owned());
+    run.is_late = true;
+    explanation.is_late = true;
+    snapshot_event(run, cluster, explanation, position.taken_at, now)
+}
+
+/// An event about the expected start of a run, if one is due.
+fn moved_start(
     run: &mut Run,
     cluster: &str,
     view: ClusterView<'_>,
     now: DateTime<Utc>,
 ) -> Option<Event> {
-    let place = view.queue?.place(&run.job.run)?;
+    let position = view.queue?.position(&run.job.run)?;
     // A publish time in the future, from a clock that was ahead, does not delay the next event.
     let recent = 0..MIN_ESTIMATE_EVENT_INTERVAL.num_seconds();
     let is_recent = recent.contains(&(now.timestamp() - run.published_at));
@@ -329,7 +410,8 @@ pub fn seen(
     if run.left_at.is_some() || run.class.is_none() || is_recent && run.start.is_some() {
         return None;
     }
-    let start = (place.row.expected_start > now.timestamp()).then_some(place.row.expected_start)?;
+    let start =
+        (position.row.expected_start > now.timestamp()).then_some(position.row.expected_start)?;
     if !moved(run.start, start, now.timestamp()) {
         return None;
     }
@@ -341,6 +423,17 @@ pub fn seen(
     {
         return None;
     }
+    snapshot_event(run, cluster, explanation, position.taken_at, now)
+}
+
+/// The event of an explanation that a snapshot caused.
+fn snapshot_event(
+    run: &mut Run,
+    cluster: &str,
+    explanation: Explanation,
+    taken_at: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> Option<Event> {
     let cause: EventId = run.first_cause.parse().ok()?;
     let n = run.next;
     run.next += 1;
@@ -348,7 +441,7 @@ pub fn seen(
     let published = run.publish((cause, n), &first, explanation, now);
     Some(Event {
         cluster: cluster.to_owned(),
-        occurred_at: Some(timestamp(place.taken_at)),
+        occurred_at: Some(timestamp(taken_at)),
         ..published
     })
 }

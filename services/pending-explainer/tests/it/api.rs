@@ -1,34 +1,31 @@
 //! The API for owners and other users.
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::StatusCode;
 use chrono::{TimeDelta, Utc};
-use http_body_util::BodyExt as _;
 use mesh_events::EventType;
 use mesh_runtime::api::{Caller, Role};
+use mesh_testkit::service::ask;
 use mesh_testkit::{NatsServer, wait_until};
 use serde_json::Value;
-use tower::ServiceExt as _;
 
-use crate::harness::{DEADLINE, Running, bus, explained, row, snapshot, waiting};
+use crate::harness::{DEADLINE, bus, explained, row, snapshot, start, waiting};
 
 pub async fn get(router: &Router, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
-    let mut request = Request::get(path).body(Body::empty()).unwrap();
-    request
-        .extensions_mut()
-        .insert(Caller::peer(user, 20_001, role));
-    let response = router.clone().oneshot(request).await.unwrap();
-    let status = response.status();
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    let caller = Caller::peer(user, 20_001, role);
+    ask(router, caller, "GET", path, None).await
+}
+
+pub async fn post(router: &Router, path: &str, user: &str, body: &Value) -> (StatusCode, Value) {
+    let caller = Caller::peer(user, 20_001, Role::User);
+    ask(router, caller, "POST", path, Some(body)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn owners_see_only_their_own_jobs() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     bus.publish(&waiting(1, EventType::JobPending, "Priority", 1))
         .await
         .unwrap();
@@ -110,7 +107,7 @@ async fn owners_see_only_their_own_jobs() {
 async fn the_api_reports_that_it_waits_for_nats() {
     let mut nats = NatsServer::start().await;
     nats.kill();
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     assert_eq!(
         get(&service.router, "/v1/queue", "alice", Role::User)
             .await

@@ -15,7 +15,7 @@ use pending_explainer::adapters::estimates::Stored;
 use prost::Message as _;
 
 use crate::api::get;
-use crate::harness::{DEADLINE, Running, bus, row, snapshot, waiting};
+use crate::harness::{DEADLINE, bus, row, snapshot, start, waiting};
 
 /// A process of the service, ended by SIGKILL.
 struct Process(Child);
@@ -47,14 +47,14 @@ impl Drop for Process {
     }
 }
 
-/// Stores evidence as ingest does: a node with 4 CPUs, and these running jobs.
-async fn evidence(bus: &Bus, running: &[u32], taken_at: DateTime<Utc>) {
+/// Stores evidence as ingest does: a node with 4 CPUs, and these running jobs on so many of them.
+pub async fn evidence(bus: &Bus, running: &[u32], cpus: u32, taken_at: DateTime<Utc>) {
     let row = |id: &u32| RunningJob {
         job_id: *id,
         partition: "cpu".into(),
         start: taken_at.timestamp() - 1,
         end: taken_at.timestamp() + 3_600,
-        tres: "cpu=4,mem=8G".into(),
+        tres: format!("cpu={cpus},mem={cpus}G"),
         ..RunningJob::default()
     };
     let node = NodeState {
@@ -110,7 +110,7 @@ async fn kill_9_loses_neither_scores_nor_open_estimates() {
     }
     let process = Process::start(folder.path(), &nats);
     let now = Utc::now();
-    evidence(&bus, &[9], now).await;
+    evidence(&bus, &[9], 4, now).await;
     let all = vec![row(1, 9, None), row(2, 8, None), row(3, 7, None)];
     snapshot(&bus, all, now).await;
     stored(&bus, 0, 3).await;
@@ -118,14 +118,14 @@ async fn kill_9_loses_neither_scores_nor_open_estimates() {
 
     // One starts while nobody looks, another one later.
     let later = now + TimeDelta::seconds(60);
-    evidence(&bus, &[1], later).await;
+    evidence(&bus, &[1], 4, later).await;
     snapshot(&bus, vec![row(2, 8, None), row(3, 7, None)], later).await;
     let process = Process::start(folder.path(), &nats);
     stored(&bus, 1, 2).await;
     drop(process);
 
     let later = later + TimeDelta::seconds(60);
-    evidence(&bus, &[2], later).await;
+    evidence(&bus, &[2], 4, later).await;
     snapshot(&bus, vec![row(3, 7, None)], later).await;
     let _process = Process::start(folder.path(), &nats);
     stored(&bus, 2, 1).await;
@@ -140,9 +140,9 @@ async fn the_api_shows_when_a_job_may_start_and_how_often_that_was_right() {
             .await
             .unwrap();
     }
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     let now = Utc::now();
-    evidence(&bus, &[9], now).await;
+    evidence(&bus, &[9], 4, now).await;
     let held = QueuedJob {
         reason: "JobHeldUser".into(),
         ..row(2, 8, None)

@@ -5,14 +5,14 @@ use mesh_events::{EventId, EventType, subject};
 use mesh_testkit::{NatsServer, fixtures};
 
 use crate::harness::{
-    Running, bus, explained, explanation, published_so_far, row, snapshot, waiting,
+    bus, explained, explanation, published_so_far, row, snapshot, start, waiting,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_job_is_explained_once_per_class() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     let submitted = waiting(1, EventType::JobSubmitted, "None", 1);
     let pending = waiting(1, EventType::JobPending, "Resources", 2);
     let still = waiting(1, EventType::JobPending, "Priority", 3);
@@ -47,7 +47,7 @@ async fn a_waiting_job_is_explained_once_per_class() {
 async fn a_started_job_is_not_explained_any_more() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     bus.publish(&waiting(1, EventType::JobPending, "Dependency", 1))
         .await
         .unwrap();
@@ -85,7 +85,7 @@ async fn a_started_job_is_not_explained_any_more() {
 async fn an_expected_start_of_the_snapshot_is_published_once() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     let pending = waiting(1, EventType::JobPending, "Priority", 1);
     bus.publish(&pending).await.unwrap();
     explained(&bus, 1).await;
@@ -132,7 +132,7 @@ async fn an_expected_start_of_the_snapshot_is_published_once() {
 async fn a_message_that_is_no_event_is_parked_and_does_not_stop_the_others() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     bus.publish_raw(
         "slurm.testbed.job.pending.cpu.alice".into(),
         "junk",

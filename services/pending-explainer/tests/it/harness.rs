@@ -2,83 +2,32 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use chrono::{DateTime, Utc};
-use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, StartPosition};
+use mesh_bus::Bus;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueSnapshot, QueuedJob};
 use mesh_events::{Event, EventId, EventType, catalogue, subject, timestamp};
-use mesh_runtime::{BoxError, ConfigFile, Context, Service as _, ServiceSection};
+pub use mesh_testkit::service::admin_bus as bus;
+use mesh_testkit::service::{self, TestService};
 use mesh_testkit::{NatsServer, fixtures, wait_for};
 use pending_explainer::PendingExplainerService;
 use prost::Message as _;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A service in this process.
-pub struct Running {
-    pub router: Router,
-    shutdown: CancellationToken,
-    task: JoinHandle<Result<(), BoxError>>,
-}
-
-impl Running {
-    pub async fn start(nats: &NatsServer) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("mesh.toml");
-        let text = format!(
-            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\npoll_interval = \"100ms\"\nestimate_interval = \"100ms\"\n",
-            fixtures::CLUSTER,
-            nats.url()
-        );
-        std::fs::write(&path, text).unwrap();
-        let config = ConfigFile::load(
-            &[ServiceSection::of::<PendingExplainerService>()],
-            Some(&path),
-        )
-        .unwrap();
-        let shutdown = CancellationToken::new();
-        let started =
-            PendingExplainerService::start(Context::new(config, shutdown.clone()).unwrap())
-                .await
-                .unwrap();
-        Self {
-            router: started.router,
-            shutdown,
-            task: tokio::spawn(started.run),
-        }
-    }
-
-    /// Stops as after SIGTERM.
-    pub async fn stop(self) {
-        self.shutdown.cancel();
-        self.task.await.unwrap().unwrap();
-    }
-
-    /// Ends abruptly.
-    pub async fn kill(self) {
-        self.task.abort();
-        drop(self.task.await);
-    }
-}
-
-/// The test's own connection, with streams and buckets declared.
-pub async fn bus(nats: &NatsServer) -> Bus {
-    let bus = Bus::connect(
-        &Config {
-            url: nats.url(),
-            ..Config::default()
-        },
-        "admin",
-    )
-    .await
-    .unwrap();
-    bus.ready(&CancellationToken::new()).await.unwrap();
-    bus
+/// Starts an explainer.
+pub async fn start(nats: &NatsServer) -> TestService {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mesh.toml");
+    let text = format!(
+        "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[pending-explainer]\npoll_interval = \"100ms\"\nestimate_interval = \"100ms\"\n",
+        fixtures::CLUSTER,
+        nats.url()
+    );
+    std::fs::write(&path, text).unwrap();
+    let started = TestService::start::<PendingExplainerService>(&path).await;
+    started.unwrap()
 }
 
 /// An event about job `id`, pending for `reason`, with sequence `seq` of its run.
@@ -112,37 +61,10 @@ pub async fn explained(bus: &Bus, count: usize) -> Vec<Event> {
     .await
 }
 
-/// All explanations on the bus, up to a marker event published for this purpose. Retries while NATS is not fully available.
+/// All explanations on the bus.
 pub async fn published_so_far(bus: &Bus) -> Vec<Event> {
-    wait_for("what was said", DEADLINE, async || events(bus).await.ok()).await
-}
-
-async fn events(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
-    let mark = EventId::sampled(
-        "mark",
-        &format!("mark/{:?}", std::time::Instant::now()),
-        EventType::UserLogin,
-        1,
-    )
-    .to_string();
-    let template = fixtures::job_event(EventType::JobSuspended, fixtures::job(999_999));
-    bus.publish(&Event {
-        id: mark.clone(),
-        ..template
-    })
-    .await?;
-    let mut messages = Box::pin(bus.follow("slurm.>", StartPosition::Sequence(1)).await?);
-    let mut events = Vec::new();
-    while let Some(message) = messages.next().await {
-        let event = message?.event().unwrap();
-        if event.id == mark {
-            break;
-        }
-        if event.r#type == "queue.explained" {
-            events.push(event);
-        }
-    }
-    Ok(events)
+    let is_explanation = |event: &Event| event.r#type == "queue.explained";
+    service::published_so_far(bus, DEADLINE, is_explanation).await
 }
 
 pub fn explanation(event: &Event) -> &Explanation {

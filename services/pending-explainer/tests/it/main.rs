@@ -10,3 +10,4 @@ mod estimates;
 mod explains;
 mod harness;
 mod restarts;
+mod what_if;

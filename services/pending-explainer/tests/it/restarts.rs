@@ -9,19 +9,19 @@ use pending_explainer::domain::ClusterView;
 use pending_explainer::domain::timeline::{UpdateOutcome, heard};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{DEADLINE, Running, bus, explained, published_so_far, waiting};
+use crate::harness::{DEADLINE, bus, explained, published_so_far, start, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn published_explanations_survive_a_restart() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     bus.publish(&waiting(1, EventType::JobPending, "Priority", 2))
         .await
         .unwrap();
     explained(&bus, 1).await;
     service.kill().await;
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     // The same class, or an older event: nothing published. Another class: published.
     bus.publish(&waiting(1, EventType::JobPending, "Resources", 3))
         .await
@@ -71,7 +71,7 @@ async fn stored_events_are_published_after_a_crash() {
         .unwrap();
     drop(store);
 
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     let events = explained(&bus, 1).await;
     assert_eq!(events.first(), intended.as_deref());
     service.stop().await;
@@ -82,7 +82,7 @@ async fn a_restart_of_nats_loses_nothing() {
     let mut nats = NatsServer::start().await;
     let service = {
         let bus = bus(&nats).await;
-        let service = Running::start(&nats).await;
+        let service = start(&nats).await;
         for id in 1..=20 {
             bus.publish(&waiting(id, EventType::JobPending, "Priority", 1))
                 .await
@@ -107,7 +107,7 @@ async fn a_restart_of_nats_loses_nothing() {
 async fn two_instances_publish_everything_once() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let (one, other) = (Running::start(&nats).await, Running::start(&nats).await);
+    let (one, other) = (start(&nats).await, start(&nats).await);
     for id in 1..=60 {
         bus.publish(&waiting(id, EventType::JobPending, "Priority", 1))
             .await
@@ -132,7 +132,7 @@ async fn stored_explanations_are_restored_after_a_deletion() {
     let bus = bus(&nats).await;
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
     let name = format!("KV_{}", catalogue::BUCKET_EXPLAINER);
-    let service = Running::start(&nats).await;
+    let service = start(&nats).await;
     bus.publish(&waiting(1, EventType::JobPending, "Priority", 2))
         .await
         .unwrap();
@@ -159,7 +159,7 @@ async fn stored_explanations_are_restored_after_a_deletion() {
         })
         .await;
         service.kill().await;
-        service = Running::start(&nats).await;
+        service = start(&nats).await;
         bus.publish(&waiting(1, EventType::JobPending, reason, 4 + round))
             .await
             .unwrap();

@@ -48,7 +48,7 @@ fn explained(reason: &str, description: &str) -> Explanation {
         job: &job,
         user: "alice",
         account: "physics",
-        place: None,
+        position: None,
         view: ClusterView::default(),
         now: at(0),
     })
@@ -181,7 +181,7 @@ fn a_bare_record_still_makes_whole_sentences() {
                 job: &job,
                 user: "alice",
                 account: "",
-                place: None,
+                position: None,
                 view: ClusterView::default(),
                 now: at(0),
             }),
@@ -224,7 +224,7 @@ fn the_snapshot_counts_before_the_older_record() {
         reason: "ReqNodeNotAvail, UnavailableNodes:n4".into(),
         ..QueuedJob::default()
     };
-    let place = QueuePosition {
+    let position = QueuePosition {
         row: &row,
         ahead: 0,
         taken_at: at(0),
@@ -233,7 +233,7 @@ fn the_snapshot_counts_before_the_older_record() {
         job: &job,
         user: "alice",
         account: "physics",
-        place: Some(place),
+        position: Some(position),
         view: ClusterView::default(),
         now: at(0),
     });
@@ -248,7 +248,7 @@ fn reports_the_jobs_ahead_and_the_planned_start() {
         expected_start: at(3_600).timestamp(),
         ..QueuedJob::default()
     };
-    let place = QueuePosition {
+    let position = QueuePosition {
         row: &row,
         ahead: 3,
         taken_at: at(0),
@@ -257,7 +257,7 @@ fn reports_the_jobs_ahead_and_the_planned_start() {
         job: &job(),
         user: "alice",
         account: "",
-        place: Some(place),
+        position: Some(position),
         view: ClusterView::default(),
         now: at(0),
     });
@@ -276,7 +276,7 @@ fn held_jobs_have_no_estimate_even_if_an_old_plan_is_left() {
         job: &job,
         user: "alice",
         account: "",
-        place: None,
+        position: None,
         view: ClusterView::default(),
         now: at(0),
     });
@@ -297,7 +297,7 @@ fn a_plan_that_has_passed_is_no_estimate() {
             job: &job,
             user: "alice",
             account: "",
-            place: None,
+            position: None,
             view: ClusterView::default(),
             now,
         })
@@ -314,7 +314,7 @@ proptest! {
     ) {
         for text in [reason.as_str(), "Dependency", "Priority", "QOSGrpCPURunMinutesLimit", &format!("ReqNodeNotAvail, UnavailableNodes:{nodes}")] {
             let job = Job { reason: text.into(), partition: partition.clone(), qos: partition.clone(), dependency: dependency.clone(), ..job() };
-            let explanation = explain(&PendingJob { job: &job, user: "alice", account: &partition, place: None, view: ClusterView::default(), now: at(0) });
+            let explanation = explain(&PendingJob { job: &job, user: "alice", account: &partition, position: None, view: ClusterView::default(), now: at(0) });
             prop_assert!(explanation.summary.chars().count() <= MAX_SUMMARY_CHARS && !explanation.summary.is_empty());
             prop_assert!(!explanation.summary.contains('\n'));
         }

@@ -19,8 +19,8 @@ pub struct Request<'a> {
     pub reservation: &'a str,
     /// Features. Empty if none.
     pub features: &'a str,
-    /// Licences with their numbers.
-    pub licences: Vec<(&'a str, u64)>,
+    /// Licenses with their numbers.
+    pub licenses: Vec<(&'a str, u64)>,
     /// Resources.
     pub tres: Tres,
     /// Number of nodes, at least 1.
@@ -47,7 +47,7 @@ impl<'a> Request<'a> {
                 .collect(),
             reservation: &job.reservation,
             features: &job.features,
-            licences: licences(&job.licenses),
+            licenses: licenses(&job.licenses),
             nodes: tres.nodes().max(u64::from(job.node_count)).max(1),
             tres,
             minutes: job.time_limit_minutes,
@@ -70,7 +70,7 @@ impl<'a> Request<'a> {
 }
 
 /// `matlab:2,ansys@db:1`.
-pub fn licences(text: &str) -> Vec<(&str, u64)> {
+pub fn licenses(text: &str) -> Vec<(&str, u64)> {
     text.split([',', ';', '|'])
         .filter(|item| !item.is_empty())
         .map(|item| match item.rsplit_once(':') {

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::{
-    EvidenceSnapshot, Explanation, FailedRead, Licence, Limit, NodeState, Partition, QueueSnapshot,
+    EvidenceSnapshot, Explanation, FailedRead, License, Limit, NodeState, Partition, QueueSnapshot,
     QueuedJob, Reservation, RunningJob,
 };
 use mesh_events::timestamp;
@@ -144,7 +144,7 @@ fn judged(job: &Job, evidence: EvidenceSnapshot) -> Explanation {
         job,
         user: "alice",
         account: "physics",
-        place: queue.place(&job.run),
+        position: queue.position(&job.run),
         view: ClusterView {
             queue: Some(&queue),
             evidence: Some(&evidence),

@@ -25,7 +25,7 @@ pub fn finding(
         .map(|name| named("partition", name))
         .collect();
     let at = list(&names, 3);
-    let ahead = waiting.place.map(|place| place.ahead);
+    let ahead = waiting.position.map(|position| position.ahead);
     let is_next = ahead == Some(0);
     let mut summary = match ahead {
         // No snapshot shows it yet.

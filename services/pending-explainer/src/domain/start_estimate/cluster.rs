@@ -9,7 +9,7 @@ use slurm_types::Tres;
 
 use super::Request;
 use crate::domain::evidence::Evidence;
-use crate::domain::queue::Queue;
+use crate::domain::queue::{Queue, Rank};
 
 /// Time limit of jobs without one.
 pub const UNLIMITED: Seconds = 365 * 86_400;
@@ -25,11 +25,39 @@ const UNUSABLE: [&str; 7] = [
 ];
 
 /// A snapshot, and what is not in it about its waiting jobs.
+#[derive(Debug)]
 pub struct View {
     pub snapshot: Snapshot,
     pub runs: Vec<String>,
     pub job_ids: Vec<u32>,
     pub partitions: Vec<String>,
+    /// Where each stands in the order of the scheduler.
+    pub order: Vec<SchedulingOrder>,
+    pool_of_partition: HashMap<String, usize>,
+}
+
+/// Tier of the partition, then rank in it.
+pub type SchedulingOrder = (Reverse<Option<u32>>, Rank);
+
+impl View {
+    /// Pools of a list of partitions.
+    pub fn pools(&self, partitions: &str) -> Vec<usize> {
+        let names = partitions.split(',');
+        let mut pools: Vec<usize> = names
+            .filter_map(|name| self.pool_of_partition.get(name).copied())
+            .collect();
+        pools.sort_unstable();
+        pools.dedup();
+        pools
+    }
+}
+
+/// Where a job of this rank stands in a list of partitions.
+pub fn scheduling_order(partitions: &str, rank: Rank, evidence: &Evidence) -> SchedulingOrder {
+    let names = partitions.split(',');
+    let tiers = names.filter_map(|name| evidence.partition(name));
+    let tier = tiers.map(|partition| partition.priority_tier).max();
+    (Reverse(tier), rank)
 }
 
 /// Time limit of a running job.
@@ -86,14 +114,8 @@ pub fn snapshot(
             (!of_job.is_empty()).then_some((row, request, of_job))
         })
         .collect();
-    let tier = |row: &QueuedJob| {
-        let tiers = row
-            .partition
-            .split(',')
-            .filter_map(|name| evidence.partition(name));
-        tiers.map(|partition| partition.priority_tier).max()
-    };
-    rows.sort_by_cached_key(|(row, _, _)| (Reverse(tier(row)), Queue::rank(row), row.run.clone()));
+    let order_of = |row: &QueuedJob| scheduling_order(&row.partition, Queue::rank(row), evidence);
+    rows.sort_by_cached_key(|(row, _, _)| (order_of(row), row.run.clone()));
     let mut view = View {
         snapshot: Snapshot {
             at,
@@ -104,11 +126,14 @@ pub fn snapshot(
         runs: Vec::new(),
         job_ids: Vec::new(),
         partitions: Vec::new(),
+        order: Vec::new(),
+        pool_of_partition: pools.by_partition,
     };
     for (row, request, pools) in rows {
         view.runs.push(row.run.clone());
         view.job_ids.push(row.job_id);
         view.partitions.push(row.partition.clone());
+        view.order.push(order_of(row));
         view.snapshot.waiting.push(Waiting {
             job: Key::of(&row.run),
             user: Key::of(&row.user),
@@ -202,7 +227,7 @@ fn find(root: &[usize], mut index: usize) -> usize {
 }
 
 /// What a node gives to jobs. A draining one has only what it still holds.
-fn usable(node: &NodeState) -> Resources {
+pub fn usable(node: &NodeState) -> Resources {
     let has =
         |state: &&str| node.state == **state || node.state_flags.iter().any(|flag| flag == *state);
     if UNUSABLE.iter().any(has) {

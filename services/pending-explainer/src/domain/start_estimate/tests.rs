@@ -2,8 +2,10 @@ use mesh_events::proto::mesh::queue::v1::{
     EvidenceSnapshot, NodeState, Partition, QueueSnapshot, QueuedJob, RunningJob,
 };
 use mesh_events::timestamp;
+use queue_estimate::random::Random;
 
 use super::*;
+use crate::adapters::estimates::packed;
 
 fn queue(at: Seconds, rows: Vec<QueuedJob>) -> Queue {
     let snapshot = QueueSnapshot {
@@ -206,6 +208,7 @@ fn the_stored_state_goes_on_as_if_nothing_had_happened() {
 fn nine_of_ten_is_said_only_where_it_is_true() {
     let now = DateTime::from_timestamp(0, 0).expect("a time");
     let mut estimate = StartEstimate {
+        start_p10: DateTime::from_timestamp(600, 0),
         start_p50: DateTime::from_timestamp(3_600, 0),
         start_p90: DateTime::from_timestamp(7_200, 0),
         method: "mixed",
@@ -228,4 +231,72 @@ fn nine_of_ten_is_said_only_where_it_is_true() {
     );
     estimate.start_p50 = None;
     assert_eq!(estimate.sentence(now), "");
+}
+
+/// A queue of 3,000 jobs of 600 users, half of which start between two snapshots, and 5,000 running jobs of random lengths.
+#[test]
+fn the_stored_state_of_a_large_cluster_is_below_a_mebibyte() {
+    let mut random = Random::seeded(&[7]);
+    let mut state = EstimateState::default();
+    let mut waiting: Vec<(u32, Seconds)> = Vec::new();
+    let mut next = 1;
+    let mut largest = 0;
+    for snapshot in 0..24 {
+        let at = 1_000_000_000 + snapshot * 3 * 3_600;
+        let user = |id: u32| format!("user{}", id % 600);
+        let mut running_rows = Vec::new();
+        let mut left = Vec::new();
+        for (index, (id, eligible)) in waiting.drain(..).enumerate() {
+            if index % 2 == 0 {
+                running_rows.push(RunningJob {
+                    user: user(id),
+                    ..running(id, at - 1 - random.below(9_000) as i64, 1)
+                });
+            } else {
+                left.push((id, eligible));
+            }
+        }
+        while left.len() < 3_000 {
+            left.push((next, at - 31 - random.below(80_000) as i64));
+            next += 1;
+        }
+        while running_rows.len() < 5_000 {
+            let id = 1_000_000 + random.below(1_000_000) as u32;
+            running_rows.push(RunningJob {
+                user: user(id),
+                ..running(id, at - 1 - random.below(80_000) as i64, 1)
+            });
+        }
+        let known: Vec<(u32, Request)> = left
+            .iter()
+            .map(|(id, eligible)| {
+                let request = Request {
+                    limit: 600 * (1 + i64::from(id % 144)),
+                    eligible: *eligible,
+                    ..request(1 + i64::from(id % 8))
+                };
+                (*id, request)
+            })
+            .collect();
+        let rows = left.iter().map(|(id, _)| QueuedJob {
+            user: user(*id),
+            partition: ["cpu", "debug", "gpu"][*id as usize % 3].into(),
+            priority: 1 + id % 1_000,
+            ..row(*id, "Priority")
+        });
+        let queue = queue(at, rows.collect());
+        for seconds in [0, 60] {
+            let evidence = evidence(at + seconds, running_rows.clone());
+            state.step(&queue, &evidence, &requests(&known), 1);
+        }
+        largest = largest.max(packed(&state).expect("a value").len());
+        waiting = left;
+    }
+    assert!(
+        state.estimator.starts() > 1_000,
+        "{}",
+        state.estimator.starts()
+    );
+    assert!(state.running.len() > 1_000 && state.waiting.len() >= 400);
+    assert!(largest < 1 << 20, "{largest} bytes");
 }

@@ -1,9 +1,12 @@
 //! When explanations are published.
 
+use std::collections::HashMap;
+
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 use mesh_testkit::fixtures;
 
 use super::super::queue::Queue;
+use super::super::start_estimate::{Calibration, StartEstimate};
 use super::*;
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -68,7 +71,7 @@ fn see(
         ..ClusterView::default()
     };
     let run = runs.values_mut().next().expect("a run");
-    seen(run, fixtures::CLUSTER, view, now)
+    seen(run, fixtures::CLUSTER, view, now).event
 }
 
 #[test]
@@ -268,4 +271,78 @@ fn a_start_has_moved_if_it_did_by_more_than_a_fifth_of_the_wait() {
         [71, 72, 73, 49, 47].map(moved_to),
         [false, false, true, false, true]
     );
+}
+
+/// The view of a queue in which job 7 waits, with this P90.
+fn estimated(p90: DateTime<Utc>) -> HashMap<String, StartEstimate> {
+    let estimate = StartEstimate {
+        start_p10: None,
+        start_p50: None,
+        start_p90: Some(p90),
+        method: "mixed",
+        calibration: Calibration {
+            class: "<1h",
+            n: 200,
+            covered_p90: Some(91.0),
+        },
+        note: String::new(),
+    };
+    HashMap::from([(fixtures::run(7).entity_key(), estimate)])
+}
+
+#[test]
+fn a_wait_beyond_the_first_p90_is_published_once() {
+    let mut runs = BTreeMap::new();
+    hear(
+        &mut runs,
+        &waiting(EventType::JobPending, "Priority", 1),
+        at(0),
+    )
+    .expect("published");
+    let mut late = |p90: i64, now: i64| {
+        let estimates = estimated(at(p90));
+        let queue = Queue::from_chunks(vec![QueueSnapshot {
+            taken_at: Some(timestamp(at(now))),
+            chunks: 1,
+            jobs: vec![QueuedJob {
+                expected_start: 0,
+                ..row(at(0))
+            }],
+            ..QueueSnapshot::default()
+        }]);
+        let view = ClusterView {
+            queue: queue.as_ref(),
+            estimates: Some(&estimates),
+            ..ClusterView::default()
+        };
+        let run = runs.values_mut().next().expect("a run");
+        seen(run, fixtures::CLUSTER, view, at(now))
+    };
+    let first = late(3_600, 60);
+    assert!(first.is_changed && first.event.is_none());
+    // Later estimates move on with the wait, but the first one counts.
+    assert!(!late(7_200, 3_600).is_changed);
+    let published = late(9_000, 3_601).event.expect("late");
+    let explanation = explanation(&published);
+    assert!(explanation.is_late);
+    assert!(
+        explanation
+            .summary
+            .starts_with("Later than expected: 9 of 10")
+    );
+    assert_eq!(
+        explanation.start_p90.as_ref().map(|time| time.seconds),
+        Some(at(9_000).timestamp())
+    );
+    assert_eq!(explanation.estimate_method, "mixed");
+    assert!(!late(9_000, 9_001).is_changed);
+    // A new cause has its own estimates.
+    hear(
+        &mut runs,
+        &waiting(EventType::JobHeld, "JobHeldUser", 2),
+        at(9_100),
+    )
+    .expect("held");
+    let run = runs.values().next().expect("a run");
+    assert_eq!((run.first_p90, run.is_late), (None, false));
 }

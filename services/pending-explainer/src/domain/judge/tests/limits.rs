@@ -1,4 +1,4 @@
-//! Limits and licences.
+//! Limits and licenses.
 
 use mesh_events::proto::mesh::queue::v1::Account;
 
@@ -108,20 +108,20 @@ fn a_partition_qos_in_use_behind_the_generic_text() {
 }
 
 #[test]
-fn licences_with_who_holds_them() {
-    let job = |licences: &str| Job {
-        licenses: licences.into(),
+fn licenses_with_who_holds_them() {
+    let job = |licenses: &str| Job {
+        licenses: licenses.into(),
         ..job("Licenses")
     };
     let evidence = || EvidenceSnapshot {
-        licences: vec![Licence {
+        licenses: vec![License {
             name: "matlab".into(),
             total: 2,
             used: 2,
             reserved: 0,
         }],
         running: vec![RunningJob {
-            licences: "matlab:2".into(),
+            licenses: "matlab:2".into(),
             ..running(9, "bob", "cpu", "cpu=1", "n1")
         }],
         ..cluster()
@@ -131,18 +131,18 @@ fn licences_with_who_holds_them() {
     assert_contains(
         &explanation,
         &[
-            "1 of 2 matlab licences; 2 are in use, by 1 job of others",
+            "1 of 2 matlab licenses; 2 are in use, by 1 job of others",
             "in 10 min",
         ],
     );
     let mut one_in_use = evidence();
-    one_in_use.licences[0].used = 1;
-    one_in_use.running[0].licences = "matlab:1".into();
+    one_in_use.licenses[0].used = 1;
+    one_in_use.running[0].licenses = "matlab:1".into();
     let explanation = judged(&job("matlab:2"), one_in_use);
-    assert_contains(&explanation, &["2 of 2 matlab licences; 1 is in use, by 1"]);
+    assert_contains(&explanation, &["2 of 2 matlab licenses; 1 is in use, by 1"]);
     let explanation = judged(&job("matlab:3"), evidence());
-    assert_eq!(verdict(&explanation), ("licence", "user", true, false));
-    assert_contains(&explanation, &["can never start", "3 matlab licences"]);
+    assert_eq!(verdict(&explanation), ("license", "user", true, false));
+    assert_contains(&explanation, &["can never start", "3 matlab licenses"]);
 }
 
 #[test]

@@ -1,45 +1,45 @@
-//! Licences: how many are free, and who holds the others.
+//! Licenses: how many are free, and who holds the others.
 
 use chrono::DateTime;
 use mesh_events::proto::mesh::queue::v1::{Blocker, Release};
 use mesh_events::timestamp;
 use slurm_types::{Actor, ReasonClass};
 
-use super::request::licences;
+use super::request::licenses;
 use super::{Evidence, Finding, Request, blocker};
 use crate::domain::reason_text::{count, moment, name, verb};
 
-/// The first licence that is not free in the number that the job asks for.
+/// The first license that is not free in the number that the job asks for.
 pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
-    let (requested, number, licence) =
-        request.licences.iter().find_map(|(requested, number)| {
-            let licence = evidence.licences.get(*requested)?;
-            let in_use = licence.used + licence.reserved;
-            (in_use + number > licence.total).then_some((*requested, *number, licence))
+    let (requested, number, license) =
+        request.licenses.iter().find_map(|(requested, number)| {
+            let license = evidence.licenses.get(*requested)?;
+            let in_use = license.used + license.reserved;
+            (in_use + number > license.total).then_some((*requested, *number, license))
         })?;
     let mut blocker = Blocker {
-        have: Some(licence.used),
-        most: Some(licence.total),
+        have: Some(license.used),
+        most: Some(license.total),
         need: Some(number),
-        missing: Some((licence.used + licence.reserved + number).saturating_sub(licence.total)),
-        ..blocker(evidence, "licence", requested, "licences")
+        missing: Some((license.used + license.reserved + number).saturating_sub(license.total)),
+        ..blocker(evidence, "license", requested, "licenses")
     };
     let what = name(requested);
-    if number > licence.total {
+    if number > license.total {
         return Some(
             Finding::new(
-                ReasonClass::Licence,
+                ReasonClass::License,
                 Actor::User,
                 format!(
                     "It can never start like this: it needs {}, and the cluster has {}.",
                     count(
                         number,
-                        &format!("{what} licence"),
-                        &format!("{what} licences")
+                        &format!("{what} license"),
+                        &format!("{what} licenses")
                     ),
-                    licence.total
+                    license.total
                 ),
-                "Ask for fewer licences (scontrol update jobid=JOB Licenses=…).",
+                "Ask for fewer licenses (scontrol update jobid=JOB Licenses=…).",
             )
             .blocked_by([blocker]),
         );
@@ -48,7 +48,7 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         .running
         .iter()
         .filter_map(|job| {
-            let held = licences(&job.licences);
+            let held = licenses(&job.licenses);
             let (_, held) = held.into_iter().find(|(held, _)| *held == requested)?;
             Some((job, held))
         })
@@ -70,7 +70,7 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         ),
         (all, own) => format!(", by {all} jobs, {own} of them yours"),
     };
-    let reserved = match licence.reserved {
+    let reserved = match license.reserved {
         0 => String::new(),
         reserved => format!(" and {reserved} kept for reservations"),
     };
@@ -90,13 +90,13 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         },
     );
     let mut finding = Finding::new(
-        ReasonClass::Licence,
+        ReasonClass::License,
         Actor::Wait,
         format!(
-            "It needs {number} of {} {what} licences; {} {} in use{by}{reserved}.",
-            licence.total,
-            licence.used,
-            verb(licence.used)
+            "It needs {number} of {} {what} licenses; {} {} in use{by}{reserved}.",
+            license.total,
+            license.used,
+            verb(license.used)
         ),
         advice,
     )

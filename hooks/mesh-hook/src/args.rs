@@ -16,7 +16,8 @@ Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
 
   --config FILE   configuration file [default: /etc/slurm-mesh/hook.toml]
   --hook NAME     parameter of slurm.conf that calls it, e.g. SuspendProgram, or a trigger, e.g. strigger-down; only needed
-                  for SuspendProgram, ResumeFailProgram and strigger, because Slurm's environment names the others
+                  for SuspendProgram, ResumeFailProgram, strigger and SpotNotice, because Slurm's environment names the others.
+                  SpotNotice takes a NodeName, or - for the node with the instance id in it, and the provider's notice
   --chain PROGRAM become the site's program (exec) with these arguments and everything else unchanged, and send the doorbell
                   in parallel
   --flush         deliver all spooled doorbells now; exit status 1 if some cannot be delivered

@@ -114,6 +114,10 @@ pub fn doorbell(call: &Call<'_>) -> Doorbell {
                 .filter(|nodes| nodes.len() <= MAX_NODES)
                 .unwrap_or_default()
                 .to_owned();
+            if hook == hooks::SPOT_NOTICE_HOOK {
+                doorbell.arguments =
+                    evidence::arguments(&call.arguments[1.min(call.arguments.len())..]);
+            }
         }
         _ => doorbell.arguments = evidence::arguments(call.arguments),
     }
@@ -257,6 +261,13 @@ mod tests {
                 "{hook}"
             );
         }
+        let notice = r#"{"action": "terminate", "time": "2026-11-26T08:22:00Z"}"#;
+        let spot = ring("SpotNotice", &nothing, &["n1", notice]);
+        assert_eq!(
+            (spot.nodes.as_str(), spot.arguments),
+            ("n1", vec![notice.to_owned()])
+        );
+        assert_eq!(ring("SpotNotice", &nothing, &[]).arguments.len(), 0);
         assert_eq!(ring("strigger-fini", &nothing, &["22"]).job_id, 22);
         let health = ring(
             "HealthCheckProgram",

@@ -78,7 +78,7 @@ pub enum Error {
     Lines(#[from] lines::Error),
     /// Reading lines that were taken from their file.
     #[error("read lines in {path}: {source}")]
-    Taken {
+    PendingLines {
         /// Their folder.
         path: PathBuf,
         /// Cause.
@@ -258,7 +258,7 @@ impl Flush<'_> {
         path: &Path,
         host: &str,
     ) -> Result<(), Error> {
-        let failed = |source| Error::Taken {
+        let failed = |source| Error::PendingLines {
             path: path.to_owned(),
             source,
         };
@@ -273,11 +273,11 @@ impl Flush<'_> {
         let Some(lock) = lock else {
             return Ok(());
         };
-        let Some(mut taken) = folder.take(&lock, source)? else {
+        let Some(mut pending) = folder.take(&lock, source)? else {
             return Ok(());
         };
         loop {
-            let text = taken.read().map_err(failed)?;
+            let text = pending.read().map_err(failed)?;
             // Nothing was written while the last part was delivered, so no process has this file open any more.
             if text.is_empty() {
                 break;
@@ -287,7 +287,7 @@ impl Flush<'_> {
                 self.publish_lines(window)?;
             }
         }
-        taken.discard().map_err(failed)
+        pending.discard().map_err(failed)
     }
 
     fn publish_lines(&mut self, doorbells: &[Doorbell]) -> Result<(), Error> {

@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -84,8 +83,8 @@ fn watch(started: Instant) {
     }));
 }
 
-/// Starts a sender without waiting for it. The sender is not a child of this process. It has its own process group, so a signal to the
-/// hook's group does not reach it. It does not inherit the hook's descriptors, because Slurm waits until all of them are closed.
+/// Starts a sender without waiting for it. The sender is not a child of this process and not in its process group, which Slurm kills when
+/// the hook's program ends. It does not inherit the hook's descriptors, because Slurm waits until all of them are closed.
 ///
 /// # Errors
 /// If the process cannot be created.
@@ -95,7 +94,6 @@ pub fn start(options: &Options, stderr: Stdio) -> io::Result<()> {
     let mut sender = Command::new(MYSELF);
     sender
         .args(args)
-        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr);

@@ -16,7 +16,7 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use uuid::Uuid;
 
 pub use filesystem::Error;
-pub use folder::{Folder, Source, Taken, USERS};
+pub use folder::{Folder, PendingLines, Source, USERS};
 
 /// Folder of the lines if the configuration names none.
 pub const DEFAULT_FOLDER: &str = "/run/slurm-mesh/lines";

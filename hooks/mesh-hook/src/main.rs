@@ -25,16 +25,16 @@ fn main() -> ExitCode {
             program,
         } => {
             options.called_at = Some(called_at);
-            let news = way(&options) != Way::Silent;
+            let news = call_mode(&options) != CallMode::Silent;
             return ExitCode::from(chain::run(&options, &program, news));
         }
         Invocation::Ring(mut options) => {
             options.called_at.get_or_insert(called_at);
             // A panic would exit with status 101, and the job would be requeued forever.
-            let result = catch_unwind(|| match way(&options) {
-                Way::Silent => {}
-                Way::Beside => chain::beside(&options),
-                Way::Wait => guard::run(&options, started),
+            let result = catch_unwind(|| match call_mode(&options) {
+                CallMode::Silent => {}
+                CallMode::Beside => chain::beside(&options),
+                CallMode::Wait => guard::run(&options, started),
             });
             if result.is_err() {
                 report("internal error; please report it");
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 
 /// How a call is handled.
 #[derive(PartialEq, Eq)]
-enum Way {
+enum CallMode {
     /// No doorbell: the call carries no new information.
     Silent,
     /// A sender is started; the caller does not wait.
@@ -56,18 +56,18 @@ enum Way {
     Wait,
 }
 
-fn way(options: &Options) -> Way {
-    let way = catch_unwind(|| {
+fn call_mode(options: &Options) -> CallMode {
+    let mode = catch_unwind(|| {
         let environment = std::env::vars_os().collect();
         match sender::hook(options, &environment) {
-            _ if options.probe.is_some() => Way::Wait,
-            Some(hook) if !doorbell::is_news(&hook, &environment) => Way::Silent,
+            _ if options.probe.is_some() => CallMode::Wait,
+            Some(hook) if !doorbell::is_news(&hook, &environment) => CallMode::Silent,
             // A login does not wait for the doorbell, not even for a moment.
-            Some(hook) if hook == "Pam" => Way::Beside,
-            _ => Way::Wait,
+            Some(hook) if hook == "Pam" => CallMode::Beside,
+            _ => CallMode::Wait,
         }
     });
-    way.unwrap_or(Way::Wait)
+    mode.unwrap_or(CallMode::Wait)
 }
 
 fn flush(options: &Options) -> ExitCode {

@@ -6,10 +6,10 @@
 
 mod file;
 mod lock;
-mod room;
 mod state;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,8 +22,8 @@ use rustix::io::Errno;
 pub use file::{Spooled, content, parse};
 use file::{on_disk, size_in_name};
 pub use lock::{FlushLock, Lock, like_folder, lock, lock_file, open_own, open_regular};
-use room::Room;
 pub use state::State;
+use usage::SpoolUsage;
 
 /// Suffix of doorbells that wait for delivery.
 const WAITING: &str = "bell";
@@ -106,7 +106,7 @@ impl Spool {
         let content = content(subject, body);
         let name = file::name(called_at, id, content.len());
         let size = on_disk(content.len() as u64);
-        if !self.room().take(size)? {
+        if !self.usage().reserve(size)? {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let temporary = self.folder.join(format!(".{name}.tmp"));
@@ -124,7 +124,7 @@ impl Spool {
         })();
         if written.is_err() {
             fs::remove_file(&temporary).ok();
-            self.room().give_back(size);
+            self.usage().release(size);
         }
         written
     }
@@ -144,8 +144,8 @@ impl Spool {
         Ok(())
     }
 
-    fn room(&self) -> Room<'_> {
-        Room {
+    fn usage(&self) -> SpoolUsage<'_> {
+        SpoolUsage {
             folder: &self.folder,
             limit: self.limit,
         }
@@ -254,7 +254,7 @@ impl Spool {
     pub fn remove(&self, _lock: &FlushLock, doorbell: &Spooled) -> io::Result<()> {
         fs::remove_file(&doorbell.path)?;
         let name = doorbell.path.file_name().and_then(|name| name.to_str());
-        self.room().give_back(name.map_or(0, size_in_name));
+        self.usage().release(name.map_or(0, size_in_name));
         Ok(())
     }
 

@@ -16,8 +16,8 @@ mod gaps;
 mod lost_state;
 mod open_lookups;
 mod outbox;
+mod payload_cache;
 mod republish;
-mod snapshot_cache;
 mod unseen_ids;
 mod usage_backlog;
 
@@ -39,8 +39,8 @@ use self::array_submissions::ArraySubmissionBacklog;
 use self::deferred::DeferredObservations;
 pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
+use self::payload_cache::PayloadCache;
 pub use self::republish::{Window, without_usage};
-use self::snapshot_cache::SnapshotCache;
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
@@ -94,8 +94,8 @@ pub struct Core {
     pub meta: Meta,
     store: Store,
     dirty: BTreeSet<u32>,
-    /// Newest snapshot of each run that has not ended.
-    last: SnapshotCache,
+    /// Newest payload of each run that has not ended.
+    last: PayloadCache,
     /// Open lookups of run ends, by Slurm's job id.
     lookups: HashMap<u32, OpenLookup>,
     /// Runs that the controller has shown as restarted while an earlier run's end is looked up: submit time by Slurm's job id. Accounting's
@@ -181,7 +181,7 @@ impl Collector {
             meta,
             store,
             dirty: BTreeSet::new(),
-            last: SnapshotCache::default(),
+            last: PayloadCache::default(),
             lookups: HashMap::new(),
             restarted: HashMap::new(),
             deferred: DeferredObservations::default(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use mesh_runtime::{ParseTimeError, RenamedKeys, time_bound};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Default configuration with comments.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -23,7 +23,7 @@ pub const RENAMED_KEYS: RenamedKeys = &[
 ];
 
 /// Settings; `config/default.toml` explains each.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(
     missing_docs,
@@ -36,6 +36,8 @@ pub struct Config {
     pub max_poll_interval: Duration,
     #[serde(with = "humantime_serde")]
     pub evidence_interval: Duration,
+    #[serde(with = "humantime_serde")]
+    pub list_interval: Duration,
     #[serde(with = "humantime_serde")]
     pub read_interval: Duration,
     pub unknown_jobs_per_minute: NonZeroU32,
@@ -68,6 +70,7 @@ impl Default for Config {
             poll_interval: Duration::from_secs(5),
             max_poll_interval: Duration::from_secs(60),
             evidence_interval: Duration::from_secs(30),
+            list_interval: Duration::ZERO,
             read_interval: Duration::from_millis(50),
             unknown_jobs_per_minute: UNKNOWN_JOBS_PER_MINUTE,
             accounting: true,
@@ -101,6 +104,10 @@ impl Config {
         check(
             self.evidence_interval < Duration::from_secs(1),
             "ingest.evidence_interval: at least 1s",
+        );
+        check(
+            !self.list_interval.is_zero() && self.list_interval < Duration::from_millis(500),
+            "ingest.list_interval: 0s, or at least 500ms",
         );
         check(
             self.read_interval < Duration::from_millis(10),

@@ -11,19 +11,19 @@ mod evidence;
 mod lookup;
 mod observation;
 mod observe;
+pub mod payload;
 mod pending_reason;
 mod rows;
 mod run_state;
 mod run_store;
 mod running;
-pub mod snapshot;
 #[cfg(test)]
 mod tests;
 mod usage;
 
 pub use array::{DepartedTasks, compare_submitted, resolve_departed_tasks};
 pub use attempt::run_of;
-pub use confirm::{Confirmation, KindSource, confirm, contradict, without_names};
+pub use confirm::{Confirmation, KindSource, RECORD_DELAY, confirm, contradict, without_names};
 pub use derive::{Continuation, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
 pub use lookup::{EndLookup, LookupAnswers, LookupLimits, Resolution, StoredLookup, settle};

@@ -19,6 +19,7 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{RunKey, from_timestamp, hooks};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tracing::Span;
 
 pub use self::job_reader::JobReader;
@@ -49,6 +50,8 @@ pub struct JobReadRequest {
     pub ended_run: Option<RunKey>,
     /// Whether the doorbell is a redelivery.
     pub is_redelivery: bool,
+    /// When accounting was asked whose answer led to this request.
+    pub accounting_asked_at: Option<Instant>,
     /// Receives the outcome once everything is published.
     pub done: Option<oneshot::Sender<DoorbellOutcome>>,
     /// Span of the doorbell.
@@ -65,8 +68,17 @@ impl JobReadRequest {
             end: None,
             ended_run: None,
             is_redelivery: false,
+            accounting_asked_at: None,
             done: None,
             span: Span::none(),
+        }
+    }
+
+    /// Creates a request after an answer of accounting that was asked at this time.
+    pub fn after_accounting(job_id: u32, asked_at: Instant) -> Self {
+        Self {
+            accounting_asked_at: Some(asked_at),
+            ..Self::for_job(job_id)
         }
     }
 }
@@ -149,6 +161,7 @@ impl Handler for Doorbells {
             ended_run: evidence.end.as_ref().map(|end| end.run.clone()),
             end: evidence.end,
             is_redelivery: message.delivery > 1,
+            accounting_asked_at: None,
             done: Some(done),
             span: Span::current(),
         };

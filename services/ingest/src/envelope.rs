@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::job::v1::{Continuation, Job, JobEvent};
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
 
-use crate::domain::{self, Fact, FactId, Observation, snapshot};
+use crate::domain::{self, Fact, FactId, Observation, payload};
 use crate::identity::IdentityResolver;
 
 /// What caused a read.
@@ -60,7 +60,7 @@ pub struct EventContext<'a> {
 }
 
 impl EventContext<'_> {
-    /// Builds the event of a fact, with the snapshot of its run.
+    /// Builds the event of a fact, with the payload of its run.
     pub fn event(
         &self,
         fact: &Fact,
@@ -90,7 +90,7 @@ impl EventContext<'_> {
         if let Some(allocation) = &fact.allocation {
             allocation.apply_to(&mut job);
         }
-        snapshot::limit(&mut job);
+        payload::limit(&mut job);
         job.attempt = fact.run.attempt;
         job.run = fact.run.entity_key();
         job.restarts = fact.restart_count;
@@ -229,13 +229,13 @@ fn corrected(fact: &Fact) -> Option<String> {
     }
 }
 
-/// Builds the snapshot for a fact about a run other than the observed one: an array, seen through its task, or an earlier run.
+/// Builds the payload for a fact about a run other than the observed one: an array, seen through its task, or an earlier run.
 pub fn other_run(fact: &Fact, observation: &Observation) -> Job {
     if fact.run.task_id.is_none() && observation.run.task_id.is_some() {
-        return snapshot::array_of_task(&observation.job, &fact.run);
+        return payload::array_of_task(&observation.job, &fact.run);
     }
     let mut job = observation.job.clone();
-    job.submit_time = Some(snapshot::seconds(fact.run.submit_time));
+    job.submit_time = Some(payload::seconds(fact.run.submit_time));
     (job.start_time, job.expected_start_time) = (None, None);
     job
 }

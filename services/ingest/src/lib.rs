@@ -7,7 +7,8 @@
 //! - [`accounting`]: ends that only accounting knows, usage, exit codes, catching up, array tasks, and gaps of a ledger.
 //! - [`envelope`]: builds the event of a fact, with owner, actor and identity ([`identity`]).
 //! - [`users`]: access, identities and logins.
-//! - [`adapters`]: the state in JetStream's key-value store. [`queue`]: the snapshot of waiting jobs. [`evidence`]: what else explains
+//! - [`job_workers`]: starts the tasks that capture jobs. [`job_queries`]: what they ask Slurm.
+//! - [`adapters`]: the state in JetStream's key-value store. [`queue`]: the snapshot of waiting jobs. [`scheduling`]: what else explains
 //!   waiting. [`sources`]: availability of Slurm.
 //!
 //! Deliberately absent: access to Slurm itself (`slurm-client`), and any judgement about jobs, costs or reasons.
@@ -20,11 +21,15 @@ pub mod domain;
 pub mod doorbells;
 pub mod envelope;
 mod error;
-pub mod evidence;
 pub mod identity;
+pub mod job_counts;
+pub mod job_queries;
+pub mod job_workers;
+mod listing;
 pub mod metrics;
 pub mod poll;
 pub mod queue;
+pub mod scheduling;
 mod service;
 pub mod sources;
 pub mod users;

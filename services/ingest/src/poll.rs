@@ -3,8 +3,6 @@
 //! Absence alone proves nothing. A live job that the answer lacks is read by its id, then looked up in accounting; only a record ends it.
 
 mod hook_health;
-#[cfg(test)]
-mod open_questions;
 mod reads;
 mod selection;
 
@@ -25,15 +23,16 @@ use crate::adapters::chunks::ChunkPublisher;
 use crate::collector::Collector;
 use crate::config::Config;
 use crate::envelope::Cause;
-use crate::evidence::Demand;
+use crate::job_queries::JobQueries;
 use crate::queue::Queue;
+use crate::scheduling::Demand;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
-use crate::{Error, metrics, queue};
+use crate::{Error, job_counts, metrics, queue};
 
 /// Polls the queue.
-pub struct Poller {
+pub struct Poller<S = Slurm> {
     /// Slurm client.
-    pub slurm: Slurm,
+    pub slurm: S,
     /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmctld.
@@ -42,7 +41,9 @@ pub struct Poller {
     pub lookups: LookupQueue,
     /// Publishes the queue snapshot.
     pub queue: ChunkPublisher,
-    /// Publishes whether evidence is needed.
+    /// Publishes the counts of jobs.
+    pub job_counts: ChunkPublisher,
+    /// Publishes whether scheduling state is needed.
     pub demand: watch::Sender<Demand>,
     /// Whether the first poll is done.
     pub live: bool,
@@ -70,7 +71,7 @@ enum PollOutcome {
 /// Shortest pause before a requested poll.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
-impl Poller {
+impl<S: JobQueries> Poller<S> {
     /// Polls until one poll succeeds, so that all live jobs are known.
     ///
     /// # Errors
@@ -133,7 +134,7 @@ impl Poller {
             return Ok(PollOutcome::Retry(self.collector.config.poll_interval));
         }
         let began = Instant::now();
-        let listing = match unless_stopped(&self.shutdown, self.slurm.list_queue()).await? {
+        let mut listing = match unless_stopped(&self.shutdown, self.slurm.list_queue()).await? {
             Ok(listing) => listing,
             Err(error) => return self.unavailable(&error).await.map(PollOutcome::Retry),
         };
@@ -148,7 +149,8 @@ impl Poller {
             }
         }
         self.slurmctld.up(RequestCost::Heavy).await?;
-        let now = listing.started_at.as_secs();
+        let taken_at = listing.started_at;
+        let now = taken_at.as_secs();
         let rows: BTreeSet<u32> = listing.rows.iter().map(|row| row.job_id.get()).collect();
         self.collector.touch(&rows, now).await;
         let (changed, missing, arrays) = {
@@ -165,6 +167,7 @@ impl Poller {
         let cause = Cause::Poll(number);
         metrics::poll(began.elapsed(), listing.rows.len(), changed.order.len());
         drop(rows);
+        let counts = std::mem::take(&mut listing.counts);
         let queue = Queue::from(listing);
         self.demand.send_replace(queue.demand());
         if let Some(pause) = self.read(&cause, changed).await? {
@@ -182,6 +185,8 @@ impl Poller {
         self.collector.expire().await;
         self.collector.flush().await?;
         self.publish_queue(&queue).await?;
+        let cluster = &self.collector.cluster;
+        job_counts::publish(&mut self.job_counts, cluster, taken_at, &counts).await?;
         Ok(PollOutcome::Done { answer })
     }
 

@@ -1,16 +1,15 @@
 //! Queue snapshot of a poll, for services that need the waiting jobs.
 
-use crate::adapters::chunks::MAX_CHUNK_BYTES;
 use crate::domain::RunStore;
-use crate::evidence::Demand;
+use crate::scheduling::Demand;
+use mesh_events::chunks::{Chunk as _, ChunkSize};
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 use mesh_events::{RunKey, timestamp};
-use prost::Message as _;
 use slurm_client::{ArrayTasks, QueueListing, QueueRow};
 use slurm_types::{JobBaseState, JobRef, UnixTime};
 
-/// Maximum number of jobs per chunk.
-const MAX_JOBS_PER_CHUNK: usize = 5_000;
+/// Less than fits into a value, as each chunk is built in memory.
+const MAX_CHUNK_BYTES: usize = 500_000;
 
 /// The part of a poll that the snapshot contains.
 pub struct Queue {
@@ -18,7 +17,7 @@ pub struct Queue {
     running: usize,
     waiting: Vec<QueueRow>,
     /// True if a job waits, for its turn or for its nodes.
-    needs_evidence: bool,
+    needs_scheduling_state: bool,
 }
 
 impl From<QueueListing> for Queue {
@@ -27,9 +26,9 @@ impl From<QueueListing> for Queue {
         let running = running.filter(|row| row.state == Some(JobBaseState::Running));
         let running = running.count();
         // A flag, such as CONFIGURING, hides the base state.
-        let needs_evidence =
+        let needs_scheduling_state =
             |row: &QueueRow| matches!(row.state, Some(JobBaseState::Pending) | None);
-        let needs_evidence = listing.rows.iter().any(needs_evidence);
+        let needs_scheduling_state = listing.rows.iter().any(needs_scheduling_state);
         // Releases the other rows while changed jobs are read.
         listing
             .rows
@@ -39,16 +38,16 @@ impl From<QueueListing> for Queue {
             taken_at: listing.started_at,
             running,
             waiting: listing.rows,
-            needs_evidence,
+            needs_scheduling_state,
         }
     }
 }
 
 impl Queue {
-    /// Whether evidence is needed to explain it.
+    /// Whether scheduling state is needed to explain it.
     pub fn demand(&self) -> Demand {
         Demand {
-            is_needed: self.needs_evidence,
+            is_needed: self.needs_scheduling_state,
             waiting: self.waiting.len(),
         }
     }
@@ -56,21 +55,17 @@ impl Queue {
 
 /// Returns the number of waiting jobs per chunk; one empty chunk if none waits.
 pub fn chunks(cluster: &str, run_store: &RunStore, queue: &Queue) -> Vec<usize> {
-    let mut chunks = vec![0];
-    let mut bytes = 0;
+    let mut chunks = Vec::new();
+    let mut jobs = 0;
+    let mut size = ChunkSize::new(MAX_CHUNK_BYTES, 0);
     for row in &queue.waiting {
-        let size = queued(cluster, run_store, row).encoded_len() + 8;
-        if let Some(jobs) = chunks.last_mut()
-            && *jobs < MAX_JOBS_PER_CHUNK
-            && bytes + size <= MAX_CHUNK_BYTES
-        {
-            *jobs += 1;
-            bytes += size;
-        } else {
-            chunks.push(1);
-            bytes = size;
+        if size.add(&queued(cluster, run_store, row)) {
+            chunks.push(jobs);
+            jobs = 0;
         }
+        jobs += 1;
     }
+    chunks.push(jobs);
     chunks
 }
 
@@ -85,15 +80,15 @@ pub fn chunk(
     let before: usize = chunks.iter().take(number).sum();
     let jobs = chunks.get(number).copied().unwrap_or_default();
     let jobs = queue.waiting.iter().skip(before).take(jobs);
-    let number_of = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    QueueSnapshot {
+    let mut chunk = QueueSnapshot {
         cluster: cluster.to_owned(),
         taken_at: chrono::DateTime::from_timestamp(queue.taken_at.as_secs(), 0).map(timestamp),
-        running: number_of(queue.running),
+        running: u32::try_from(queue.running).unwrap_or(u32::MAX),
         jobs: jobs.map(|row| queued(cluster, run_store, row)).collect(),
-        chunk: number_of(number),
-        chunks: number_of(chunks.len()),
-    }
+        ..QueueSnapshot::default()
+    };
+    chunk.set_position(number, chunks.len());
+    chunk
 }
 
 fn queued(cluster: &str, run_store: &RunStore, row: &QueueRow) -> QueuedJob {

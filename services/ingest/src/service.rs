@@ -9,32 +9,24 @@ use mesh_bus::Bus;
 use mesh_events::catalogue::{self, MESH_HOOKS, SLURM_EVENTS};
 use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
 use slurm_client::Slurm;
-use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::accounting::array_reconcile::ArrayReconciler;
-use crate::accounting::catch_up::CatchUp;
 use crate::accounting::gap_fill::GapFiller;
-use crate::accounting::rate_limit::AccountingRateLimit;
-use crate::accounting::resolver::{AccountingResolver, LookupQueue};
-use crate::accounting::usage::UsageReconciler;
 use crate::adapters::chunks::ChunkPublisher;
 use crate::collector::Collector;
 use crate::config::{self, Config};
-use crate::doorbells::{Doorbells, JobReader, UnknownJobLimiter};
-use crate::evidence::{Demand, EvidenceReader};
+use crate::doorbells::Doorbells;
 use crate::identity::IdentityResolver;
-use crate::poll::{HookHealth, Poller};
-use crate::sources::SlurmSource;
+use crate::job_workers::JobWorkers;
+use crate::listing::JobLister;
+use crate::scheduling::SchedulingReader;
 use crate::users::{AccessWatcher, Logins};
 
 /// Maximum number of doorbells handled at the same time. Each waits for the facts of its job, so the limit is high enough for a start to be
 /// handled behind many ends.
 const MAX_CONCURRENT_DOORBELLS: usize = 4_096;
-/// Capacity of the channel. Senders wait while it is full.
-const CHANNEL_CAPACITY: usize = 4_096;
 
 /// Minimum timeout for accounting to list an hour, even if the timeout of short answers is lower.
 const MIN_LONG_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,6 +35,7 @@ const MIN_LONG_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct IngestService;
 
 impl Service for IngestService {
+    type Config = Config;
     const NAME: &'static str = "ingest";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
@@ -179,67 +172,35 @@ impl Ingest {
             shutdown.clone(),
         )
         .await?;
-        let slurmctld = SlurmSource::new("slurmctld", collector.clone(), Some(answers));
-        let slurmctld = Arc::new(slurmctld.await);
-        let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None).await);
-        let (requests, ring_receiver) = mpsc::channel(CHANNEL_CAPACITY);
-        let (lookups, question_receiver) = LookupQueue::new();
-        let (hooks, nudge) = (Arc::new(HookHealth::default()), Arc::new(Notify::new()));
+        let workers = JobWorkers::new(
+            (self.slurm.clone(), self.long_timeout_slurm.clone()),
+            &self.bus,
+            &collector,
+            Some(answers),
+            &shutdown,
+        )
+        .await?;
         let publisher =
             |bucket| ChunkPublisher::take_over(&self.bus, bucket, &collector.cluster, &shutdown);
-        let queue = publisher(catalogue::BUCKET_QUEUE).await?;
-        let (demand, demand_receiver) = watch::channel(Demand::default());
-        let evidence = EvidenceReader {
+        let scheduling = SchedulingReader {
             slurm: self.slurm.clone(),
             cluster: collector.cluster.clone(),
             publisher: publisher(catalogue::BUCKET_EVIDENCE).await?,
             interval: self.config.evidence_interval,
-            demand: demand_receiver,
+            demand: workers.demand.clone(),
             shutdown: shutdown.clone(),
         };
-        let mut poller = Poller {
+        let lister = JobLister {
             slurm: self.slurm.clone(),
-            collector: collector.clone(),
-            slurmctld: Arc::clone(&slurmctld),
-            lookups: lookups.clone(),
-            queue,
-            demand,
-            live: false,
-            asked: 0,
-            hooks: Arc::clone(&hooks),
-            nudge: Arc::clone(&nudge),
-            shutdown: shutdown.clone(),
-        };
-        let rate_limit = Arc::new(AccountingRateLimit::default());
-        let settler = UsageReconciler {
-            slurm: self.slurm.clone(),
-            collector: collector.clone(),
-            slurmdbd: Arc::clone(&slurmdbd),
-            rate_limit: Arc::clone(&rate_limit),
-            shutdown: shutdown.clone(),
-        };
-        let resolver = AccountingResolver {
-            slurm: self.slurm.clone(),
-            collector: collector.clone(),
-            slurmdbd: Arc::clone(&slurmdbd),
-            rate_limit: Arc::clone(&rate_limit),
-            job_reads: requests.clone(),
-            shutdown: shutdown.clone(),
-        };
-        let reader = JobReader {
-            slurm: self.slurm.clone(),
-            collector: collector.clone(),
-            slurmctld,
-            lookups: lookups.clone(),
-            unknown_jobs: UnknownJobLimiter::new(self.config.unknown_jobs_per_minute),
-            hooks,
-            nudge,
+            cluster: collector.cluster.clone(),
+            publisher: publisher(catalogue::BUCKET_LISTING).await?,
+            interval: self.config.list_interval,
             shutdown: shutdown.clone(),
         };
         let users = AccessWatcher {
             slurm: self.long_timeout_slurm.clone(),
-            slurmdbd: Arc::clone(&slurmdbd),
-            rate_limit: Arc::clone(&rate_limit),
+            slurmdbd: Arc::clone(&workers.catch_up.slurmdbd),
+            rate_limit: Arc::clone(&workers.rate_limit),
             bus: self.bus.clone(),
             cluster: collector.cluster.clone(),
             config: Arc::clone(&self.config),
@@ -254,36 +215,17 @@ impl Ingest {
             self.config.users.logins_per_minute,
             shutdown.clone(),
         );
-        let catch_up = CatchUp {
-            slurm: self.long_timeout_slurm.clone(),
-            collector: collector.clone(),
-            slurmdbd,
-            lookups,
-            shutdown: shutdown.clone(),
-        };
-        let arrays = ArrayReconciler {
-            slurm: self.long_timeout_slurm.clone(),
-            collector: collector.clone(),
-            slurmdbd: Arc::clone(&catch_up.slurmdbd),
-            rate_limit,
-            shutdown: shutdown.clone(),
-        };
         let gap_filler = GapFiller {
-            catch_up: catch_up.clone(),
+            catch_up: workers.catch_up.clone(),
             bus: self.bus.clone(),
         };
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
-        tasks.spawn(resolver.run(question_receiver));
+        let job_reads = workers.job_reads.clone();
         tasks.spawn(collector.clone().report_drifts(self.slurm.clone()));
-        // Before the first poll no live job is known, and a doorbell would publish a baseline job as new.
-        poller.first().await?;
+        Box::pin(workers.start(&mut tasks)).await?;
         record_poll.ok();
-        tasks.spawn(reader.run(ring_receiver));
-        tasks.spawn(poller.run());
-        tasks.spawn(evidence.run());
-        tasks.spawn(catch_up.run());
-        tasks.spawn(settler.run());
-        tasks.spawn(arrays.run());
+        tasks.spawn(scheduling.run());
+        tasks.spawn(lister.run());
         tasks.spawn(users.run());
         let durable = catalogue::durable(SLURM_EVENTS, IngestService::NAME, &collector.cluster);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
@@ -294,7 +236,7 @@ impl Ingest {
                 .await?)
         });
         let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
-        let doorbells = Doorbells::new(collector.cluster.clone(), requests, logins);
+        let doorbells = Doorbells::new(collector.cluster.clone(), job_reads, logins);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             Ok(bus

@@ -8,6 +8,7 @@ use mesh_events::EventType;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::timestamp;
 use mesh_runtime::{Condition, error_chain};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -16,12 +17,17 @@ use crate::collector::Collector;
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
+/// Name of accounting in events.
+pub const SLURMDBD: &str = "slurmdbd";
+
 /// A daemon of Slurm.
 pub struct SlurmSource {
     name: &'static str,
     collector: Collector,
     condition: Option<Condition>,
     state: Mutex<SourceState>,
+    /// Whether it has answered the last request.
+    is_available: watch::Sender<bool>,
 }
 
 /// Cost of a request. A daemon that answers light requests may still fail at heavy ones; one that answers heavy requests answers all.
@@ -86,6 +92,7 @@ impl SlurmSource {
             collector,
             condition,
             state: Mutex::new(state),
+            is_available: watch::Sender::new(true),
         }
     }
 
@@ -94,6 +101,7 @@ impl SlurmSource {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn up(&self, weight: RequestCost) -> Result<(), Error> {
+        self.is_available.send_replace(true);
         let was_down = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let since = state.answered(weight);
@@ -105,6 +113,9 @@ impl SlurmSource {
             since
         };
         let Some(since) = was_down else { return Ok(()) };
+        if self.name == SLURMDBD {
+            self.collector.accounting_returned().await;
+        }
         let now = chrono::Utc::now();
         // The clock may have been ahead.
         let since = since.min(now);
@@ -135,6 +146,7 @@ impl SlurmSource {
         weight: RequestCost,
         error: &slurm_client::Error,
     ) -> Result<Duration, Error> {
+        self.is_available.send_replace(false);
         let now = chrono::Utc::now();
         let (first, failures) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,6 +169,17 @@ impl SlurmSource {
                 .await?;
         }
         Ok(backoff(failures))
+    }
+
+    /// Waits until it has answered a request of any caller.
+    pub async fn available(&self) {
+        let mut changes = self.is_available.subscribe();
+        // The sender lives as long as `self`.
+        changes
+            .wait_for(|is_available| *is_available)
+            .await
+            .map(drop)
+            .unwrap_or_default();
     }
 }
 

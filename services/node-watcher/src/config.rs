@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mesh_runtime::RenamedKeys;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The defaults, with a comment for each key.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -11,7 +11,7 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 pub const RENAMED_KEYS: RenamedKeys = &[("max_interval", "max_poll_interval")];
 
 /// Intervals of the polls.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Interval of the polls.

@@ -3,6 +3,7 @@
 //! - [`diff`]: compares one node before and now.
 //! - [`cause`]: cause and actor of a change.
 //! - [`absence`]: nodes missing from an answer, confirmed by further polls.
+//! - [`spot_notice`]: notices of a cloud provider that it will reclaim a node.
 //! - [`drift`]: unknown words in Slurm's output.
 //! - [`event`](mod@event): the event envelope.
 
@@ -11,5 +12,6 @@ pub mod cause;
 mod diff;
 pub mod drift;
 pub mod event;
+pub mod spot_notice;
 
 pub use diff::{NodeChange, TrackedNode, diff};

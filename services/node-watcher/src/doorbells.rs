@@ -1,17 +1,20 @@
 //! Doorbells of node hooks: requests to poll the nodes now.
 //!
 //! Doorbells that arrive together cause one poll. The pauses between polls are those of [`crate::config::Config::pause_after_ring`],
-//! however many doorbells arrive. A doorbell is not a source of facts: events come only from Slurm's answer.
+//! however many doorbells arrive. A doorbell is not a source of facts: events come only from Slurm's answer. The exception is the
+//! notice of a cloud provider, of which Slurm knows nothing: it waits until a poll knows the node.
 //! It is acknowledged once that answer is stored, or left to the next regular poll if Slurm does not answer.
 
 use std::time::Duration;
 
 use mesh_bus::{Disposition, Handler, Message};
-use mesh_events::hooks;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::{from_timestamp, hooks};
 use prost::Message as _;
+use slurm_types::HostList;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::domain::spot_notice::{self, NodeNotice, Parsed};
 use crate::metrics;
 
 /// Capacity of the channel. Senders wait while it is full.
@@ -19,15 +22,20 @@ pub const CHANNEL_CAPACITY: usize = 1_024;
 /// Maximum number of doorbells that wait for a poll.
 pub const MAX_WAITING_DOORBELLS: usize = 512;
 
-/// Reply to a doorbell that waits for a poll, with its outcome.
-pub type PollReply = oneshot::Sender<&'static str>;
+/// A doorbell that waits for a poll.
+pub struct PollRequest {
+    /// Takes the outcome.
+    reply: oneshot::Sender<&'static str>,
+    /// The notice of a provider that it brought.
+    pub notice: Option<NodeNotice>,
+}
 
 /// Consumes doorbells from the bus.
 pub struct Doorbells {
     /// The cluster whose nodes are watched.
     pub cluster: String,
-    /// Receiver of the waiting replies.
-    pub replies: mpsc::Sender<PollReply>,
+    /// Receiver of the requests.
+    pub requests: mpsc::Sender<PollRequest>,
 }
 
 impl Handler for Doorbells {
@@ -52,8 +60,18 @@ impl Handler for Doorbells {
             return Disposition::Ack;
         }
         tracing::debug!(hook = doorbell.hook, nodes = doorbell.nodes, "doorbell");
-        let (ring, answer) = oneshot::channel();
-        let is_queued = self.replies.send(ring).await.is_ok();
+        let notice = match notice_in(&doorbell) {
+            Ok(Some(notice)) => Some(notice),
+            Ok(None) if doorbell.hook == hooks::SPOT_NOTICE_HOOK => {
+                metrics::doorbell("no_notice");
+                return Disposition::Ack;
+            }
+            Ok(None) => None,
+            Err(reason) => return reject(reason),
+        };
+        let (reply, answer) = oneshot::channel();
+        let request = PollRequest { reply, notice };
+        let is_queued = self.requests.send(request).await.is_ok();
         match answer.await {
             Ok(outcome) if is_queued => {
                 metrics::doorbell(outcome);
@@ -67,11 +85,51 @@ impl Handler for Doorbells {
     }
 }
 
-/// Answers all waiting replies.
-pub fn answer(replies: &mut Vec<PollReply>, outcome: &'static str) {
-    for ring in replies.drain(..) {
-        if ring.send(outcome).is_err() {
+/// The notice of a provider in a doorbell. An error if its text is not understood.
+fn notice_in(doorbell: &Doorbell) -> Result<Option<NodeNotice>, String> {
+    if doorbell.hook != hooks::SPOT_NOTICE_HOOK {
+        return Ok(None);
+    }
+    let called_at = doorbell.called_at.as_ref().and_then(from_timestamp);
+    let text = doorbell.arguments.join(" ");
+    match spot_notice::parse(&text, called_at.unwrap_or_default()) {
+        Parsed::Nothing => Ok(None),
+        Parsed::Unknown => Err("the text of the spot notice is of no known form".to_owned()),
+        Parsed::Notice {
+            notice,
+            instance_id,
+        } => {
+            let nodes = match doorbell.nodes.as_str() {
+                "" | "-" if instance_id.is_empty() => {
+                    return Err("the spot notice names neither a node nor an instance".to_owned());
+                }
+                "" | "-" => Vec::new(),
+                nodes => HostList::expand(nodes)
+                    .map_err(|error| format!("nodes of the spot notice: {error}"))?,
+            };
+            Ok(Some(NodeNotice {
+                nodes,
+                instance_id,
+                notice,
+            }))
+        }
+    }
+}
+
+/// Answers all requests.
+pub fn answer(requests: &mut Vec<PollRequest>, outcome: &'static str) {
+    for request in requests.drain(..) {
+        if request.reply.send(outcome).is_err() {
             tracing::trace!("doorbell dropped: its handler has stopped");
         }
     }
+}
+
+/// Leaves all requests to the next regular poll, but for those with a notice: nothing else has it.
+pub fn leave_to_next(requests: &mut Vec<PollRequest>) {
+    let (kept, mut left) = requests
+        .drain(..)
+        .partition(|request: &PollRequest| request.notice.is_some());
+    *requests = kept;
+    answer(&mut left, "left_to_next");
 }

@@ -2,11 +2,13 @@
 //!
 //! - [`domain`]: pure. [`domain::diff`] compares a node with its known state, [`domain::absence`] a complete answer.
 //! - [`watch`]: the loop: poll Slurm, compare, write, publish. [`doorbells`]: requests for an immediate poll.
+//! - [`noticed_jobs`]: the jobs on a node that its provider will reclaim.
+//! - [`node_list`]: the list of nodes of a poll, for metrics.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //!
 //! Slurm does not report times for these facts, so they are *sampled*. A change that is reverted between two polls is not seen. A
 //! change that is seen is published once, with an id that counts per node.
-//! Deliberately absent: jobs, and `capture.source_down`, which ingest publishes.
+//! Deliberately absent: jobs, but for their keys in the events of such nodes, and `capture.source_down`, which ingest publishes.
 
 pub mod adapters;
 pub mod config;
@@ -14,6 +16,8 @@ pub mod domain;
 pub mod doorbells;
 pub mod error;
 pub mod metrics;
+pub mod node_list;
+pub mod noticed_jobs;
 pub mod watch;
 
 use axum::Router;
@@ -33,6 +37,7 @@ pub const COUNTERS: &[&str] = &["nodes.*.n", "drifts.count"];
 pub struct NodeWatcherService;
 
 impl Service for NodeWatcherService {
+    type Config = Config;
     const NAME: &'static str = "node-watcher";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;

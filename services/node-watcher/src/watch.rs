@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Store;
 use crate::config::Config;
+use crate::domain::spot_notice::{self, NodeNotice};
 use crate::domain::{TrackedNode, absence, event};
-use crate::doorbells::{self, Doorbells, PollReply};
+use crate::doorbells::{self, Doorbells, PollRequest};
 use crate::error::Error;
-use crate::metrics;
+use crate::node_list::NodeListPublisher;
+use crate::{metrics, node_list, noticed_jobs};
 
 /// Watches the nodes of one cluster.
 #[derive(Clone)]
@@ -44,10 +46,10 @@ impl Watcher {
     /// None at present. Failures are retried.
     pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
         self.slurm_health.fail("not polled yet");
-        let (replies, polls) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
+        let (requests, polls) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
         let doorbells = Doorbells {
             cluster: self.cluster.clone(),
-            replies,
+            requests,
         };
         let durable = catalogue::durable(MESH_HOOKS, self.bus.role(), &self.cluster);
         let consume = self.bus.consume(
@@ -57,7 +59,7 @@ impl Watcher {
             doorbells,
             &stop,
         );
-        // Watching ends first and leaves its replies unanswered.
+        // Watching ends first and leaves its requests unanswered.
         let watch = async {
             self.watch(polls, &stop).await;
             stop.cancel();
@@ -66,7 +68,7 @@ impl Watcher {
         Ok(consumed?)
     }
 
-    async fn watch(&self, mut polls: mpsc::Receiver<PollReply>, stop: &CancellationToken) {
+    async fn watch(&self, mut polls: mpsc::Receiver<PollRequest>, stop: &CancellationToken) {
         // Consecutive polls whose results could not be stored.
         let mut wasted = 0;
         while !stop.is_cancelled() {
@@ -95,10 +97,11 @@ impl Watcher {
     async fn session(
         &self,
         wasted: &mut u32,
-        polls: &mut mpsc::Receiver<PollReply>,
+        polls: &mut mpsc::Receiver<PollRequest>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let mut store = Store::load(&self.bus, &self.cluster).await?;
+        let mut list = NodeListPublisher::take_over(&self.bus, &self.cluster).await?;
         // Events that were written before a crash, but may not have been published.
         self.publish(store.outbox(), stop).await?;
         store.settle().await?;
@@ -106,13 +109,18 @@ impl Watcher {
         let mut nodes = store.nodes();
         let mut failures = 0;
         let mut before = Duration::ZERO;
-        let mut replies: Vec<PollReply> = Vec::new();
+        let mut requests: Vec<PollRequest> = Vec::new();
         while !stop.is_cancelled() {
-            while let Ok(ring) = polls.try_recv() {
-                replies.push(ring);
+            while let Ok(request) = polls.try_recv() {
+                requests.push(request);
             }
+            let notices = requests.iter().filter_map(|request| request.notice.clone());
+            let notices: Vec<NodeNotice> = notices.collect();
             let began = Instant::now();
-            let (pause, after_ring) = match self.poll_nodes(&mut store, &mut nodes, stop).await {
+            let (pause, after_ring) = match self
+                .poll_nodes(&mut store, &mut nodes, &mut list, &notices, stop)
+                .await
+            {
                 Ok(answer) => {
                     if failures > 0 {
                         tracing::info!("slurm available again");
@@ -121,7 +129,7 @@ impl Watcher {
                     *wasted = 0;
                     self.slurm_health.ok();
                     metrics::polled(&nodes, began.elapsed());
-                    doorbells::answer(&mut replies, "looked");
+                    doorbells::answer(&mut requests, "looked");
                     // A single slow answer does not indicate load. A longer pause after it would miss a booting cloud node.
                     let usual = answer.min(std::mem::replace(&mut before, answer));
                     let least = self.slurm.min_poll_interval(answer);
@@ -139,7 +147,7 @@ impl Watcher {
                             "node poll failed, retrying"
                         );
                     }
-                    doorbells::answer(&mut replies, "left_to_next");
+                    doorbells::leave_to_next(&mut requests);
                     let pause = self.config.pause_after_failures(failures);
                     (pause, pause)
                 }
@@ -152,8 +160,8 @@ impl Watcher {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause) => {}
-                Some(ring) = polls.recv() => {
-                    replies.push(ring);
+                Some(request) = polls.recv() => {
+                    requests.push(request);
                     let passed = began.elapsed().saturating_sub(poll_duration);
                     sleep(after_ring.saturating_sub(passed), stop).await;
                 }
@@ -169,6 +177,8 @@ impl Watcher {
         &self,
         store: &mut Store,
         nodes: &mut BTreeMap<String, TrackedNode>,
+        list: &mut NodeListPublisher,
+        notices: &[NodeNotice],
         stop: &CancellationToken,
     ) -> Result<Duration, Error> {
         store.check().await?;
@@ -190,11 +200,15 @@ impl Watcher {
                 return Err(error.into());
             }
         };
-        let seen = absence::confirm_absence(nodes, !store.started(), answer, Utc::now());
-        let events: Vec<Event> = seen
+        let taken_at = Utc::now();
+        let summaries = answer.iter().map(node_list::summary).collect();
+        let mut seen = absence::confirm_absence(nodes, !store.started(), answer, taken_at);
+        let noticed = spot_notice::apply(&mut seen, notices, taken_at);
+        let mut events: Vec<Event> = seen
             .iter()
             .flat_map(|seen| event::of(&self.cluster, source, seen))
             .collect();
+        noticed_jobs::correlate(&self.slurm, &self.cluster, &noticed, &mut events).await;
         let mut changed = Vec::new();
         for seen in seen {
             let name = seen.record.name;
@@ -217,6 +231,7 @@ impl Watcher {
         }
         // One more write per change, so that a much later restart does not repeat events after the bus's deduplication window.
         store.settle().await?;
+        list.publish(taken_at, summaries).await?;
         self.publish_drifts(store, source, stop).await?;
         Ok(took)
     }

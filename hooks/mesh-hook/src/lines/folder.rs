@@ -50,7 +50,7 @@ pub struct Folder(PathBuf);
 
 /// Lines taken from a file and not yet delivered.
 #[derive(Debug)]
-pub struct Taken {
+pub struct PendingLines {
     path: PathBuf,
     file: File,
 }
@@ -131,12 +131,12 @@ impl Folder {
     ///
     /// # Errors
     /// If the folder refuses.
-    pub fn take(&self, _lock: &FlushLock, source: Source) -> Result<Option<Taken>, Error> {
+    pub fn take(&self, _lock: &FlushLock, source: Source) -> Result<Option<PendingLines>, Error> {
         self.exchange(source)
             .map_err(Error::io(&self.folder(source)))
     }
 
-    fn exchange(&self, source: Source) -> io::Result<Option<Taken>> {
+    fn exchange(&self, source: Source) -> io::Result<Option<PendingLines>> {
         let (live, taken) = (self.file(source), self.taken(source));
         // Undelivered lines come first. The live file waits, and Lua stops at its limit.
         if !taken.try_exists()? {
@@ -155,7 +155,7 @@ impl Folder {
             fs::rename(&fresh, &live)?;
         }
         let file = spool::open_regular(OpenOptions::new().read(true), &taken)?;
-        Ok(Some(Taken { path: taken, file }))
+        Ok(Some(PendingLines { path: taken, file }))
     }
 }
 
@@ -170,7 +170,7 @@ fn create(path: &Path, folder: &Path, mode: u32) -> io::Result<()> {
     like_folder(&file, folder)
 }
 
-impl Taken {
+impl PendingLines {
     /// Reads the lines written since the last read. Bytes that are not valid text are skipped.
     ///
     /// # Errors

@@ -108,7 +108,7 @@ fn files_are_for_their_owner_only() {
 }
 
 #[test]
-fn room_is_known_without_counting_and_found_again_when_a_person_makes_some() {
+fn usage_is_known_without_counting_and_counted_again_when_a_person_frees_space() {
     let (_folder, spool) = spool(3 * BLOCK);
     for n in 0..3 {
         spool.store(at(n), &n.to_string(), "s", b"x").unwrap();

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -43,6 +43,32 @@ async fn the_sites_program_returns_its_status_and_the_doorbell_is_sent() {
             .collect::<Vec<_>>(),
         [0, 1, 2, 3]
     );
+}
+
+/// slurmctld and slurmd kill the process group of a hook's program as soon as the program ends (`killpg`, "kill children too").
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_of_the_programs_group_reaches_no_sender() {
+    const CALLS: usize = 30;
+    let site = Site::start().await;
+    let program = site.folder.path().join("prolog");
+    script(&program, "kill -9 0");
+    for job in 0..CALLS {
+        // On one CPU the program may have ended before the sender's process runs for the first time.
+        let mut call = Command::new("taskset");
+        let hook = hook(&site.config());
+        let status = call
+            .args(["--cpu-list", "0"])
+            .arg(hook.get_program())
+            .args(hook.get_args())
+            .args(["--hook", "PrologSlurmctld", "--chain"])
+            .arg(&program)
+            .env("SLURM_JOB_ID", job.to_string())
+            .process_group(0)
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(9));
+    }
+    site.wait_for(CALLS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::collector::Collector;
+use crate::job_queries::JobQueries;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -22,9 +23,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_ARRAYS_PER_LOOKUP: usize = 50;
 
 /// Compares the tasks seen of an array with the tasks that were submitted.
-pub struct ArrayReconciler {
+pub struct ArrayReconciler<S = Slurm> {
     /// Slurm client with the timeout for long answers.
-    pub slurm: Slurm,
+    pub slurm: S,
     /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmdbd.
@@ -35,7 +36,7 @@ pub struct ArrayReconciler {
     pub shutdown: CancellationToken,
 }
 
-impl ArrayReconciler {
+impl<S: JobQueries> ArrayReconciler<S> {
     /// Reconciles arrays until shutdown.
     ///
     /// # Errors

@@ -14,12 +14,13 @@ use crate::accounting::exit_codes::{CompletedRuns, in_order};
 use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::collector::Collector;
 use crate::domain::{Observation, run_of, usages};
+use crate::job_queries::JobQueries;
 use crate::sources::unless_stopped;
 
 /// Reads the steps of requeued runs from accounting.
-pub struct BatchStepEnds<'a> {
+pub struct BatchStepEnds<'a, S = Slurm> {
     /// Slurm client.
-    pub slurm: &'a Slurm,
+    pub slurm: &'a S,
     /// Holds the run store.
     pub collector: &'a Collector,
     /// Rate limit of accounting requests; `None` for callers that are not limited.
@@ -30,7 +31,7 @@ pub struct BatchStepEnds<'a> {
     pub republish: bool,
 }
 
-impl BatchStepEnds<'_> {
+impl<S: JobQueries> BatchStepEnds<'_, S> {
     /// Completes requeued runs with their own ends. `reported` are the ends from doorbells. A run whose doorbell may still arrive stays
     /// open, with the end that its steps show.
     ///

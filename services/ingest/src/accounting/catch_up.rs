@@ -7,16 +7,19 @@ mod unseen_ids;
 mod window_size;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use futures_util::future::OptionFuture;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, timestamp};
 use slurm_client::{AccountingQuery, AccountingRecord, Slurm};
 use slurm_types::{JobFlag, UnixTime};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::unseen_ids::MAX_IDS_PER_LOOKUP;
+use self::unseen_ids::UnseenIds;
 use self::window_size::WindowSize;
 use crate::accounting::batch_step_ends::BatchStepEnds;
 use crate::accounting::exit_codes::{CompletedRuns, ExitCodeReader};
@@ -24,7 +27,8 @@ use crate::accounting::resolver::LookupQueue;
 use crate::collector::{BacklogWindow, Collector, TracedObservation};
 use crate::domain::{Observation, fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
-use crate::sources::{RequestCost, SlurmSource, backoff, unless_stopped};
+use crate::job_queries::JobQueries;
+use crate::sources::{RequestCost, SLURMDBD, SlurmSource, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Maximum number of rows per batch. All facts of a batch are in memory at once, and polls wait meanwhile.
@@ -40,9 +44,9 @@ const SLURMDBD_BACKLOG_WAIT: Duration = Duration::from_secs(30);
 
 /// Works off the accounting backlog.
 #[derive(Clone)]
-pub struct CatchUp {
+pub struct CatchUp<S = Slurm> {
     /// Slurm client with the timeout for long answers.
-    pub slurm: Slurm,
+    pub slurm: S,
     /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmdbd.
@@ -61,14 +65,14 @@ struct BacklogPart {
 }
 
 /// Reads accounting's rows of a time range, window by window.
-pub(crate) struct BacklogParts<'a> {
-    catch_up: &'a CatchUp,
+pub(crate) struct BacklogParts<'a, S> {
+    catch_up: &'a CatchUp<S>,
     next: Option<i64>,
     to: i64,
     stride: WindowSize,
 }
 
-impl BacklogParts<'_> {
+impl<S: JobQueries> BacklogParts<'_, S> {
     /// Returns the next rows, sorted by job; `None` after the last window, or if it lies in the future.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<AccountingRecord>>, Error> {
         let Some(start) = self.next.filter(|start| *start < self.to) else {
@@ -84,24 +88,24 @@ impl BacklogParts<'_> {
     }
 }
 
-impl CatchUp {
+impl<S: JobQueries> CatchUp<S> {
     /// Catches up whenever the backlog is not empty.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn run(self) -> Result<(), Error> {
+        let mut unseen = UnseenIds::default();
         loop {
             while let Some(backlog) = self.collector.backlog().await {
                 self.pay(backlog).await?;
             }
             // The time windows come first, so that only jobs they do not list are looked up by id.
-            if let Some(range) = self.collector.unseen().await {
-                self.look_up(range).await?;
-                continue;
-            }
+            let next_lookup = self.look_up(&mut unseen).await?;
+            let next_lookup = OptionFuture::from(next_lookup.map(sleep_until));
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = self.collector.backlog_changed() => {}
+                Some(()) = next_lookup => {}
             }
         }
     }
@@ -130,7 +134,7 @@ impl CatchUp {
             )
         };
         let event = CaptureEvent {
-            source: "slurmdbd".to_owned(),
+            source: SLURMDBD.to_owned(),
             message: message.to_owned(),
             from: DateTime::from_timestamp(backlog.from, 0).map(timestamp),
             to: Some(timestamp(Utc::now())),
@@ -189,7 +193,7 @@ impl CatchUp {
     }
 
     /// Reads accounting's rows of a time range.
-    pub(crate) const fn parts(&self, from: i64, to: i64) -> BacklogParts<'_> {
+    pub(crate) const fn parts(&self, from: i64, to: i64) -> BacklogParts<'_, S> {
         BacklogParts {
             catch_up: self,
             next: Some(from),

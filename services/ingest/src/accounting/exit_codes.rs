@@ -13,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::collector::Collector;
 use crate::domain::Observation;
+use crate::job_queries::JobQueries;
 use crate::sources::unless_stopped;
 
 /// Seconds after a run's end for which slurmctld is asked. It drops a run `MinJobAge` (300 s by default) after its end.
 const CONTROLLER_RETENTION_SECS: i64 = 3_600;
 
 /// Reads exit codes from the controller.
-pub struct ExitCodeReader<'a> {
+pub struct ExitCodeReader<'a, S = Slurm> {
     /// Slurm client.
-    pub slurm: &'a Slurm,
+    pub slurm: &'a S,
     /// Holds the run store.
     pub collector: &'a Collector,
     /// Signals shutdown.
@@ -39,7 +40,7 @@ pub struct CompletedRuns {
     pub open: Vec<Observation>,
 }
 
-impl ExitCodeReader<'_> {
+impl<S: JobQueries> ExitCodeReader<'_, S> {
     /// Completes runs from accounting with the controller's exit codes.
     ///
     /// # Errors

@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-pub use self::lookup_queue::LookupQueue;
-use self::lookup_queue::{LookupRequest, OpenRequest, note};
+pub use self::lookup_queue::{LookupQueue, LookupRequest};
+use self::lookup_queue::{OpenRequest, note};
 use self::verdict::{EndVerdict, MAX_ANSWERS, Records, is_same_run, judge};
 use crate::accounting::batch_step_ends::BatchStepEnds;
 use crate::accounting::exit_codes::{CompletedRuns, ExitCodeReader};
@@ -27,6 +27,7 @@ use crate::collector::{Collector, TracedObservation};
 use crate::domain::{Observation, fold, provisional, run_of};
 use crate::doorbells::{JobReadRequest, finish, postpone, refuse};
 use crate::envelope::Cause;
+use crate::job_queries::JobQueries;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics};
 
@@ -37,9 +38,9 @@ const ACCOUNTING_UNAVAILABLE: &str = "accounting_away";
 const UNKNOWN_RUN: &str = "neither slurmctld nor accounting has a record of this run: the doorbell is forged, or of another cluster";
 
 /// Looks up runs in accounting.
-pub struct AccountingResolver {
+pub struct AccountingResolver<S = Slurm> {
     /// Slurm client.
-    pub slurm: Slurm,
+    pub slurm: S,
     /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmdbd.
@@ -52,7 +53,7 @@ pub struct AccountingResolver {
     pub shutdown: CancellationToken,
 }
 
-impl AccountingResolver {
+impl<S: JobQueries> AccountingResolver<S> {
     /// Answers lookups until shutdown.
     ///
     /// # Errors
@@ -66,6 +67,8 @@ impl AccountingResolver {
                 tokio::select! {
                     () = self.shutdown.cancelled() => return Ok(()),
                     () = sleep_until(not_before), if unavailable => {}
+                    // It has answered another request.
+                    () = self.slurmdbd.available(), if unavailable => not_before = Instant::now(),
                     lookup = lookups.recv() => match lookup {
                         Some(lookup) if unavailable && !lookup.read_job => {
                             postpone(lookup.requests, ACCOUNTING_UNAVAILABLE);
@@ -97,6 +100,7 @@ impl AccountingResolver {
         permit: AccountingPermit<'_>,
     ) -> Result<Duration, Error> {
         let ids: Vec<JobId> = open.keys().filter_map(|id| JobId::new(*id)).collect();
+        let asked_at = Instant::now();
         let rows = if self.collector.config.accounting {
             let query = AccountingQuery::Jobs(ids);
             let answer = unless_stopped(&self.shutdown, self.slurm.accounting(&query)).await?;
@@ -141,13 +145,14 @@ impl AccountingResolver {
         let mut answered = Vec::new();
         for (job_id, lookup) in open.iter_mut() {
             lookup.asked += 1;
+            lookup.since.get_or_insert(asked_at);
             for end in &lookup.evidence {
                 let same = observations.iter_mut().filter(|row| is_same_run(row, end));
                 same.filter(|row| row.end == end.end)
                     .for_each(|row| row.take_code(end));
             }
             readings.extend(
-                self.judged(*job_id, lookup, &observations, &stand_ins)
+                self.judged((*job_id, asked_at), lookup, &observations, &stand_ins)
                     .await,
             );
             let retry = stand_ins.contains(job_id) && lookup.asked < MAX_ANSWERS;
@@ -173,7 +178,7 @@ impl AccountingResolver {
                 if lookup.read_job
                     && self
                         .job_reads
-                        .try_send(JobReadRequest::for_job(job_id))
+                        .try_send(JobReadRequest::after_accounting(job_id, asked_at))
                         .is_err()
                 {
                     metrics::drift("look_dropped", 1);
@@ -186,7 +191,7 @@ impl AccountingResolver {
     /// Returns the ends from doorbells that are published as inferred. Ends that Slurm may still record stay open.
     async fn judged(
         &self,
-        job_id: u32,
+        (job_id, asked_at): (u32, Instant),
         lookup: &mut OpenRequest,
         rows: &[Observation],
         stand_ins: &BTreeSet<u32>,
@@ -202,6 +207,9 @@ impl AccountingResolver {
                 was_observed: known.is_some_and(|run| !run.hook_only),
                 is_disputed: lookup.is_disputed(&end.run),
                 answers: lookup.asked,
+                waited: lookup
+                    .since
+                    .map_or(Duration::ZERO, |since| asked_at - since),
                 now: Utc::now().timestamp(),
             };
             match judge(&end, records) {

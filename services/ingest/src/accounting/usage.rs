@@ -11,6 +11,7 @@ use crate::Error;
 use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::collector::Collector;
 use crate::domain::usages;
+use crate::job_queries::JobQueries;
 use crate::sources::{RequestCost, SlurmSource};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,9 +21,9 @@ const MAX_RUNS_PER_LOOKUP: usize = 500;
 const TIMEOUT_RUNS: usize = 8;
 
 /// Reconciles the usage of ended runs.
-pub struct UsageReconciler {
+pub struct UsageReconciler<S = Slurm> {
     /// Slurm client.
-    pub slurm: Slurm,
+    pub slurm: S,
     /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmdbd.
@@ -33,7 +34,7 @@ pub struct UsageReconciler {
     pub shutdown: CancellationToken,
 }
 
-impl UsageReconciler {
+impl<S: JobQueries> UsageReconciler<S> {
     /// Reconciles usage until shutdown.
     ///
     /// # Errors

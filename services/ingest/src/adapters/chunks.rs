@@ -1,23 +1,16 @@
-//! A snapshot in chunks in a bucket, fenced against other ingests: of the queue, and of the evidence.
+//! Snapshots in chunks in a bucket, fenced against other ingests.
 
-use bytes::Bytes;
-use mesh_bus::{Bus, ClusterState, PutError};
+use mesh_bus::{Bus, ChunkWriter, PutError};
 use mesh_events::subject;
 use tokio_util::sync::CancellationToken;
 
 use super::fenced::{BACKOFF, pause};
 use crate::Error;
 
-/// Maximum bytes per chunk. A value may have 1 MiB.
-pub const MAX_CHUNK_BYTES: usize = 900_000;
-
 /// Writes a snapshot to its bucket, fenced against other ingests.
 pub struct ChunkPublisher {
     bucket: &'static str,
-    state: ClusterState,
-    prefix: String,
-    /// Number of chunks that the bucket may contain.
-    chunks: usize,
+    writer: ChunkWriter,
 }
 
 impl ChunkPublisher {
@@ -34,20 +27,8 @@ impl ChunkPublisher {
         let prefix = subject::token(cluster);
         let mut backoff = BACKOFF;
         loop {
-            match bus.take_over(bucket, &prefix).await {
-                Ok((state, entries)) => {
-                    let numbers = entries.iter().filter_map(|entry| {
-                        let number = entry.key.rsplit_once('.')?.1;
-                        number.parse::<usize>().ok()
-                    });
-                    let chunks = numbers.max().map_or(0, |last| last + 1);
-                    return Ok(Self {
-                        bucket,
-                        state,
-                        prefix,
-                        chunks,
-                    });
-                }
+            match bus.take_over_chunks(bucket, &prefix).await {
+                Ok(writer) => return Ok(Self { bucket, writer }),
                 Err(error) => {
                     tracing::debug!(
                         bucket,
@@ -60,15 +41,23 @@ impl ChunkPublisher {
         }
     }
 
+    /// Writes a whole snapshot. A failed write is only logged.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn publish_all<C: prost::Message>(
+        &mut self,
+        chunks: impl IntoIterator<Item = C>,
+    ) -> Result<(), Error> {
+        taken(self.bucket, self.writer.write_all(chunks).await).map(drop)
+    }
+
     /// Writes a chunk. A failed write is only logged, as the next poll writes newer chunks. Returns whether it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
     pub async fn publish(&mut self, number: usize, chunk: Vec<u8>) -> Result<bool, Error> {
-        self.chunks = self.chunks.max(number + 1);
-        let key = format!("{}.{number}", self.prefix);
-        let written = self.state.put(&key, Bytes::from(chunk)).await;
-        taken(self.bucket, written)
+        taken(self.bucket, self.writer.write(number, chunk).await)
     }
 
     /// Removes the chunks of a longer previous snapshot.
@@ -76,16 +65,7 @@ impl ChunkPublisher {
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
     pub async fn truncate(&mut self, chunks: usize) -> Result<(), Error> {
-        while self.chunks > chunks {
-            let last = self.chunks - 1;
-            let key = format!("{}.{last}", self.prefix);
-            let written = self.state.delete(&key).await;
-            if !taken(self.bucket, written)? {
-                break;
-            }
-            self.chunks = last;
-        }
-        Ok(())
+        taken(self.bucket, self.writer.truncate(chunks).await).map(drop)
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Collector, Core, FollowUpLookups, TracedObservation};
 use crate::adapters::store::Store;
 use crate::domain::{
     self, EndLookup, LookupTarget, Observation, ObservationContext, Record, Resolution, observe,
-    run_of, snapshot,
+    payload, run_of,
 };
 use crate::envelope::{Cause, EventContext, other_run};
 use crate::{Error, metrics};
@@ -112,9 +112,9 @@ impl Collector {
         } = reading;
         let run = run_of(&core.run_store, &observation);
         if let Some((last, owner)) = core.last.get(&run) {
-            // The controller's record is complete while the job runs. What other records leave open comes from the last snapshot.
+            // The controller's record is complete while the job runs. What other records leave open comes from the last payload.
             if observation.record != Record::Controller {
-                snapshot::fill(&mut observation.job, &last);
+                payload::fill(&mut observation.job, &last);
                 if observation.owner.user.is_empty() {
                     observation.owner = owner;
                 }
@@ -122,13 +122,13 @@ impl Collector {
                 let known = core.run_store.get(&run);
                 let is_new = |at: &i64| known.is_none_or(|known| !known.rare.resized.contains(at));
                 let is_outdated = observation.resizes.iter().any(is_new);
-                snapshot::copy_allocation(&mut observation, &last, is_outdated);
+                payload::copy_allocation(&mut observation, &last, is_outdated);
             }
         }
         if let Some(tracked) = core.run_store.get(&run)
             && observation.end_kind().is_some()
         {
-            // Also if the last snapshot is not stored any more.
+            // Also if the last payload is not stored any more.
             let code = tracked
                 .exit_code
                 .map(|(code, signal)| ExitCode { code, signal });
@@ -264,7 +264,7 @@ impl Collector {
                 && !tracked.hook_only
                 && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &observation))
             {
-                // Accounting has less detail than the last snapshot.
+                // Accounting has less detail than the last payload.
                 core.last
                     .insert(&changed, &observation.job, &observation.owner);
             }
@@ -293,7 +293,7 @@ fn take_deferred(core: &mut Core, observation: &Observation) -> Vec<DeferredObse
     core.deferred.take(&run)
 }
 
-/// Whether accounting has the end of a run of which no snapshot is stored, so that its usage report loses nothing.
+/// Whether accounting has the end of a run of which no payload is stored, so that its usage report loses nothing.
 fn is_known_to_accounting_only(core: &Core, run: &RunKey, observation: &Observation) -> bool {
     let over = observation.record == Record::Accounting && observation.end_kind().is_some();
     over && !core.last.has(run)

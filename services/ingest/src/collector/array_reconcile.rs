@@ -80,11 +80,21 @@ impl Collector {
         };
         core.task_lookups.remove(array);
         next.lookup = None;
+        let last = core.last.get(array);
+        let last = last.filter(|_| settlement == Resolution::Absent);
+        if let (Some(end), None, Some(_)) = (&mut next.end, &last, &fact)
+            && end.inferred
+        {
+            // A record that comes later is published in full.
+            end.event = None;
+            next.canceller_pending = false;
+        }
+        core.usage_backlog
+            .note(array, &next, now.timestamp(), &self.config);
         core.dirty.insert(Store::shard_of(&next));
         core.run_store.put(array.clone(), next);
         let Some(fact) = fact else { return Ok(false) };
-        let last = core.last.get(array);
-        match last.filter(|_| settlement == Resolution::Absent) {
+        match last {
             Some((job, owner)) => {
                 let frame = self.frame(now, cause);
                 let event = frame.event_without_reading(&fact, job, &owner);
@@ -93,7 +103,7 @@ impl Collector {
                     .await?;
                 Ok(false)
             }
-            // The last snapshot is not stored, or Slurm contradicts itself.
+            // The last payload is not stored, or Slurm contradicts itself.
             None => {
                 let owner = core.owner_then(array).unwrap_or_default();
                 let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());

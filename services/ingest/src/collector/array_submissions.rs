@@ -8,6 +8,8 @@ use slurm_client::ArraySubmission;
 use slurm_types::JobId;
 use tokio::time::Instant;
 
+use super::gaps::gap_event;
+use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::store::Store;
@@ -21,8 +23,19 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 struct PendingArrayLookup {
     due: Instant,
-    since: Instant,
+    /// First answer to this process without the array.
+    answered: Option<Instant>,
+    /// Time that earlier processes waited.
+    before: Duration,
     pause: Duration,
+}
+
+impl PendingArrayLookup {
+    /// Returns the wait since accounting's first answer without the array.
+    fn waited(&self, now: Instant) -> Duration {
+        let since = self.answered.map_or(Duration::ZERO, |since| now - since);
+        self.before + since
+    }
 }
 
 /// Due times by array.
@@ -48,7 +61,8 @@ impl ArraySubmissionBacklog {
         let now = Instant::now();
         self.0.entry(run.clone()).or_insert(PendingArrayLookup {
             due: now + INITIAL_PAUSE,
-            since: now,
+            answered: None,
+            before: Duration::from_secs(tracked.rare.waited_for_accounting),
             pause: INITIAL_PAUSE,
         });
     }
@@ -82,12 +96,10 @@ impl Collector {
             });
             let next =
                 found.and_then(|found| compare_submitted(&core.run_store, run, found, is_last));
-            let next = next.or_else(|| {
-                let mut known = core.run_store.get(run)?.clone();
-                known.ask_submitted = !is_last;
-                Some(known)
-            });
-            let Some(next) = next.filter(|next| !next.ask_submitted) else {
+            if next.is_none() && is_last {
+                self.without_submission(&mut core, run).await?;
+            }
+            let Some(next) = next else {
                 continue;
             };
             core.array_submission_backlog.0.remove(run);
@@ -100,6 +112,34 @@ impl Collector {
         drop(core);
         self.flush().await
     }
+
+    /// Publishes that accounting lacks an array. Without a confirmation it is looked up again.
+    async fn without_submission(&self, core: &mut Core, run: &RunKey) -> Result<(), Error> {
+        let Some(known) = core.run_store.get(run).cloned() else {
+            core.array_submission_backlog.0.remove(run);
+            return Ok(());
+        };
+        let next = RunState {
+            ask_submitted: false,
+            ..known.clone()
+        };
+        let is_closed = next.closed();
+        core.dirty.insert(Store::shard_of(&next));
+        core.run_store.put(run.clone(), next);
+        let key = run.entity_key();
+        let gap = gap_event(
+            format!("accounting does not have the array {key}"),
+            format!("whether tasks of {key} were cancelled before it was first read"),
+        );
+        let before = PreviousRunStates::from([(run.clone(), Some(known))]);
+        if self.gap(core, run, gap, before).await? {
+            core.array_submission_backlog.0.remove(run);
+            if is_closed {
+                core.last.remove(run);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Core {
@@ -109,8 +149,23 @@ impl Core {
         let Some(asked) = self.array_submission_backlog.0.get_mut(run) else {
             return true;
         };
+        asked.answered.get_or_insert(now);
+        let waited = asked.waited(now);
         asked.pause = (asked.pause * 2).min(MAX_PAUSE);
-        asked.due = now + asked.pause;
-        now - asked.since >= within
+        asked.due = now
+            + asked
+                .pause
+                .min(within.saturating_sub(waited).max(INITIAL_PAUSE));
+        self.store_wait(run, waited);
+        waited >= within
+    }
+
+    /// Returns how long accounting was waited for, for each array that it lacks.
+    pub(super) fn array_waits(&self, now: Instant) -> Vec<(RunKey, Duration)> {
+        let pending = self.array_submission_backlog.0.iter();
+        let pending = pending.filter(|(_, asked)| asked.answered.is_some());
+        pending
+            .map(|(run, asked)| (run.clone(), asked.waited(now)))
+            .collect()
     }
 }

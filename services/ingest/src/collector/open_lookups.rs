@@ -28,6 +28,8 @@ pub(super) struct OpenLookup {
     /// Number of earlier processes. Each may have waited longer than it stored.
     restarts: u32,
     answers: LookupAnswers,
+    /// When accounting answered again after an outage. What it lacked before proves nothing: slurmctld had still to send it.
+    accounting_back: Option<Instant>,
 }
 
 impl OpenLookup {
@@ -37,6 +39,7 @@ impl OpenLookup {
             before: Duration::ZERO,
             restarts: 0,
             answers: LookupAnswers::default(),
+            accounting_back: None,
         }
     }
 
@@ -53,13 +56,25 @@ impl OpenLookup {
         }
     }
 
-    fn waited(&self) -> Duration {
+    /// The time that it has been open, as far as that was stored.
+    fn age(&self) -> Duration {
         self.before + self.since.elapsed()
+    }
+
+    /// The time that counts for a proof of absence.
+    fn waited(&self) -> Duration {
+        self.accounting_back
+            .map_or_else(|| self.age(), |back| back.elapsed())
     }
 
     /// The longest time that it may have been open.
     fn waited_at_most(&self) -> Duration {
-        self.waited() + WAIT_STORE_INTERVAL * self.restarts
+        self.age() + WAIT_STORE_INTERVAL * self.restarts
+    }
+
+    fn accounting_returned(&mut self) {
+        self.accounting_back = Some(Instant::now());
+        self.answers = LookupAnswers::default();
     }
 
     pub(super) const fn answered(&mut self, alive: bool) {
@@ -71,7 +86,7 @@ impl OpenLookup {
 
     fn stored(&self) -> StoredLookup {
         StoredLookup {
-            waited: self.waited().as_secs(),
+            waited: self.age().as_secs(),
             answers: self.answers.count,
             restarts: self.restarts,
             ..StoredLookup::default()
@@ -111,6 +126,19 @@ impl Collector {
             "accounting does not have its end"
         } else {
             "accounting did not answer"
+        }
+    }
+
+    /// Begins every wait for a record again, as accounting answers after an outage.
+    pub async fn accounting_returned(&self) {
+        let mut core = self.core.lock().await;
+        let core = &mut *core;
+        let tasks = core
+            .task_lookups
+            .values_mut()
+            .map(|lookup| &mut lookup.open);
+        for open in core.lookups.values_mut().chain(tasks) {
+            open.accounting_returned();
         }
     }
 
@@ -181,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Stores the lookup of missing tasks with their array, and the array's last snapshot.
+    /// Stores the lookup of missing tasks with their array, and the array's last payload.
     pub(super) fn store_task_question(&mut self, array: &RunKey) {
         let Some(lookup) = self.task_lookups.get(array) else {
             return;
@@ -205,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Returns the owner of a run, from its snapshot or from a stored lookup.
+    /// Returns the owner of a run, from its payload or from a stored lookup.
     pub fn owner_then(&self, run: &RunKey) -> Option<Owner> {
         let stored = || Some(self.run_store.get(run)?.lookup.as_ref()?.owner.clone());
         self.owner_of(run).or_else(stored)
@@ -230,4 +258,40 @@ fn unpack(text: &str) -> Option<Job> {
         .ok()
         .filter(|bytes| !bytes.is_empty())?;
     Job::decode(&*bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_accounting_lacked_before_an_outage_proves_nothing() {
+        let limits = LookupLimits {
+            max_wait: Duration::from_secs(30),
+            within: Duration::from_secs(600),
+            accounting: true,
+        };
+        let resolution = |open: &OpenLookup| {
+            let waited = (open.waited(), open.waited_at_most());
+            settle(EndLookup::EarlierEnd, waited, open.answers, limits)
+        };
+        let mut open = OpenLookup::now();
+        let wait_and_answer = async |open: &mut OpenLookup| {
+            tokio::time::advance(Duration::from_secs(31)).await;
+            for _ in 0..3 {
+                open.answered(false);
+            }
+        };
+        wait_and_answer(&mut open).await;
+        assert_eq!(resolution(&open), Resolution::Absent);
+        open.accounting_returned();
+        assert_eq!(resolution(&open), Resolution::Open { ask: true });
+        wait_and_answer(&mut open).await;
+        assert_eq!(resolution(&open), Resolution::Absent);
+        // Outages do not prolong it permanently.
+        tokio::time::advance(Duration::from_secs(540)).await;
+        open.accounting_returned();
+        open.answered(false);
+        assert_eq!(resolution(&open), Resolution::Absent);
+    }
 }

@@ -185,7 +185,7 @@ fn facts_of(run: &RunKey, tracked: &RunState) -> Vec<Fact> {
     }
     if let Some(at) = tracked.started {
         facts.push(Fact {
-            // The snapshot is of a later time, with the allocation after the resize.
+            // The payload is of a later time, with the allocation after the resize.
             inferred: !tracked.rare.resized.is_empty(),
             ..fact(EventType::JobStarted, Slot::Started, at)
         });

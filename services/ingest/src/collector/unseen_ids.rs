@@ -28,6 +28,14 @@ pub struct Unseen {
     pub first: u32,
     /// Last id of the range.
     pub last: u32,
+    /// Number of lookups so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lookups: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Returns the ids between the previous and the current newest job; `None` if the count has restarted.
@@ -36,14 +44,17 @@ fn between(before: Newest, now: Newest) -> Option<Unseen> {
     (1 < distance && distance <= MAX_UNSEEN_IDS).then(|| Unseen {
         first: before.id + 1,
         last: now.id - 1,
+        lookups: 0,
     })
 }
 
-/// Adds a range. With too many ranges, extends the newest one; ids in it that are known are not looked up.
+/// Adds a range. With too many ranges, extends the newest one, which is then looked up again from the start; ids in it that are known are not looked up.
 fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
     let full = ranges.len() >= MAX_UNSEEN_RANGES;
     match ranges.last_mut() {
-        Some(newest) if full && newest.last < range.first => newest.last = range.last,
+        Some(newest) if full && newest.last < range.first => {
+            (newest.last, newest.lookups) = (range.last, 0);
+        }
         _ => ranges.push(range),
     }
 }
@@ -88,9 +99,9 @@ impl Core {
 }
 
 impl Collector {
-    /// Returns a range to look up.
-    pub async fn unseen(&self) -> Option<Unseen> {
-        self.core.lock().await.meta.unseen.first().copied()
+    /// Returns the ranges to look up.
+    pub async fn unseen(&self) -> Vec<Unseen> {
+        self.core.lock().await.meta.unseen.clone()
     }
 
     /// Returns the ids of a range that are still unknown.
@@ -101,7 +112,16 @@ impl Collector {
             .collect()
     }
 
-    /// Records that a range was looked up.
+    /// Records that a range was looked up once more, so that a restart does not prolong the lookups.
+    pub async fn looked_up(&self, range: Unseen) {
+        let mut core = self.core.lock().await;
+        let known = core.meta.unseen.iter_mut().find(|other| **other == range);
+        if let Some(known) = known {
+            known.lookups += 1;
+        }
+    }
+
+    /// Records that a range needs no more lookups.
     pub async fn remove_unseen(&self, range: Unseen) {
         let mut core = self.core.lock().await;
         core.meta.unseen.retain(|other| *other != range);
@@ -131,13 +151,29 @@ mod tests {
         let mut ranges = Vec::new();
         for n in 0..3_000 {
             let (first, last) = (n * 10 + 1, n * 10 + 4);
-            add(&mut ranges, Unseen { first, last });
+            let lookups = 0;
+            add(
+                &mut ranges,
+                Unseen {
+                    first,
+                    last,
+                    lookups,
+                },
+            );
         }
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES);
         let newest = ranges[MAX_UNSEEN_RANGES - 1];
         assert_eq!((newest.first, newest.last), (9_991, 29_994));
         // The count has restarted.
-        add(&mut ranges, Unseen { first: 5, last: 6 });
+        let (first, last, lookups) = (5, 6, 0);
+        add(
+            &mut ranges,
+            Unseen {
+                first,
+                last,
+                lookups,
+            },
+        );
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES + 1);
     }
 }

@@ -40,7 +40,7 @@ pub struct DueUsageLookup {
 #[derive(Clone, Copy, Debug)]
 struct UsageBacklogEntry {
     due: Instant,
-    /// First answer to this process without the usage.
+    /// First answer to this process without the usage, or its start if an earlier process had one.
     answered: Option<Instant>,
     /// Time that earlier processes waited.
     before: Duration,
@@ -77,10 +77,12 @@ impl UsageBacklog {
             // Slurm's clock may differ from the local one: due neither before now nor later than `usage_delay` from now.
             let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
             let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
+            let (start, before) = (Instant::now(), tracked.rare.waited_for_accounting);
             let entry = UsageBacklogEntry {
-                due: Instant::now() + config.usage_delay.saturating_sub(since),
-                answered: None,
-                before: Duration::from_secs(tracked.rare.waited_for_accounting),
+                due: start + config.usage_delay.saturating_sub(since),
+                // An earlier process had an answer: the wait goes on, else each restart would prolong it by the time to the next answer.
+                answered: (before > 0).then_some(start),
+                before: Duration::from_secs(before),
                 answers: 0,
             };
             self.put(run, entry);
@@ -269,10 +271,13 @@ impl Core {
                 self.store_wait(&run, waited);
             }
         }
+        for (run, waited) in self.array_waits(now) {
+            self.store_wait(&run, waited);
+        }
     }
 
     /// Stores with a run how long accounting was waited for.
-    fn store_wait(&mut self, run: &RunKey, waited: Duration) {
+    pub(super) fn store_wait(&mut self, run: &RunKey, waited: Duration) {
         let Some(tracked) = self.run_store.get_mut(run) else {
             return;
         };
@@ -370,8 +375,9 @@ mod tests {
         let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut waited = ended(5);
-        waited.rare.waited_for_accounting = 590;
+        waited.rare.waited_for_accounting = 490;
         usage_backlog.note(&run(1), &waited, 1_000, &config);
+        // The wait goes on at the restart, not at the next answer: failing lookups count, as they do within one process.
         assert_eq!(
             usage_backlog.waited(&run(1), at(100)),
             Some(Duration::from_secs(590))

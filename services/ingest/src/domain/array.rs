@@ -8,10 +8,9 @@ use mesh_events::{EventType, RunKey, Slot};
 use slurm_client::ArraySubmission;
 use slurm_types::TaskSet;
 
-use super::derive::FactId;
 use super::derive::{Emitter, Fact};
 use super::observation::Observation;
-use super::run_state::RunState;
+use super::run_state::{End, RunState};
 use super::run_store::RunStore;
 
 /// Records which tasks left the array's record since the last observation.
@@ -34,6 +33,20 @@ pub(super) fn tasks_reappeared(next: &mut RunState, tasks: &TaskSet) {
         let left = left.difference(tasks);
         next.rare.left = (!left.is_empty()).then(|| left.to_string());
     }
+}
+
+/// Returns the tasks with which an array ended according to accounting, whose row lists `listed`. 22.05 still lists tasks that already ran, so
+/// the last known range is better. If the record was gone before, the tasks are among those that left it, with others that left it earlier.
+pub(super) fn tasks_at_end(tracked: &mut RunState, listed: Option<&TaskSet>) -> Option<String> {
+    if tracked.rare.remaining.is_none() {
+        let left = tracked.left_tasks();
+        let both = left.as_ref().zip(listed.filter(|listed| !listed.truncated));
+        let both = both.map(|(left, listed)| left.intersection(listed));
+        let both = both.filter(|tasks| !tasks.is_empty());
+        let tasks = both.as_ref().or(listed).or(left.as_ref());
+        tracked.rare.remaining = tasks.map(TaskSet::to_string);
+    }
+    tracked.rare.remaining.clone()
 }
 
 /// Records that these tasks are no longer in the array's record.
@@ -73,6 +86,7 @@ pub fn compare_submitted(
         .difference(&next.cancelled_tasks());
     record_departed(&mut next, departed);
     next.rare.cancelled = None;
+    next.rare.waited_for_accounting = 0;
     next.ask_submitted = false;
     Some(next)
 }
@@ -137,6 +151,25 @@ pub fn resolve_departed_tasks(
         let all = TaskSet::new(next.cancelled_tasks().iter().chain(cancelled.iter()));
         next.rare.cancelled = Some(all.to_string());
     }
+    // A record that comes later must not repeat what the array ended with. Its last task has the array's id, and then the array has none.
+    let is_end = record_absent
+        && !before.over()
+        && waiting.is_empty()
+        && !run_store.tasks_of(array).any(|(run, task)| {
+            run.submit_time >= array.submit_time && task.raw_id == before.raw_id
+        });
+    let slot = if is_end {
+        next.rare.remaining = Some(cancelled.to_string());
+        next.end = Some(End {
+            event: Some(EventType::JobCancelled),
+            at: now,
+            inferred: true,
+        });
+        next.canceller_pending = true;
+        Slot::End
+    } else {
+        Slot::TasksCancelled(now)
+    };
     let mut facts = Vec::new();
     let mut emitter = Emitter {
         run: array,
@@ -145,11 +178,7 @@ pub fn resolve_departed_tasks(
         inferred: true,
     };
     emitter
-        .emit(
-            EventType::JobCancelled,
-            FactId::Recorded(Slot::TasksCancelled(now)),
-            None,
-        )
+        .recorded(EventType::JobCancelled, slot, None)
         .array_tasks = cancelled.to_string();
     let fact = facts.pop()?;
     Some(DepartedTasks::Cancelled(Box::new(next), Box::new(fact)))

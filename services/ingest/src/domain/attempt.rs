@@ -38,8 +38,9 @@ pub fn run_of(run_store: &RunStore, observation: &Observation) -> RunKey {
 /// Finds the attempt of an observation.
 ///
 /// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the second
-/// of its submission. Then the restart count has grown, and the job waits or has another start. A slurmctld that was started with an older
-/// state runs an ended job again, with the same submit time and count (22.05 to 26.05).
+/// of its submission, and for one whose only node was set down and that started elsewhere in the same second. Then the restart count has
+/// grown, and the job waits or has another start. A slurmctld that was started with an older state runs an ended job again, with the same
+/// submit time and count (22.05 to 26.05).
 fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt<'a> {
     let mut attempts: Vec<(RunKey, &RunState)> = run_store
         .runs_of(&observation.run)
@@ -48,7 +49,7 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     let Some((run, tracked)) = attempts.pop() else {
         return Attempt::First;
     };
-    if is_repeated_run(tracked, observation) {
+    if is_repeated_run(tracked, observation) || started_again(tracked, observation) {
         return Attempt::After(run, tracked);
     }
     let (Some(started), Some(before), Some(restarts)) =
@@ -151,6 +152,16 @@ fn began_after(tracked: &RunState, observation: &Observation) -> bool {
         && observation.started()
         && !observation.in_flux()
         && over.is_some_and(|end| observation.start.is_some_and(|start| start > end.at))
+}
+
+/// Whether a live run has another start than the one at which its processes were launched. Accounting has then replaced the run before it
+/// (one row for each submit time), and it was perhaps never shown as waiting in between (22.05).
+fn started_again(tracked: &RunState, observation: &Observation) -> bool {
+    tracked.start_is_final
+        && !tracked.over()
+        && observation.started()
+        && !observation.in_flux()
+        && observation.start > tracked.started
 }
 
 fn next_attempt(run: &RunKey) -> RunKey {

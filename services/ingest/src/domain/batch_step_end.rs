@@ -8,7 +8,7 @@ use slurm_client::{AccountingRecord, StepUsage};
 use slurm_types::{JobBaseState, JobFlag};
 
 use super::observation::Observation;
-use super::snapshot;
+use super::payload;
 
 /// Largest difference between the ends of a batch step and of its run, in seconds.
 const ROUNDING_SECONDS: i64 = 1;
@@ -91,7 +91,7 @@ impl Observation {
             base.name().clone_into(&mut self.job.state);
         }
         self.end = Some(own.at);
-        self.job.end_time = Some(snapshot::seconds(own.at));
+        self.job.end_time = Some(payload::seconds(own.at));
         (self.end_is_inferred, self.ended_by_hook) = (true, true);
         self
     }

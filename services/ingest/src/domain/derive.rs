@@ -56,7 +56,7 @@ pub struct Fact {
     pub continues: Option<Continuation>,
     /// Cancelled tasks of an array; for `cancelled` only.
     pub array_tasks: String,
-    /// What the run held at that time, if its snapshot is of a later time.
+    /// What the run held at that time, if its payload is of a later time.
     pub allocation: Option<AllocationPart>,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn derive(
         resizes(&mut emitter, observation);
         usage(run, &mut next, observation, &mut facts);
         canceller(run, &mut next, observation, &mut facts);
-        if !next.accounting_pending() {
+        if !next.accounting_pending() && !next.ask_submitted {
             next.rare.waited_for_accounting = 0;
         }
         return (next, facts);
@@ -266,9 +266,7 @@ fn end(emitter: &mut Emitter<'_>, observation: &Observation, context: &Observati
     emitter.next.canceller_pending = kind == EventType::JobCancelled
         && observation.cancelled_by.is_none()
         && observation.record != Record::Accounting;
-    let tasks = (observation.entity == EntityKind::Array)
-        .then(|| cancelled_tasks(emitter.next, observation))
-        .flatten();
+    let tasks = cancelled_tasks(emitter.next, observation);
     if let Some(previous) = tasks.as_deref().and_then(|tasks| tasks.parse().ok()) {
         super::array::tasks_reappeared(emitter.next, &previous);
     }
@@ -277,16 +275,17 @@ fn end(emitter: &mut Emitter<'_>, observation: &Observation, context: &Observati
     fact.inferred |= observation.end_is_inferred;
 }
 
-/// Returns the tasks that an array still had at its end. Accounting of 22.05 still lists tasks that already ran, and the controller's
-/// record may lose the tasks with the end, so the last known range is better.
-fn cancelled_tasks(tracked: &RunState, observation: &Observation) -> Option<String> {
-    let listed = observation
-        .tasks
-        .as_ref()
-        .map(slurm_types::TaskSet::to_string);
+/// Returns the tasks that an array still had at its end. The controller's record may lose them with the end.
+fn cancelled_tasks(tracked: &mut RunState, observation: &Observation) -> Option<String> {
+    if observation.entity != EntityKind::Array {
+        return None;
+    }
+    let listed = observation.tasks.as_ref();
     match observation.record {
-        Record::Accounting => tracked.rare.remaining.clone().or(listed),
-        _ => listed.or_else(|| tracked.rare.remaining.clone()),
+        Record::Accounting => super::array::tasks_at_end(tracked, listed),
+        _ => listed
+            .map(slurm_types::TaskSet::to_string)
+            .or_else(|| tracked.rare.remaining.clone()),
     }
 }
 
@@ -340,7 +339,9 @@ fn correct(
         };
         start(&mut emitter, observation);
         emitter.next.usage_pending = emitter.next.started.is_some();
-        emitter.recorded(kind, Slot::End, observation.end);
+        let tasks = cancelled_tasks(emitter.next, observation);
+        let fact = emitter.recorded(kind, Slot::End, observation.end);
+        fact.array_tasks = tasks.unwrap_or_default();
     } else if event != Some(kind) {
         next.rare.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);
@@ -410,6 +411,12 @@ fn record_observation(next: &mut RunState, observation: &Observation) {
     if observation.restarts.is_some() && !observation.completing && observation.base.is_some() {
         next.restarts = observation.restarts;
     }
+    next.start_is_final |= observation.record == Record::Controller
+        && observation.base == Some(JobBaseState::Running)
+        && !observation.completing
+        && !observation.configuring
+        && next.started.is_some()
+        && next.started == observation.start;
     if observation.entity == EntityKind::Array && observation.record == Record::Controller {
         super::array::store_departed_tasks(next, observation);
     }

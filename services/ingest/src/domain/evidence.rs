@@ -8,7 +8,7 @@ use slurm_client::{CompletionRecord, ReadEvidenceError};
 use slurm_types::{JobBaseState, JobFlag, JobId, ReasonClass, TimeLimit, UnixTime};
 
 use super::observation::{EntityKind, Observation, Owner, Record};
-use super::snapshot;
+use super::payload;
 
 /// Decoded content of a doorbell.
 #[derive(Clone, Debug)]
@@ -134,15 +134,15 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
         qos: record.qos.clone(),
         reservation: record.reservation.clone(),
         state: base.unwrap_or(JobBaseState::Pending).name().to_owned(),
-        submit_time: snapshot::time(record.submit),
-        eligible_time: snapshot::time(record.eligible),
-        start_time: snapshot::time(start),
-        end_time: snapshot::time(record.end),
+        submit_time: payload::time(record.submit),
+        eligible_time: payload::time(record.eligible),
+        start_time: payload::time(start),
+        end_time: payload::time(record.end),
         time_limit_minutes: record.time_limit.and_then(TimeLimit::minutes),
         nodes: record.nodes.clone(),
         node_count: record.node_count.unwrap_or_default(),
-        exit_code: record.exit_code.map(snapshot::exit_code),
-        derived_exit_code: record.derived_exit_code.map(snapshot::exit_code),
+        exit_code: record.exit_code.map(payload::exit_code),
+        derived_exit_code: record.derived_exit_code.map(payload::exit_code),
         dependency: record.dependency.clone(),
         features: record.constraints.clone(),
         work_dir: record.work_dir.clone(),
@@ -152,7 +152,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
         ..Job::default()
     };
     let job = Job {
-        display_id: snapshot::display_id(&job),
+        display_id: payload::display_id(&job),
         ..job
     };
     Some(Observation {
@@ -167,6 +167,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
         record: Record::JobComp,
         base,
         completing: false,
+        configuring: false,
         revoked,
         requeued,
         allocated,

@@ -114,7 +114,7 @@ pub struct StoredLookup {
     /// Owner of the run.
     #[serde(rename = "o", default)]
     pub owner: Owner,
-    /// Last snapshot of an array, whose record may be gone: `Job` of the events in base64.
+    /// Last payload of an array, whose record may be gone: `Job` of the events in base64.
     #[serde(rename = "j", default, skip_serializing_if = "String::is_empty")]
     pub job: String,
 }

@@ -7,8 +7,8 @@ use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
 
 use super::batch_step_end::BatchStepEnd;
+use super::payload;
 use super::run_state::StateName;
-use super::snapshot;
 
 /// Kind of entity to which a run belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct AllocationPart {
 }
 
 impl AllocationPart {
-    /// The allocation of a snapshot.
+    /// The allocation of a payload.
     pub fn of(job: &Job, from: i64) -> Self {
         Self {
             from,
@@ -70,7 +70,7 @@ impl AllocationPart {
         }
     }
 
-    /// Writes it into the snapshot of a fact. Amounts per node and the batch host belong to the newest allocation.
+    /// Writes it into the payload of a fact. Amounts per node and the batch host belong to the newest allocation.
     pub fn apply_to(&self, job: &mut Job) {
         if job.nodes != self.nodes {
             job.batch_host.clear();
@@ -99,6 +99,8 @@ pub struct Observation {
     pub base: Option<JobBaseState>,
     /// Whether epilogs still run; for a pending job, those of the previous run.
     pub completing: bool,
+    /// Whether its nodes still boot, or PrologSlurmctld still runs: the start may move until then.
+    pub configuring: bool,
     /// Whether a sibling of the federation runs the job instead.
     pub revoked: bool,
     /// Whether the run ended by a requeue, as reported by accounting or jobcomp.
@@ -137,7 +139,7 @@ pub struct Observation {
     pub cancelled_by: Option<u32>,
     /// Owner of the job.
     pub owner: Owner,
-    /// Job snapshot for the event.
+    /// Job in the payload of the event.
     pub job: Job,
 }
 
@@ -156,7 +158,7 @@ impl Observation {
         let identity = RunIdentity::of(raw_id, position, never_ran);
         let run = identity.run_key(cluster, submit_time);
         let reason = Reason::lookup(&record.reason);
-        let job = snapshot::from_controller(record, &run, &identity.tasks);
+        let job = payload::from_controller(record, &run, &identity.tasks);
         Some(Self {
             run,
             raw_id,
@@ -165,6 +167,7 @@ impl Observation {
             record: Record::Controller,
             base: record.state.base,
             completing,
+            configuring: record.state.has(JobFlag::Configuring),
             revoked: record.state.has(JobFlag::Revoked),
             requeued: false,
             allocated,
@@ -212,7 +215,7 @@ impl Observation {
             .map(|array| (array.array_job_id.get(), Some(&array.tasks)));
         let identity = RunIdentity::of(raw_id, position, !allocated);
         let run = identity.run_key(cluster, submit_time);
-        let job = snapshot::from_accounting(row, &run, &identity.tasks);
+        let job = payload::from_accounting(row, &run, &identity.tasks);
         // A finished state without an end time is not the end yet.
         let ended = row.ended();
         Some(Self {
@@ -226,6 +229,7 @@ impl Observation {
                 .base
                 .filter(|base| (ended || !base.finished()) && !row.put_back()),
             completing: false,
+            configuring: false,
             revoked: row.state.has(JobFlag::Revoked) && row.end.is_some(),
             requeued: ended && (row.state.base.is_none() || row.put_back()),
             allocated,
@@ -315,7 +319,7 @@ impl Observation {
             self.nodes_at_end = nodes_agree;
             self.start = evidence.start.or(self.start);
         }
-        snapshot::complete(&mut self.job, evidence, nodes_agree);
+        payload::complete(&mut self.job, evidence, nodes_agree);
         self
     }
 }

@@ -1,7 +1,8 @@
 //! Folds accounting's rows into runs.
 //!
 //! A resize ends a row with state `RESIZING` and opens another one whose submit and start are the time of the resize (job_mgr.c, and `sacct
-//! -D` on 22.05): several rows, one run. The run keeps its first submit time.
+//! -D` on 22.05): several rows, one run. The run keeps its first submit time. If slurmdbd lost the end of the first row (seen on 22.05 with
+//! slurmdbd under load or killed), that row has no end time, and may have a finished state.
 
 use std::collections::BTreeSet;
 
@@ -49,15 +50,22 @@ pub(super) fn fold_parts(
         .collect();
     ordered.sort_by_key(|at| (rows[*at].job_id, rows[*at].submit, rows[*at].db_index));
     let mut runs: Vec<(Observation, Vec<usize>)> = Vec::new();
-    let mut open_resize: Option<(u32, i64)> = None;
     for at in ordered {
         let row = rows[at];
         let Some(mut observation) = Observation::from_accounting(cluster, row) else {
             continue;
         };
-        let resized = row.state.has(JobFlag::Resizing) && row.end.is_some();
-        let continues_row = open_resize == Some((observation.raw_id, observation.run.submit_time));
-        if continues_row && let Some((run, parts)) = runs.last_mut() {
+        let last = runs.last_mut();
+        let part_of = last.filter(|(_, parts)| {
+            let before = parts.last().and_then(|at| rows.get(*at));
+            before.is_some_and(|before| continues(before, row))
+        });
+        if let Some((run, parts)) = part_of {
+            let resized_at = observation.run.submit_time;
+            // The end of the part before was lost.
+            if run.resizes.last() != Some(&resized_at) {
+                end_part(run, resized_at);
+            }
             observation.run = run.run.clone();
             observation.job.run = observation.run.entity_key();
             observation.job.submit_time = run.job.submit_time;
@@ -65,7 +73,6 @@ pub(super) fn fold_parts(
             observation.start = run.start;
             observation.resizes = std::mem::take(&mut run.resizes);
             observation.parts = std::mem::take(&mut run.parts);
-            let resized_at = observation.resizes.last().copied().unwrap_or_default();
             observation
                 .parts
                 .push(AllocationPart::of(&observation.job, resized_at));
@@ -74,20 +81,39 @@ pub(super) fn fold_parts(
         } else {
             runs.push((observation, vec![at]));
         }
-        open_resize = None;
-        if resized && let (Some((run, _)), Some(end)) = (runs.last_mut(), row.end) {
-            let at = end.as_secs();
-            if run.parts.is_empty() {
-                let started = run.start.unwrap_or_default();
-                run.parts.push(AllocationPart::of(&run.job, started));
-            }
-            open_resize = Some((run.raw_id, at));
-            run.resizes.push(at);
-            // The run continues: `RESIZING` implies a running job.
-            run.end = None;
+        let resized = row.end.filter(|_| row.state.has(JobFlag::Resizing));
+        if let (Some(at), Some((run, _))) = (resized, runs.last_mut()) {
+            end_part(run, at.as_secs());
         }
     }
     runs
+}
+
+/// Whether a row is the next part of a run whose newest row is `before`.
+fn continues(before: &AccountingRecord, row: &AccountingRecord) -> bool {
+    if before.job_id != row.job_id {
+        return false;
+    }
+    if before.state.has(JobFlag::Resizing) {
+        return before.end.is_some() && before.end == row.submit;
+    }
+    // slurmdbd lost the end of the first part. The row of a resize starts when it was submitted. No run of a requeued job does: slurmctld
+    // delays it. A reused id would need another job that still runs in accounting.
+    before.end.is_none()
+        && before.start.is_some_and(|start| Some(start) < row.submit)
+        && row.start == row.submit
+        && (&before.user, &before.account, &before.name) == (&row.user, &row.account, &row.name)
+}
+
+/// Ends the last part of a run with a resize.
+fn end_part(run: &mut Observation, at: i64) {
+    if run.parts.is_empty() {
+        let started = run.start.unwrap_or_default();
+        run.parts.push(AllocationPart::of(&run.job, started));
+    }
+    run.resizes.push(at);
+    // The run continues: `RESIZING` implies a running job.
+    run.end = None;
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ pub struct RunState {
     /// Published start, in Unix seconds.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub started: Option<i64>,
+    /// Whether the controller has shown it running from that start, with its nodes configured: the start of this run moves no more.
+    #[serde(rename = "bf", default, skip_serializing_if = "is_false")]
+    pub start_is_final: bool,
     /// Published end.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,

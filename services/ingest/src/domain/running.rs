@@ -19,7 +19,7 @@ pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
 
 /// How certain a change is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChangeEvidence {
+enum Certainty {
     /// The record shows it.
     Observed,
     /// The record allows another explanation.
@@ -29,22 +29,22 @@ enum ChangeEvidence {
 /// Changes in the second of a run's `SuspendTime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SuspendChange {
-    suspended: Option<ChangeEvidence>,
-    resumed: Option<ChangeEvidence>,
+    suspended: Option<Certainty>,
+    resumed: Option<Certainty>,
 }
 
 impl SuspendChange {
-    const fn suspended(proof: ChangeEvidence) -> Self {
+    const fn suspended(certainty: Certainty) -> Self {
         Self {
-            suspended: Some(proof),
+            suspended: Some(certainty),
             resumed: None,
         }
     }
 
-    const fn resumed(proof: ChangeEvidence) -> Self {
+    const fn resumed(certainty: Certainty) -> Self {
         Self {
             suspended: None,
-            resumed: Some(proof),
+            resumed: Some(certainty),
         }
     }
 }
@@ -66,29 +66,31 @@ pub(super) fn suspensions(emitter: &mut Emitter<'_>, observation: &Observation) 
         return;
     };
     emitter.next.rare.ran = observation.pre_suspend.or(emitter.next.rare.ran);
-    if let Some(proof) = change.suspended
+    if let Some(certainty) = change.suspended
         && emitter.next.rare.suspended != Some(at)
     {
-        suspended(emitter, at, proof);
+        suspended(emitter, at, certainty);
     }
-    let Some(proof) = change.resumed else { return };
+    let Some(certainty) = change.resumed else {
+        return;
+    };
     let never_suspended =
         emitter.next.rare.suspended.is_none() && emitter.next.rare.resumed.is_none();
     if never_suspended {
         let Some(ran) = observation.pre_suspend else {
             return;
         };
-        suspended(emitter, (started + ran).min(at), ChangeEvidence::Inferred);
+        suspended(emitter, (started + ran).min(at), Certainty::Inferred);
     }
     emitter.next.rare.resumed = Some(at);
     let fact = emitter.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
-    fact.inferred |= proof == ChangeEvidence::Inferred;
+    fact.inferred |= certainty == Certainty::Inferred;
 }
 
-fn suspended(emitter: &mut Emitter<'_>, at: i64, proof: ChangeEvidence) {
+fn suspended(emitter: &mut Emitter<'_>, at: i64, certainty: Certainty) {
     emitter.next.rare.suspended = Some(at);
     let fact = emitter.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
-    fact.inferred |= proof == ChangeEvidence::Inferred;
+    fact.inferred |= certainty == Certainty::Inferred;
 }
 
 /// Determines what happened at `SuspendTime`; `None` if a later observation will show more. A run that ends while suspended ends at its
@@ -100,12 +102,12 @@ fn change_at(
     at: i64,
 ) -> Option<SuspendChange> {
     if observation.base == Some(JobBaseState::Suspended) {
-        return Some(SuspendChange::suspended(ChangeEvidence::Observed));
+        return Some(SuspendChange::suspended(Certainty::Observed));
     }
     // While its epilogs run, 22.05 hides how it ended.
     let is_over = observation.end_kind().is_some() || observation.completing;
     if !is_over || observation.end != Some(at) {
-        return Some(SuspendChange::resumed(ChangeEvidence::Observed));
+        return Some(SuspendChange::resumed(Certainty::Observed));
     }
     let open = previous
         .rare
@@ -113,7 +115,7 @@ fn change_at(
         .filter(|_| previous.rare.suspended > previous.rare.resumed);
     let has_not_run = previous.rare.ran.is_some() && observation.pre_suspend == previous.rare.ran;
     if has_not_run && open.is_some_and(|suspended| suspended < at) {
-        return Some(SuspendChange::resumed(ChangeEvidence::Observed));
+        return Some(SuspendChange::resumed(Certainty::Observed));
     }
     if observation.in_flux() && open != Some(at) {
         return None;
@@ -122,14 +124,14 @@ fn change_at(
     let stopped = stopped_before(previous, started, observation.pre_suspend, at);
     Some(match (stopped == Some(0), ended_by_itself) {
         (true, _) => SuspendChange {
-            suspended: Some(ChangeEvidence::Observed),
-            resumed: ended_by_itself.then_some(ChangeEvidence::Inferred),
+            suspended: Some(Certainty::Observed),
+            resumed: ended_by_itself.then_some(Certainty::Inferred),
         },
-        (false, true) => SuspendChange::resumed(ChangeEvidence::Inferred),
+        (false, true) => SuspendChange::resumed(Certainty::Inferred),
         (false, false) if open.is_none() && stopped.is_some() => {
-            SuspendChange::resumed(ChangeEvidence::Inferred)
+            SuspendChange::resumed(Certainty::Inferred)
         }
-        (false, false) => SuspendChange::suspended(ChangeEvidence::Inferred),
+        (false, false) => SuspendChange::suspended(Certainty::Inferred),
     })
 }
 

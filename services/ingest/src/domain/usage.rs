@@ -9,7 +9,7 @@ use super::batch_step_end::BatchStepEnd;
 use super::observation::Observation;
 use super::rows::fold_parts;
 
-/// A run in accounting. If it has ended, its snapshot contains the usage.
+/// A run in accounting. If it has ended, its payload contains the usage.
 #[derive(Clone, Debug)]
 pub struct RunUsage {
     /// The run.

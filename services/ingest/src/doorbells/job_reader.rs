@@ -11,12 +11,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::pending_reads::{PendingRead, is_settled, merge, next, note};
+use super::pending_reads::{AvailableRecords, PendingRead, is_settled, merge, next, note};
 use super::{JobReadRequest, NEW_JOBS, UnknownJobLimiter, finish, postpone};
 use crate::accounting::resolver::LookupQueue;
 use crate::collector::{Collector, TracedObservation};
 use crate::domain::Observation;
 use crate::envelope::Cause;
+use crate::job_queries::JobQueries;
 use crate::poll::HookHealth;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics};
@@ -29,9 +30,9 @@ const MAX_READS: u32 = 8;
 const READS_BEFORE_ACCOUNTING: u32 = 2;
 
 /// Reads jobs from the controller on demand.
-pub struct JobReader {
+pub struct JobReader<S = Slurm> {
     /// Slurm client.
-    pub slurm: Slurm,
+    pub slurm: S,
     /// Applies observations and holds the run store.
     pub collector: Collector,
     /// Availability of slurmctld.
@@ -48,7 +49,7 @@ pub struct JobReader {
     pub shutdown: CancellationToken,
 }
 
-impl JobReader {
+impl<S: JobQueries> JobReader<S> {
     /// Handles read requests until shutdown.
     ///
     /// # Errors
@@ -184,7 +185,10 @@ impl JobReader {
         let mut unknown = Vec::new();
         let (mut unproven, mut asked_of_accounting) = (BTreeSet::new(), BTreeMap::new());
         let collector = self.collector.clone();
-        let accounting = collector.config.accounting;
+        let records = AvailableRecords {
+            accounting: collector.config.accounting,
+            max_wait: collector.config.missing_record_timeout,
+        };
         let core = collector.core().await;
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
@@ -209,10 +213,10 @@ impl JobReader {
                 continue;
             }
             doorbells += usize::from(job.requests.iter().any(|request| request.hook.is_some()));
-            let merged = merge(job, found, &core, accounting);
+            let merged = merge(job, found, &core, records);
             if merged.unproven {
                 unproven.insert(*id);
-                if accounting
+                if records.accounting
                     && (job.reads >= READS_BEFORE_ACCOUNTING || !merged.evidence.is_empty())
                 {
                     asked_of_accounting.insert(*id, merged.evidence);

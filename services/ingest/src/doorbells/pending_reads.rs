@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::JobReadRequest;
 use crate::collector::{Core, TracedObservation};
 use crate::domain::{
-    Confirmation, KindSource, Observation, RunState, RunStore, confirm, contradict,
+    Confirmation, KindSource, Observation, RECORD_DELAY, RunState, RunStore, confirm, contradict,
 };
 
 /// A job to be read, with its doorbells.
@@ -23,10 +23,19 @@ pub(super) struct PendingRead {
     pub(super) admitted_by: Option<u32>,
     /// When a record first showed an end of which only the doorbell says how it came about.
     unproven_since: Option<Instant>,
+    /// When accounting was last asked, if it has answered.
+    accounting_asked_at: Option<Instant>,
 }
 
-/// How long an end waits for a record that shows how it came about. Then it is published as inferred.
-const MAX_UNPROVEN: Duration = Duration::from_secs(10);
+/// Which records may still show how a run ended.
+#[derive(Clone, Copy)]
+pub(super) struct AvailableRecords {
+    /// Whether accounting is enabled.
+    pub(super) accounting: bool,
+    /// How long to wait for an answer of accounting.
+    pub(super) max_wait: Duration,
+}
+
 /// Maximum number of jobs per request. Others wait for the next one.
 const MAX_JOBS_PER_READ: usize = 2_000;
 /// Of these, the maximum number of jobs that are not urgent. Starts reported meanwhile wait until all of them are published.
@@ -40,6 +49,24 @@ impl PendingRead {
             .iter()
             .filter_map(|request| request.hook.as_deref());
         hooks.into_iter().any(|hook| !END_HOOKS.contains(&hook))
+    }
+
+    /// Whether to wait for a record that shows how the run ended: [`RECORD_DELAY`], and then for an answer that accounting was asked for
+    /// after that time, because an earlier one proves nothing. Without such an answer the wait ends after `max_wait`.
+    fn awaits_record(&mut self, shown_by: Option<KindSource>, records: AvailableRecords) -> bool {
+        match shown_by {
+            None => return false,
+            Some(KindSource::Accounting) if !records.accounting => return false,
+            Some(KindSource::Accounting | KindSource::Any) => {}
+        }
+        let since = *self.unproven_since.get_or_insert_with(Instant::now);
+        let is_answered = || {
+            let asked_at = self.accounting_asked_at;
+            asked_at.is_some_and(|at| at >= since + RECORD_DELAY)
+        };
+        let waited = since.elapsed();
+        waited < RECORD_DELAY
+            || records.accounting && !is_answered() && waited < records.max_wait.max(RECORD_DELAY)
     }
 }
 
@@ -88,8 +115,10 @@ pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, request: JobReadRequ
             is_unknown: None,
             admitted_by: None,
             unproven_since: None,
+            accounting_asked_at: None,
         });
     job.due = Instant::now();
+    job.accounting_asked_at = job.accounting_asked_at.max(request.accounting_asked_at);
     // An answer of accounting does not make the pauses between reads shorter.
     if request.hook.is_some() {
         job.reads = 0;
@@ -118,9 +147,8 @@ pub(super) fn merge(
     job: &mut PendingRead,
     found: Vec<Observation>,
     core: &Core,
-    accounting: bool,
+    records: AvailableRecords,
 ) -> MergedRecords {
-    let now = Instant::now();
     let mut merged = MergedRecords::default();
     let mut observations = found;
     let ends = job
@@ -145,10 +173,7 @@ pub(super) fn merge(
             {
                 request.end = Some(end);
             }
-            Confirmation::Unproven { shown_by, .. }
-                if may_be_shown(shown_by, accounting)
-                    && now - *job.unproven_since.get_or_insert(now) < MAX_UNPROVEN =>
-            {
+            Confirmation::Unproven { shown_by, .. } if job.awaits_record(shown_by, records) => {
                 merged.unproven = true;
                 if shown_by == Some(KindSource::Accounting) {
                     merged.evidence.push((*end).clone());
@@ -190,14 +215,6 @@ pub(super) fn merge(
         });
     merged.readings = readings.collect();
     merged
-}
-
-const fn may_be_shown(shown_by: Option<KindSource>, accounting: bool) -> bool {
-    match shown_by {
-        Some(KindSource::Any) => true,
-        Some(KindSource::Accounting) => accounting,
-        None => false,
-    }
 }
 
 #[cfg(test)]
@@ -258,5 +275,48 @@ mod tests {
             job.due += Duration::from_secs(1);
         }
         assert_eq!(next(&waiting, now, &mut false), [] as [u32; 0]);
+    }
+
+    /// An answer that accounting was asked for before a record could be expected proves nothing.
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_inferred_only_after_a_late_answer_of_accounting() {
+        let enabled = AvailableRecords {
+            accounting: true,
+            max_wait: Duration::from_secs(30),
+        };
+        let disabled = AvailableRecords {
+            accounting: false,
+            ..enabled
+        };
+        let pending = || {
+            let mut waiting = HashMap::new();
+            add_doorbells([1], "JobComp", &mut waiting);
+            waiting.remove(&1).unwrap()
+        };
+        // For each case, when accounting was asked for its answers, and when the wait ends.
+        for (shown_by, records, answers, expected) in [
+            (Some(KindSource::Any), disabled, &[][..], 10),
+            (Some(KindSource::Accounting), disabled, &[], 0),
+            (None, enabled, &[], 0),
+            (Some(KindSource::Any), enabled, &[1, 5, 9], 30),
+            (Some(KindSource::Any), enabled, &[1, 13], 14),
+            (Some(KindSource::Accounting), enabled, &[1, 10], 11),
+            (Some(KindSource::Accounting), enabled, &[], 30),
+        ] {
+            let (mut waiting, began) = (HashMap::from([(1, pending())]), Instant::now());
+            for second in 0.. {
+                // An answer takes a second.
+                if let Some(at) = answers.iter().find(|at| *at + 1 == second) {
+                    let asked_at = began + Duration::from_secs(*at);
+                    note(&mut waiting, JobReadRequest::after_accounting(1, asked_at));
+                }
+                let job = waiting.get_mut(&1).unwrap();
+                if !job.awaits_record(shown_by, records) {
+                    assert_eq!(second, expected, "{shown_by:?} {answers:?}");
+                    break;
+                }
+                tokio::time::advance(Duration::from_secs(1)).await;
+            }
+        }
     }
 }

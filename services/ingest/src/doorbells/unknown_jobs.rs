@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use slurm_client::LeakyBucket;
 use tokio::time::Instant;
 
 /// How long an array admits no unknown tasks after a false claim.
@@ -23,24 +24,19 @@ struct ArrayAdmission {
     distrusted_since: Option<Instant>,
 }
 
-/// Token bucket with the capacity of one minute.
+/// Admits a number of jobs per minute, and tasks of arrays.
 #[derive(Debug)]
 pub struct UnknownJobLimiter {
     admissions: HashMap<u32, ArrayAdmission>,
-    per_minute: NonZeroU32,
-    left: u32,
-    /// When the bucket was last refilled.
-    refilled: Option<Instant>,
+    bucket: LeakyBucket,
 }
 
 impl UnknownJobLimiter {
-    /// Creates a full bucket.
+    /// Creates the limiter with the permits of one minute.
     pub fn new(per_minute: NonZeroU32) -> Self {
         Self {
             admissions: HashMap::new(),
-            per_minute,
-            left: per_minute.get(),
-            refilled: None,
+            bucket: LeakyBucket::new(per_minute, Duration::from_secs(60)),
         }
     }
 
@@ -85,22 +81,7 @@ impl UnknownJobLimiter {
 
     /// Whether to admit one more job.
     pub fn admit(&mut self, now: Instant) -> bool {
-        let every = Duration::from_secs(60) / self.per_minute.get();
-        let refilled = *self.refilled.get_or_insert(now);
-        let more = now.saturating_duration_since(refilled).as_nanos() / every.as_nanos().max(1);
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        self.left = self.left.saturating_add(more).min(self.per_minute.get());
-        // A partial interval counts for the next token.
-        self.refilled = Some(if self.left == self.per_minute.get() {
-            now
-        } else {
-            refilled + every * more
-        });
-        let Some(left) = self.left.checked_sub(1) else {
-            return false;
-        };
-        self.left = left;
-        true
+        self.bucket.try_take(now)
     }
 }
 

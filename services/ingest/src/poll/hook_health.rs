@@ -1,4 +1,4 @@
-//! Determines whether hooks ring, from the starts they could have reported: a poll that finds unreported starts is the only evidence of
+//! Determines whether hooks ring, from the starts they could have reported: a poll that finds unreported starts is the only sign of
 //! silent hooks.
 
 use std::sync::{Mutex, PoisonError};

@@ -13,12 +13,13 @@ use crate::Error;
 use crate::collector::TracedObservation;
 use crate::domain::Observation;
 use crate::envelope::Cause;
+use crate::job_queries::JobQueries;
 use crate::sources::unless_stopped;
 
 /// Maximum number of records per batch. All facts of a batch are in memory at once, and doorbells wait meanwhile.
 const MAX_RECORDS_PER_BATCH: usize = 500;
 
-impl Poller {
+impl<S: JobQueries> Poller<S> {
     /// Reads and applies the full records of changed jobs. Returns how long to wait if Slurm did not answer.
     pub(super) async fn read(
         &self,

@@ -233,6 +233,7 @@ mod tests {
         QueueListing {
             started_at: UnixTime::from_secs(200),
             rows: vec![row.clone()],
+            counts: slurm_client::JobCounts::default(),
             unread_lines: 0,
         }
     }

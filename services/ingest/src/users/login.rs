@@ -1,6 +1,6 @@
 //! Logins: the only event that follows from a doorbell alone, since Slurm does not know logins.
 //!
-//! Its only evidence is a message of the NATS user `hook`, whose credential mesh-hook has. So it is marked as inferred, and limited per
+//! Its only source is a message of the NATS user `hook`, whose credential mesh-hook has. So it is marked as inferred, and limited per
 //! user and minute of the login: logins that were spooled while NATS was unavailable are all published. The event id is derived from the
 //! doorbell's id, so a doorbell that is delivered twice is published twice with the same id.
 

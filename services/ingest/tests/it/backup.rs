@@ -21,7 +21,7 @@ async fn answers(cluster: &Cluster) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_takes_over_publishes_the_same_facts() {
     let knobs = [("BACKUP", "1"), ("NODES", "2"), ("GPU_NODES", "0")];
-    let cluster = &Cluster::up(23_400, &knobs).await;
+    let cluster = &Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;

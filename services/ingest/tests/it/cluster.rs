@@ -8,8 +8,6 @@ use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::block_in_place;
 
 pub const NAME: &str = "ingest";
-/// First of a hundred ports of the shared cluster.
-const BASE_PORT: u16 = 23_000;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 
@@ -27,7 +25,7 @@ pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
     let guard = DAEMONS.read().await;
     (
         CLUSTER
-            .get_or_init(async || Cluster::up(BASE_PORT, &[("REST", "1")]).await)
+            .get_or_init(async || Cluster::up(&[("REST", "1")]).await)
             .await,
         guard,
     )
@@ -38,7 +36,7 @@ pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
     let guard = DAEMONS.write().await;
     (
         CLUSTER
-            .get_or_init(async || Cluster::up(BASE_PORT, &[("REST", "1")]).await)
+            .get_or_init(async || Cluster::up(&[("REST", "1")]).await)
             .await,
         guard,
     )
@@ -46,9 +44,9 @@ pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
 
 impl Cluster {
     /// Starts a cluster; `knobs` are those of tests/cluster/up.
-    pub async fn up(base_port: u16, knobs: &[(&str, &str)]) -> Self {
+    pub async fn up(knobs: &[(&str, &str)]) -> Self {
         let knobs = [&[("CLOUD", "0")][..], knobs].concat();
-        let slurm = block_in_place(|| SlurmCluster::up(NAME, base_port, &knobs));
+        let slurm = block_in_place(|| SlurmCluster::up(NAME, &knobs));
         let folder = slurm.dir().to_owned();
         Self { slurm, folder }
     }

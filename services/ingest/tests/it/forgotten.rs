@@ -20,7 +20,7 @@ static CLUSTER: Mutex<Option<Cluster>> = Mutex::const_new(None);
 async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
     let mut cluster = CLUSTER.lock().await;
     if cluster.is_none() {
-        *cluster = Some(Cluster::up(23_900, &[("MINJOBAGE", "2")]).await);
+        *cluster = Some(Cluster::up(&[("MINJOBAGE", "2")]).await);
     }
     cluster
 }
@@ -267,7 +267,7 @@ async fn a_job_id_that_is_used_again_is_another_job() {
         ("GPU_NODES", "0"),
         ("EXTRA_CONF", conf.path().to_str().unwrap()),
     ];
-    let cluster = Cluster::up(23_800, &knobs).await;
+    let cluster = Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let settings = format!("{FAST}\nusage_delay = \"1s\"");
     let ingest = mesh.ingest(&cluster, &settings).await.ready().await;

@@ -69,7 +69,7 @@ async fn genuine_jobcomp_doorbells_are_never_refused() {
         ("GPU_NODES", "0"),
         ("EXTRA_CONF", conf.to_str().unwrap()),
     ];
-    let cluster = Cluster::up(24_200, &knobs).await;
+    let cluster = Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let ingests = mesh.replicas(&cluster, "poll_interval = \"1s\"\nusage_delay = \"1s\"");
     ingests.settled().await;

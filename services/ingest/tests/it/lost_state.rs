@@ -29,7 +29,7 @@ fn gap<'a>(event: &'a Event, kind: &str) -> Option<&'a CaptureEvent> {
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_repeated_by_a_slurmctld_with_old_state_are_published_between_gap_events() {
     let knobs = [("NODES", "1"), ("GPU_NODES", "0")];
-    let cluster = Cluster::up(24_000, &knobs).await;
+    let cluster = Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
     let ingest = mesh.ingest(&cluster, settings).await.ready().await;

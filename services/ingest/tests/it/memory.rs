@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_testkit::long_queue::{commands, show};
+use mesh_testkit::long_queue::{LongQueue, Phase};
 use mesh_testkit::{NatsServer, wait_for};
 
 use crate::mesh::DEADLINE;
@@ -41,8 +41,9 @@ impl Process {
 async fn a_long_queue_that_changes_at_once_is_not_held() {
     let nats = NatsServer::start().await;
     let folder = tempfile::tempdir().unwrap();
-    commands(folder.path());
-    show(folder.path(), "few", FEW, false);
+    let slurm = LongQueue::new(folder.path());
+    let waits = |_| Phase::Pending("Resources");
+    slurm.show("few", FEW, waits);
     let config = folder.path().join("mesh.toml");
     let text = format!(
         "[mesh]\ncluster = \"testbed\"\ndata_dir = {0:?}\n[mesh.nats]\nurl = \"{1}\"\n[slurm]\nconf = \"/dev/null\"\nbin_dir = {0:?}\n\
@@ -74,9 +75,9 @@ async fn a_long_queue_that_changes_at_once_is_not_held() {
     let environment = fs::read(format!("/proc/{}/environ", ingest.0.id())).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();
     assert!(environment.contains("MALLOC_ARENA_MAX=1"));
-    show(folder.path(), "many", MANY, false);
+    slurm.show("many", MANY, waits);
     published("submitted", MANY - FEW).await;
-    show(folder.path(), "running", MANY, true);
+    slurm.show("running", MANY, |_| Phase::Running);
     published("started", MANY).await;
     // Without the program itself, which is 25 MB in release and four times as large here.
     let peak = ingest.status("VmHWM") - ingest.status("RssFile");

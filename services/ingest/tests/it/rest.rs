@@ -171,7 +171,7 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
         ("GPU_NODES", "0"),
         ("EXTRA_CONF", conf.to_str().unwrap()),
     ];
-    let cluster = Cluster::up(23_100, &knobs).await;
+    let cluster = Cluster::up(&knobs).await;
     let begin = Utc::now();
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;

@@ -20,7 +20,7 @@ async fn a_thousand_jobs_and_a_large_array_cancelled_at_once_are_published_once_
         ("GPU_NODES", "0"),
         ("EXTRA_CONF", conf.path().to_str().unwrap()),
     ];
-    let cluster = Cluster::up(23_600, &knobs).await;
+    let cluster = Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(&cluster, "poll_interval = \"1s\"").await;
     let ingest = ingest.ready().await;

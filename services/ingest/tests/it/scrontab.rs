@@ -25,7 +25,7 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
         ("NODES", "2"),
         ("GPU_NODES", "0"),
     ];
-    let cluster = Cluster::up(23_200, &knobs).await;
+    let cluster = Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
     let ingest = mesh.ingest(&cluster, settings).await.ready().await;

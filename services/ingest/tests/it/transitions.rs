@@ -320,7 +320,7 @@ async fn every_transition_is_published_as_in_accounting() {
     std::fs::write(conf.path(), CONF).unwrap();
     let knobs = [("EXTRA_CONF", conf.path().to_str().unwrap())];
     let play = Play {
-        cluster: Cluster::up(23_700, &knobs).await,
+        cluster: Cluster::up(&knobs).await,
         mesh: Mesh::start().await,
     };
     let ingest = play

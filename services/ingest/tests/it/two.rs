@@ -5,7 +5,7 @@ use crate::mesh::Mesh;
 
 const SETTINGS: &str = "poll_interval = \"500ms\"\naccounting = false";
 
-async fn small(name: &str, base_port: u16, conf: &str) -> Cluster {
+async fn small(name: &str, conf: &str) -> Cluster {
     let knobs = [
         ("CLUSTER", name),
         ("NODES", "1"),
@@ -13,7 +13,7 @@ async fn small(name: &str, base_port: u16, conf: &str) -> Cluster {
         ("NODB", "1"),
         ("EXTRA_CONF", conf),
     ];
-    Cluster::up(base_port, &knobs).await
+    Cluster::up(&knobs).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +21,7 @@ async fn two_clusters_with_the_same_job_ids_have_nothing_to_do_with_each_other()
     let conf = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(conf.path(), "FirstJobId=7000001\n").unwrap();
     let conf = conf.path().to_str().unwrap();
-    let (east, west) = tokio::join!(small("east", 24_100, conf), small("west", 23_300, conf));
+    let (east, west) = tokio::join!(small("east", conf), small("west", conf));
     let mesh = Mesh::start().await;
     let published_east = mesh.ingest_named("east", &east, SETTINGS).await;
     let published_west = mesh.ingest_named("west", &west, SETTINGS).await;

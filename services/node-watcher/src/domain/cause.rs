@@ -89,9 +89,14 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
 impl Cause {
     /// A cause that follows from the state itself.
     fn slurm(code: &str) -> Self {
+        Self::system(code, "slurm")
+    }
+
+    /// A cause that no person set.
+    pub fn system(code: &str, source: &str) -> Self {
         Self {
             code: code.to_owned(),
-            source: "slurm".to_owned(),
+            source: source.to_owned(),
             actor: system(),
         }
     }

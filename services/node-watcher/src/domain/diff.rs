@@ -23,6 +23,7 @@ use slurm_client::NodeRecord;
 use slurm_types::{Lifecycle, NodeFlag};
 
 use super::cause::{self, Cause};
+use super::spot_notice::SpotNotice;
 
 /// Difference between two boot times that does not count as a boot, in seconds. slurmd computes the boot time from the uptime, which
 /// rounds (seen on 22.05: three different seconds for one boot), and clocks are corrected.
@@ -62,6 +63,9 @@ pub struct TrackedNode {
     /// The node was removed. Stored so that its numbers continue if it returns.
     #[serde(rename = "gone")]
     pub deleted: bool,
+    /// Notice of the provider that it will reclaim the node, until it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<SpotNotice>,
     /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
     pub missing: u32,
@@ -87,7 +91,7 @@ pub fn diff(
     now: DateTime<Utc>,
 ) -> Vec<NodeChange> {
     let after = TrackedNode::after(previous, current);
-    let cause = cause::of(current, after.lifecycle);
+    let cause = cause_of(previous, current, after.lifecycle);
     let change = |kind, previous: Option<Lifecycle>| NodeChange {
         kind,
         previous,
@@ -141,7 +145,9 @@ pub fn diff(
             }
             // The provider's reason arrives later: the node is first down, then preempted.
             Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
-                if cause::is_preemption(&cause) && before.cause != after.cause =>
+                if cause::is_preemption(&cause)
+                    && before.cause != after.cause
+                    && before.notice.is_none() =>
             {
                 vec![change(EventType::NodePreempted, from)]
             }
@@ -165,7 +171,8 @@ pub fn diff(
 /// The event for entering a stage.
 fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause) -> EventType {
     // Once the preemption is published, later stages (powered down, booted again) are published as usual.
-    let published = before.is_some_and(|before| before.cause == cause.code);
+    let published =
+        before.is_some_and(|before| before.cause == cause.code || before.notice.is_some());
     match after.lifecycle {
         Lifecycle::Provisioning if after.rebooting => EventType::NodeReboot,
         Lifecycle::Provisioning => EventType::NodeProvisioning,
@@ -184,6 +191,12 @@ fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause)
         // Never an event by itself, because `TrackedNode::after` keeps the former stage.
         Lifecycle::Unknown => EventType::NodeAdded,
     }
+}
+
+/// The cause of a node's stage, in the light of a notice.
+fn cause_of(previous: Option<&TrackedNode>, current: &NodeRecord, lifecycle: Lifecycle) -> Cause {
+    let notice = previous.and_then(|previous| previous.notice.as_ref());
+    SpotNotice::explain(notice, cause::of(current, lifecycle), lifecycle)
 }
 
 fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
@@ -217,7 +230,7 @@ impl TrackedNode {
         };
         let instance =
             || previous.map_or_else(String::new, |previous| previous.instance_id.clone());
-        Self {
+        let mut after = Self {
             n: previous.map_or(0, |previous| previous.n),
             lifecycle,
             suspect: current.state.is_suspect(),
@@ -225,7 +238,7 @@ impl TrackedNode {
             maintenance: matches!(lifecycle, Lifecycle::Draining | Lifecycle::Drained)
                 && cause::in_maintenance_only(current),
             rebooting: cause::rebooting(current),
-            cause: cause::of(current, lifecycle).code,
+            cause: cause_of(previous, current, lifecycle).code,
             boot_time: retained(current.boot_time.map(|time| time.as_secs()), |previous| {
                 previous.boot_time
             }),
@@ -241,8 +254,20 @@ impl TrackedNode {
             cloud: current.state.has(NodeFlag::Cloud)
                 || previous.is_some_and(|previous| previous.cloud),
             deleted: false,
+            notice: None,
             missing: 0,
-        }
+        };
+        let is_same_machine = |previous: &&Self| match lifecycle {
+            Lifecycle::Provisioning => false,
+            Lifecycle::Active => {
+                previous.lifecycle == Lifecycle::Active && !new_incarnation(previous, &after)
+            }
+            _ => true,
+        };
+        after.notice = previous
+            .filter(is_same_machine)
+            .and_then(|previous| previous.notice.clone());
+        after
     }
 }
 

@@ -2,13 +2,14 @@
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source};
-use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
+use mesh_events::proto::mesh::node::v1::{Node, NodeEvent, SpotNotice};
 use mesh_events::{Event, EventId, SCHEMA_VERSION, timestamp};
 use slurm_client::NodeRecord;
 use slurm_types::{NodeFlag, UnixTime};
 
 use super::absence::ObservedNode;
 use super::diff::TrackedNode;
+use super::spot_notice;
 
 /// The events of a node after a poll with `asked`. Their numbers continue from the node's previous ones.
 pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
@@ -40,10 +41,20 @@ pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
                 .to_owned(),
             cause: change.cause.code.clone(),
             cause_source: change.cause.source.clone(),
+            notice: seen.after.notice.as_ref().map(notice),
         })),
         ..Event::default()
     };
     numbered.map(event).collect()
+}
+
+fn notice(notice: &spot_notice::SpotNotice) -> SpotNotice {
+    SpotNotice {
+        provider: notice.provider.clone(),
+        action: notice.action.clone(),
+        deadline: notice.deadline.map(timestamp),
+        noticed_at: Some(timestamp(notice.noticed_at)),
+    }
 }
 
 /// The snapshot in an event.

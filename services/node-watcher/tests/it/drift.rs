@@ -4,11 +4,11 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::subject;
 use mesh_testkit::{NatsServer, script, wait_for, wait_until};
 
-use crate::harness::{DEADLINE, Running, bus, cluster, configuration, published_so_far, until};
+use crate::harness::{DEADLINE, bus, cluster, configuration, published_so_far, start_from, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(25_000));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let real = cluster.commands().join("scontrol");
@@ -26,7 +26,7 @@ async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
     );
     assert_ne!(truth, altered);
     for _ in 0..2 {
-        let service = Running::start_from(&altered).await;
+        let service = start_from(&altered).await;
         wait_until("it has looked", DEADLINE, async || {
             service.health.problems().is_empty()
         })
@@ -71,7 +71,7 @@ async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
 /// One unreadable record makes the answer unusable. The drift is published although nothing else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreadable_record_is_reported_without_its_content() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(25_100));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let real = cluster.commands().join("scontrol");
@@ -85,7 +85,7 @@ async fn an_unreadable_record_is_reported_without_its_content() {
         &format!("{:?}", cluster.commands()),
         &format!("{:?}", folder.path()),
     );
-    let service = Running::start_from(&altered).await;
+    let service = start_from(&altered).await;
     let published = wait_for("the drift is told", DEADLINE, async || {
         let events = published_so_far(&bus).await;
         events

@@ -4,13 +4,13 @@ use mesh_events::proto::mesh::event::v1::ActorKind;
 use mesh_events::subject;
 use mesh_testkit::{NatsServer, wait_until};
 
-use crate::harness::{DEADLINE, Running, bus, cluster, of_node, payload, until};
+use crate::harness::{DEADLINE, bus, cluster, of_node, payload, start, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drain_down_and_resume_are_published_with_cause_and_actor() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_000));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
-    let service = Running::start(&nats, &cluster).await;
+    let service = start(&nats, &cluster).await;
     until(&bus, "n4", "baseline").await;
 
     let job = cluster.run_as(
@@ -111,9 +111,9 @@ async fn drain_down_and_resume_are_published_with_cause_and_actor() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cloud_node_is_followed_through_its_whole_cycle() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_100));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
-    let service = Running::start(&nats, &cluster).await;
+    let service = start(&nats, &cluster).await;
     until(&bus, "n4", "baseline").await;
     cluster.run_as(
         "alice",
@@ -157,9 +157,9 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_is_down_once_slurm_reports_it() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_200));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
-    let service = Running::start(&nats, &cluster).await;
+    let service = start(&nats, &cluster).await;
     until(&bus, "n3", "baseline").await;
     cluster.ctl("kill", "slurmd:n3");
     let events = until(&bus, "n3", "down unreachable").await;

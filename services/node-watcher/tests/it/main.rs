@@ -9,3 +9,4 @@ mod drift;
 mod harness;
 mod lives;
 mod restarts;
+mod spot;

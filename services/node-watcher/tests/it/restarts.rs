@@ -15,15 +15,16 @@ use prost::Message as _;
 use slurm_client::NodeRecord;
 
 use crate::harness::{
-    DEADLINE, Running, bus, cluster, configuration, of_node, published_so_far, until, update,
+    DEADLINE, bus, cluster, configuration, of_node, published_so_far, start, start_with, until,
+    update,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn facts_of_an_absence_are_published_once() {
-    let (mut nats, cluster) = (NatsServer::start().await, cluster(24_300));
+    let (mut nats, cluster) = (NatsServer::start().await, cluster());
     {
         let bus = bus(&nats).await;
-        let service = Running::start(&nats, &cluster).await;
+        let service = start(&nats, &cluster).await;
         until(&bus, "n4", "baseline").await;
         wait_until("the watcher is ready", DEADLINE, async || {
             service.health.problems().is_empty()
@@ -42,7 +43,7 @@ async fn facts_of_an_absence_are_published_once() {
         ],
     );
     let bus = bus(&nats).await;
-    let service = Running::start(&nats, &cluster).await;
+    let service = start(&nats, &cluster).await;
     until(&bus, "n1", "drained admin").await;
 
     // Without slurmctld the state is unknown, so nothing is published.
@@ -96,10 +97,10 @@ async fn ring(bus: &Bus, cluster: &str, hook: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doorbell_triggers_a_poll_at_once() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_600));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
     let seldom = "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"\n";
-    let service = Running::start_with(&nats, &cluster, seldom).await;
+    let service = start_with(&nats, &cluster, seldom).await;
     until(&bus, "n4", "baseline").await;
     for (hook, state, published) in [
         ("HealthCheckProgram", "State=DRAIN", "drained admin"),
@@ -119,10 +120,10 @@ async fn one_slow_look_does_not_make_the_next_ones_seldom() {
     const OUTAGE: Duration = Duration::from_secs(2);
     // Far below twenty times the outage.
     const NEXT: Duration = Duration::from_secs(20);
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_900));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
     let settings = "poll_interval = \"200ms\"\nmax_poll_interval = \"10m\"\n";
-    let service = Running::start_with(&nats, &cluster, settings).await;
+    let service = start_with(&nats, &cluster, settings).await;
     until(&bus, "n4", "baseline").await;
 
     let nats_is = |signal: &str| {
@@ -157,7 +158,7 @@ async fn one_slow_look_does_not_make_the_next_ones_seldom() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_happens_to_the_leader_each_event_is_published_once() {
-    let (mut nats, cluster) = (NatsServer::start().await, cluster(24_400));
+    let (mut nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("mesh.toml");
@@ -210,12 +211,12 @@ async fn whatever_happens_to_the_leader_each_event_is_published_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clusters_on_one_nats_have_nothing_in_common() {
     let nats = NatsServer::start().await;
-    let (here, there) = (cluster(24_700), cluster(24_800));
+    let (here, there) = (cluster(), cluster());
     let bus = bus(&nats).await;
     let seldom = "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"";
     let services = [
-        Running::start_with(&nats, &here, seldom).await,
-        Running::start_with(&nats, &there, seldom).await,
+        start_with(&nats, &here, seldom).await,
+        start_with(&nats, &there, seldom).await,
     ];
     let of = async |cluster: &SlurmCluster, last: &str| {
         wait_for(last, DEADLINE, async || {
@@ -253,7 +254,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stored_events_are_published_after_a_crash() {
-    let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
+    let (nats, cluster) = (NatsServer::start().await, cluster());
     let bus = bus(&nats).await;
     // An instance that dies between write and publish during the first poll.
     let mut store = Store::load(&bus, cluster.name()).await.unwrap();
@@ -270,7 +271,7 @@ async fn stored_events_are_published_after_a_crash() {
         .unwrap();
     drop(store);
 
-    let service = Running::start(&nats, &cluster).await;
+    let service = start(&nats, &cluster).await;
     let events = until(&bus, "n1", "recovered").await;
     // The stored event itself is published. The other nodes are still baseline, because the first poll was not complete.
     assert_eq!(events[0], events[0]);

@@ -4,15 +4,17 @@
 //! 26.05), but finds them by id once they have ended. An id without any record is no error: a submission that is only tested (`sbatch
 //! --test-only`) uses one up (22.05).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slurm_client::{AccountingQuery, AccountingRecord, UsageRecord};
 use slurm_types::{JobId, JobRef};
+use tokio::time::Instant;
 
 use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
-use crate::collector::{TracedObservation, Unseen};
+use crate::collector::TracedObservation;
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
+use crate::job_queries::JobQueries;
 use crate::sources::{RequestCost, backoff, unless_stopped};
 use crate::{Error, metrics};
 
@@ -20,40 +22,76 @@ use crate::{Error, metrics};
 pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
 /// Maximum number of lookups of an id that no poll has shown and that has not ended according to accounting. Its end may still arrive.
 const MAX_LOOKUPS_PER_ID: u32 = 4;
+/// Maximum number of lookups of an id of which accounting has no row. Its row may arrive late.
+const MAX_LOOKUPS_WITHOUT_ROW: u32 = 2;
 
-impl CatchUp {
-    /// Looks up every id of the range that is still unknown.
-    pub(super) async fn look_up(&self, range: Unseen) -> Result<(), Error> {
-        let ids: Vec<u32> = self.collector.unknown_of(range).await;
-        let (mut found, mut open) = self.look_up_batch(&ids).await?;
-        for _ in 1..MAX_LOOKUPS_PER_ID {
-            if open.is_empty() {
-                break;
+/// The lookups of ids that no poll has shown.
+#[derive(Debug, Default)]
+pub(super) struct UnseenIds {
+    /// When the ids are looked up next; `None` before the first lookup.
+    next: Option<Instant>,
+    /// Ids that need no more lookups.
+    closed: BTreeSet<u32>,
+}
+
+impl<S: JobQueries> CatchUp<S> {
+    /// Looks up every id that is due and still unknown. Returns when the next lookup is due.
+    pub(super) async fn look_up(&self, unseen: &mut UnseenIds) -> Result<Option<Instant>, Error> {
+        let ranges = self.collector.unseen().await;
+        if ranges.is_empty() {
+            *unseen = UnseenIds::default();
+            return Ok(None);
+        }
+        let now = Instant::now();
+        // After a restart: a lookup so soon after the last one would be in vain.
+        let is_repeated = ranges.iter().any(|range| range.lookups > 0);
+        let first = now + SLURMDBD_BACKLOG_WAIT * u32::from(is_repeated);
+        let next = *unseen.next.get_or_insert(first);
+        if next > now {
+            return Ok(Some(next));
+        }
+        let mut ids = BTreeMap::new();
+        for range in &ranges {
+            for id in self.collector.unknown_of(*range).await {
+                if !unseen.closed.contains(&id) {
+                    ids.insert(id, range.lookups + 1);
+                }
             }
-            self.pause(SLURMDBD_BACKLOG_WAIT).await?;
-            let mut unknown = self.collector.unknown_of(range).await;
-            unknown.retain(|id| open.contains(id));
-            let more;
-            (more, open) = self.look_up_batch(&unknown).await?;
-            found += more;
         }
+        let (found, open) = self.look_up_batch(&ids).await?;
+        let closed = ids.keys().filter(|id| !open.contains(id));
+        unseen.closed.extend(closed);
         if !ids.is_empty() {
-            tracing::info!(
-                ids = ids.len(),
-                found,
-                "unseen job ids looked up in accounting"
-            );
-            metrics::unseen(ids.len());
+            let (ids, open) = (ids.len(), open.len());
+            tracing::info!(ids, found, open, "unseen job ids looked up in accounting");
         }
-        self.collector.remove_unseen(range).await;
-        self.collector.flush().await
+        unseen.next = None;
+        for range in ranges {
+            if range.lookups == 0 {
+                let of_range = ids.range(range.first..=range.last);
+                metrics::unseen(of_range.count());
+            }
+            let is_open = open.range(range.first..=range.last).next().is_some();
+            if is_open && range.lookups + 1 < MAX_LOOKUPS_PER_ID {
+                self.collector.looked_up(range).await;
+                unseen.next = Some(Instant::now() + SLURMDBD_BACKLOG_WAIT);
+            } else {
+                self.collector.remove_unseen(range).await;
+            }
+        }
+        self.collector.flush().await?;
+        Ok(unseen.next)
     }
 
-    /// Looks up ids once. Returns the number of ends found, and the ids that have not ended according to accounting.
-    async fn look_up_batch(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
+    /// Looks up ids, given with the number of the lookup. Returns the number of ends found, and the ids whose end may still arrive.
+    async fn look_up_batch(
+        &self,
+        ids: &BTreeMap<u32, u32>,
+    ) -> Result<(usize, BTreeSet<u32>), Error> {
         let (mut found, mut open) = (0, BTreeSet::new());
         let capture_since = self.collector.core().await.meta.capture_since;
-        for some in ids.chunks(MAX_IDS_PER_LOOKUP) {
+        let all: Vec<u32> = ids.keys().copied().collect();
+        for some in all.chunks(MAX_IDS_PER_LOOKUP) {
             let rows = self.rows_of(some).await?;
             for job_id in provisional(&rows) {
                 self.lookups.ask(job_id).await;
@@ -61,6 +99,12 @@ impl CatchUp {
             let (ended, alive): (Vec<_>, Vec<_>) = fold(&self.collector.cluster, &rows)
                 .into_iter()
                 .partition(|run| run.end_kind().is_some());
+            let with_row: BTreeSet<u32> = rows
+                .iter()
+                .filter_map(|row| row.job_id.map(JobId::get))
+                .collect();
+            let without_row = some.iter().filter(|id| !with_row.contains(id));
+            open.extend(without_row.filter(|id| ids[id] < MAX_LOOKUPS_WITHOUT_ROW));
             open.extend(alive.iter().map(|run| run.raw_id));
             found += ended.len();
             let ended = ended
@@ -84,12 +128,9 @@ impl CatchUp {
     }
 
     /// Retries a request until accounting answers.
-    async fn answered<T, PendingArrayLookup>(
-        &self,
-        ask: impl Fn() -> PendingArrayLookup,
-    ) -> Result<T, Error>
+    async fn answered<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
     where
-        PendingArrayLookup: Future<Output = Result<T, slurm_client::Error>>,
+        F: Future<Output = Result<T, slurm_client::Error>>,
     {
         let (mut failures, mut unavailable) = (0, false);
         loop {

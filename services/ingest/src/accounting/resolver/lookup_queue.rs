@@ -99,6 +99,8 @@ pub(super) struct OpenRequest {
     disputed: BTreeSet<RunKey>,
     pub(super) requests: Vec<JobReadRequest>,
     pub(super) asked: u32,
+    /// When accounting was first asked, if it has answered.
+    pub(super) since: Option<Instant>,
     pub(super) read_job: bool,
     /// When an incomplete end was first found.
     pub(super) incomplete: Option<Instant>,

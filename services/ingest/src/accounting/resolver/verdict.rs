@@ -1,8 +1,10 @@
 //! Decides what becomes of an end that only a doorbell reports, once accounting has answered.
 
-use crate::domain::{Observation, snapshot, without_names};
+use std::time::Duration;
 
-/// Answers without a record that prove its absence. slurmctld reports to slurmdbd within a second or two.
+use crate::domain::{Observation, RECORD_DELAY, payload, without_names};
+
+/// Answers without a record that prove its absence, if accounting was asked for the last one [`RECORD_DELAY`] after the first.
 pub(super) const MAX_ANSWERS: u32 = 4;
 
 /// Maximum lead of the clock of slurmctld's host over the local clock, in seconds.
@@ -33,6 +35,8 @@ pub(super) struct Records<'a> {
     pub(super) is_disputed: bool,
     /// Number of answers from accounting so far.
     pub(super) answers: u32,
+    /// Time between the requests of the first and the last answer.
+    pub(super) waited: Duration,
     /// Unix seconds.
     pub(super) now: i64,
 }
@@ -45,7 +49,8 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
     if row.is_some_and(|row| row.end_kind().is_some()) {
         return EndVerdict::Recorded;
     }
-    if records.rows.is_some() && records.answers < MAX_ANSWERS {
+    let is_early = records.answers < MAX_ANSWERS || records.waited < RECORD_DELAY;
+    if records.rows.is_some() && is_early {
         return EndVerdict::Open;
     }
     let mut end = end.clone();
@@ -54,7 +59,7 @@ pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
         Some(row) => {
             end = without_names(end);
             end.owner = row.owner.clone();
-            snapshot::fill(&mut end.job, &row.job);
+            payload::fill(&mut end.job, &row.job);
             EndVerdict::Inferred(Box::new(end))
         }
         // A reported run that no record has shown and that ends in the future could be mistaken for a later run.
@@ -144,6 +149,7 @@ mod tests {
             was_observed: false,
             is_disputed: false,
             answers,
+            waited: RECORD_DELAY,
             now: 1_000,
         };
         let observed = |records| Records {
@@ -153,6 +159,11 @@ mod tests {
         assert_eq!(check(records(Some(&ended), 1)), "recorded");
         assert_eq!(check(records(Some(&alive), 3)), "open");
         assert_eq!(check(records(Some(&alive), 4)), "inferred alice");
+        let early = Records {
+            waited: RECORD_DELAY / 2,
+            ..records(Some(&alive), 9)
+        };
+        assert_eq!(check(early), "open");
         assert_eq!(check(records(Some(&another), 3)), "open");
         assert_eq!(check(records(Some(&another), 4)), "refused");
         assert_eq!(check(observed(records(Some(&another), 4))), "inferred ");

@@ -24,7 +24,7 @@ pub struct RareState {
     /// Number of published corrections.
     #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
     pub corrections: u64,
-    /// Seconds waited for its usage or its canceller since accounting's first answer.
+    /// Seconds waited for its usage, its canceller or its submitted tasks since accounting's first answer.
     #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
     pub waited_for_accounting: u64,
     /// Tasks that an array's own record still has, in Slurm's notation.

@@ -85,7 +85,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
     }
 }
 
-/// The snapshot of one attempt must not fill the record of another, which would get wrong exit codes.
+/// The payload of one attempt must not fill the record of another, which would get wrong exit codes.
 #[test]
 fn accounting_reports_the_attempt_that_started_then() {
     let mut run_store = RunStore::default();

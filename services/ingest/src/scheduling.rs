@@ -1,4 +1,5 @@
-//! Evidence for explanations: what decides about starts besides the queue itself, read once for all jobs and published in chunks.
+//! Scheduling state for explanations: what decides about starts besides the queue itself, read once for all jobs and published in chunks to
+//! `mesh_evidence`.
 //!
 //! At most eight commands per [`Config::evidence_interval`](crate::config::Config), and none while no job waits. A read that fails leaves
 //! its field empty and is named in the snapshot.
@@ -6,14 +7,14 @@
 use std::time::Duration;
 
 use chrono::Utc;
+use mesh_events::chunks::ChunkBuilder;
 use mesh_events::proto::mesh::queue::v1::{
-    Account, Backfill, EvidenceSnapshot, FailedRead, JobPriority, Licence, Limit, NodeState,
+    Account, Backfill, EvidenceSnapshot, FailedRead, JobPriority, License, Limit, NodeState,
     Partition, PriorityFactor, Reservation, RunningJob,
 };
 use mesh_events::timestamp;
-use prost::Message;
 use slurm_client::{
-    BackfillStats, Error as SlurmError, LicenceRecord, Limits, NodeRecord, PartitionRecord,
+    BackfillStats, Error as SlurmError, LicenseRecord, Limits, NodeRecord, PartitionRecord,
     PriorityRow, ReservationRecord, RunningRow, Slurm,
 };
 use slurm_types::{NodeFlag, TimeLimit, UnixTime};
@@ -22,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::adapters::chunks::{ChunkPublisher, MAX_CHUNK_BYTES};
+use crate::adapters::chunks::ChunkPublisher;
 use crate::sources::unless_stopped;
 
 /// Longest queue whose priorities are read: sprio costs slurmctld a record of every pending job.
@@ -37,8 +38,8 @@ pub struct Demand {
     pub waiting: usize,
 }
 
-/// Reads the evidence and publishes it.
-pub struct EvidenceReader {
+/// Reads the scheduling state and publishes it.
+pub struct SchedulingReader {
     /// Slurm client.
     pub slurm: Slurm,
     /// Slurm's ClusterName.
@@ -53,7 +54,7 @@ pub struct EvidenceReader {
     pub shutdown: CancellationToken,
 }
 
-impl EvidenceReader {
+impl SchedulingReader {
     /// Reads until shutdown.
     ///
     /// # Errors
@@ -75,7 +76,7 @@ impl EvidenceReader {
                 Err(error) => return Err(error),
             };
             let took = began.elapsed();
-            self.publish(snapshot).await?;
+            self.publisher.publish_all(split(snapshot)).await?;
             // At most a tenth of a slow controller's time.
             let pause = self
                 .interval
@@ -108,7 +109,7 @@ impl EvidenceReader {
         read!(nodes, slurm.nodes(), node);
         read!(partitions, slurm.partitions(), partition);
         read!(reservations, slurm.reservations(), reservation);
-        read!(licences, slurm.licences(), licence);
+        read!(licenses, slurm.licenses(), license);
         if demand.waiting <= MAX_PRIORITIES {
             read!(priorities, slurm.priorities(), priority);
         }
@@ -123,28 +124,13 @@ impl EvidenceReader {
         snapshot.failed = failed;
         Ok(snapshot)
     }
-
-    async fn publish(&mut self, snapshot: EvidenceSnapshot) -> Result<(), Error> {
-        let chunks = split(snapshot);
-        let count = chunks.len();
-        for (number, chunk) in chunks.into_iter().enumerate() {
-            if !self
-                .publisher
-                .publish(number, chunk.encode_to_vec())
-                .await?
-            {
-                return Ok(());
-            }
-        }
-        self.publisher.truncate(count).await
-    }
 }
 
 fn failure(field: &str, error: &SlurmError) -> FailedRead {
     tracing::debug!(
         field,
         error = error as &dyn std::error::Error,
-        "evidence not read"
+        "scheduling state not read"
     );
     FailedRead {
         field: field.to_owned(),
@@ -152,32 +138,23 @@ fn failure(field: &str, error: &SlurmError) -> FailedRead {
     }
 }
 
-/// Splits a snapshot into chunks that fit into a value.
+/// Divides a snapshot into chunks.
 fn split(snapshot: EvidenceSnapshot) -> Vec<EvidenceSnapshot> {
     let empty = EvidenceSnapshot {
-        cluster: snapshot.cluster.clone(),
+        cluster: snapshot.cluster,
         taken_at: snapshot.taken_at,
         ..EvidenceSnapshot::default()
     };
-    let mut chunks = vec![EvidenceSnapshot {
+    let first = EvidenceSnapshot {
         failed: snapshot.failed,
         backfill: snapshot.backfill,
         ..empty.clone()
-    }];
-    let mut bytes = chunks.iter().map(Message::encoded_len).sum::<usize>();
+    };
+    let mut chunks = ChunkBuilder::new(first, empty);
     macro_rules! distribute {
         ($($field:ident),*) => {$(
             for item in snapshot.$field {
-                // Tag and length take a few bytes more.
-                let size = item.encoded_len() + 8;
-                if bytes + size > MAX_CHUNK_BYTES {
-                    chunks.push(empty.clone());
-                    bytes = empty.encoded_len();
-                }
-                bytes += size;
-                if let Some(chunk) = chunks.last_mut() {
-                    chunk.$field.push(item);
-                }
+                chunks.chunk_for(&item).$field.push(item);
             }
         )*};
     }
@@ -188,14 +165,10 @@ fn split(snapshot: EvidenceSnapshot) -> Vec<EvidenceSnapshot> {
         partitions,
         nodes,
         reservations,
-        licences,
+        licenses,
         priorities
     );
-    let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-    for (number, chunk) in (0..).zip(&mut chunks) {
-        (chunk.chunk, chunk.chunks) = (number, count);
-    }
-    chunks
+    chunks.build()
 }
 
 fn seconds(time: Option<UnixTime>) -> i64 {
@@ -215,7 +188,7 @@ fn running(row: RunningRow) -> RunningJob {
         partition: row.partition,
         state: row.state,
         nodes: row.nodes,
-        licences: row.licences,
+        licenses: row.licenses,
         reservation: row.reservation,
     }
 }
@@ -287,13 +260,13 @@ fn reservation(record: ReservationRecord) -> Reservation {
         flags: record.flags,
         users: record.users,
         accounts: record.accounts,
-        licences: record.licences,
+        licenses: record.licenses,
         state: record.state,
     }
 }
 
-fn licence(record: LicenceRecord) -> Licence {
-    Licence {
+fn license(record: LicenseRecord) -> License {
+    License {
         name: record.name,
         total: record.total,
         used: record.used,
@@ -320,34 +293,5 @@ fn backfill(stats: BackfillStats) -> Backfill {
         last_cycle: seconds(stats.last_cycle),
         last_depth: stats.last_depth,
         queue_length: stats.queue_length,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_large_snapshot_is_split_and_loses_nothing() {
-        let limit = Limit {
-            qos: "q".repeat(1_000),
-            ..Limit::default()
-        };
-        let chunks = split(EvidenceSnapshot {
-            limits: vec![limit; 2_000],
-            nodes: vec![NodeState::default(); 10],
-            failed: vec![FailedRead::default()],
-            ..EvidenceSnapshot::default()
-        });
-        assert_eq!(chunks.len(), 3);
-        assert!(
-            chunks
-                .iter()
-                .all(|chunk| chunk.encoded_len() <= MAX_CHUNK_BYTES)
-        );
-        assert!(chunks.iter().all(|chunk| chunk.chunks == 3));
-        let limits: usize = chunks.iter().map(|chunk| chunk.limits.len()).sum();
-        let nodes: usize = chunks.iter().map(|chunk| chunk.nodes.len()).sum();
-        assert_eq!((limits, nodes, chunks[0].failed.len()), (2_000, 10, 1));
     }
 }

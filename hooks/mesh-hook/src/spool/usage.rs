@@ -26,56 +26,56 @@ const RECOUNT_INTERVAL: Duration = Duration::from_secs(1);
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Accounting of the bytes in a spool folder.
-pub(super) struct Room<'a> {
+pub(super) struct SpoolUsage<'a> {
     pub folder: &'a Path,
     pub limit: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Tally {
+struct Usage {
     used: u64,
     counted_at: SystemTime,
 }
 
-impl Room<'_> {
+impl SpoolUsage<'_> {
     /// Reserves bytes. False if the spool is full.
-    pub fn take(&self, bytes: u64) -> io::Result<bool> {
+    pub fn reserve(&self, bytes: u64) -> io::Result<bool> {
         let file = self.locked();
         let known = file.as_ref().and_then(read);
-        let mut tally = match known {
-            Some(tally) => tally,
+        let mut usage = match known {
+            Some(usage) => usage,
             None => self.count()?,
         };
-        let fits = |tally: Tally| tally.used.saturating_add(bytes) <= self.limit;
+        let fits = |usage: Usage| usage.used.saturating_add(bytes) <= self.limit;
         // A clock that was set back must not extend the interval.
-        let age = tally.counted_at.elapsed().unwrap_or(RECOUNT_INTERVAL);
-        if !fits(tally) && known.is_some() && age >= RECOUNT_INTERVAL {
-            tally = self.count()?;
+        let age = usage.counted_at.elapsed().unwrap_or(RECOUNT_INTERVAL);
+        if !fits(usage) && known.is_some() && age >= RECOUNT_INTERVAL {
+            usage = self.count()?;
         }
-        let fits = fits(tally);
+        let fits = fits(usage);
         if fits {
-            tally.used = tally.used.saturating_add(bytes);
+            usage.used = usage.used.saturating_add(bytes);
         }
-        self.note(file.as_ref(), tally);
+        self.write_usage(file.as_ref(), usage);
         Ok(fits)
     }
 
     /// Releases bytes.
-    pub fn give_back(&self, bytes: u64) {
+    pub fn release(&self, bytes: u64) {
         let file = self.locked();
-        if let Some(mut tally) = file.as_ref().and_then(read) {
-            tally.used = tally.used.saturating_sub(bytes);
-            self.note(file.as_ref(), tally);
+        if let Some(mut usage) = file.as_ref().and_then(read) {
+            usage.used = usage.used.saturating_sub(bytes);
+            self.write_usage(file.as_ref(), usage);
         }
     }
 
-    fn count(&self) -> io::Result<Tally> {
+    fn count(&self) -> io::Result<Usage> {
         let mut used = 0_u64;
         for entry in fs::read_dir(self.folder)? {
             let name = entry?.file_name();
             used = used.saturating_add(name.to_str().map_or(0, size_in_name));
         }
-        Ok(Tally {
+        Ok(Usage {
             used,
             counted_at: SystemTime::now(),
         })
@@ -106,9 +106,9 @@ impl Room<'_> {
         }
     }
 
-    fn note(&self, file: Option<&File>, tally: Tally) {
+    fn write_usage(&self, file: Option<&File>, usage: Usage) {
         let Some(file) = file else { return };
-        if write(file, tally).is_err() {
+        if write(file, usage).is_err() {
             // No space for the file, or a partial write. Counting is slow but right.
             fs::remove_file(self.folder.join(FILE)).ok();
         }
@@ -119,7 +119,7 @@ fn boot() -> String {
     fs::read_to_string(BOOT).map_or_else(|_| "-".to_owned(), |id| id.trim().to_owned())
 }
 
-fn read(file: &File) -> Option<Tally> {
+fn read(file: &File) -> Option<Usage> {
     let mut bytes = [0; 128];
     let read = file.read_at(&mut bytes, 0).ok()?;
     let text = std::str::from_utf8(&bytes[..read]).ok()?;
@@ -127,16 +127,16 @@ fn read(file: &File) -> Option<Tally> {
     let used = fields.next()?.parse().ok()?;
     let millis = fields.next()?.parse().ok()?;
     let counted_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))?;
-    (fields.next()? == boot()).then_some(Tally { used, counted_at })
+    (fields.next()? == boot()).then_some(Usage { used, counted_at })
 }
 
 /// Same length as before, so that it fits on a full disk.
-fn write(file: &File, tally: Tally) -> io::Result<()> {
-    let millis = tally
+fn write(file: &File, usage: Usage) -> io::Result<()> {
+    let millis = usage
         .counted_at
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
         .as_millis();
-    let text = format!("{:020} {millis:020} {}\n", tally.used, boot());
+    let text = format!("{:020} {millis:020} {}\n", usage.used, boot());
     file.write_all_at(text.as_bytes(), 0)
 }

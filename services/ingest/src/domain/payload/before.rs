@@ -1,10 +1,10 @@
-//! Completes a snapshot from another source, or from an earlier snapshot of the same run.
+//! Completes a payload from another source, or from an earlier payload of the same run.
 
 use mesh_events::proto::mesh::job::v1::Job;
 
 use crate::domain::observation::Observation;
 
-/// Completes the controller's snapshot of a run whose epilogs run with the end and the allocation from jobcomp.
+/// Completes the controller's payload of a run whose epilogs run with the end and the allocation from jobcomp.
 pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_agree: bool) {
     let end = &evidence.job;
     job.state.clone_from(&end.state);
@@ -23,8 +23,8 @@ pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_a
 /// Preserves the last seen allocation of a COMPLETING run. The controller's record then has only the nodes whose epilogs still run, and
 /// finally none. While the state hides a possible requeue (`in_flux`), the start may be that of the next run (seen on 22.05).
 ///
-/// Other nodes that are known to be those of its end take precedence: the run was resized since the last snapshot. So does the record if
-/// it shows such a resize itself (`is_outdated`): nodes that still run epilogs are right, those of the last snapshot may not be.
+/// Other nodes that are known to be those of its end take precedence: the run was resized since the last payload. So does the record if
+/// it shows such a resize itself (`is_outdated`): nodes that still run epilogs are right, those of the last payload may not be.
 pub fn copy_allocation(observation: &mut Observation, last: &Job, is_outdated: bool) {
     let in_flux = observation.in_flux();
     let job = &mut observation.job;
@@ -40,7 +40,7 @@ pub fn copy_allocation(observation: &mut Observation, last: &Job, is_outdated: b
     }
 }
 
-/// Fills what a source leaves open from the last snapshot of the same run.
+/// Fills what a source leaves open from the last payload of the same run.
 pub fn fill(job: &mut Job, last: &Job) {
     macro_rules! texts { ($($field:ident),*) => { $(if job.$field.is_empty() { job.$field.clone_from(&last.$field); })* } }
     texts!(
@@ -67,12 +67,12 @@ pub fn fill(job: &mut Job, last: &Job) {
         display_id,
         failed_node
     );
-    // Amounts per node are those of the last snapshot's nodes.
+    // Amounts per node are those of the last payload's nodes.
     if job.allocations.is_empty() && job.nodes == last.nodes {
         job.allocations.clone_from(&last.allocations);
     }
     if job.state == last.state {
-        // The snapshot of the end itself is better: sacct of 22.05 subtracts 128 from exit codes above 127, and still prints the pending
+        // The payload of the end itself is better: sacct of 22.05 subtracts 128 from exit codes above 127, and still prints the pending
         // reason.
         job.exit_code = last.exit_code.or(job.exit_code);
         job.derived_exit_code = last.derived_exit_code.or(job.derived_exit_code);
@@ -106,7 +106,7 @@ pub fn fill(job: &mut Job, last: &Job) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::snapshot::seconds;
+    use crate::domain::payload::seconds;
 
     fn seen(nodes: &str, start: i64) -> Job {
         Job {

@@ -1,6 +1,6 @@
-//! Job snapshots for events, from each source.
+//! Payloads of job events, from each source.
 //!
-//! The controller's record is complete. Accounting and jobcomp have less, so the last snapshot of the run fills the rest. Never contains
+//! The controller's record is complete. Accounting and jobcomp have less, so the last payload of the run fills the rest. Never contains
 //! the script or the environment.
 
 mod before;
@@ -14,7 +14,7 @@ use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, U
 pub(super) use self::before::complete;
 pub use self::before::{copy_allocation, fill};
 
-/// Builds a snapshot from slurmctld's record.
+/// Builds a payload from slurmctld's record.
 pub(super) fn from_controller(
     record: &JobRecord,
     run: &RunKey,
@@ -105,7 +105,7 @@ pub(super) fn from_controller(
     }
 }
 
-/// Builds a snapshot from a row of accounting.
+/// Builds a payload from a row of accounting.
 pub(super) fn from_accounting(
     row: &AccountingRecord,
     run: &RunKey,
@@ -203,7 +203,7 @@ pub fn limit(job: &mut Job) {
     }
 }
 
-/// Builds the snapshot of an array from that of one of its tasks.
+/// Builds the payload of an array from that of one of its tasks.
 pub fn array_of_task(task: &Job, array: &RunKey) -> Job {
     let mut job = task.clone();
     job.job_id = array.job_id;

@@ -1,7 +1,7 @@
-//! The newest snapshot of each run, compressed. With 100,000 jobs these are most of the memory of ingest, and few are read again before the
+//! The newest payload of each run, compressed. With 100,000 jobs these are most of the memory of ingest, and few are read again before the
 //! run ends.
 //!
-//! Snapshots are short and similar, so each is compressed with a dictionary of earlier ones.
+//! Payloads are short and similar, so each is compressed with a dictionary of earlier ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use prost::Message as _;
 
 use crate::domain::{LocalRunKey, Owner};
 
-/// Number of snapshots in a dictionary.
+/// Number of payloads in a dictionary.
 const DICTIONARY_SAMPLES: usize = 8;
-/// Maximum number of snapshots compressed with one dictionary. The queue changes, and so does what its jobs have in common.
-const MAX_SNAPSHOTS_PER_DICTIONARY: usize = 4_096;
+/// Maximum number of payloads compressed with one dictionary. The queue changes, and so does what its jobs have in common.
+const MAX_PAYLOADS_PER_DICTIONARY: usize = 4_096;
 
 #[derive(Default)]
-pub(super) struct SnapshotCache {
-    runs: HashMap<LocalRunKey, CompressedSnapshot>,
+pub(super) struct PayloadCache {
+    runs: HashMap<LocalRunKey, CompressedPayload>,
     dictionary: Arc<Vec<u8>>,
     /// Collected for the next dictionary.
     samples: Vec<Vec<u8>>,
@@ -28,13 +28,13 @@ pub(super) struct SnapshotCache {
     sampled: usize,
 }
 
-struct CompressedSnapshot {
+struct CompressedPayload {
     bytes: Box<[u8]>,
     dictionary: Arc<Vec<u8>>,
 }
 
-impl SnapshotCache {
-    /// Returns the last snapshot of a run, and its owner.
+impl PayloadCache {
+    /// Returns the last payload of a run, and its owner.
     pub(super) fn get(&self, run: &RunKey) -> Option<(Job, Owner)> {
         let packed = self.runs.get(&run.into())?;
         // Decompression fails only if the value was not written by `insert`.
@@ -44,7 +44,7 @@ impl SnapshotCache {
         Some((Job::decode(job).ok()?, serde_json::from_slice(owner).ok()?))
     }
 
-    /// Whether a snapshot of the run is stored.
+    /// Whether a payload of the run is stored.
     pub(super) fn has(&self, run: &RunKey) -> bool {
         self.runs.contains_key(&run.into())
     }
@@ -57,7 +57,7 @@ impl SnapshotCache {
         bytes.extend_from_slice(&owner);
         bytes.extend_from_slice(&job.encode_to_vec());
         let packed = compress_prepend_size_with_dict(&bytes, &self.dictionary);
-        let packed = CompressedSnapshot {
+        let packed = CompressedPayload {
             bytes: packed.into_boxed_slice(),
             dictionary: Arc::clone(&self.dictionary),
         };
@@ -65,12 +65,12 @@ impl SnapshotCache {
         self.learn(bytes);
     }
 
-    /// Samples snapshots and builds a dictionary when there are enough. The first dictionaries follow soon, later ones at growing
+    /// Samples payloads and builds a dictionary when there are enough. The first dictionaries follow soon, later ones at growing
     /// intervals.
     fn learn(&mut self, bytes: Vec<u8>) {
         self.inserted += 1;
         let apart = (self.inserted / DICTIONARY_SAMPLES)
-            .clamp(1, MAX_SNAPSHOTS_PER_DICTIONARY / DICTIONARY_SAMPLES);
+            .clamp(1, MAX_PAYLOADS_PER_DICTIONARY / DICTIONARY_SAMPLES);
         if self.inserted - self.sampled < apart {
             return;
         }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn snapshots_come_back_and_are_small() {
+    fn payloads_come_back_and_are_small() {
         let run = |n| RunKey {
             cluster: "c".to_owned(),
             job_id: n,
@@ -117,7 +117,7 @@ mod tests {
             };
             (job, owner)
         };
-        let mut last = SnapshotCache::default();
+        let mut last = PayloadCache::default();
         let (mut plain, count) = (0, 10_000);
         for n in 0..count {
             let (job, owner) = seen(n);

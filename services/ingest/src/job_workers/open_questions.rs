@@ -1,0 +1,137 @@
+//! Every open question about a run ends as one event or one gap within `resolution_timeout`: the workers of a term with real bucket and
+//! stream, in virtual time, with records that answers leave out, accounting that fails, and restarts at any point.
+
+mod answers;
+mod model;
+mod term;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use mesh_bus::{Bus, Config as BusConfig};
+use mesh_events::Event;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_testkit::NatsServer;
+use proptest::prelude::*;
+use tokio::runtime::Builder;
+use tokio_util::sync::CancellationToken;
+
+use self::model::Model;
+use self::term::Term;
+use self::world::{Kind, Question, Restart, STEP, World, worlds};
+
+/// Whether an event or a gap is the end of a question.
+fn ends(question: &Question, submit: i64, event: &Event) -> bool {
+    let key = question.run(submit).entity_key();
+    if let Some(Payload::Capture(gap)) = &event.payload {
+        let is_usage = gap.not_recoverable.starts_with("resource usage");
+        let mut words = gap.not_recoverable.split([' ', ',']);
+        return event.r#type == "capture.gap_closed"
+            && is_usage == (question.kind == Kind::Usage)
+            && words.any(|word| word == key);
+    }
+    let kind = match question.kind {
+        Kind::End | Kind::ExitCode | Kind::ReportedEnd => "job.completed",
+        Kind::EarlierEnd | Kind::ReportedEarlierEnd => "job.requeued",
+        Kind::Task | Kind::Array | Kind::SubmittedTasks | Kind::UnseenId => "job.cancelled",
+        Kind::Usage => "job.updated",
+        Kind::Canceller => return false,
+    };
+    event.entity_key() == key && event.r#type == kind
+}
+
+const fn is_gap(event: &Event) -> bool {
+    matches!(event.payload, Some(Payload::Capture(_)))
+}
+
+/// When a question ended, in polls, how often, and by which events.
+type Ended = (u64, usize, Vec<String>);
+
+/// Returns when each question ended.
+async fn play(nats: &str, cluster: &str, world: &Arc<World>) -> BTreeMap<u32, Ended> {
+    let config = BusConfig {
+        url: nats.to_owned(),
+        ..BusConfig::default()
+    };
+    let bus = Bus::connect(&config, "admin").await.unwrap();
+    bus.ready(&CancellationToken::new()).await.unwrap();
+    // From here on, time passes only between two steps: the runtime does not skip any while a blocking task runs.
+    let (stop, stopped) = channel::<()>();
+    let no_skips = tokio::task::spawn_blocking(move || stopped.recv());
+    tokio::time::pause();
+    let submit = chrono::Utc::now().timestamp() + 5;
+    let model = Model::new(Arc::clone(world), cluster, submit);
+    let mut term = Term::begin(&bus, cluster, &model).await;
+    let mut doorbells = BTreeMap::new();
+    let mut ended = BTreeMap::new();
+    for (poll, step) in (0..).zip(&world.steps) {
+        model.begin(poll);
+        tokio::time::advance(Duration::from_secs(STEP)).await;
+        term.settle(&model).await;
+        term.ring(&model, poll, &mut doorbells).await;
+        term.settle(&model).await;
+        if step.restart != Restart::No {
+            term.end(step.restart).await;
+            doorbells.retain(|_, doorbell| doorbell.is_answered());
+            term = Term::begin(&bus, cluster, &model).await;
+        }
+        let events = term.events().await;
+        for question in &world.questions {
+            let of_question = events.iter().filter(|event| ends(question, submit, event));
+            let of_question: Vec<&Event> = of_question.collect();
+            let mut count = of_question.len();
+            // A record that comes later is published all the same.
+            if let [first, second] = of_question[..]
+                && is_gap(first)
+                && !is_gap(second)
+            {
+                count = 1;
+            }
+            if count == 0 && term.is_closed(question, submit).await {
+                count = 1;
+            }
+            if count > 0 {
+                let shown = of_question.iter();
+                let shown = shown
+                    .map(|event| format!("{} {}", event.r#type, event.confidence().as_str_name()));
+                let (_, times, events) = ended.entry(question.id).or_insert((poll, 0, Vec::new()));
+                (*times, *events) = (count, shown.collect());
+            }
+        }
+    }
+    term.end(Restart::Crash).await;
+    drop(stop);
+    no_skips.await.unwrap().unwrap_err();
+    ended
+}
+
+#[test]
+fn every_open_question_ends_once_in_time_whatever_fails() {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let nats = runtime.block_on(NatsServer::start());
+    let url = nats.url();
+    let number = AtomicU32::new(0);
+    let config = ProptestConfig {
+        cases: 8,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(world in worlds())| {
+        let cluster = format!("c{}", number.fetch_add(1, Ordering::Relaxed));
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let world = Arc::new(world);
+        let ended = runtime.block_on(play(&url, &cluster, &world));
+        for question in &world.questions {
+            let (poll, count, events) =
+                ended.get(&question.id).cloned().unwrap_or((u64::MAX, 0, Vec::new()));
+            prop_assert_eq!(count, 1, "{:?}: {:?}", question, events);
+            let age = question.age(poll, &world.steps);
+            prop_assert!(age <= question.limit(), "{question:?} after {age} s");
+        }
+    });
+}

@@ -1,0 +1,212 @@
+//! Notices of a cloud provider that it will reclaim a node.
+//!
+//! | provider | form | deadline |
+//! | --- | --- | --- |
+//! | AWS | `{"action", "time"}` (instance metadata, `spot/instance-action`) | `time` |
+//! | AWS | EventBridge, `EC2 Spot Instance Interruption Warning` | two minutes after `time` |
+//! | Google Cloud | `TRUE` (instance metadata, `instance/preempted`) | 30 seconds after the call |
+//! | Azure | Scheduled Events with an event of type `Preempt` | `NotBefore`; none once it has begun |
+//!
+//! A notice is no state of Slurm, so it is stored with the node: it explains why the node is down later, and each is published once.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::EventType;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use slurm_types::Lifecycle;
+
+use super::absence::ObservedNode;
+use super::cause::{self, Cause};
+use super::diff::NodeChange;
+
+/// Time between an interruption warning of EventBridge and the interruption.
+const AWS_NOTICE: TimeDelta = TimeDelta::minutes(2);
+/// Time between a preemption notice of Compute Engine and the end of the machine.
+const GCP_NOTICE: TimeDelta = TimeDelta::seconds(30);
+/// How long after its deadline a notice is without effect on a node that still works.
+const RETENTION: TimeDelta = TimeDelta::minutes(10);
+
+/// A notice about a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpotNotice {
+    /// `aws`, `gcp` or `azure`.
+    pub provider: String,
+    /// What the provider will do: `terminate`, `stop`, `hibernate`, `preempt`.
+    pub action: String,
+    /// When it will do so at the earliest. `None` if the notice does not say, or if it has begun.
+    pub deadline: Option<DateTime<Utc>>,
+    /// When the hook was called.
+    pub noticed_at: DateTime<Utc>,
+}
+
+/// What a text of a provider says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// The provider will reclaim a node.
+    Notice {
+        /// The notice.
+        notice: SpotNotice,
+        /// Cloud instance that it names. Empty if it names none.
+        instance_id: String,
+    },
+    /// Nothing is reclaimed: no event, a recommendation, or maintenance.
+    Nothing,
+    /// Not a form of the table above.
+    Unknown,
+}
+
+/// A notice and the nodes that it is about.
+#[derive(Clone, Debug)]
+pub struct NodeNotice {
+    /// NodeNames. Empty: the node with this instance id.
+    pub nodes: Vec<String>,
+    /// Cloud instance.
+    pub instance_id: String,
+    /// The notice.
+    pub notice: SpotNotice,
+}
+
+/// Reads a provider's text.
+pub fn parse(text: &str, noticed_at: DateTime<Utc>) -> Parsed {
+    let notice = |provider: &str, action: &str, deadline| SpotNotice {
+        provider: provider.to_owned(),
+        action: action.to_owned(),
+        deadline,
+        noticed_at,
+    };
+    let of_instance = |notice, instance_id: &str| Parsed::Notice {
+        notice,
+        instance_id: instance_id.to_owned(),
+    };
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("TRUE") {
+        let deadline = Some(noticed_at + GCP_NOTICE);
+        return of_instance(notice("gcp", "preempt", deadline), "");
+    }
+    if text.is_empty() || text.eq_ignore_ascii_case("FALSE") {
+        return Parsed::Nothing;
+    }
+    let Ok(value) = serde_json::from_str::<Value>(text) else {
+        return Parsed::Unknown;
+    };
+    let rfc3339 = |value: &Value| {
+        let time = DateTime::parse_from_rfc3339(value.as_str()?).ok()?;
+        Some(time.with_timezone(&Utc))
+    };
+    if let Some(events) = value["Events"].as_array() {
+        let Some(event) = events.iter().find(|event| event["EventType"] == "Preempt") else {
+            return Parsed::Nothing;
+        };
+        let not_before = event["NotBefore"].as_str().unwrap_or_default();
+        let deadline = DateTime::parse_from_rfc2822(not_before).ok();
+        let deadline = deadline.map(|time| time.with_timezone(&Utc));
+        return of_instance(notice("azure", "preempt", deadline), "");
+    }
+    if let Some(kind) = value["detail-type"].as_str() {
+        if kind != "EC2 Spot Instance Interruption Warning" {
+            return Parsed::Nothing;
+        }
+        let detail = &value["detail"];
+        let action = detail["instance-action"].as_str().unwrap_or("terminate");
+        let deadline = rfc3339(&value["time"]).map(|time| time + AWS_NOTICE);
+        let instance_id = detail["instance-id"].as_str().unwrap_or_default();
+        return of_instance(notice("aws", action, deadline), instance_id);
+    }
+    match (value["action"].as_str(), rfc3339(&value["time"])) {
+        (Some(action @ ("terminate" | "stop" | "hibernate")), Some(time)) => {
+            of_instance(notice("aws", action, Some(time)), "")
+        }
+        // The rebalance recommendation of AWS: the machine may stay.
+        _ if value["noticeTime"].is_string() => Parsed::Nothing,
+        _ => Parsed::Unknown,
+    }
+}
+
+impl SpotNotice {
+    /// True if both are the same notice, read twice: metadata of Compute Engine has no time of its own.
+    fn repeats(&self, other: &Self) -> bool {
+        self.provider == other.provider
+            && (self.deadline == other.deadline
+                || (self.noticed_at - other.noticed_at).abs() < RETENTION)
+    }
+
+    /// The cause of a node that is gone after this notice.
+    fn cause(&self) -> Cause {
+        Cause::system("spot_preempted", &self.provider)
+    }
+
+    /// The cause of a node's stage. A node that does not answer after a notice was reclaimed.
+    pub fn explain(notice: Option<&Self>, cause: Cause, lifecycle: Lifecycle) -> Cause {
+        let is_gone = matches!(
+            lifecycle,
+            Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
+        );
+        match notice {
+            Some(notice) if is_gone && ["", "unreachable"].contains(&cause.code.as_str()) => {
+                notice.cause()
+            }
+            _ => cause,
+        }
+    }
+}
+
+/// Adds the notices to the nodes of an answer, each once, and removes those that came to nothing. Returns the nodes with a new one.
+pub fn apply(seen: &mut [ObservedNode], notices: &[NodeNotice], now: DateTime<Utc>) -> Vec<String> {
+    let mut noticed = Vec::new();
+    let by_name: BTreeMap<&str, &SpotNotice> = notices
+        .iter()
+        .flat_map(|given| {
+            given
+                .nodes
+                .iter()
+                .map(|node| (node.as_str(), &given.notice))
+        })
+        .collect();
+    for node in seen {
+        if node.after.lifecycle == Lifecycle::Active {
+            let is_over = |notice: &SpotNotice| {
+                now - notice.deadline.unwrap_or(notice.noticed_at) > RETENTION
+            };
+            node.after.notice.take_if(|notice| is_over(notice));
+        }
+        let instance = &node.after.instance_id;
+        let of_instance = || {
+            let is_named =
+                |given: &&NodeNotice| given.nodes.is_empty() && given.instance_id == *instance;
+            let given = notices.iter().find(is_named);
+            given
+                .filter(|_| !instance.is_empty())
+                .map(|given| &given.notice)
+        };
+        let named = by_name.get(node.record.name.as_str()).copied();
+        let Some(notice) = named.or_else(of_instance) else {
+            continue;
+        };
+        let is_known = node
+            .after
+            .notice
+            .as_ref()
+            .is_some_and(|known| known.repeats(notice));
+        // What the provider's reason has said already.
+        let is_gone = node.after.lifecycle != Lifecycle::Active
+            && cause::is_preemption(&Cause::system(&node.after.cause, ""));
+        if is_known || is_gone {
+            continue;
+        }
+        node.after.notice = Some(notice.clone());
+        node.after.n += 1;
+        node.changes.push(NodeChange {
+            kind: EventType::NodePreempted,
+            previous: Some(node.after.lifecycle),
+            cause: notice.cause(),
+            at: now,
+        });
+        noticed.push(node.record.name.clone());
+    }
+    noticed
+}
+
+#[cfg(test)]
+mod tests;

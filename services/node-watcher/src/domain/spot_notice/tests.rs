@@ -1,0 +1,179 @@
+use slurm_client::NodeRecord;
+use slurm_types::NodeState;
+
+use super::super::absence::confirm_absence;
+use super::super::diff::TrackedNode;
+use super::*;
+
+fn time(text: &str) -> DateTime<Utc> {
+    text.parse().unwrap()
+}
+
+const CALLED: &str = "2026-11-26T08:20:05Z";
+
+/// `provider action deadline instance`.
+fn read(text: &str) -> String {
+    match parse(text, time(CALLED)) {
+        Parsed::Notice {
+            notice,
+            instance_id,
+        } => {
+            let deadline = notice
+                .deadline
+                .map_or("none".to_owned(), |at| at.to_rfc3339());
+            format!(
+                "{} {} {deadline} {instance_id}",
+                notice.provider, notice.action
+            )
+            .trim_end()
+            .to_owned()
+        }
+        Parsed::Nothing => "nothing".to_owned(),
+        Parsed::Unknown => "unknown".to_owned(),
+    }
+}
+
+#[test]
+fn notices_of_the_providers_are_read() {
+    for (text, expected) in [
+        (
+            r#"{"action": "terminate", "time": "2026-11-26T08:22:00Z"}"#,
+            "aws terminate 2026-11-26T08:22:00+00:00",
+        ),
+        (
+            r#"{"version":"0","id":"12345678","detail-type":"EC2 Spot Instance Interruption Warning","source":"aws.ec2","time":"2026-11-26T08:20:00Z","detail":{"instance-id":"i-1234567890abcdef0","instance-action":"stop"}}"#,
+            "aws stop 2026-11-26T08:22:00+00:00 i-1234567890abcdef0",
+        ),
+        ("TRUE\n", "gcp preempt 2026-11-26T08:20:35+00:00"),
+        (
+            r#"{"DocumentIncarnation":1,"Events":[{"EventId":"1","EventType":"Freeze","NotBefore":""},{"EventId":"2","EventType":"Preempt","ResourceType":"VirtualMachine","Resources":["vm1"],"EventStatus":"Scheduled","NotBefore":"Thu, 26 Nov 2026 08:20:30 GMT"}]}"#,
+            "azure preempt 2026-11-26T08:20:30+00:00",
+        ),
+        (
+            r#"{"Events":[{"EventType":"Preempt","EventStatus":"Started","NotBefore":""}]}"#,
+            "azure preempt none",
+        ),
+        // Nothing is reclaimed.
+        (r#"{"noticeTime": "2026-11-26T08:20:00Z"}"#, "nothing"),
+        (
+            r#"{"detail-type":"EC2 Instance Rebalance Recommendation"}"#,
+            "nothing",
+        ),
+        (r#"{"DocumentIncarnation":2,"Events":[]}"#, "nothing"),
+        ("FALSE", "nothing"),
+        ("", "nothing"),
+        // Answers that are none.
+        ("<html>404 - Not Found</html>", "unknown"),
+        (
+            r#"{"action": "dance", "time": "2026-11-26T08:22:00Z"}"#,
+            "unknown",
+        ),
+    ] {
+        assert_eq!(read(text), expected, "{text}");
+    }
+}
+
+fn record(state: &str, reason: &str) -> NodeRecord {
+    NodeRecord {
+        name: "gpu-1".to_owned(),
+        state: NodeState::parse(state),
+        instance_id: "i-1".to_owned(),
+        reason: reason.to_owned(),
+        ..NodeRecord::default()
+    }
+}
+
+/// A node through these answers, with notices before some: `preempted spot_preempted`.
+fn lived(answers: &[(&str, &str, Option<&str>)]) -> Vec<String> {
+    let mut known = BTreeMap::<String, TrackedNode>::new();
+    let mut events = Vec::new();
+    let mut now = time(CALLED);
+    for (state, reason, notice) in answers {
+        now += TimeDelta::seconds(20);
+        let notices: Vec<NodeNotice> = notice
+            .map(|text| match parse(text, now) {
+                Parsed::Notice {
+                    notice,
+                    instance_id,
+                } => NodeNotice {
+                    nodes: if instance_id.is_empty() {
+                        vec!["gpu-1".to_owned()]
+                    } else {
+                        Vec::new()
+                    },
+                    instance_id,
+                    notice,
+                },
+                other => panic!("{other:?}"),
+            })
+            .into_iter()
+            .collect();
+        let mut seen = confirm_absence(&known, false, vec![record(state, reason)], now);
+        apply(&mut seen, &notices, now);
+        for node in seen {
+            let changes = node.changes.iter();
+            events.extend(
+                changes.map(|change| format!("{} {}", change.kind.event(), change.cause.code)),
+            );
+            known.insert(node.record.name, node.after);
+        }
+    }
+    events
+}
+
+const NOTICE: Option<&str> = Some(r#"{"action": "terminate", "time": "2026-11-26T08:22:00Z"}"#);
+
+#[test]
+fn a_notice_is_published_once_and_explains_what_follows() {
+    let events = lived(&[
+        ("IDLE+CLOUD", "", None),
+        ("ALLOCATED+CLOUD", "", NOTICE),
+        ("ALLOCATED+CLOUD", "", NOTICE),
+        ("DOWN+CLOUD", "Not responding", None),
+        // The provider's reason is not news any more.
+        ("DOWN+CLOUD", "Preempted instance", None),
+        ("IDLE+CLOUD", "", None),
+        // Another machine, another notice.
+        ("ALLOCATED+CLOUD", "", Some("TRUE")),
+    ]);
+    let expected = [
+        "active ",
+        "preempted spot_preempted",
+        "down spot_preempted",
+        "recovered ",
+        "preempted spot_preempted",
+    ];
+    assert_eq!(events, expected);
+}
+
+#[test]
+fn without_a_notice_a_silent_node_is_unreachable() {
+    let events = lived(&[
+        ("IDLE+CLOUD", "", None),
+        ("DOWN+CLOUD", "Not responding", None),
+    ]);
+    assert_eq!(events, ["active ", "down unreachable"]);
+}
+
+#[test]
+fn a_notice_names_the_node_by_its_instance() {
+    let event = r#"{"detail-type":"EC2 Spot Instance Interruption Warning","time":"2026-11-26T08:20:00Z","detail":{"instance-id":"i-1","instance-action":"terminate"}}"#;
+    let other = event.replace("i-1", "i-2");
+    let events = lived(&[
+        ("IDLE+CLOUD", "", Some(&other)),
+        ("IDLE+CLOUD", "", Some(event)),
+    ]);
+    assert_eq!(events, ["active ", "preempted spot_preempted"]);
+}
+
+#[test]
+fn a_node_that_stays_is_not_explained_by_an_old_notice() {
+    let mut answers = vec![("IDLE+CLOUD", "", NOTICE)];
+    answers.extend([("IDLE+CLOUD", "", None); 40]);
+    answers.push(("DOWN+CLOUD", "Not responding", None));
+    let events = lived(&answers);
+    assert_eq!(
+        events,
+        ["active ", "preempted spot_preempted", "down unreachable"]
+    );
+}

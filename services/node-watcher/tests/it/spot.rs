@@ -1,0 +1,85 @@
+//! Notices of a cloud provider.
+
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::{hooks, subject, timestamp};
+use mesh_testkit::{NatsServer, wait_until};
+use prost::Message as _;
+
+use crate::harness::{
+    DEADLINE, bus, cluster, of_node, payload, published_so_far, start_with, until,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notice_is_published_once_with_the_jobs_on_the_node_and_explains_its_end() {
+    let (nats, cluster) = (NatsServer::start().await, cluster());
+    let bus = bus(&nats).await;
+    // Polls are so rare that only the doorbell causes one.
+    let service = start_with(
+        &nats,
+        &cluster,
+        "poll_interval = \"1h\"\nmax_poll_interval = \"2h\"\n",
+    )
+    .await;
+    until(&bus, "n4", "baseline").await;
+    let submit = ["sbatch", "--parsable", "-w", "n1", "-o", "/dev/null"];
+    let job = cluster.run_as("alice", &[&submit[..], &["--wrap", "sleep 300"]].concat());
+    let job = job.trim();
+    let mut submitted = String::new();
+    wait_until("the job runs", DEADLINE, async || {
+        let printed = cluster.run_as("alice", &["squeue", "-h", "-o", "%T %V", "-j", job]);
+        let (state, time) = printed.trim().split_once(' ').unwrap_or_default();
+        time.clone_into(&mut submitted);
+        state == "RUNNING"
+    })
+    .await;
+    let ring = async |id: &str, nodes: &str, notice: &str| {
+        let doorbell = Doorbell {
+            id: id.to_owned(),
+            hook: hooks::SPOT_NOTICE_HOOK.to_owned(),
+            cluster: cluster.name().to_owned(),
+            called_at: Some(timestamp(chrono::Utc::now())),
+            nodes: nodes.to_owned(),
+            arguments: vec![notice.to_owned()],
+            ..Doorbell::default()
+        };
+        let subject = subject::doorbell(cluster.name(), hooks::SPOT_NOTICE_HOOK);
+        bus.publish_raw(subject, id, doorbell.encode_to_vec())
+            .await
+            .unwrap();
+    };
+    let notice = r#"{"action": "terminate", "time": "2099-11-26T08:22:00Z"}"#;
+    // A recommendation and an empty answer of the metadata are no notices.
+    ring("1", "n1", r#"{"noticeTime": "2099-11-26T08:20:00Z"}"#).await;
+    ring("2", "n1", notice).await;
+    let events = until(&bus, "n1", "preempted spot_preempted").await;
+    let preempted = events.last().unwrap();
+    let published = payload(preempted).notice.as_ref().unwrap();
+    assert_eq!(
+        (published.provider.as_str(), published.action.as_str()),
+        ("aws", "terminate")
+    );
+    assert_eq!(published.deadline.as_ref().unwrap().seconds, 4_099_364_520);
+    let local = chrono::NaiveDateTime::parse_from_str(&submitted, "%Y-%m-%dT%H:%M:%S").unwrap();
+    let time = local.and_local_timezone(chrono::Local).earliest().unwrap();
+    let run = format!("job/{job}/{}", time.timestamp());
+    assert_eq!(preempted.correlation.as_ref().unwrap().entities, [run]);
+
+    // The metadata are read every few seconds.
+    ring("3", "n1", notice).await;
+    // Slurm would take back a node whose slurmd still answers.
+    cluster.ctl("kill", "slurmd:n1");
+    let down = ["scontrol", "update", "NodeName=n1", "State=DOWN"];
+    cluster.run_as("root", &[&down[..], &["Reason=Not responding"]].concat());
+    ring("4", "n1", notice).await;
+    until(&bus, "n1", "down spot_preempted").await;
+    let events = published_so_far(&bus).await;
+    assert_eq!(
+        of_node(&events, "n1"),
+        [
+            "baseline",
+            "preempted spot_preempted",
+            "down spot_preempted"
+        ]
+    );
+    service.stop().await;
+}

@@ -1,0 +1,10 @@
+//! The database.
+
+pub mod bus;
+pub mod intents;
+pub mod outbox;
+pub mod plan;
+pub mod progress;
+pub mod rule_states;
+pub mod schedules;
+pub mod store;

@@ -1,0 +1,282 @@
+//! Reads runs: for the driver, which claims them, and for the API.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mesh_db::sql::{Row, Sql};
+use slurm_submit::SubmitKey;
+use slurm_types::JobId;
+
+use super::store::Store;
+use crate::domain::action::PlannedAction;
+use crate::domain::intent::{Cause, Chain, Intent, IntentState};
+use crate::domain::rule::RuleId;
+use crate::error::Error;
+
+/// How long a driver has a run. Longer than all requests of one step.
+const CLAIM_DURATION: Duration = Duration::from_secs(600);
+const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job";
+
+/// Selects runs for the API.
+#[derive(Clone, Debug, Default)]
+pub struct RunQuery {
+    /// Only of this rule.
+    pub rule: Option<RuleId>,
+    /// Only of these owners. `None`: of all.
+    pub owners: Option<BTreeSet<String>>,
+    /// Only in these states. Empty: in any.
+    pub states: Vec<IntentState>,
+    /// Only those that this job led to, and the one that submitted it.
+    pub job: Option<u32>,
+    /// Only those that go back to this event.
+    pub root: Option<String>,
+    /// At most this many.
+    pub limit: u32,
+}
+
+impl Store {
+    /// Claims runs that are due. Two drivers never get the same one.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn claim(&self, limit: u32, now: DateTime<Utc>) -> Result<Vec<Intent>, Error> {
+        const ACTION: &str = "claim runs";
+        let at = now.timestamp_micros();
+        let until = (now + CLAIM_DURATION).timestamp_micros();
+        let sql = Sql::new("UPDATE intents SET claimed_by = ")
+            .bind(&*self.instance)
+            .push(", claimed_until = ")
+            .bind(until)
+            .push(" WHERE key IN (SELECT key FROM intents WHERE next_at <= ")
+            .bind(at)
+            .push(" AND (claimed_until <= ")
+            .bind(at)
+            // A clock that was ahead when it was claimed.
+            .push(" OR claimed_until > ")
+            .bind(until)
+            .push(") AND ");
+        let sql = has_turn(sql, now)
+            .push(" ORDER BY next_at LIMIT ")
+            .bind(limit)
+            .either(")", " FOR UPDATE SKIP LOCKED)")
+            .push(" RETURNING ")
+            .push(COLUMNS);
+        let rows = async {
+            let mut transaction = self.database.begin().await?;
+            let rows = transaction.conn().rows(&sql).await?;
+            transaction.commit().await?;
+            Ok(rows)
+        };
+        let rows = rows.await.map_err(Error::database(ACTION))?;
+        rows.iter().map(intent).collect()
+    }
+
+    /// When the next run is due that nobody has. `None`: none is planned.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn next_due(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Error> {
+        const ACTION: &str = "read the next run";
+        // Claimed ones become due again at the end of their claim.
+        let sql = Sql::new(
+            "SELECT MIN(CASE WHEN claimed_until > next_at THEN claimed_until ELSE next_at END) AS due FROM intents WHERE next_at IS NOT NULL AND ",
+        );
+        let sql = has_turn(sql, now);
+        let rows = self.database.rows(ACTION, &sql).await?;
+        let due = rows.first().map(|row| row.get::<Option<i64>>("due"));
+        let due = due.transpose().map_err(Error::database(ACTION))?;
+        Ok(due.flatten().and_then(DateTime::from_timestamp_micros))
+    }
+
+    /// Releases the claims of an earlier process of this database. Only where no other process has any.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn clear_claims(&self) -> Result<(), Error> {
+        if self.database.is_shared() {
+            return Ok(());
+        }
+        let sql = Sql::new("UPDATE intents SET claimed_until = 0 WHERE claimed_until > 0");
+        self.change("release claims", sql, Vec::new())
+            .await
+            .map(drop)
+    }
+
+    /// The recorded jobs of submissions that took several attempts, by owner.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn recorded_after_retries(
+        &self,
+        since: DateTime<Utc>,
+    ) -> Result<BTreeMap<String, BTreeMap<SubmitKey, JobId>>, Error> {
+        let sql = Sql::new("SELECT ")
+            .push(COLUMNS)
+            .push(" FROM intents WHERE attempts > 1 AND job_id IS NOT NULL AND accepted_at > ")
+            .bind(since.timestamp_micros());
+        let mut recorded: BTreeMap<String, BTreeMap<SubmitKey, JobId>> = BTreeMap::new();
+        for row in self.database.rows("read recorded jobs", &sql).await? {
+            let intent = intent(&row)?;
+            if let (Ok(key), Some(job)) = (intent.key.parse(), intent.job_id) {
+                recorded
+                    .entry(intent.rule.owner)
+                    .or_default()
+                    .insert(key, job);
+            }
+        }
+        Ok(recorded)
+    }
+
+    /// Runs, the newest first.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn runs(&self, query: &RunQuery) -> Result<Vec<Intent>, Error> {
+        let mut sql = Sql::new("SELECT ")
+            .push(COLUMNS)
+            .push(" FROM intents WHERE 1 = 1");
+        if let Some(rule) = &query.rule {
+            sql = sql
+                .push(" AND rule_owner = ")
+                .bind(&rule.owner)
+                .push(" AND rule_name = ")
+                .bind(&rule.name);
+        }
+        if let Some(owners) = &query.owners {
+            sql = sql
+                .push(" AND rule_owner")
+                .any_of(owners.iter().cloned().collect::<Vec<String>>());
+        }
+        if !query.states.is_empty() {
+            let states = query.states.iter().map(|state| state.as_str().to_owned());
+            sql = sql.push(" AND state").any_of(states.collect::<Vec<_>>());
+        }
+        if let Some(job) = query.job {
+            sql = sql
+                .push(" AND (job_id = ")
+                .bind(job)
+                .push(" OR event_job = ")
+                .bind(job)
+                .push(")");
+        }
+        if let Some(root) = &query.root {
+            sql = sql.push(" AND root = ").bind(root);
+        }
+        let sql = sql
+            .push(" ORDER BY created_at DESC, key LIMIT ")
+            .bind(query.limit);
+        let rows = self.database.rows("read runs", &sql).await?;
+        rows.iter().map(intent).collect()
+    }
+
+    /// The chain that a job of a user continues.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn chain_of_job(
+        &self,
+        cluster: &str,
+        job_id: u32,
+        user: &str,
+    ) -> Result<Option<Chain>, Error> {
+        let sql = Sql::new("SELECT ")
+            .push(COLUMNS)
+            .push(" FROM intents WHERE is_firing = 1 AND job_id = ")
+            .bind(job_id)
+            .push(" AND cluster = ")
+            .bind(cluster)
+            .push(" AND rule_owner = ")
+            .bind(user)
+            .push(" ORDER BY created_at DESC LIMIT 1");
+        let rows = self.database.rows("read run of job", &sql).await?;
+        let run = rows.first().map(intent).transpose()?;
+        Ok(run.map(|run| run.chain()))
+    }
+
+    /// A run.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn run(&self, key: &str) -> Result<Option<Intent>, Error> {
+        let sql = Sql::new("SELECT ")
+            .push(COLUMNS)
+            .push(" FROM intents WHERE key = ")
+            .bind(key);
+        let rows = self.database.rows("read run", &sql).await?;
+        rows.first().map(intent).transpose()
+    }
+}
+
+/// Of a queue, a run that nothing was done for has its turn if few enough are at work or come before it.
+fn has_turn(sql: Sql, now: DateTime<Utc>) -> Sql {
+    sql.push("(queue_limit IS NULL OR state <> 'planned' OR queue_limit > (SELECT COUNT(*) FROM intents other WHERE other.rule_owner = intents.rule_owner AND other.rule_name = intents.rule_name AND other.queue_key = intents.queue_key AND other.key <> intents.key AND other.ended_at IS NULL AND (other.state IN ('submitting', 'accepted', 'confirmed', 'released') OR (other.state = 'planned' AND (other.claimed_until > ")
+        .bind(now.timestamp_micros())
+        .push(" OR other.created_at < intents.created_at OR (other.created_at = intents.created_at AND other.key < intents.key))))))")
+}
+
+fn intent(row: &Row) -> Result<Intent, Error> {
+    const ACTION: &str = "read run";
+    let key: String = row.get("key").map_err(Error::database(ACTION))?;
+    let damaged = |problem: String| Error::Damaged {
+        key: key.clone(),
+        problem,
+    };
+    let state: String = row.get("state").map_err(Error::database(ACTION))?;
+    let state: IntentState = state.parse().map_err(|error| damaged(format!("{error}")))?;
+    let action: String = row.get("action").map_err(Error::database(ACTION))?;
+    let action: Option<PlannedAction> = match action.as_str() {
+        "" => None,
+        text => Some(serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?),
+    };
+    read(row, key.clone(), state, action).map_err(Error::database(ACTION))
+}
+
+fn read(
+    row: &Row,
+    key: String,
+    state: IntentState,
+    action: Option<PlannedAction>,
+) -> Result<Intent, sqlx::Error> {
+    let time = |column: &str| -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+        let micros: Option<i64> = row.get(column)?;
+        Ok(micros.and_then(DateTime::from_timestamp_micros))
+    };
+    let number = |column: &str| -> Result<Option<u32>, sqlx::Error> {
+        let number: Option<i64> = row.get(column)?;
+        Ok(number.and_then(|number| u32::try_from(number).ok()))
+    };
+    let ended_as: String = row.get("ended_as")?;
+    Ok(Intent {
+        key,
+        rule: RuleId {
+            owner: row.get("rule_owner")?,
+            name: row.get("rule_name")?,
+        },
+        state,
+        cause: Cause {
+            event_id: row.get("event_id")?,
+            event_type: row.get("event_type")?,
+            cluster: row.get("cluster")?,
+            at: time("event_at")?.unwrap_or_default(),
+            job_id: number("event_job")?,
+            job_key: None,
+            chain: None,
+            fired_by: row.get("fired_by")?,
+            traceparent: row.get("traceparent")?,
+        },
+        root: row.get("root")?,
+        parent: row.get("parent")?,
+        depth: number("depth")?.unwrap_or(0),
+        action,
+        job_id: number("job_id")?.and_then(JobId::new),
+        attempts: number("attempts")?.unwrap_or(0),
+        created_at: time("created_at")?.unwrap_or_default(),
+        updated_at: time("updated_at")?.unwrap_or_default(),
+        sent_at: time("sent_at")?,
+        accepted_at: time("accepted_at")?,
+        released_at: time("released_at")?,
+        ended: time("ended_at")?.map(|at| (at, ended_as)),
+        error: row.get("error")?,
+    })
+}

@@ -1,0 +1,302 @@
+//! From firings to intents: one transaction decides by the guards and makes the decisions durable. Only then the events are acknowledged.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_db::pool::WriteTransaction;
+use mesh_db::sql::{Row, Sql};
+use mesh_events::proto::mesh::audit::v1::TriggerActed;
+use slurm_types::JobId;
+
+use super::outbox;
+use super::rule_states;
+use super::store::Store;
+use crate::domain::action::PlannedAction;
+use crate::domain::firing::Firing;
+use crate::domain::guards::{self, GuardFacts, Refusal, SiteLimits};
+use crate::domain::intent::{Chain, IntentState};
+use crate::error::Error;
+
+/// Refusals of a rule in an hour that are stored one by one. A rule that is refused more often is shown by its last refusal.
+const MAX_STORED_REFUSALS: u32 = 100;
+
+/// What became of a firing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Key of the run.
+    pub key: String,
+    /// `None`: it had been planned before.
+    pub state: Option<IntentState>,
+    /// Why it was refused.
+    pub reason: String,
+    /// A word for the refusal, for metrics.
+    pub refusal: &'static str,
+}
+
+impl Store {
+    /// Plans firings in one transaction. Each key once, however often it comes.
+    ///
+    /// # Errors
+    /// If the database refuses. Nothing is planned then.
+    pub async fn plan(
+        &self,
+        firings: &[Firing],
+        site: &SiteLimits,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Planned>, Error> {
+        let planned = async {
+            let mut transaction = self.database.begin().await?;
+            // The guards count, so one process at a time plans.
+            let lock = Sql::default().either(
+                "UPDATE rules SET reason = reason WHERE FALSE",
+                "LOCK TABLE rules IN SHARE ROW EXCLUSIVE MODE",
+            );
+            transaction.conn().execute(&lock).await?;
+            let mut planned = Vec::with_capacity(firings.len());
+            for (place, firing) in (0..).zip(firings) {
+                // In the order of the events, which queues preserve.
+                let at = now + TimeDelta::microseconds(place);
+                planned.push(one(&mut transaction, firing, site, at).await?);
+            }
+            transaction.commit().await?;
+            Ok(planned)
+        };
+        planned.await.map_err(Error::database("plan runs"))
+    }
+}
+
+async fn one(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+    site: &SiteLimits,
+    now: DateTime<Utc>,
+) -> Result<Planned, sqlx::Error> {
+    let key = firing.key.as_str();
+    let known = Sql::new("SELECT state, error FROM intents WHERE key = ").bind(key);
+    if transaction.conn().first(&known).await?.is_some() {
+        return Ok(Planned {
+            key: key.to_owned(),
+            state: None,
+            reason: String::new(),
+            refusal: "",
+        });
+    }
+    let rule = &firing.rule;
+    let (chain, is_of_own_job) = chain(transaction, firing).await?;
+    let (facts, refusals) = facts(transaction, firing, &chain, is_of_own_job, now).await?;
+    let decision = guards::check(rule, site, &facts);
+    let (state, reason, refusal) = match (&decision, &firing.action) {
+        (Err(refusal), _) => (IntentState::Refused, refusal.to_string(), refusal.as_str()),
+        (Ok(()), Err(problem)) => (IntentState::Refused, problem.clone(), "template"),
+        (Ok(()), Ok(_)) if rule.dry_run => (IntentState::DryRun, String::new(), ""),
+        (Ok(()), Ok(_)) => (IntentState::Planned, String::new(), ""),
+    };
+    if state == IntentState::Refused {
+        let counts = !decision.is_err_and(|refusal: Refusal| !refusal.counts_towards_pause());
+        let paused = rule_states::note_refusal(
+            transaction,
+            &rule.id,
+            &reason,
+            counts,
+            &firing.cause.cluster,
+            now.timestamp_micros(),
+        );
+        paused.await?;
+    }
+    if state != IntentState::Refused || refusals < MAX_STORED_REFUSALS {
+        insert(transaction, firing, &chain, state, &reason, now).await?;
+    }
+    Ok(Planned {
+        key: key.to_owned(),
+        state: Some(state),
+        reason,
+        refusal,
+    })
+}
+
+/// The chain that led to a firing, and whether the event is about a job that the rule itself submitted.
+async fn chain(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+) -> Result<(Chain, bool), sqlx::Error> {
+    const COLUMNS: &str =
+        "SELECT key, root, depth, rule_owner, rule_name, accepted_at FROM intents WHERE ";
+    let cause = &firing.cause;
+    if let Some(chain) = &cause.chain {
+        return Ok((chain.clone(), false));
+    }
+    let mut found = None;
+    if let Some(key) = &cause.job_key {
+        let sql = Sql::new(COLUMNS).push("key = ").bind(key);
+        found = transaction.conn().first(&sql).await?;
+    }
+    if let (None, Some(job)) = (&found, cause.job_id) {
+        // The owner may have changed the comment. A job that a rule ran again has none.
+        let sql = Sql::new(COLUMNS)
+            .push("job_id = ")
+            .bind(job)
+            .push(" AND cluster = ")
+            .bind(&cause.cluster)
+            .push(" AND is_firing = 1 ORDER BY created_at DESC LIMIT 1");
+        found = transaction.conn().first(&sql).await?;
+    }
+    let Some(row) = found else {
+        let first = Chain {
+            root: cause.event_id.clone(),
+            parent: String::new(),
+            depth: 0,
+        };
+        return Ok((first, false));
+    };
+    let rule = &firing.rule.id;
+    let is_of_rule = row.get::<String>("rule_owner")? == rule.owner
+        && row.get::<String>("rule_name")? == rule.name;
+    let chain = Chain {
+        root: row.get("root")?,
+        parent: row.get("key")?,
+        depth: count(&row, "depth")?.saturating_add(1),
+    };
+    let is_accepted = row.get::<Option<i64>>("accepted_at")?.is_some();
+    Ok((chain, is_of_rule && is_accepted))
+}
+
+/// What the guards ask, and the refusals of the rule in the last hour.
+async fn facts(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+    chain: &Chain,
+    is_of_own_job: bool,
+    now: DateTime<Utc>,
+) -> Result<(GuardFacts, u32), sqlx::Error> {
+    let rule = &firing.rule.id;
+    let hour_ago = (now - TimeDelta::hours(1)).timestamp_micros();
+    let of_rule = |sql: Sql| {
+        sql.push("rule_owner = ")
+            .bind(&rule.owner)
+            .push(" AND rule_name = ")
+            .bind(&rule.name)
+    };
+    let number = |sql: Sql| sql.push(" THEN 1 ELSE 0 END), 0) AS BIGINT)");
+    let sum = " CAST(COALESCE(SUM(CASE WHEN ";
+    let sql = Sql::new("SELECT").push(sum).push("is_firing = 1");
+    let sql = number(sql).push(" AS everybody,").push(sum);
+    let sql = sql
+        .push("is_firing = 1 AND rule_owner = ")
+        .bind(&rule.owner);
+    let sql = number(sql).push(" AS owner,").push(sum);
+    let sql = number(of_rule(sql.push("is_firing = 1 AND ")))
+        .push(" AS rule,")
+        .push(sum);
+    let sql = number(of_rule(sql.push("state = 'refused' AND ")))
+        .push(" AS refusals FROM intents WHERE created_at > ")
+        .bind(hour_ago);
+    let hour = first(transaction, &sql).await?;
+    let sql = Sql::new("SELECT COUNT(*) AS n FROM intents WHERE is_firing = 1 AND root = ")
+        .bind(&chain.root);
+    let root = first(transaction, &sql).await?;
+    let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
+        .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('planned', 'submitting', 'accepted', 'confirmed', 'released')");
+    let running = first(transaction, &sql).await?;
+    let mut facts = GuardFacts {
+        is_paused: rule_states::is_paused(transaction, rule).await?,
+        depth: chain.depth,
+        is_of_own_job,
+        jobs_of_root: count(&root, "n")?,
+        rule_last_hour: count(&hour, "rule")?,
+        user_last_hour: count(&hour, "owner")?,
+        last_hour: count(&hour, "everybody")?,
+        running: match firing.queue {
+            // It waits until there are few enough.
+            Some(_) => 0,
+            None => count(&running, "n")?,
+        },
+        retries: 0,
+    };
+    if let Ok(PlannedAction::Rerun { job_id, .. }) = &firing.action {
+        let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
+            .push(" AND is_firing = 1 AND job_id = ")
+            .bind(job_id.get())
+            .push(" AND cluster = ")
+            .bind(&firing.cause.cluster);
+        facts.retries = count(&first(transaction, &sql).await?, "n")?;
+    }
+    Ok((facts, count(&hour, "refusals")?))
+}
+
+async fn insert(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+    chain: &Chain,
+    state: IntentState,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Result<(), sqlx::Error> {
+    let (rule, cause) = (&firing.rule, &firing.cause);
+    let action = firing.action.as_ref().ok();
+    let text = action.map(serde_json::to_string).transpose();
+    let text = text.map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let is_firing = state == IntentState::Planned;
+    let starts_job = action.is_some_and(PlannedAction::starts_job);
+    let at = now.timestamp_micros();
+    let job_id = action
+        .and_then(PlannedAction::target)
+        .map(|job| i64::from(job.get()));
+    let queue_limit = firing.queue.as_ref();
+    let queue_limit = queue_limit.map(|_| i64::from(rule.limits.running.unwrap_or(1)));
+    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, next_at) VALUES (")
+        .list([
+            firing.key.as_str().into(),
+            (&rule.id.owner).into(),
+            (&rule.id.name).into(),
+            rule.generation.into(),
+            state.as_str().into(),
+            (&cause.event_id).into(),
+            (&cause.event_type).into(),
+            (&cause.cluster).into(),
+            cause.at.timestamp_micros().into(),
+            (&cause.fired_by).into(),
+            (&chain.root).into(),
+            chain.depth.into(),
+            text.as_deref().unwrap_or_default().into(),
+            i64::from(is_firing).into(),
+            i64::from(starts_job).into(),
+            job_id.into(),
+            at.into(),
+            at.into(),
+            reason.into(),
+            (&cause.traceparent).into(),
+            (&chain.parent).into(),
+            cause.job_id.map(i64::from).into(),
+            firing.queue.as_deref().into(),
+            queue_limit.into(),
+            is_firing.then_some(at).into(),
+        ])
+        .push(")");
+    transaction.conn().execute(&sql).await?;
+    let what = match state {
+        IntentState::Planned => "fired",
+        other => other.as_str(),
+    };
+    let act = TriggerActed {
+        what: what.to_owned(),
+        rule: rule.id.to_string(),
+        key: firing.key.to_string(),
+        event_id: cause.event_id.clone(),
+        event_type: cause.event_type.clone(),
+        root_event_id: chain.root.clone(),
+        depth: chain.depth,
+        job_id: action.and_then(PlannedAction::target).map_or(0, JobId::get),
+        reason: reason.to_owned(),
+        made_by: cause.fired_by.clone(),
+    };
+    let entry = outbox::entry(&cause.cluster, at, act);
+    transaction.conn().execute(&entry).await.map(drop)
+}
+
+async fn first(transaction: &mut WriteTransaction, sql: &Sql) -> Result<Row, sqlx::Error> {
+    let row = transaction.conn().first(sql).await?;
+    row.ok_or(sqlx::Error::RowNotFound)
+}
+
+fn count(row: &Row, column: &str) -> Result<u32, sqlx::Error> {
+    let number: i64 = row.get(column)?;
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+}

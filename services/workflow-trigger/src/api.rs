@@ -1,0 +1,217 @@
+//! `/v1/triggers` and `/v1/trigger-runs`: rules, what became of their events, and what people may do about them.
+//!
+//! Owners see and use their own rules; auditors see all; administrators see and use all. A rule that a caller may not see does not exist for
+//! them.
+
+mod incoming;
+mod manage;
+mod view;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use chrono::Utc;
+use mesh_bus::Bus;
+use mesh_runtime::api::{AuditedRead, Caller, Problem, Role};
+use serde::Deserialize;
+use tokio::sync::{Notify, watch};
+
+use crate::adapters::intents::RunQuery;
+use crate::adapters::store::Store;
+use crate::domain::guards::SiteLimits;
+use crate::domain::index::Rules;
+use crate::domain::intent::{Intent, IntentState};
+use crate::domain::rule::{Rule, RuleId};
+use view::{RuleList, RuleView, RunList, RunView};
+
+/// Runs of a page.
+const DEFAULT_RUNS: u32 = 50;
+const MAX_RUNS: u32 = 1_000;
+
+/// State of the API.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub store: Store,
+    pub bus: Bus,
+    pub rules: watch::Receiver<Arc<Rules>>,
+    pub limits: SiteLimits,
+    /// Cluster of this process.
+    pub cluster: Arc<str>,
+    /// Notify the driver and the outbox.
+    pub planned: Arc<Notify>,
+    pub recorded: Arc<Notify>,
+}
+
+pub(crate) fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/triggers", get(list))
+        .route("/v1/triggers/{owner}/{name}", get(show))
+        .route("/v1/triggers/{owner}/{name}/test", post(manage::test))
+        .route("/v1/triggers/{owner}/{name}/fire", post(manage::fire))
+        .route("/v1/triggers/{owner}/{name}/pause", post(manage::pause))
+        .route("/v1/triggers/{owner}/{name}/resume", post(manage::resume))
+        .route("/v1/trigger-runs", get(runs))
+        .route("/v1/trigger-runs/{key}", get(run))
+        .route("/v1/trigger-runs/{key}/redrive", post(manage::redrive))
+        .route("/v1/in", post(incoming::publish))
+        .route("/v1/in/{name}", post(incoming::receive))
+        .layer(DefaultBodyLimit::max(incoming::MAX_BODY_BYTES))
+        .with_state(api)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunsQuery {
+    /// Full name of a rule.
+    rule: Option<String>,
+    /// States, separated by commas; `dead` for dead letters.
+    state: Option<String>,
+    /// Runs that this job led to, and the one that submitted it.
+    job: Option<u32>,
+    /// Runs that go back to this event.
+    root: Option<String>,
+    limit: Option<u32>,
+}
+
+async fn list(
+    caller: Caller,
+    State(api): State<Api>,
+) -> Result<(Extension<AuditedRead>, Json<RuleList>), Problem> {
+    let rules = Arc::clone(&api.rules.borrow());
+    let states = api.store.rule_states().await.map_err(internal)?;
+    let mut audited_read = AuditedRead::to(&caller);
+    let (mut list, now) = (Vec::new(), Utc::now());
+    for rule in rules.all().filter(|rule| sees(&caller, &rule.id)) {
+        audited_read.row(&rule.id.owner);
+        list.push(RuleView::new(rule, states.get(&rule.id), now));
+    }
+    Ok((audited_read.extension(), Json(RuleList { rules: list })))
+}
+
+async fn show(
+    caller: Caller,
+    State(api): State<Api>,
+    Path((owner, name)): Path<(String, String)>,
+) -> Result<(Extension<AuditedRead>, Json<RuleView>), Problem> {
+    let rule = api.rule(&caller, &owner, &name)?;
+    let states = api.store.rule_states().await.map_err(internal)?;
+    let mut audited_read = AuditedRead::to(&caller);
+    audited_read.row(&rule.id.owner);
+    let view = RuleView::new(&rule, states.get(&rule.id), Utc::now());
+    Ok((audited_read.extension(), Json(view)))
+}
+
+async fn runs(
+    caller: Caller,
+    State(api): State<Api>,
+    query: Result<Query<RunsQuery>, QueryRejection>,
+) -> Result<(Extension<AuditedRead>, Json<RunList>), Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let rule = query.rule.as_deref().map(rule_id).transpose()?;
+    let runs = RunQuery {
+        rule,
+        owners: (!caller.sees_everything()).then(|| users(&caller)),
+        states: states(query.state.as_deref())?,
+        job: query.job,
+        root: query.root,
+        limit: query.limit.unwrap_or(DEFAULT_RUNS).clamp(1, MAX_RUNS),
+    };
+    let found = api.store.runs(&runs).await.map_err(internal)?;
+    let mut audited_read = AuditedRead::to(&caller);
+    for run in &found {
+        audited_read.row(&run.rule.owner);
+    }
+    let runs = found.iter().map(RunView::new).collect();
+    Ok((audited_read.extension(), Json(RunList { runs })))
+}
+
+async fn run(
+    caller: Caller,
+    State(api): State<Api>,
+    Path(key): Path<String>,
+) -> Result<(Extension<AuditedRead>, Json<RunView>), Problem> {
+    let run = api.run(&caller, &key).await?;
+    let mut audited_read = AuditedRead::to(&caller);
+    audited_read.row(&run.rule.owner);
+    Ok((audited_read.extension(), Json(RunView::detailed(&run))))
+}
+
+impl Api {
+    /// A rule that the caller may see.
+    fn rule(&self, caller: &Caller, owner: &str, name: &str) -> Result<Arc<Rule>, Problem> {
+        let rules = self.rules.borrow();
+        let rule = rules.get(owner, name).filter(|rule| sees(caller, &rule.id));
+        rule.cloned()
+            .ok_or_else(|| Problem::not_found(format!("no rule \"{owner}/{name}\"")))
+    }
+
+    /// A rule that the caller may use.
+    fn own_rule(&self, caller: &Caller, owner: &str, name: &str) -> Result<Arc<Rule>, Problem> {
+        let rule = self.rule(caller, owner, name)?;
+        uses(caller, &rule.id).map(|()| rule)
+    }
+
+    /// A run that the caller may see.
+    async fn run(&self, caller: &Caller, key: &str) -> Result<Intent, Problem> {
+        let run = self.store.run(key).await.map_err(internal)?;
+        run.filter(|run| sees(caller, &run.rule))
+            .ok_or_else(|| Problem::not_found(format!("no run {key:?}")))
+    }
+}
+
+fn sees(caller: &Caller, rule: &RuleId) -> bool {
+    caller.sees_everything() || caller.is(&rule.owner)
+}
+
+fn uses(caller: &Caller, rule: &RuleId) -> Result<(), Problem> {
+    if caller.may_write() || (caller.role == Role::User && caller.is(&rule.owner)) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(format!(
+        "only {} and administrators may do that with the rules of {}",
+        rule.owner, rule.owner
+    )))
+}
+
+fn users(caller: &Caller) -> BTreeSet<String> {
+    match caller.role {
+        Role::User => caller.users.clone(),
+        Role::Metrics | Role::Auditor | Role::Admin => BTreeSet::new(),
+    }
+}
+
+fn rule_id(text: &str) -> Result<RuleId, Problem> {
+    match text.split_once('/') {
+        Some((owner, name)) => Ok(RuleId {
+            owner: owner.to_owned(),
+            name: name.to_owned(),
+        }),
+        None => Err(Problem::bad_request(
+            "rule: the owner, a slash and the name: alice/align",
+        )),
+    }
+}
+
+fn states(text: Option<&str>) -> Result<Vec<IntentState>, Problem> {
+    let mut states = Vec::new();
+    for word in text.unwrap_or_default().split(',') {
+        match word {
+            "" => {}
+            "dead" => states.extend(IntentState::ALL.into_iter().filter(|state| state.is_dead())),
+            word => {
+                let state = word.parse::<IntentState>();
+                states
+                    .push(state.map_err(|error| Problem::bad_request(format!("state: {error}")))?);
+            }
+        }
+    }
+    Ok(states)
+}
+
+fn internal(error: crate::error::Error) -> Problem {
+    Problem::internal(&error)
+}

@@ -1,0 +1,257 @@
+//! What people do with rules: test, fire, pause, resume, redrive.
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use chrono::Utc;
+use event_filter::DecodedEvent;
+use mesh_events::{cloudevents, from_timestamp};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::view::{FiredView, RunView, ScheduleView, TestView};
+use super::{Api, internal, uses};
+use crate::domain::firing::{self, FIRED_BY_PERSON, Firing};
+use crate::domain::guards;
+use crate::domain::intent::{Cause, IntentState};
+use crate::domain::rule::{EventSelector, Rule};
+use crate::handlers;
+
+const MAX_ID_BYTES: usize = 200;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct FireRequest {
+    /// Data for the rule's templates, in the group `data`.
+    data: Value,
+    /// Id of the firing. The same id fires a rule once.
+    id: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct TestRequest {
+    /// An event, as CloudEvents JSON.
+    event: Option<Value>,
+    /// Or data, as for a firing.
+    data: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PauseRequest {
+    /// Why.
+    reason: String,
+}
+
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+fn body<T>(body: Body<T>) -> Result<T, Problem> {
+    body.map(|Json(body)| body)
+        .map_err(|error| Problem::bad_request(error.body_text()))
+}
+
+/// What the rule would do. Submits nothing and stores nothing.
+pub(super) async fn test(
+    caller: Caller,
+    State(api): State<Api>,
+    Path((owner, name)): Path<(String, String)>,
+    request: Body<TestRequest>,
+) -> Result<(Extension<AuditedRead>, Json<TestView>), Problem> {
+    let rule = api.own_rule(&caller, &owner, &name)?;
+    let request = body(request)?;
+    let mut audited_read = AuditedRead::to(&caller);
+    audited_read.row(&rule.id.owner);
+    let view = match (request.event, request.data) {
+        (Some(event), None) => tested_event(&rule, event)?,
+        (None, None) if let EventSelector::Cron(schedule) = &rule.on => {
+            let now = Utc::now();
+            let at = schedule.next(now).unwrap_or(now);
+            let firing = firing::of_instant(&rule, schedule, &api.cluster, at);
+            tested(Some(firing), true, None)
+        }
+        (None, data) => {
+            let data = data.unwrap_or_default();
+            let cause = api.cause(&caller, "test".to_owned());
+            let matches = rule.accepts(&firing::fired_fields(&cause, &data));
+            tested(Some(firing::of_data(&rule, cause, &data)), matches, None)
+        }
+        (Some(_), Some(_)) => {
+            return Err(Problem::bad_request("either an event or data"));
+        }
+    };
+    let schedule = ScheduleView::of(&rule, Utc::now());
+    Ok((
+        audited_read.extension(),
+        Json(TestView { schedule, ..view }),
+    ))
+}
+
+fn tested_event(rule: &std::sync::Arc<Rule>, event: Value) -> Result<TestView, Problem> {
+    let event = cloudevents::from_json(&event)
+        .map_err(|error| Problem::bad_request(format!("event: {error}")))?;
+    let event = DecodedEvent::from(event);
+    let kind = event
+        .kind()
+        .map_err(|error| Problem::bad_request(format!("event: {error}")))?;
+    let at = event.occurred_at.as_ref().and_then(from_timestamp);
+    let age = at.and_then(|at| (Utc::now() - at).to_std().ok());
+    let too_old = age
+        .filter(|age| guards::is_too_old(rule, *age))
+        .map(|_| "the event is older than limits.max_event_age".to_owned());
+    let matches = rule.matches(kind, &event);
+    let firing = firing::of_event(rule, kind, &event, String::new());
+    let matches = matches && firing.is_some();
+    Ok(tested(firing, matches, too_old))
+}
+
+fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> TestView {
+    let mut refusals: Vec<String> = too_old.into_iter().collect();
+    let action = match firing.map(|firing| firing.action) {
+        Some(Ok(action)) => Some(action),
+        Some(Err(problem)) => {
+            refusals.push(problem);
+            None
+        }
+        None => None,
+    };
+    TestView {
+        matches,
+        schedule: None,
+        action,
+        refusals,
+    }
+}
+
+/// Fires a rule. The run is durable when this answers.
+pub(super) async fn fire(
+    caller: Caller,
+    State(api): State<Api>,
+    Path((owner, name)): Path<(String, String)>,
+    request: Body<FireRequest>,
+) -> Result<(StatusCode, Extension<AuditedRead>, Json<FiredView>), Problem> {
+    let rule = api.own_rule(&caller, &owner, &name)?;
+    let request = body(request)?;
+    let id = match request.id {
+        Some(id) if id.is_empty() || id.len() > MAX_ID_BYTES => {
+            return Err(Problem::bad_request(format!(
+                "id: 1 to {MAX_ID_BYTES} bytes"
+            )));
+        }
+        // Ids of people are no ids of events.
+        Some(id) => format!("fire:{id}"),
+        None => format!("fire:{}", uuid::Uuid::new_v4()),
+    };
+    let cause = api.cause(&caller, id);
+    if !rule.accepts(&firing::fired_fields(&cause, &request.data)) {
+        return Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "the data does not meet the rule's condition on.when",
+        ));
+    }
+    let firing = firing::of_data(&rule, cause, &request.data);
+    let firings = [firing];
+    let planned = api.store.plan(&firings, &api.limits, Utc::now()).await;
+    let mut planned = planned.map_err(internal)?;
+    handlers::report(&firings, &planned);
+    api.planned.notify_one();
+    api.recorded.notify_one();
+    let planned = planned.remove(0);
+    if planned.state == Some(IntentState::Refused) {
+        return Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("refused: {}", planned.reason),
+        ));
+    }
+    let status = match planned.state {
+        Some(_) => StatusCode::ACCEPTED,
+        None => StatusCode::OK,
+    };
+    let fired = FiredView {
+        key: planned.key,
+        is_new: planned.state.is_some(),
+    };
+    Ok((status, AuditedRead::nothing().extension(), Json(fired)))
+}
+
+pub(super) async fn pause(
+    caller: Caller,
+    State(api): State<Api>,
+    Path((owner, name)): Path<(String, String)>,
+    request: Body<PauseRequest>,
+) -> Result<(Extension<AuditedRead>, StatusCode), Problem> {
+    let rule = api.own_rule(&caller, &owner, &name)?;
+    let reason = body(request)?.reason;
+    api.store
+        .pause(&rule.id, &caller.name, &reason, &api.cluster, Utc::now())
+        .await
+        .map_err(internal)?;
+    api.recorded.notify_one();
+    Ok((AuditedRead::nothing().extension(), StatusCode::NO_CONTENT))
+}
+
+pub(super) async fn resume(
+    caller: Caller,
+    State(api): State<Api>,
+    Path((owner, name)): Path<(String, String)>,
+) -> Result<(Extension<AuditedRead>, StatusCode), Problem> {
+    let rule = api.own_rule(&caller, &owner, &name)?;
+    api.store
+        .resume(&rule.id, &caller.name, &api.cluster, Utc::now())
+        .await
+        .map_err(internal)?;
+    api.recorded.notify_one();
+    Ok((AuditedRead::nothing().extension(), StatusCode::NO_CONTENT))
+}
+
+/// Plans a dead letter again.
+pub(super) async fn redrive(
+    caller: Caller,
+    State(api): State<Api>,
+    Path(key): Path<String>,
+) -> Result<(StatusCode, Extension<AuditedRead>, Json<RunView>), Problem> {
+    let run = api.run(&caller, &key).await?;
+    uses(&caller, &run.rule)?;
+    let rules = std::sync::Arc::clone(&api.rules.borrow());
+    let rule = rules.get(&run.rule.owner, &run.rule.name);
+    if rule.is_none_or(|rule| rule.dry_run) {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "the rule does not exist any more, or is a dry run",
+        ));
+    }
+    let redriven = api.store.redrive(&run, &caller.name, Utc::now()).await;
+    if !redriven.map_err(internal)? {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "no dead letter, or refused before it was decided what to do",
+        ));
+    }
+    api.planned.notify_one();
+    api.recorded.notify_one();
+    let run = api.run(&caller, &key).await?;
+    let shown = Json(RunView::new(&run));
+    Ok((
+        StatusCode::ACCEPTED,
+        AuditedRead::nothing().extension(),
+        shown,
+    ))
+}
+
+impl Api {
+    fn cause(&self, caller: &Caller, id: String) -> Cause {
+        Cause {
+            event_id: id,
+            event_type: FIRED_BY_PERSON.to_owned(),
+            cluster: self.cluster.to_string(),
+            at: Utc::now(),
+            job_id: None,
+            job_key: None,
+            chain: None,
+            fired_by: caller.name.clone(),
+            traceparent: mesh_bus::trace::traceparent().unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! `[[workflow-trigger.rules]]`: from the text to a checked rule.
+
+mod action;
+mod selector;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use event_filter::Template;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::domain::rule::{Rule, RuleId, RuleLimits};
+use selector::OnConfig;
+
+const MAX_RULES: usize = 10_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleConfig {
+    name: String,
+    owner: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default = "one")]
+    generation: u32,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    allow_self: bool,
+    on: OnConfig,
+    action: BTreeMap<String, Value>,
+    #[serde(default)]
+    limits: RuleLimitsConfig,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RuleLimitsConfig {
+    per_hour: u32,
+    running: Option<u32>,
+    queue: Option<String>,
+    #[serde(with = "humantime_serde")]
+    max_event_age: Duration,
+}
+
+impl Default for RuleLimitsConfig {
+    fn default() -> Self {
+        Self {
+            per_hour: 60,
+            running: None,
+            queue: None,
+            max_event_age: Duration::from_secs(3_600),
+        }
+    }
+}
+
+/// Checks all rules. Collects every fault.
+pub(super) fn all(
+    written: &[Value],
+    scripts: &Path,
+    sources: &[&str],
+) -> Result<Vec<Rule>, Vec<String>> {
+    let mut rules: Vec<Rule> = Vec::with_capacity(written.len());
+    let mut faults = Vec::new();
+    if written.len() > MAX_RULES {
+        faults.push(format!("workflow-trigger.rules: at most {MAX_RULES}"));
+    }
+    let mut ids = BTreeSet::new();
+    for (place, value) in written.iter().enumerate() {
+        let name = match value.get("name").and_then(Value::as_str) {
+            Some(name) => format!("rule {name:?}"),
+            None => format!("rule {}", place + 1),
+        };
+        match one_rule(value, scripts, sources) {
+            Ok(rule) if !ids.insert(rule.id.clone()) => {
+                faults.push(format!(
+                    "{name}: name: {:?} has another rule of this name",
+                    rule.id.owner
+                ));
+            }
+            Ok(rule) => rules.push(rule),
+            Err(problems) => {
+                faults.extend(problems.into_iter().map(|fault| format!("{name}: {fault}")));
+            }
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(rules),
+        false => Err(faults),
+    }
+}
+
+fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec<String>> {
+    let config: RuleConfig = serde_path_to_error::deserialize(value).map_err(|error| {
+        let key = error.path().to_string();
+        let fault = error.into_inner().to_string();
+        vec![match key.as_str() {
+            "." => fault,
+            key => format!("{key}: {fault}"),
+        }]
+    })?;
+    let mut check = Check::default();
+    let id = RuleId {
+        owner: check.word("owner", config.owner),
+        name: check.word("name", config.name),
+    };
+    let on = check.selector(config.on, &id.owner, sources);
+    let action = check.action(config.action, scripts);
+    check.limits(&config.limits);
+    let queue = config.limits.queue.as_deref();
+    let queue = queue.and_then(|text| check.template("limits.queue", text));
+    match (on, action, check.faults.is_empty()) {
+        (Some(on), Some(action), true) => Ok(Rule {
+            id,
+            description: config.description,
+            generation: config.generation,
+            on,
+            action,
+            limits: RuleLimits {
+                per_hour: config.limits.per_hour,
+                running: config.limits.running,
+                queue,
+                max_event_age: config.limits.max_event_age,
+            },
+            dry_run: config.dry_run,
+            allow_self: config.allow_self,
+        }),
+        _ => Err(check.faults),
+    }
+}
+
+/// Collects the faults of one rule.
+#[derive(Default)]
+struct Check {
+    faults: Vec<String>,
+}
+
+impl Check {
+    fn fault(&mut self, key: &str, problem: impl fmt::Display) {
+        self.faults.push(format!("{key}: {problem}"));
+    }
+
+    fn word(&mut self, key: &str, text: String) -> String {
+        let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if text.is_empty() || text.len() > 64 || !text.chars().all(is_valid) {
+            self.fault(key, "1 to 64 letters, digits, `.`, `_` and `-`");
+        }
+        text
+    }
+
+    fn limits(&mut self, limits: &RuleLimitsConfig) {
+        if limits.per_hour == 0 {
+            self.fault("limits.per_hour", "at least 1");
+        }
+        if limits.running == Some(0) {
+            self.fault("limits.running", "at least 1");
+        }
+    }
+
+    fn template(&mut self, key: &str, text: &str) -> Option<Template> {
+        Template::new(text)
+            .map_err(|error| self.fault(key, error))
+            .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! `[action]` of a rule.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use event_filter::Template;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use serde_json::Value;
+use slurm_submit::JobFields;
+use slurm_types::parse_mem_mib;
+
+use super::Check;
+use crate::domain::action::{Action, JobAct, JobVerb, PublishAction, SubmitAction};
+use crate::domain::message::named;
+use crate::domain::retry::RetryPolicy;
+
+/// Slurm's own limit for scripts is 4 MiB.
+const MAX_SCRIPT_BYTES: u64 = 1024 * 1024;
+const ENVIRONMENT_PREFIX: &str = "MESH_EVENT_";
+/// Fields that `update` changes.
+const CHANGEABLE: [&str; 5] = ["time", "memory", "nodes", "partition", "exclude"];
+
+/// Text, or a number that is written without quotes.
+#[derive(Debug)]
+struct Text(String);
+
+/// What the keys of an action besides the fields of a job say.
+#[derive(Debug, Default)]
+struct ActionConfig {
+    submit: Option<String>,
+    publish: Option<String>,
+    data: BTreeMap<String, Text>,
+    act: Vec<(JobVerb, String)>,
+    retry: Option<RetryConfig>,
+    signal_name: String,
+    batch_only: bool,
+    args: Vec<Text>,
+    environment: BTreeMap<String, Text>,
+    fields: BTreeMap<String, Template>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RetryConfig {
+    memory: Option<String>,
+    memory_max: Option<String>,
+    time: Option<String>,
+    time_max: Option<String>,
+    partition: Option<String>,
+    #[serde(default)]
+    exit_codes: Vec<u32>,
+    #[serde(default = "three")]
+    attempts: u32,
+}
+
+const fn three() -> u32 {
+    3
+}
+
+impl Check {
+    pub(super) fn action(
+        &mut self,
+        written: BTreeMap<String, Value>,
+        scripts: &Path,
+    ) -> Option<Action> {
+        let mut config = ActionConfig::default();
+        for (key, value) in written {
+            let path = format!("action.{key}");
+            if let Err(fault) = self.action_key(&mut config, &key, &path, value) {
+                self.fault(&path, fault);
+            }
+        }
+        let verbs = config.act.len()
+            + usize::from(config.submit.is_some())
+            + usize::from(config.publish.is_some())
+            + usize::from(config.retry.is_some());
+        if verbs != 1 {
+            self.fault(
+                "action",
+                "exactly one of submit, requeue, hold, release, cancel, signal, update, publish, retry",
+            );
+            return None;
+        }
+        if config.publish.is_none() && !config.data.is_empty() {
+            self.fault("action.data", "only with publish");
+        }
+        if let Some(script) = config.submit.take() {
+            return self.submit(&script, config, scripts);
+        }
+        for (key, is_set) in [
+            ("action.args", !config.args.is_empty()),
+            ("action.environment", !config.environment.is_empty()),
+        ] {
+            if is_set {
+                self.fault(key, "only with submit");
+            }
+        }
+        if let Some(retry) = config.retry.take() {
+            for field in config.fields.keys() {
+                self.fault(&format!("action.{field}"), "not with retry");
+            }
+            return self.retry(retry).map(Action::Retry);
+        }
+        if let Some(event_type) = config.publish.take() {
+            for field in config.fields.keys() {
+                self.fault(&format!("action.{field}"), "not with publish");
+            }
+            return self.publish(event_type, config.data).map(Action::Publish);
+        }
+        let (verb, job) = config.act.pop()?;
+        self.act(verb, &job, config)
+    }
+
+    fn action_key(
+        &mut self,
+        config: &mut ActionConfig,
+        key: &str,
+        path: &str,
+        value: Value,
+    ) -> Result<(), String> {
+        if let Some(verb) = JobVerb::ALL.into_iter().find(|verb| verb.as_str() == key) {
+            config.act.push((verb, read::<Text>(value)?.0));
+            return Ok(());
+        }
+        match key {
+            "submit" => config.submit = Some(read(value)?),
+            "publish" => config.publish = Some(read(value)?),
+            "data" => config.data = read(value)?,
+            "retry" => config.retry = Some(read(value)?),
+            "signal_name" => config.signal_name = read(value)?,
+            "batch_only" => config.batch_only = read(value)?,
+            "args" => config.args = read(value)?,
+            "environment" => config.environment = read(value)?,
+            field if JobFields::NAMES.contains(&field) => {
+                let Text(text) = read(value)?;
+                // One without expressions is checked now.
+                if !text.contains("{{")
+                    && let Err(error) = JobFields::default().set(field, &text)
+                {
+                    return Err(error.problem);
+                }
+                if let Some(template) = self.template(path, &text) {
+                    config.fields.insert(field.to_owned(), template);
+                }
+            }
+            _ => {
+                return Err(format!(
+                    "unknown key; there are submit, requeue, hold, release, cancel, signal, update, publish, data, retry, signal_name, batch_only, args, environment, {}",
+                    JobFields::NAMES.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, script: &str, config: ActionConfig, scripts: &Path) -> Option<Action> {
+        if !config.signal_name.is_empty() || config.batch_only {
+            self.fault("action.signal_name", "only with signal");
+        }
+        let mut args = Vec::new();
+        for (place, Text(text)) in config.args.iter().enumerate() {
+            args.extend(self.template(&format!("action.args[{place}]"), text));
+        }
+        let mut environment = BTreeMap::new();
+        for (name, Text(text)) in config.environment {
+            let key = format!("action.environment.{name}");
+            let is_word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            if !name.starts_with(ENVIRONMENT_PREFIX) || !name.chars().all(is_word) {
+                self.fault(
+                    &key,
+                    format!("capitals, digits and _, beginning with {ENVIRONMENT_PREFIX}"),
+                );
+            }
+            if let Some(template) = self.template(&key, &text) {
+                environment.insert(name, template);
+            }
+        }
+        let script = match read_script(scripts, script) {
+            Ok(text) => text,
+            Err(problem) => {
+                self.fault("action.submit", problem);
+                return None;
+            }
+        };
+        Some(Action::Submit(SubmitAction {
+            script: script.into(),
+            args,
+            environment,
+            fields: config.fields,
+        }))
+    }
+
+    fn publish(
+        &mut self,
+        event_type: String,
+        data: BTreeMap<String, Text>,
+    ) -> Option<PublishAction> {
+        if let Err(problem) = named("type", &event_type) {
+            self.fault("action.publish", problem);
+        }
+        let mut templates = BTreeMap::new();
+        for (name, Text(text)) in data {
+            let template = self.template(&format!("action.data.{name}"), &text)?;
+            templates.insert(name, template);
+        }
+        Some(PublishAction {
+            event_type,
+            data: templates,
+        })
+    }
+
+    fn act(&mut self, verb: JobVerb, job: &str, config: ActionConfig) -> Option<Action> {
+        for field in config.fields.keys() {
+            if verb != JobVerb::Update || !CHANGEABLE.contains(&field.as_str()) {
+                self.fault(
+                    &format!("action.{field}"),
+                    "only with submit; update changes time, memory, nodes, partition and exclude",
+                );
+            }
+        }
+        if verb == JobVerb::Update && config.fields.is_empty() {
+            self.fault("action.update", "nothing to change");
+        }
+        let is_signal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
+        let signal = config.signal_name;
+        if verb == JobVerb::Signal {
+            if signal.is_empty() || signal.len() > 10 || !signal.chars().all(is_signal) {
+                self.fault("action.signal_name", "a signal such as USR1");
+            }
+        } else if !signal.is_empty() || config.batch_only {
+            self.fault("action.signal_name", "only with signal");
+        }
+        let job = self.template(&format!("action.{}", verb.as_str()), job)?;
+        Some(Action::Act(JobAct {
+            verb,
+            job,
+            signal,
+            is_batch_only: config.batch_only,
+            changes: config.fields,
+        }))
+    }
+
+    fn retry(&mut self, config: RetryConfig) -> Option<RetryPolicy> {
+        let memory_factor = self.factor("action.retry.memory", config.memory.as_deref());
+        let time_factor = self.factor("action.retry.time", config.time.as_deref());
+        let memory_max_mib = config.memory_max.and_then(|text| {
+            let mib = parse_mem_mib(&text).filter(|mib| *mib > 0);
+            if mib.is_none() {
+                self.fault("action.retry.memory_max", "a size such as 256G");
+            }
+            mib
+        });
+        let time_max_minutes = config.time_max.and_then(|text| {
+            let mut fields = JobFields::default();
+            if let Err(error) = fields.set("time", &text) {
+                self.fault("action.retry.time_max", error.problem);
+            }
+            fields.time
+        });
+        if let Some(partition) = &config.partition
+            && let Err(error) = JobFields::default().set("partition", partition)
+        {
+            self.fault("action.retry.partition", error.problem);
+        }
+        if !(1..=10).contains(&config.attempts) {
+            self.fault("action.retry.attempts", "from 1 to 10");
+        }
+        Some(RetryPolicy {
+            memory_factor,
+            memory_max_mib,
+            time_factor,
+            time_max_minutes,
+            partition: config.partition,
+            exit_codes: config.exit_codes,
+            attempts: config.attempts,
+        })
+    }
+
+    fn factor(&mut self, key: &str, text: Option<&str>) -> Option<f64> {
+        let text = text?;
+        let factor = text.strip_prefix('x').and_then(|text| text.parse().ok());
+        let factor = factor.filter(|factor| (1.01..=10.0).contains(factor));
+        if factor.is_none() {
+            self.fault(key, "a factor such as x1.5, from x1.01 to x10");
+        }
+        factor
+    }
+}
+
+/// Reads a value. The error tells the key inside it.
+fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| match error.path().to_string() {
+        path if path == "." => error.into_inner().to_string(),
+        path => format!("{path}: {}", error.into_inner()),
+    })
+}
+
+fn read_script(folder: &Path, name: &str) -> Result<String, String> {
+    let has_parent = Path::new(name)
+        .components()
+        .any(|part| !matches!(part, std::path::Component::Normal(_)));
+    if name.is_empty() || has_parent {
+        return Err("the name of a file in the folder workflow-trigger.scripts".to_owned());
+    }
+    let path = folder.join(name);
+    let read = || {
+        let size = std::fs::metadata(&path)?.len();
+        if size > MAX_SCRIPT_BYTES {
+            return Ok(Err(format!("larger than {MAX_SCRIPT_BYTES} bytes")));
+        }
+        std::fs::read_to_string(&path).map(Ok)
+    };
+    let text = read().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))??;
+    match text.starts_with("#!") {
+        true => Ok(text),
+        false => Err(format!(
+            "{}: no `#!` in its first line: Slurm would run it without an interpreter",
+            path.display()
+        )),
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl Visitor<'_> for TextVisitor {
+            type Value = Text;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a whole number")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.to_owned()))
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<Text, E> {
+                Ok(Text(number.to_string()))
+            }
+            fn visit_u64<E>(self, number: u64) -> Result<Text, E> {
+                Ok(Text(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(TextVisitor)
+    }
+}

@@ -1,0 +1,169 @@
+//! `[on]` of a rule.
+
+use chrono::Utc;
+use chrono_tz::Tz;
+use event_filter::{Expression, Filter, TypePattern};
+use serde::Deserialize;
+
+use super::Check;
+use crate::domain::rule::{EventOwners, EventSelector};
+use crate::domain::schedule::{MissedInstants, Schedule};
+use crate::domain::source::{PUBLISHED, SourceSelector};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct OnConfig {
+    manual: bool,
+    source: String,
+    cron: String,
+    zone: String,
+    missed: String,
+    types: Vec<String>,
+    users: Vec<String>,
+    accounts: Vec<String>,
+    partitions: Vec<String>,
+    clusters: Vec<String>,
+    when: String,
+}
+
+impl Check {
+    pub(super) fn selector(
+        &mut self,
+        on: OnConfig,
+        owner: &str,
+        sources: &[&str],
+    ) -> Option<EventSelector> {
+        let is_of_events = !on.types.is_empty() && on.source.is_empty();
+        let triggers = [
+            is_of_events,
+            !on.source.is_empty(),
+            !on.cron.is_empty(),
+            on.manual,
+        ];
+        if triggers.iter().filter(|is_set| **is_set).count() != 1 {
+            self.fault(
+                "on",
+                "exactly one of types (the event types that fire the rule), source, cron and manual = true",
+            );
+            return None;
+        }
+        if !on.source.is_empty() {
+            self.only(&on, "source", &["users", "when"]);
+            return Some(EventSelector::Source(self.source(on, owner, sources)));
+        }
+        if is_of_events {
+            self.only(
+                &on,
+                "types",
+                &["users", "accounts", "partitions", "clusters", "when"],
+            );
+            return self.events(&on, owner);
+        }
+        if on.manual {
+            self.only(&on, "manual", &["when"]);
+            let when = self.when(&on.when, Expression::with_data);
+            return Some(EventSelector::Manual { when });
+        }
+        self.only(&on, "cron", &["zone", "missed"]);
+        self.schedule(&on).map(EventSelector::Cron)
+    }
+
+    /// Keys that the source of events does not have.
+    fn only(&mut self, on: &OnConfig, source: &str, allowed: &[&str]) {
+        for (key, is_set) in [
+            ("users", !on.users.is_empty()),
+            ("accounts", !on.accounts.is_empty()),
+            ("partitions", !on.partitions.is_empty()),
+            ("clusters", !on.clusters.is_empty()),
+            ("when", !on.when.is_empty()),
+            ("zone", !on.zone.is_empty()),
+            ("missed", !on.missed.is_empty()),
+        ] {
+            if is_set && !allowed.contains(&key) {
+                self.fault(&format!("on.{key}"), format!("not with on.{source}"));
+            }
+        }
+    }
+
+    fn source(&mut self, on: OnConfig, owner: &str, sources: &[&str]) -> SourceSelector {
+        if on.source != PUBLISHED && !sources.contains(&on.source.as_str()) {
+            let names = sources.join(", ");
+            self.fault(
+                "on.source",
+                format!("no source {:?}; there are {PUBLISHED}, {names}", on.source),
+            );
+        }
+        SourceSelector {
+            owners: owners(&on.users, owner),
+            when: self.when(&on.when, Expression::with_data),
+            source: on.source,
+            types: on.types,
+        }
+    }
+
+    fn events(&mut self, on: &OnConfig, owner: &str) -> Option<EventSelector> {
+        let mut patterns = Vec::new();
+        for text in &on.types {
+            match text.parse::<TypePattern>() {
+                Ok(pattern) => patterns.push(pattern),
+                Err(error) => self.fault("on.types", error),
+            }
+        }
+        let filter = Filter::new(&patterns, &[], &on.partitions)
+            .of_accounts(&on.accounts)
+            .in_clusters(&on.clusters);
+        let filter = match self.when(&on.when, Expression::new) {
+            Some(when) => filter
+                .when(when)
+                .map_err(|error| self.fault("on.when", error))
+                .ok()?,
+            None => filter,
+        };
+        let owners = owners(&on.users, owner);
+        Some(EventSelector::Bus { filter, owners })
+    }
+
+    fn schedule(&mut self, on: &OnConfig) -> Option<Schedule> {
+        let zone = match on.zone.as_str() {
+            "" => Ok(Tz::UTC),
+            zone => zone.parse::<Tz>(),
+        };
+        if zone.is_err() {
+            self.fault(
+                "on.zone",
+                "a zone of the IANA database such as Europe/Berlin",
+            );
+        }
+        let missed = match on.missed.as_str() {
+            "" => Ok(MissedInstants::default()),
+            missed => missed.parse(),
+        };
+        let missed = missed
+            .map_err(|error| self.fault("on.missed", error))
+            .ok()?;
+        Schedule::new(&on.cron, zone.ok()?, missed, Utc::now())
+            .map_err(|error| self.fault("on.cron", error))
+            .ok()
+    }
+
+    fn when(
+        &mut self,
+        text: &str,
+        parse: fn(&str) -> Result<Expression, event_filter::InvalidExpression>,
+    ) -> Option<Expression> {
+        if text.is_empty() {
+            return None;
+        }
+        parse(text)
+            .map_err(|error| self.fault("on.when", error))
+            .ok()
+    }
+}
+
+fn owners(users: &[String], owner: &str) -> EventOwners {
+    match users {
+        [] => EventOwners::Users([owner.to_owned()].into()),
+        [all] if all == "*" => EventOwners::All,
+        users => EventOwners::Users(users.iter().cloned().collect()),
+    }
+}

@@ -1,0 +1,146 @@
+use std::path::PathBuf;
+
+use event_filter::{DecodedEvent, sample};
+use mesh_events::EventType;
+
+use super::*;
+
+struct Scripts(tempfile::TempDir);
+
+impl Scripts {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("plot.sh"), "#!/bin/sh\ntrue\n").unwrap();
+        std::fs::write(folder.path().join("bare.sh"), "true\n").unwrap();
+        Self(folder)
+    }
+
+    fn read(&self, rule: &str) -> Result<Rule, Vec<String>> {
+        let value: toml::Value = toml::from_str(rule).unwrap();
+        let value = serde_json::to_value(value).unwrap();
+        let folder: PathBuf = self.0.path().into();
+        all(&[value], &folder, &["github"]).map(|mut rules| rules.remove(0))
+    }
+}
+
+const PLOT: &str = r#"
+name = "plot"
+owner = "alice"
+[on]
+types = ["job.failed"]
+when = 'job.exit_code == 1'
+[action]
+submit = "plot.sh"
+args = ["{{ job.work_dir }}", "a b"]
+work_dir = "/tmp"
+time = "{{ 30 if job.gpus > 1 else 240 }}m"
+nodes = 2
+"#;
+
+#[test]
+fn a_rule_fires_on_its_owners_events_only() {
+    let scripts = Scripts::new();
+    let fires = |rule: &str, kind: EventType| {
+        let event: DecodedEvent = sample::event(kind).into();
+        scripts.read(rule).unwrap().matches(kind, &event)
+    };
+    assert!(fires(PLOT, EventType::JobFailed));
+    assert!(!fires(PLOT, EventType::JobCompleted));
+    let of_bob = PLOT.replace("alice", "bob");
+    assert!(!fires(&of_bob, EventType::JobFailed));
+    let of_all = of_bob.replace("[on]", "[on]\nusers = [\"*\"]");
+    assert!(fires(&of_all, EventType::JobFailed));
+}
+
+#[test]
+fn faults_name_the_rule_and_the_key() {
+    let scripts = Scripts::new();
+    for (from, to, fault) in [
+        (
+            "time = ",
+            "tim = ",
+            "rule \"plot\": action.tim: unknown key; there are submit",
+        ),
+        (
+            "job.failed",
+            "job.explode",
+            "rule \"plot\": on.types: unknown event type",
+        ),
+        (
+            "job.exit_code ==",
+            "job.exit ==",
+            "rule \"plot\": on.when: character 1: no field \"job.exit\"",
+        ),
+        (
+            "{{ job.work_dir }}",
+            "{{ job.workdir }}",
+            "rule \"plot\": action.args[0]: {{ job.workdir }}: character 1: no field",
+        ),
+        ("plot.sh", "bare.sh", "rule \"plot\": action.submit: "),
+        (
+            "plot.sh",
+            "../plot.sh",
+            "rule \"plot\": action.submit: the name of a file",
+        ),
+        (
+            "submit = \"plot.sh\"",
+            "submit = \"plot.sh\"\ncancel = 7",
+            "rule \"plot\": action: exactly one of submit",
+        ),
+        (
+            "work_dir = \"/tmp\"",
+            "work_dir = \"/tmp\"\npartition = \"--uid=0\"",
+            "rule \"plot\": action.partition: ",
+        ),
+        (
+            "nodes = 2",
+            "environment = { LD_PRELOAD = \"x\" }",
+            "rule \"plot\": action.environment.LD_PRELOAD: capitals",
+        ),
+        ("nodes = 2", "nodes = 0", "rule \"plot\": action.nodes: "),
+        (
+            "owner = \"alice\"",
+            "owner = \"a/b\"",
+            "rule \"plot\": owner: ",
+        ),
+    ] {
+        let faults = scripts.read(&PLOT.replace(from, to)).unwrap_err();
+        assert!(
+            faults.iter().any(|found| found.starts_with(fault)),
+            "{fault}: {faults:?}"
+        );
+    }
+}
+
+#[test]
+fn the_other_actions_are_read() {
+    let scripts = Scripts::new();
+    let rule = |action: &str| {
+        scripts.read(&format!(
+            "name = \"r\"\nowner = \"alice\"\n[on]\ntypes = [\"job.timeout\"]\n[action]\n{action}"
+        ))
+    };
+    assert!(rule("requeue = \"{{ job.job_id }}\"").is_ok());
+    assert!(rule("signal = \"{{ job.job_id }}\"\nsignal_name = \"USR1\"").is_ok());
+    assert!(rule("update = \"{{ job.job_id }}\"\ntime = \"4h\"").is_ok());
+    assert!(rule("retry = { time = \"x1.5\", time_max = \"1d\" }").is_ok());
+    for refused in [
+        "update = 7",
+        "signal = 7",
+        "cancel = 7\ntime = \"4h\"",
+        "retry = { time = \"1.5\" }",
+        "retry = { attempts = 0 }",
+        "hold = 7\nargs = [\"x\"]",
+    ] {
+        assert!(rule(refused).is_err(), "{refused}");
+    }
+}
+
+#[test]
+fn two_rules_of_one_owner_have_different_names() {
+    let scripts = Scripts::new();
+    let value: toml::Value = toml::from_str(PLOT).unwrap();
+    let value = serde_json::to_value(value).unwrap();
+    let faults = all(&[value.clone(), value], scripts.0.path(), &[]).unwrap_err();
+    assert_eq!(faults.len(), 1);
+}

@@ -1,0 +1,13 @@
+//! Pure: which rules an event fires, what they do, and what forbids it. No IO, no clock, no randomness.
+
+pub mod action;
+pub mod firing;
+pub mod guards;
+pub mod index;
+pub mod intent;
+pub mod message;
+pub mod retry;
+pub mod rule;
+pub mod schedule;
+pub mod signature;
+pub mod source;

@@ -1,0 +1,286 @@
+//! Actions: as a rule has them, with templates, and as an intent has them, with the values of one event.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use event_filter::Template;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use slurm_submit::{JobFields, JobUpdate, Submission, SubmitKey};
+use slurm_types::JobId;
+
+use super::retry::RetryPolicy;
+
+/// What a rule does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Submits a new job.
+    Submit(SubmitAction),
+    /// Acts on a job.
+    Act(JobAct),
+    /// Publishes an event.
+    Publish(PublishAction),
+    /// Runs the event's job again, with more memory, time or other nodes.
+    Retry(RetryPolicy),
+}
+
+/// A new job.
+#[derive(Clone, Debug)]
+pub struct SubmitAction {
+    /// The batch script, as its owner wrote it. Never rendered.
+    pub script: Arc<str>,
+    /// Its arguments.
+    pub args: Vec<Template>,
+    /// Its environment. Names begin with `MESH_EVENT_`.
+    pub environment: BTreeMap<String, Template>,
+    /// Fields of the job by their names in [`JobFields`].
+    pub fields: BTreeMap<String, Template>,
+}
+
+/// An event that others of the owner's rules select by `source = "publish"`.
+#[derive(Clone, Debug)]
+pub struct PublishAction {
+    /// Its type.
+    pub event_type: String,
+    /// Its data.
+    pub data: BTreeMap<String, Template>,
+}
+
+/// An act on a job.
+#[derive(Clone, Debug)]
+pub struct JobAct {
+    /// What is done.
+    pub verb: JobVerb,
+    /// Id of the job.
+    pub job: Template,
+    /// For `signal`: its name.
+    pub signal: String,
+    /// For `signal`: whether only the batch script gets it.
+    pub is_batch_only: bool,
+    /// For `update`: fields that change, by their names in [`JobFields`].
+    pub changes: BTreeMap<String, Template>,
+}
+
+/// Acts on jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobVerb {
+    /// `scontrol requeue`
+    Requeue,
+    /// `scontrol hold`
+    Hold,
+    /// `scontrol release`
+    Release,
+    /// `scancel`
+    Cancel,
+    /// `scancel --signal`
+    Signal,
+    /// `scontrol update`
+    Update,
+}
+
+impl JobVerb {
+    /// Every act.
+    pub const ALL: [Self; 6] = [
+        Self::Requeue,
+        Self::Hold,
+        Self::Release,
+        Self::Cancel,
+        Self::Signal,
+        Self::Update,
+    ];
+
+    /// The word in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeue",
+            Self::Hold => "hold",
+            Self::Release => "release",
+            Self::Cancel => "cancel",
+            Self::Signal => "signal",
+            Self::Update => "update",
+        }
+    }
+}
+
+/// What an intent does. Stored when it is planned, so that a later change of the rule does not change it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "snake_case")]
+pub enum PlannedAction {
+    /// Submits a job.
+    Submit {
+        /// The job.
+        job: Box<Submission>,
+    },
+    /// Acts on a job.
+    Act {
+        /// The job.
+        job_id: JobId,
+        /// What is done.
+        action: slurm_submit::Action,
+    },
+    /// Publishes an event.
+    Publish {
+        /// Its type.
+        event_type: String,
+        /// Its data.
+        data: BTreeMap<String, String>,
+    },
+    /// Puts a job back into the queue, changes it and lets it run again.
+    Rerun {
+        /// The job.
+        job_id: JobId,
+        /// Its restarts before. A job that Slurm itself has requeued has more.
+        restarts: u32,
+        /// What changes.
+        changes: JobUpdate,
+    },
+}
+
+impl PlannedAction {
+    /// The job that it acts on. `None` for a submission.
+    pub const fn target(&self) -> Option<JobId> {
+        match self {
+            Self::Submit { .. } | Self::Publish { .. } => None,
+            Self::Act { job_id, .. } | Self::Rerun { job_id, .. } => Some(*job_id),
+        }
+    }
+
+    /// True if a job runs because of it, which the guards count.
+    pub const fn starts_job(&self) -> bool {
+        matches!(self, Self::Submit { .. } | Self::Rerun { .. })
+    }
+}
+
+impl SubmitAction {
+    /// The job for an event.
+    ///
+    /// # Errors
+    /// The key and the problem.
+    pub fn render(
+        &self,
+        key: SubmitKey,
+        owner: &str,
+        fields: &Value,
+        event: &EventVariables<'_>,
+    ) -> Result<PlannedAction, String> {
+        let mut args = Vec::with_capacity(self.args.len());
+        for (place, template) in self.args.iter().enumerate() {
+            args.push(value(&format!("action.args[{place}]"), template, fields)?);
+        }
+        let mut environment = event.environment();
+        for (name, template) in &self.environment {
+            let value = value(&format!("action.environment.{name}"), template, fields)?;
+            environment.insert(name.clone(), value);
+        }
+        let job = Submission {
+            key,
+            owner: owner.to_owned(),
+            script: self.script.to_string(),
+            args,
+            environment,
+            fields: job_fields(&self.fields, fields)?,
+        };
+        job.validate().map_err(|error| format!("action.{error}"))?;
+        Ok(PlannedAction::Submit { job: Box::new(job) })
+    }
+}
+
+impl PublishAction {
+    /// The event.
+    ///
+    /// # Errors
+    /// The key and the problem.
+    pub fn render(&self, fields: &Value) -> Result<PlannedAction, String> {
+        let mut data = BTreeMap::new();
+        for (name, template) in &self.data {
+            let value = value(&format!("action.data.{name}"), template, fields)?;
+            data.insert(name.clone(), value);
+        }
+        Ok(PlannedAction::Publish {
+            event_type: self.event_type.clone(),
+            data,
+        })
+    }
+}
+
+impl JobAct {
+    /// The act for an event. `restarts` is the number of restarts of the event's job.
+    ///
+    /// # Errors
+    /// The key and the problem.
+    pub fn render(&self, fields: &Value, restarts: u32) -> Result<PlannedAction, String> {
+        let key = format!("action.{}", self.verb.as_str());
+        let text = value(&key, &self.job, fields)?;
+        let job_id = text.parse().ok().and_then(JobId::new);
+        let job_id = job_id.ok_or_else(|| format!("{key}: {text:?} is not the number of a job"))?;
+        let action = match self.verb {
+            // A job that is requeued twice runs twice.
+            JobVerb::Requeue => {
+                return Ok(PlannedAction::Rerun {
+                    job_id,
+                    restarts,
+                    changes: JobUpdate::default(),
+                });
+            }
+            JobVerb::Hold => slurm_submit::Action::Hold,
+            JobVerb::Release => slurm_submit::Action::Release,
+            JobVerb::Cancel => slurm_submit::Action::Cancel,
+            JobVerb::Signal => slurm_submit::Action::Signal {
+                signal: self.signal.clone(),
+                batch: self.is_batch_only,
+            },
+            JobVerb::Update => {
+                let new = job_fields(&self.changes, fields)?;
+                slurm_submit::Action::Update(JobUpdate {
+                    time: new.time,
+                    memory: new.memory,
+                    nodes: new.nodes,
+                    partition: new.partition,
+                    exclude: new.exclude,
+                })
+            }
+        };
+        action
+            .validate()
+            .map_err(|error| format!("action.{error}"))?;
+        Ok(PlannedAction::Act { job_id, action })
+    }
+}
+
+/// Variables that every submitted job has.
+pub struct EventVariables<'a> {
+    /// Id of the event.
+    pub id: &'a str,
+    /// Type of the event.
+    pub kind: &'a str,
+    /// The rule.
+    pub rule: &'a str,
+}
+
+impl EventVariables<'_> {
+    fn environment(&self) -> BTreeMap<String, String> {
+        [
+            ("MESH_EVENT_ID", self.id),
+            ("MESH_EVENT_TYPE", self.kind),
+            ("MESH_EVENT_RULE", self.rule),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+}
+
+fn job_fields(templates: &BTreeMap<String, Template>, fields: &Value) -> Result<JobFields, String> {
+    let mut job = JobFields::default();
+    for (name, template) in templates {
+        let text = value(&format!("action.{name}"), template, fields)?;
+        job.set(name, &text)
+            .map_err(|error| format!("action.{error}"))?;
+    }
+    Ok(job)
+}
+
+fn value(key: &str, template: &Template, fields: &Value) -> Result<String, String> {
+    template
+        .render(fields)
+        .map_err(|problem| format!("{key}: {problem}"))
+}

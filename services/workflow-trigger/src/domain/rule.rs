@@ -1,0 +1,124 @@
+//! Rules: which events start what, as whom, and within which limits.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use event_filter::{DecodedEvent, Expression, Filter, Template};
+use mesh_events::EventType;
+use serde_json::Value;
+
+use super::action::Action;
+use super::schedule::Schedule;
+use super::source::SourceSelector;
+
+/// Who or what a rule belongs to, and its name: `alice/align`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId {
+    /// Unix user who owns the rule, and as whom it acts.
+    pub owner: String,
+    /// Name, unique per owner.
+    pub name: String,
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.owner, self.name)
+    }
+}
+
+/// A rule.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Owner and name.
+    pub id: RuleId,
+    /// Free text.
+    pub description: String,
+    /// Number by which the owner lets a rule fire again on events that it has handled.
+    pub generation: u32,
+    /// Events that fire it.
+    pub on: EventSelector,
+    /// What it does.
+    pub action: Action,
+    /// Its limits.
+    pub limits: RuleLimits,
+    /// Whether it only records what it would do.
+    pub dry_run: bool,
+    /// Whether it may fire on events of the jobs that it submitted.
+    pub allow_self: bool,
+}
+
+/// Selects the events that fire a rule.
+#[derive(Clone, Debug)]
+pub enum EventSelector {
+    /// Events of the bus.
+    Bus {
+        /// The dispatcher's filter.
+        filter: Filter,
+        /// Owners of the events.
+        owners: EventOwners,
+    },
+    /// Events of a source outside of Slurm.
+    Source(SourceSelector),
+    /// The instants of a schedule.
+    Cron(Schedule),
+    /// Only people, with `smesh triggers fire`.
+    Manual {
+        /// Condition on the data. `None`: any.
+        when: Option<Expression>,
+    },
+}
+
+/// Whose events a rule may fire on. Events of nodes and of capture have no owner and fire any rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventOwners {
+    /// Of everybody.
+    All,
+    /// Of these users.
+    Users(BTreeSet<String>),
+}
+
+/// Limits of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleLimits {
+    /// Maximum number of firings in an hour.
+    pub per_hour: u32,
+    /// Maximum number of jobs of the rule that have not ended. `None`: no limit.
+    pub running: Option<u32>,
+    /// Key of a queue in which runs wait while there are too many, instead of a refusal.
+    pub queue: Option<Template>,
+    /// Maximum age of an event that fires it.
+    pub max_event_age: Duration,
+}
+
+impl Rule {
+    /// True if an event of the bus fires it.
+    pub fn matches(&self, kind: EventType, event: &DecodedEvent) -> bool {
+        let EventSelector::Bus { filter, owners } = &self.on else {
+            return false;
+        };
+        filter.selects(kind)
+            && owners.allow(event_filter::filter::user_of(kind, event))
+            && filter.matches(kind, event)
+    }
+
+    /// True if the data of `smesh triggers fire` meets the condition of a manual rule. People may fire the others with any data.
+    pub fn accepts(&self, fields: &Value) -> bool {
+        match &self.on {
+            EventSelector::Manual { when: Some(when) } => when.holds(fields),
+            EventSelector::Manual { when: None }
+            | EventSelector::Bus { .. }
+            | EventSelector::Source(_)
+            | EventSelector::Cron(_) => true,
+        }
+    }
+}
+
+impl EventOwners {
+    pub(super) fn allow(&self, owner: Option<&str>) -> bool {
+        match (self, owner) {
+            (Self::All, _) | (Self::Users(_), None) => true,
+            (Self::Users(users), Some(owner)) => users.contains(owner),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Sources of events from outside: who sends, how that is proven, and in which form.
+
+use std::path::PathBuf;
+
+use mesh_events::IncomingEvent;
+
+use super::rule::EventOwners;
+use event_filter::Expression;
+use serde_json::Value;
+
+/// Source of what people publish.
+pub const PUBLISHED: &str = "publish";
+
+/// A source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name, in paths, subjects and rules.
+    pub name: String,
+    /// How its events come.
+    pub transport: Transport,
+    /// The form of its messages.
+    pub format: Format,
+}
+
+/// How the events of a source come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By HTTP, each request signed.
+    Http {
+        /// How.
+        signature: Signature,
+        /// The secret, or several, one per line, while they are exchanged.
+        secret_file: PathBuf,
+    },
+    /// On `mesh.<cluster>.raw.<name>`, by whom NATS lets publish there.
+    Nats,
+}
+
+/// How a request proves its sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// Standard Webhooks; also GitLab's signing token.
+    Standard,
+    /// `X-Hub-Signature-256`
+    Github,
+    /// `X-Gitlab-Token`
+    Gitlab,
+    /// HMAC-SHA256 of the body in a header.
+    Hmac {
+        /// Name of the header.
+        header: String,
+    },
+    /// `Authorization: Bearer`
+    Bearer,
+}
+
+/// The form of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Any JSON.
+    Json,
+    /// CloudEvents, structured.
+    CloudEvents,
+    /// Notifications of S3, MinIO and EventBridge.
+    S3,
+}
+
+/// Selects events of a source.
+#[derive(Clone, Debug)]
+pub struct SourceSelector {
+    /// Its name.
+    pub source: String,
+    /// Types, a `*` at the end for any rest. Empty: all.
+    pub types: Vec<String>,
+    /// Who published them. Events of machines have no owner.
+    pub owners: EventOwners,
+    /// Condition on the event's data.
+    pub when: Option<Expression>,
+}
+
+impl SourceSelector {
+    /// True if an event fires the rule. `fields` are those of the event.
+    pub fn matches(&self, event: &IncomingEvent, fields: &Value) -> bool {
+        let is_of_type = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(start) => event.r#type.starts_with(start),
+            None => event.r#type == *pattern,
+        };
+        let owner = (!event.user.is_empty()).then_some(event.user.as_str());
+        (self.types.is_empty() || self.types.iter().any(is_of_type))
+            && self.owners.allow(owner)
+            && self.when.as_ref().is_none_or(|when| when.holds(fields))
+    }
+}

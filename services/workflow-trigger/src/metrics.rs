@@ -1,0 +1,68 @@
+//! The service's metrics.
+
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+
+const EVENTS: &str = "workflow_trigger_events_total";
+const FIRINGS: &str = "workflow_trigger_firings_total";
+const RUNS: &str = "workflow_trigger_runs_total";
+const INCOMING: &str = "workflow_trigger_incoming_total";
+const REQUESTS: &str = "workflow_trigger_requests_total";
+const LATENCY: &str = "workflow_trigger_submit_seconds";
+
+/// Describes all metrics of this service.
+pub(crate) fn describe() {
+    describe_counter!(
+        EVENTS,
+        Unit::Count,
+        "Events read, by result: evaluated, too_old, rejected"
+    );
+    describe_counter!(
+        FIRINGS,
+        Unit::Count,
+        "Firings of rules, by result: planned, dry_run, repeated, or the guard that refused"
+    );
+    describe_counter!(
+        RUNS,
+        Unit::Count,
+        "Ends of runs, by state: released, done, refused, given_up"
+    );
+    describe_counter!(
+        INCOMING,
+        Unit::Count,
+        "Requests with events from outside, by result: accepted, refused (signature), invalid, unavailable"
+    );
+    describe_counter!(
+        REQUESTS,
+        Unit::Count,
+        "Requests to Slurm, by result: done, refused, transient, unknown"
+    );
+    describe_histogram!(
+        LATENCY,
+        Unit::Seconds,
+        "Time from the event's firing to the acceptance of its job by Slurm"
+    );
+}
+
+pub(crate) fn events(result: &'static str, count: u64) {
+    counter!(EVENTS, "result" => result).increment(count);
+}
+
+pub(crate) fn firing(result: &'static str) {
+    counter!(FIRINGS, "result" => result).increment(1);
+}
+
+pub(crate) fn run(state: &'static str) {
+    counter!(RUNS, "state" => state).increment(1);
+}
+
+pub(crate) fn incoming(result: &'static str) {
+    counter!(INCOMING, "result" => result).increment(1);
+}
+
+pub(crate) fn request(result: &'static str) {
+    counter!(REQUESTS, "result" => result).increment(1);
+}
+
+pub(crate) fn accepted_after(seconds: f64) {
+    histogram!(LATENCY).record(seconds);
+}

@@ -1,0 +1,13 @@
+//! The workflow-trigger on a real NATS server, real databases and, where jobs run, a real Slurm cluster.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
+mod access;
+mod cluster;
+mod cron;
+mod examples;
+mod guards;
+mod incoming;
+mod jobs;
+mod killed;
+mod support;

@@ -1,0 +1,191 @@
+//! A workflow-trigger per test, the events that it reads, and its API.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use chrono::{TimeDelta, Utc};
+use mesh_events::proto::mesh::event::v1::Owner;
+use mesh_events::{Event, EventType, timestamp};
+use mesh_runtime::api::{Caller, Role};
+use mesh_testkit::fixtures::{CLUSTER, ended, job, job_event};
+use mesh_testkit::service::TestService;
+pub use mesh_testkit::service::{admin_bus as bus, publish};
+use mesh_testkit::{NatsServer, wait_for};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tower::ServiceExt as _;
+use workflow_trigger::WorkflowTriggerService;
+
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Runs a test on SQLite and on PostgreSQL.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn on_sqlite() {
+                super::$name(crate::support::Site::new("")).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn on_postgres() {
+                let url = mesh_testkit::Postgres::shared().await.create_database();
+                super::$name(crate::support::Site::new(&url)).await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_both;
+
+/// A folder with the configuration, scripts and, later, a database.
+pub struct Site {
+    folder: TempDir,
+    database_url: String,
+}
+
+/// A running workflow-trigger.
+pub struct Trigger(TestService);
+
+impl Site {
+    /// With a database of this address. Empty: a file in the folder.
+    pub fn new(database_url: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("triggers.d")).unwrap();
+        let site = Self {
+            folder,
+            database_url: database_url.to_owned(),
+        };
+        site.script("true.sh", "true");
+        site
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Address of the database.
+    pub fn database(&self) -> String {
+        match self.database_url.as_str() {
+            "" => "sqlite:workflow-trigger.db".to_owned(),
+            url => url.to_owned(),
+        }
+    }
+
+    pub fn script(&self, name: &str, text: &str) {
+        let path = self.path("triggers.d").join(name);
+        std::fs::write(path, format!("#!/bin/bash\n{text}\n")).unwrap();
+    }
+
+    /// Writes `mesh.toml`: `keys` of the section, then rules and further tables.
+    pub fn configure(&self, nats: &NatsServer, keys: &str, tables: &str) -> PathBuf {
+        let path = self.path("mesh.toml");
+        let text = format!(
+            "[mesh]\ncluster = \"{CLUSTER}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[workflow-trigger]\n{keys}\n{tables}\n[workflow-trigger.db]\nurl = {:?}\n",
+            self.folder.path(),
+            nats.url(),
+            self.database_url
+        );
+        mesh_testkit::write_private(&path, text);
+        path
+    }
+
+    pub async fn start(&self, nats: &NatsServer, keys: &str, tables: &str) -> Trigger {
+        let path = self.configure(nats, keys, tables);
+        let started = TestService::start::<WorkflowTriggerService>(&path).await;
+        Trigger(started.unwrap())
+    }
+}
+
+impl Trigger {
+    /// Asks the API.
+    pub async fn ask(
+        &self,
+        caller: Caller,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> (StatusCode, Value) {
+        self.0.ask(caller, method, path, body.as_ref()).await
+    }
+
+    /// Sends a request of a source: without a caller. Returns the status and the ids of its events.
+    pub async fn send(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> (StatusCode, Value) {
+        let mut request = Request::builder().method("POST").uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(body.into()).unwrap();
+        let answer = self.0.router.clone().oneshot(request).await.unwrap();
+        let status = answer.status();
+        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        (status, body)
+    }
+
+    /// Fires a rule of alice as her, and returns the key of the run.
+    pub async fn fire(&self, rule: &str, id: &str, data: Value) -> String {
+        let path = format!("/v1/triggers/alice/{rule}/fire");
+        let body = json!({"id": id, "data": data});
+        let (status, body) = self.ask(alice(), "POST", &path, Some(body)).await;
+        assert!(status.is_success(), "{status}: {body}");
+        body["key"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs that an administrator sees, the newest first.
+    pub async fn runs(&self, query: &str) -> Vec<Value> {
+        let path = format!("/v1/trigger-runs?limit=1000&{query}");
+        let (status, body) = self.ask(admin(), "GET", &path, None).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        body["runs"].as_array().unwrap().clone()
+    }
+
+    /// Waits until the run of an event or key has a state.
+    pub async fn wait_run(&self, id: &str, state: &str) -> Value {
+        let description = format!("run of {id} is {state}");
+        wait_for(&description, DEADLINE, async || {
+            let runs = self.runs("").await;
+            runs.into_iter()
+                .find(|run| (run["event_id"] == id || run["key"] == id) && run["state"] == state)
+        })
+        .await
+    }
+
+    pub async fn stop(self) {
+        self.0.stop().await;
+    }
+}
+
+pub fn alice() -> Caller {
+    Caller::peer("alice", 20_001, Role::User)
+}
+
+pub fn admin() -> Caller {
+    Caller::peer("root", 0, Role::Admin)
+}
+
+/// The end of a job of `user`, `age` ago.
+pub fn end(kind: EventType, job_id: u32, user: &str, age: TimeDelta) -> Event {
+    let mut of = ended(job(job_id), "COMPLETED", 60);
+    of.end_time = Some(timestamp(Utc::now() - age));
+    let mut event = job_event(kind, of);
+    event.owner = Some(Owner {
+        user: user.to_owned(),
+        account: "physics".to_owned(),
+        ..Owner::default()
+    });
+    event
+}
+
+/// A rule of alice that submits `true.sh` when a job completes.
+pub fn rule(name: &str, more: &str) -> String {
+    format!(
+        "[[workflow-trigger.rules]]\nname = {name:?}\nowner = \"alice\"\n{more}\n[workflow-trigger.rules.on]\ntypes = [\"job.completed\"]\n[workflow-trigger.rules.action]\nsubmit = \"true.sh\"\n"
+    )
+}

@@ -1,0 +1,8 @@
+//! The rules, pure: what an event adds to which counter, what snapshots say, and how metrics are written.
+
+pub mod counters;
+pub mod exposition;
+pub mod fold;
+pub mod increments;
+pub mod jobs;
+pub mod nodes;

@@ -1,0 +1,31 @@
+//! Errors of this service.
+
+use std::time::Duration;
+
+/// An error of the exporter.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database cannot be used, or refuses a statement.
+    #[error(transparent)]
+    Database(#[from] mesh_db::Error),
+    /// The database took too long to store a batch.
+    #[error("write counters: no answer within {0:?}; is the database reachable?")]
+    TooSlow(Duration),
+    /// The bus does not answer.
+    #[error("use the bus")]
+    Bus(#[from] mesh_bus::Error),
+}
+
+impl Error {
+    /// True if the database may recover by itself: it is restarting, or unreachable.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Database(error) => error.is_unavailable(),
+            Self::TooSlow(_) | Self::Bus(_) => true,
+        }
+    }
+
+    pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |source| mesh_db::Error::statement(action)(source).into()
+    }
+}

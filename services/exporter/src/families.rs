@@ -1,0 +1,122 @@
+//! The families of metrics, and the pages on which they are served.
+
+mod cluster;
+mod native;
+mod native_jobs;
+mod native_nodes;
+mod vpenso;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::adapters::store::AllocationSum;
+use crate::domain::counters::Counters;
+use crate::domain::exposition::Exposition;
+use crate::domain::jobs::Jobs;
+use crate::domain::nodes::Nodes;
+
+/// Names of metrics that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// The mesh's own.
+    Cluster,
+    /// Those of slurmctld 25.11 and newer.
+    Native,
+    /// Those of prometheus-slurm-exporter (vpenso).
+    Vpenso,
+}
+
+impl Family {
+    /// Every family.
+    pub const ALL: [Self; 3] = [Self::Cluster, Self::Native, Self::Vpenso];
+}
+
+/// What the pages are made from.
+#[derive(Debug, Default)]
+pub struct Inputs {
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// When the pages are made.
+    pub now: DateTime<Utc>,
+    /// Jobs, unless the newest snapshot is stale.
+    pub jobs: Option<Jobs>,
+    /// Nodes, unless the newest snapshot is stale.
+    pub nodes: Option<Nodes>,
+    /// Each source, and when its newest snapshot was taken.
+    pub sources: Vec<Source>,
+    /// Counters of the cluster.
+    pub counters: Counters,
+    /// What running jobs hold.
+    pub allocations: Vec<AllocationSum>,
+    /// Maximum number of series of a page.
+    pub max_series: usize,
+    /// Series that were folded into `other`, by page.
+    pub folded: Vec<(&'static str, usize)>,
+}
+
+/// A source of snapshots.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// The service that reads Slurm: `ingest`, `node-watcher`.
+    pub name: &'static str,
+    /// When its newest snapshot was taken. `None` before the first.
+    pub taken_at: Option<DateTime<Utc>>,
+    /// False if that is too long ago.
+    pub is_up: bool,
+}
+
+/// A page below `/metrics`.
+pub struct Page {
+    /// Last part of its path.
+    pub name: &'static str,
+    /// Its family.
+    pub family: Family,
+    /// Writes it. Returns how many series were folded into `other`.
+    pub write: fn(&Inputs, &mut Exposition) -> usize,
+}
+
+/// Every page. The mesh's own comes last, because it reports about the others.
+pub const PAGES: &[Page] = &[
+    Page {
+        name: "jobs",
+        family: Family::Native,
+        write: native::jobs,
+    },
+    Page {
+        name: "nodes",
+        family: Family::Native,
+        write: native::nodes,
+    },
+    Page {
+        name: "partitions",
+        family: Family::Native,
+        write: native::partitions,
+    },
+    Page {
+        name: "jobs-users-accts",
+        family: Family::Native,
+        write: native::users_and_accounts,
+    },
+    Page {
+        name: "vpenso",
+        family: Family::Vpenso,
+        write: vpenso::write,
+    },
+    Page {
+        name: "cluster",
+        family: Family::Cluster,
+        write: cluster::write,
+    },
+];
+
+/// A number as the value of a sample. Exact up to 2^53.
+#[allow(clippy::cast_precision_loss, reason = "values of samples are floats")]
+pub(crate) const fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// Bytes of an amount in MiB.
+pub(crate) fn bytes(mib: u64) -> f64 {
+    float(mib) * 1_048_576.0
+}

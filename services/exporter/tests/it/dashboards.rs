@@ -1,0 +1,167 @@
+//! Every query of the dashboards and every recording rule, executed by a real Prometheus that scrapes the exporter's page.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use axum::Router;
+use axum::routing::get;
+use exporter::families::Family;
+use exporter::refresh::pages;
+use mesh_testkit::{Port, wait_for, wait_until};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use crate::harness::DEADLINE;
+use crate::promtool::inputs;
+
+const DASHBOARDS: &str = include_str!("../../../../deploy/grafana/dashboards.toml");
+
+#[derive(Deserialize)]
+struct Source {
+    dashboard: Vec<Dashboard>,
+}
+
+#[derive(Deserialize)]
+struct Dashboard {
+    title: String,
+    panel: Vec<Panel>,
+}
+
+#[derive(Deserialize)]
+struct Panel {
+    title: String,
+    queries: Vec<Query>,
+    #[serde(default)]
+    allowed_empty: bool,
+}
+
+#[derive(Deserialize)]
+struct Query {
+    expr: String,
+}
+
+/// Serves a page whose counters grow with each scrape. Returns its port.
+async fn serve_page() -> u16 {
+    let scrapes = Arc::new(AtomicI64::new(0));
+    let page = async move || {
+        let scale = scrapes.fetch_add(1, Ordering::Relaxed) + 1;
+        let pages = pages(inputs(scale), &BTreeSet::from([Family::Cluster]));
+        let text = pages["cluster"][&false].plain.clone();
+        ([("content-type", "text/plain; version=0.0.4")], text)
+    };
+    let router = Router::new().route("/metrics/cluster", get(page));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    port
+}
+
+struct Prometheus {
+    address: String,
+    _port: Port,
+    _child: Child,
+}
+
+impl Prometheus {
+    fn start(folder: &Path, target: u16) -> Self {
+        // Evaluated each minute in production.
+        let rules = include_str!("../../../../deploy/compose/observability/kpis.yml");
+        let fast = folder.join("kpis.yml");
+        std::fs::write(&fast, rules.replace("interval: 1m", "interval: 1s")).unwrap();
+        let config = folder.join("prometheus.yml");
+        let text = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{fast:?}]\nscrape_configs:\n  - job_name: slurm-mesh-cluster\n    metrics_path: /metrics/cluster\n    static_configs: [{{ targets: [\"127.0.0.1:{target}\"] }}]\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let port = Port::take();
+        let address = port.address().to_string();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.join("tsdb").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("prometheus is missing: run scripts/setup");
+        Self {
+            address,
+            _port: port,
+            _child: child,
+        }
+    }
+
+    /// The results of a query; an error's text if Prometheus refuses it.
+    ///
+    /// Retried until Prometheus answers in JSON: while it starts it refuses connections, then
+    /// answers 503 with a line of text.
+    async fn query(&self, expr: &str) -> Result<Vec<Value>, String> {
+        let url = format!("http://{}/api/v1/query", self.address);
+        let client = reqwest::Client::new();
+        let answer: Value = wait_for("Prometheus is ready", DEADLINE, async || {
+            let request = client.get(&url).query(&[("query", expr)]);
+            request.send().await.ok()?.json().await.ok()
+        })
+        .await;
+        match &answer["data"]["result"] {
+            Value::Array(found) => Ok(found.clone()),
+            _ => Err(answer["error"].to_string()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_query_of_the_dashboards_has_a_result() {
+    mesh_runtime::install_crypto_provider();
+    let folder = tempfile::tempdir().unwrap();
+    let prometheus = Prometheus::start(folder.path(), serve_page().await);
+    let rules = [
+        "mesh:cpu_efficiency:ratio_1d",
+        "mesh:memory_waste:ratio_1d",
+        "mesh:job_wait:p95_seconds_1d",
+        "mesh:job_failure:ratio_1d",
+        "mesh:nodes_impaired:ratio",
+    ];
+    for rule in rules {
+        let description = format!("{rule} has a value");
+        wait_until(&description, DEADLINE, async || {
+            !prometheus.query(rule).await.unwrap().is_empty()
+        })
+        .await;
+    }
+    let efficiency = prometheus
+        .query("mesh:cpu_efficiency:ratio_1d")
+        .await
+        .unwrap();
+    let value: f64 = efficiency[0]["value"][1].as_str().unwrap().parse().unwrap();
+    assert!((value - 0.75).abs() < 1e-9, "300 of 400 seconds: {value}");
+
+    let source: Source = toml::from_str(DASHBOARDS).unwrap();
+    let mut faults = Vec::new();
+    for dashboard in &source.dashboard {
+        for panel in &dashboard.panel {
+            for query in &panel.queries {
+                let expr = query
+                    .expr
+                    .replace("$__rate_interval", "1m")
+                    .replace("$cluster", ".*");
+                let place = format!("{} / {}: {expr}", dashboard.title, panel.title);
+                match prometheus.query(&expr).await {
+                    Err(error) => faults.push(format!("{place}: {error}")),
+                    Ok(found) if found.is_empty() && !panel.allowed_empty => {
+                        faults.push(format!("{place}: no result"));
+                    }
+                    Ok(_) => {}
+                }
+            }
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+}

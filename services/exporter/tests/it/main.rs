@@ -1,0 +1,9 @@
+//! The exporter on a real NATS server and a real database.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
+mod counts;
+mod dashboards;
+mod harness;
+mod pages;
+mod promtool;

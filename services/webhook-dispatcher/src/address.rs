@@ -10,83 +10,26 @@ pub mod bypass;
 pub mod resolver;
 pub mod system;
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-/// A subnet that an operator allows, e.g. `10.1.0.0/16` or `fd00::/8`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Subnet {
-    network: IpAddr,
-    prefix: u8,
-}
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// A text that is not a subnet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is no subnet (write an address and a prefix length, e.g. 10.1.0.0/16)")]
 pub struct InvalidSubnet(String);
 
-impl Subnet {
-    /// True if the address is in the subnet.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.network, canonical(address)) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => within(
-                network.to_bits().into(),
-                address.to_bits().into(),
-                32,
-                self.prefix,
-            ),
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                within(network.to_bits(), address.to_bits(), 128, self.prefix)
-            }
-            _ => false,
-        }
-    }
+/// Parses a subnet that an operator allows, e.g. `10.1.0.0/16` or `fd00::/8`.
+///
+/// # Errors
+/// If it is none.
+pub fn parse_subnet(text: &str) -> Result<IpNet, InvalidSubnet> {
+    text.parse().map_err(|_| InvalidSubnet(text.to_owned()))
 }
 
-impl FromStr for Subnet {
-    type Err = InvalidSubnet;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidSubnet(text.to_owned());
-        let (network, prefix) = text.split_once('/').ok_or_else(invalid)?;
-        let network: IpAddr = network.parse().map_err(|_| invalid())?;
-        let prefix: u8 = prefix.parse().map_err(|_| invalid())?;
-        if prefix > if network.is_ipv4() { 32 } else { 128 } {
-            Err(invalid())
-        } else {
-            Ok(Self { network, prefix })
-        }
-    }
-}
-
-impl TryFrom<String> for Subnet {
-    type Error = InvalidSubnet;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<Subnet> for String {
-    fn from(subnet: Subnet) -> Self {
-        subnet.to_string()
-    }
-}
-
-impl fmt::Display for Subnet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.prefix)
-    }
-}
-
-fn within(network: u128, address: u128, bits: u32, prefix: u8) -> bool {
-    let shift = bits - u32::from(prefix);
-    // A shift by the whole width is the prefix length 0, which contains every address.
-    shift >= 128 || network >> shift == address >> shift
+/// True if packets to the address go to the subnet.
+pub fn is_in(subnet: &IpNet, address: IpAddr) -> bool {
+    subnet.contains(&canonical(address))
 }
 
 /// Why an address is forbidden. `None` if it is not.
@@ -101,9 +44,9 @@ pub fn is_forbidden(address: IpAddr) -> Option<&'static str> {
 ///
 /// # Errors
 /// Why the address is forbidden.
-pub fn check(address: IpAddr, allowed: &[Subnet]) -> Result<(), &'static str> {
+pub fn check(address: IpAddr, allowed: &[IpNet]) -> Result<(), &'static str> {
     match is_forbidden(address) {
-        Some(why) if !allowed.iter().any(|subnet| subnet.contains(address)) => Err(why),
+        Some(why) if !allowed.iter().any(|subnet| is_in(subnet, address)) => Err(why),
         _ => Ok(()),
     }
 }
@@ -126,94 +69,69 @@ fn canonical(address: IpAddr) -> IpAddr {
 }
 
 /// IANA IPv4 Special-Purpose Address Registry, plus multicast.
-const V4: &[(Ipv4Addr, u8, &str)] = &[
-    (Ipv4Addr::new(0, 0, 0, 0), 8, "this network"),
-    (Ipv4Addr::new(10, 0, 0, 0), 8, "private"),
-    (Ipv4Addr::new(100, 64, 0, 0), 10, "carrier-grade NAT"),
-    (Ipv4Addr::new(127, 0, 0, 0), 8, "loopback"),
-    (
-        Ipv4Addr::new(169, 254, 0, 0),
-        16,
-        "link-local, cloud metadata",
-    ),
-    (Ipv4Addr::new(172, 16, 0, 0), 12, "private"),
-    (
-        Ipv4Addr::new(192, 0, 0, 0),
-        24,
-        "protocol assignments, cloud metadata",
-    ),
-    (Ipv4Addr::new(192, 0, 2, 0), 24, "documentation"),
-    (Ipv4Addr::new(192, 31, 196, 0), 24, "AS112"),
-    (Ipv4Addr::new(192, 52, 193, 0), 24, "AMT"),
-    (Ipv4Addr::new(192, 88, 99, 0), 24, "6to4 relay"),
-    (Ipv4Addr::new(192, 168, 0, 0), 16, "private"),
-    (Ipv4Addr::new(192, 175, 48, 0), 24, "AS112"),
-    (Ipv4Addr::new(198, 18, 0, 0), 15, "benchmarking"),
-    (Ipv4Addr::new(198, 51, 100, 0), 24, "documentation"),
-    (Ipv4Addr::new(203, 0, 113, 0), 24, "documentation"),
+const V4: &[(Ipv4Net, &str)] = &[
+    (v4(0, 0, 0, 0, 8), "this network"),
+    (v4(10, 0, 0, 0, 8), "private"),
+    (v4(100, 64, 0, 0, 10), "carrier-grade NAT"),
+    (v4(127, 0, 0, 0, 8), "loopback"),
+    (v4(169, 254, 0, 0, 16), "link-local, cloud metadata"),
+    (v4(172, 16, 0, 0, 12), "private"),
+    (v4(192, 0, 0, 0, 24), "protocol assignments, cloud metadata"),
+    (v4(192, 0, 2, 0, 24), "documentation"),
+    (v4(192, 31, 196, 0, 24), "AS112"),
+    (v4(192, 52, 193, 0, 24), "AMT"),
+    (v4(192, 88, 99, 0, 24), "6to4 relay"),
+    (v4(192, 168, 0, 0, 16), "private"),
+    (v4(192, 175, 48, 0, 24), "AS112"),
+    (v4(198, 18, 0, 0, 15), "benchmarking"),
+    (v4(198, 51, 100, 0, 24), "documentation"),
+    (v4(203, 0, 113, 0, 24), "documentation"),
     // Azure's platform address: globally routable in form, but answered inside every virtual network.
-    (Ipv4Addr::new(168, 63, 129, 16), 32, "cloud metadata"),
-    (Ipv4Addr::new(224, 0, 0, 0), 4, "multicast"),
-    (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved, broadcast"),
+    (v4(168, 63, 129, 16, 32), "cloud metadata"),
+    (v4(224, 0, 0, 0, 4), "multicast"),
+    (v4(240, 0, 0, 0, 4), "reserved, broadcast"),
 ];
 
 fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
-    V4.iter()
-        .find(|(network, prefix, _)| {
-            within(
-                network.to_bits().into(),
-                address.to_bits().into(),
-                32,
-                *prefix,
-            )
-        })
-        .map(|(_, _, why)| *why)
+    let known = V4.iter().find(|(subnet, _)| subnet.contains(&address));
+    known.map(|(_, why)| *why)
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
+}
+
+const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], prefix: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, g, h), prefix)
 }
 
 /// Special ranges inside 2000::/3. Everything outside it is refused anyway.
-const V6: &[(Ipv6Addr, u8, &str)] = &[
+const V6: &[(Ipv6Net, &str)] = &[
     // Teredo 2001::/32, ORCHID, benchmarking and others.
     (
-        Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),
-        23,
+        v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
         "Teredo, protocol assignments",
     ),
+    (v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), "documentation"),
+    (v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16), "6to4"),
+    (v6([0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0], 48), "AS112"),
+    (v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20), "documentation"),
+    (v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96), "NAT64"),
+    (v6([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48), "NAT64"),
+    (v6([0, 0, 0, 0, 0, 0, 0, 1], 128), "loopback"),
+    (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), "unspecified"),
+    (v6([0x100, 0, 0, 0, 0, 0, 0, 0], 64), "discard"),
     (
-        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0),
-        32,
-        "documentation",
-    ),
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, "6to4"),
-    (
-        Ipv6Addr::new(0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0),
-        48,
-        "AS112",
-    ),
-    (
-        Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0),
-        20,
-        "documentation",
-    ),
-    (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96, "NAT64"),
-    (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "NAT64"),
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 1), 128, "loopback"),
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 128, "unspecified"),
-    (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard"),
-    (
-        Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0),
-        7,
+        v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
         "private, cloud metadata",
     ),
-    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "link-local"),
-    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10, "site-local"),
-    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8, "multicast"),
+    (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), "link-local"),
+    (v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), "site-local"),
+    (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "multicast"),
 ];
 
 fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
-    let known = V6
-        .iter()
-        .find(|(network, prefix, _)| within(network.to_bits(), address.to_bits(), 128, *prefix));
-    if let Some((_, _, why)) = known {
+    if let Some((_, why)) = V6.iter().find(|(subnet, _)| subnet.contains(&address)) {
         return Some(why);
     }
     // Only 2000::/3 is global unicast (RFC 4291 §2.4). The rest is unassigned, including SRv6 5f00::/16.
@@ -339,7 +257,7 @@ mod tests {
 
     #[test]
     fn an_allowed_subnet_opens_exactly_itself() {
-        let allowed: Vec<Subnet> = vec![
+        let allowed: Vec<IpNet> = vec![
             "10.1.0.0/16".parse().unwrap(),
             "fd00::/8".parse().unwrap(),
             "127.0.0.1/32".parse().unwrap(),
@@ -362,10 +280,10 @@ mod tests {
         ] {
             assert!(check(text.parse().unwrap(), &allowed).is_err(), "{text}");
         }
-        let everything: Subnet = "0.0.0.0/0".parse().unwrap();
-        assert!(everything.contains("192.168.1.1".parse().unwrap()));
+        let everything: IpNet = "0.0.0.0/0".parse().unwrap();
+        assert!(is_in(&everything, "192.168.1.1".parse().unwrap()));
         assert!(
-            !everything.contains("fd00::1".parse().unwrap()),
+            !is_in(&everything, "fd00::1".parse().unwrap()),
             "an IPv4 subnet says nothing about IPv6"
         );
     }
@@ -380,10 +298,10 @@ mod tests {
             "10.0.0.0/-1",
             "",
         ] {
-            assert!(text.parse::<Subnet>().is_err(), "{text}");
+            assert!(parse_subnet(text).is_err(), "{text}");
         }
         assert_eq!(
-            "10.0.0.0/8".parse::<Subnet>().unwrap().to_string(),
+            parse_subnet("10.0.0.0/8").unwrap().to_string(),
             "10.0.0.0/8"
         );
     }

@@ -1,4 +1,4 @@
-//! The Webhooks API: one trait, with REST and gRPC as thin adapters.
+//! The Webhooks API: [`Webhooks`], with REST and gRPC as thin adapters.
 //!
 //! Permissions: administrators may do everything. Users create endpoints of their own, which receive their own events
 //! only, and have full control over them; endpoints of other users do not exist for them. Auditors see everything
@@ -6,7 +6,6 @@
 //! pause and test them.
 
 mod deliveries;
-mod delivery_json;
 mod grpc;
 mod manage;
 pub mod openapi;
@@ -17,11 +16,11 @@ mod test_limiter;
 mod view;
 mod webhook_test;
 
-use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
 use chrono::{DateTime, Utc};
+use event_message::format::Previewed;
 use mesh_runtime::api::{AuditedRead, Caller};
 use serde::Serialize;
 use serde_json::Value;
@@ -29,117 +28,11 @@ use utoipa::ToSchema;
 
 use crate::config::Fault;
 use crate::error::Error;
-use crate::message::format::Previewed;
-use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
-use crate::store::{Attempt, Delivery};
+use crate::store::Delivery;
 
 pub use manage::Webhooks;
 pub use test_limiter::TestLimiter;
-pub use view::{Circuit, Hold, Webhook};
-
-/// Operations on endpoints and their deliveries.
-pub trait WebhooksApi: Send + Sync + 'static {
-    /// Lists the endpoints that the caller may see.
-    fn list(&self, caller: &Caller) -> impl Future<Output = Result<Vec<Webhook>, ApiError>> + Send;
-
-    /// Reads an endpoint.
-    fn get(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
-
-    /// Creates an endpoint.
-    fn create(
-        &self,
-        caller: &Caller,
-        spec: Value,
-    ) -> impl Future<Output = Result<WebhookWithSecret, ApiError>> + Send;
-
-    /// Changes an endpoint by a JSON merge patch.
-    fn edit(
-        &self,
-        caller: &Caller,
-        name: &str,
-        patch: Value,
-    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
-
-    /// Removes an endpoint.
-    fn remove(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> impl Future<Output = Result<(), ApiError>> + Send;
-
-    /// Pauses an endpoint.
-    fn pause(
-        &self,
-        caller: &Caller,
-        name: &str,
-        reason: &str,
-    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
-
-    /// Resumes an endpoint.
-    fn resume(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
-
-    /// Replaces the signing secret.
-    fn rotate(
-        &self,
-        caller: &Caller,
-        name: &str,
-        rotation: Rotation,
-    ) -> impl Future<Output = Result<WebhookWithSecret, ApiError>> + Send;
-
-    /// Sends a sample, or a given event.
-    fn test(
-        &self,
-        caller: &Caller,
-        name: &str,
-        test_request: TestRequest,
-    ) -> impl Future<Output = Result<TestResult, ApiError>> + Send;
-
-    /// Renders a delivery without sending it.
-    fn preview(
-        &self,
-        caller: &Caller,
-        draft: PreviewRequest,
-    ) -> impl Future<Output = Result<Preview, ApiError>> + Send;
-
-    /// Lists deliveries of an endpoint, newest first.
-    fn deliveries(
-        &self,
-        caller: &Caller,
-        name: &str,
-        page: Page,
-    ) -> impl Future<Output = Result<DeliveryPage, ApiError>> + Send;
-
-    /// Reads a delivery with its attempts, and the owner of its endpoint.
-    fn delivery(
-        &self,
-        caller: &Caller,
-        name: &str,
-        event_id: &str,
-    ) -> impl Future<Output = Result<(String, Delivery, Vec<Attempt>), ApiError>> + Send;
-
-    /// Starts a redelivery of dead letters.
-    fn redeliver(
-        &self,
-        caller: &Caller,
-        name: &str,
-        again: RedeliverRequest,
-    ) -> impl Future<Output = Result<RedeliveryJob, ApiError>> + Send;
-
-    /// Lists redelivery jobs of an endpoint, with the endpoint's owner.
-    fn redeliveries(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> impl Future<Output = Result<(String, Vec<RedeliveryJob>), ApiError>> + Send;
-}
+pub use view::{Circuit, Webhook};
 
 /// A page of an endpoint's deliveries.
 #[derive(Debug)]
@@ -334,6 +227,6 @@ fn shown<'a>(caller: &Caller, owners: impl IntoIterator<Item = &'a str>) -> Audi
 }
 
 /// REST and gRPC routes of an API.
-pub fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
+pub fn router(api: Arc<Webhooks>) -> Router {
     rest::router(Arc::clone(&api)).merge(grpc::router(api))
 }

@@ -11,13 +11,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use mesh_db::Location;
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
 use secrecy::SecretString;
-use serde::Deserialize;
+use secret_file::LoginUrl;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::address::{self, Subnet};
+use crate::address::parse_subnet;
 
 use check::Check;
 pub use endpoint::Endpoint;
@@ -33,7 +35,7 @@ const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 
 /// The `[webhook-dispatcher]` section as written.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Deadline of one attempt.
@@ -83,17 +85,19 @@ pub struct Config {
     /// Maximum requests in flight to all endpoints, beyond one for each.
     pub max_in_flight: usize,
     /// Key that encrypts the secrets of endpoints created by the API.
+    #[serde(serialize_with = "secret_file::masked")]
     pub secrets_key: Option<SecretString>,
     /// File with that key. Empty: `webhook-dispatcher.key` in the data directory.
     pub secrets_key_file: PathBuf,
     /// The database.
     pub db: Database,
     /// The endpoints of `mesh.toml`.
+    #[serde(serialize_with = "written::shown")]
     pub endpoints: Vec<EndpointConfig>,
 }
 
 /// `[webhook-dispatcher.retry]`
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryConfig {
     /// Upper bound of the first wait.
@@ -117,7 +121,7 @@ impl Default for RetryConfig {
 }
 
 /// `[webhook-dispatcher.circuit_breaker]`
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CircuitBreakerConfig {
     /// Consecutive failures that open the circuit. 0: never.
@@ -133,11 +137,11 @@ impl Default for CircuitBreakerConfig {
 }
 
 /// `[webhook-dispatcher.db]`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
     /// `sqlite:<path>` or `postgres://…`. Empty: `webhook-dispatcher.db` in the data directory.
-    pub url: String,
+    pub url: LoginUrl,
 }
 
 impl Default for Config {
@@ -211,14 +215,12 @@ impl Config {
             key,
             problem: problem.to_owned(),
         };
-        let allowed: Vec<Subnet> = self
+        let allowed: Vec<IpNet> = self
             .allow_subnets
             .iter()
             .filter_map(|text| {
-                text.parse()
-                    .map_err(|error: address::InvalidSubnet| {
-                        faults.push(own("allow_subnets", &error.to_string()))
-                    })
+                parse_subnet(text)
+                    .map_err(|error| faults.push(own("allow_subnets", &error.to_string())))
                     .ok()
             })
             .collect();
@@ -291,8 +293,11 @@ impl Config {
         }
         let written: EndpointConfig = serde_path_to_error::deserialize(spec)
             .map_err(|error| vec![fault("", unread(&error))])?;
-        let allowed = self.allow_subnets.iter().flat_map(|text| text.parse());
-        let allowed: Vec<Subnet> = allowed.collect();
+        let allowed = self
+            .allow_subnets
+            .iter()
+            .flat_map(|text| parse_subnet(text));
+        let allowed: Vec<IpNet> = allowed.collect();
         let mut check = Check::new(self, &written);
         check.name();
         check.name_in_paths();

@@ -10,8 +10,9 @@
 //! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
 //! - [`stream`]: events on their way to endpoints.
 //! - [`address`]: addresses that a webhook may reach.
-//! - [`message`]: filters, texts, digests and formats.
 //! - [`attempt`]: signature, admission and retries.
+//!
+//! Which events an endpoint receives is decided by the crate `event-filter`, what is sent by `event-message`.
 //!
 //! Every endpoint has its own bounded queue, its own position on the bus and its own limits, so a receiver that fails,
 //! hangs or is flooded affects no other endpoint. An event is settled once its outcome, or its place in the retry queue,
@@ -26,8 +27,8 @@ pub mod config;
 pub mod delivery;
 pub mod endpoint;
 pub mod error;
-pub mod message;
 pub mod metrics;
+pub mod names;
 pub mod reader;
 mod repeat;
 pub mod store;
@@ -39,7 +40,9 @@ use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_db::Location;
-use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
+use mesh_runtime::{
+    BoxError, Condition, Context, DatabaseStart, RenamedKeys, RunningService, Service,
+};
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -49,6 +52,7 @@ pub use config::{Config, Endpoint, Network};
 pub use error::Error;
 
 use api::{TestLimiter, Webhooks};
+use delivery::costs::Costs;
 use delivery::endpoint_worker::WorkerContext;
 use delivery::http::Http;
 use delivery::{outbox_publisher, retention_schedule};
@@ -59,7 +63,7 @@ use endpoint::vault::Vault;
 use endpoint::worker_pool::WorkerPool;
 use reader::EventReader;
 use reader::recovery::{self, Recovery};
-use repeat::{RETRY_INTERVAL, pause, while_connected};
+use repeat::{RETRY_INTERVAL, while_connected};
 use store::Store;
 use stream::event_cache::EventCache;
 
@@ -70,6 +74,7 @@ const NAMES_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub struct WebhookDispatcherService;
 
 impl Service for WebhookDispatcherService {
+    type Config = Config;
     const NAME: &'static str = "webhook-dispatcher";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
@@ -81,10 +86,8 @@ impl Service for WebhookDispatcherService {
     }
 
     fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
-        Ok(match configuration(context)?.location {
-            Location::Sqlite(path) => Some(path),
-            Location::Postgres(_) => None,
-        })
+        let location = configuration(context)?.location;
+        Ok(location.file().map(Path::to_owned))
     }
 
     const REMEDY: &'static str = "endpoints made by the API and waiting retries on damaged pages are lost, but not their events: stop the webhook-dispatcher (or `smesh up`), run `smesh recover webhook-dispatcher`, start it again";
@@ -108,18 +111,10 @@ impl Service for WebhookDispatcherService {
         let (retention, cost_join_timeout) = (config.retention, config.cost_join_timeout);
         let (auto_disable_after, max_in_flight) = (config.auto_disable_after, config.max_in_flight);
         let registry = Arc::new(Registry::new(config, endpoints, vault));
-        let prepared = match prepare(&store, &registry).await {
-            Ok(()) => true,
-            // Do not block the start of the other services: `run` waits for the database.
-            Err(error) if store.is_shared() && error.is_unavailable() => {
-                tracing::warn!(
-                    error = mesh_runtime::error_chain(&error),
-                    "database unavailable, waiting"
-                );
-                false
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let is_shared = store.is_shared();
+        let mut database =
+            DatabaseStart::new(&context, Self::NAME, is_shared, Error::is_unavailable);
+        database.try_prepare(prepare(&store, &registry)).await?;
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let shared = Arc::new(WorkerContext {
             bus,
@@ -127,16 +122,18 @@ impl Service for WebhookDispatcherService {
             http: Http::new(network)?,
             facts: EventCache::default(),
             cluster: context.mesh.cluster.clone(),
+            costs: Costs::new(cost_join_timeout),
             cost_join_timeout,
             auto_disable_after,
             outcomes: Notify::new(),
             places: Arc::new(Semaphore::new(max_in_flight)),
             owned: RwLock::default(),
-            reader: EventReader::new(match &location {
-                Location::Sqlite(file) => Some(Recovery::of(file, &context.mesh.cluster)),
-                Location::Postgres(_) => None,
-            }),
-            replayed: watch::Sender::default(),
+            reader: EventReader::new(
+                location
+                    .file()
+                    .map(|file| Recovery::of(file, &context.mesh.cluster)),
+            ),
+            replayed: Default::default(),
             names: watch::Sender::default(),
         });
         let worker_pool = Arc::new(WorkerPool::new(Arc::clone(&shared), Arc::clone(&registry)));
@@ -155,14 +152,13 @@ impl Service for WebhookDispatcherService {
             worker_pool,
             retention,
         };
-        // Register the conditions before `run` starts, so that readiness is false until then.
-        let conditions = ["database", "leases"]
-            .map(|name| context.health.condition(&format!("{}.{name}", Self::NAME)));
+        // Registered before `run` starts, so that readiness is false until then.
+        let leases = context.health.condition(&format!("{}.leases", Self::NAME));
         Ok(RunningService {
             router: context.audited(&dispatcher.shared.bus, router),
             run: Box::pin(async move {
                 let shared = Arc::clone(&dispatcher.shared);
-                let ended = dispatcher.run(context, prepared, conditions).await;
+                let ended = dispatcher.run(context, database, leases).await;
                 // Close on every exit path: closing the SQLite file merges its write-ahead log.
                 shared.store.close().await;
                 ended
@@ -185,14 +181,14 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
 ///
 /// # Errors
 /// If the configuration is invalid, or files cannot be written.
-pub async fn restore(context: &Context, file: &Path) -> Result<(), BoxError> {
+pub async fn restore(context: &Context) -> Result<(), BoxError> {
     let Configuration {
         endpoints,
         location,
         ..
     } = configuration(context)?;
     let store = Store::open(&location).await?;
-    let prepared = recovery::prepare(&store, file, &endpoints).await;
+    let prepared = recovery::prepare(&store, &endpoints).await;
     store.close().await;
     prepared
 }
@@ -278,12 +274,13 @@ impl Dispatcher {
     async fn run(
         self,
         context: Context,
-        prepared: bool,
-        [database, leases]: [Condition; 2],
+        mut database: DatabaseStart<Error>,
+        leases: Condition,
     ) -> Result<(), BoxError> {
         let shutdown = context.shutdown.clone();
         context.watch_nats(WebhookDispatcherService::NAME, &self.shared.bus);
-        if !prepared && !self.open(&database, &shutdown).await? {
+        let prepared = || prepare(&self.shared.store, &self.registry);
+        if !database.finish(prepared, &shutdown).await? {
             return Ok(());
         }
         // Cancelled last, so that the final outcomes of the other tasks are published too.
@@ -300,7 +297,7 @@ impl Dispatcher {
         tasks.spawn(watch_database(
             Arc::clone(&self.shared),
             Arc::clone(&self.worker_pool),
-            database,
+            database.condition,
             shutdown.clone(),
         ));
         let reloader = EndpointReloader {
@@ -341,26 +338,6 @@ impl Dispatcher {
         announcer.await?;
         self.shared.bus.close().await;
         Ok(())
-    }
-
-    /// Waits for the database. Returns false if shutdown comes first.
-    async fn open(
-        &self,
-        database: &Condition,
-        shutdown: &CancellationToken,
-    ) -> Result<bool, Error> {
-        loop {
-            match prepare(&self.shared.store, &self.registry).await {
-                Ok(()) => return Ok(true),
-                Err(error) if error.is_unavailable() => {
-                    database.fail(mesh_runtime::error_chain(&error))
-                }
-                Err(error) => return Err(error),
-            }
-            if !pause(RETRY_INTERVAL, shutdown).await {
-                return Ok(false);
-            }
-        }
     }
 }
 

@@ -1,9 +1,12 @@
-//! Every metric of the dispatcher. The label `endpoint` is a configured name, so its cardinality is small.
+//! Every metric of the dispatcher. The label `endpoint` is a configured name, or `users` for all endpoints that users made, so its
+//! cardinality is small.
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use mesh_events::webhook_name;
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
@@ -31,7 +34,7 @@ pub fn describe() {
     );
     describe_gauge!(
         CIRCUIT_OPEN,
-        "1 while the circuit of an endpoint is open or half-open, 0 while it is closed, at the dispatcher that runs the endpoint; by endpoint."
+        "1 while the circuit of an endpoint is open or half-open, 0 while it is closed, at the dispatcher that runs the endpoint; by endpoint. For endpoints of users: how many are open."
     );
     describe_counter!(CIRCUIT_OPENINGS, "Openings of the circuit, by endpoint.");
     describe_histogram!(
@@ -64,7 +67,7 @@ struct Handles {
 impl DeliveryMetrics {
     fn of(&self, endpoint: &str) -> &Handles {
         self.0.get_or_init(|| {
-            let name = || endpoint.to_owned();
+            let name = || label(endpoint).to_owned();
             Box::new(Handles {
                 attempts: counter!(ATTEMPTS, "endpoint" => name(), "result" => "delivered"),
                 attempt_seconds: histogram!(ATTEMPT_SECONDS, "endpoint" => name()),
@@ -79,7 +82,7 @@ impl DeliveryMetrics {
         let handles = self.of(endpoint);
         match result {
             "delivered" => handles.attempts.increment(1),
-            _ => counter!(ATTEMPTS, "endpoint" => endpoint.to_owned(), "result" => result)
+            _ => counter!(ATTEMPTS, "endpoint" => label(endpoint).to_owned(), "result" => result)
                 .increment(1),
         }
         handles.attempt_seconds.record(elapsed.as_secs_f64());
@@ -89,8 +92,10 @@ impl DeliveryMetrics {
     pub fn settled(&self, endpoint: &str, outcome: &'static str) {
         match outcome {
             "delivered" => self.of(endpoint).deliveries.increment(1),
-            _ => counter!(DELIVERIES, "endpoint" => endpoint.to_owned(), "outcome" => outcome)
-                .increment(1),
+            _ => {
+                counter!(DELIVERIES, "endpoint" => label(endpoint).to_owned(), "outcome" => outcome)
+                    .increment(1)
+            }
         }
     }
 
@@ -104,16 +109,62 @@ impl DeliveryMetrics {
 
 /// Counts a failed request.
 pub fn failed(endpoint: &str, cause: Cause) {
-    counter!(FAILURES, "endpoint" => endpoint.to_owned(), "cause" => cause.as_str(), "side" => cause.side().as_str())
+    counter!(FAILURES, "endpoint" => label(endpoint).to_owned(), "cause" => cause.as_str(), "side" => cause.side().as_str())
         .increment(1);
 }
 
+/// The label of all endpoints that users made: their names are users' input, and there may be thousands.
+const USERS: &str = "users";
+
+fn label(endpoint: &str) -> &str {
+    match webhook_name::owner(endpoint) {
+        "" => endpoint,
+        _ => USERS,
+    }
+}
+
+/// Notes whether the circuit of a user's endpoint is open. Returns how many are.
+fn open_circuits_of_users(endpoint: &str, open: bool) -> usize {
+    static OPEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut circuits = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    match open {
+        true => circuits.insert(endpoint.to_owned()),
+        false => circuits.remove(endpoint),
+    };
+    circuits.len()
+}
+
 /// Sets whether the circuit of an endpoint is open.
+#[allow(clippy::cast_precision_loss, reason = "a gauge")]
 pub fn circuit(endpoint: &str, open: bool) {
-    gauge!(CIRCUIT_OPEN, "endpoint" => endpoint.to_owned()).set(f64::from(u8::from(open)));
+    let open = match label(endpoint) {
+        USERS => open_circuits_of_users(endpoint, open),
+        _ => usize::from(open),
+    };
+    let label = label(endpoint).to_owned();
+    gauge!(CIRCUIT_OPEN, "endpoint" => label).set(open as f64);
 }
 
 /// Counts an opened circuit.
 pub fn circuit_opened(endpoint: &str) {
-    counter!(CIRCUIT_OPENINGS, "endpoint" => endpoint.to_owned()).increment(1);
+    counter!(CIRCUIT_OPENINGS, "endpoint" => label(endpoint).to_owned()).increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_of_users_share_one_label_and_their_open_circuits_are_counted() {
+        assert_eq!(label("ops"), "ops");
+        assert_eq!((label("alice/ci"), label("bob/ci")), (USERS, USERS));
+        let counts = [
+            ("alice/ci", true),
+            ("bob/ci", true),
+            ("bob/ci", true),
+            ("alice/ci", false),
+        ]
+        .map(|(endpoint, open)| open_circuits_of_users(endpoint, open));
+        assert_eq!(counts, [1, 2, 2, 1]);
+    }
 }

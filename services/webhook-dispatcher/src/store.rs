@@ -69,8 +69,8 @@ impl Store {
     /// If its file cannot be created, or another process uses it.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(location)?;
-        let writer = Writer::start(database.writer.clone());
-        let lookup = Lookup::start(database.reader.clone());
+        let writer = Writer::start(database.inner.writer.clone());
+        let lookup = Lookup::start(database.inner.readers.clone());
         Ok(Self {
             database,
             writer,
@@ -84,12 +84,12 @@ impl Store {
     /// # Errors
     /// If the migration fails.
     pub async fn prepare(&self) -> Result<(), Error> {
-        self.database.prepare().await
+        Ok(self.database.inner.prepare().await?)
     }
 
     /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
-        self.database.is_shared()
+        self.database.inner.is_shared()
     }
 
     /// A number that is the same as long as endpoints, leases and jobs are, as far as this process changes them.
@@ -104,7 +104,7 @@ impl Store {
 
     /// Watches why writes fail. `None` while they succeed.
     pub fn trouble(&self) -> watch::Receiver<Option<String>> {
-        self.writer.trouble()
+        self.writer.trouble.clone()
     }
 
     /// Checks that the database is writable. Called before each request: an outcome that cannot be stored would lead
@@ -113,7 +113,7 @@ impl Store {
     /// # Errors
     /// If the last write failed and none has succeeded since.
     pub fn check_writes(&self) -> Result<(), Error> {
-        match &*self.writer.trouble().borrow() {
+        match &*self.writer.trouble.borrow() {
             None => Ok(()),
             Some(reason) => Err(Error::NotWriting(reason.clone())),
         }
@@ -472,12 +472,12 @@ impl Store {
     }
 
     async fn rows(&self, action: &'static str, sql: &Sql) -> Result<Vec<Row>, Error> {
-        let rows = self.database.reader.rows(sql).await;
+        let rows = self.database.inner.readers.rows(sql).await;
         rows.map_err(Error::database(action))
     }
 
     async fn first(&self, action: &'static str, sql: &Sql) -> Result<Option<Row>, Error> {
-        let row = self.database.reader.first(sql).await;
+        let row = self.database.inner.readers.first(sql).await;
         row.map_err(Error::database(action))
     }
 }

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use url::Host;
 
-use crate::address::Subnet;
+use crate::address::is_in;
 
 /// The rules of `no_proxy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub enum Rule {
     /// Every receiver.
     All,
     /// A subnet, for URLs with an IP address. Names are not resolved for it.
-    Subnet(Subnet),
+    Subnet(IpNet),
     /// A name and its subdomains.
     Name(String),
 }
@@ -37,8 +38,8 @@ impl Bypass {
     pub fn has(&self, host: &Host<&str>) -> bool {
         self.0.iter().any(|rule| match (rule, host) {
             (Rule::All, _) => true,
-            (Rule::Subnet(subnet), Host::Ipv4(address)) => subnet.contains((*address).into()),
-            (Rule::Subnet(subnet), Host::Ipv6(address)) => subnet.contains((*address).into()),
+            (Rule::Subnet(subnet), Host::Ipv4(address)) => is_in(subnet, (*address).into()),
+            (Rule::Subnet(subnet), Host::Ipv6(address)) => is_in(subnet, (*address).into()),
             (Rule::Name(name), Host::Domain(host)) => {
                 let host = host.strip_suffix('.').unwrap_or(host);
                 host.strip_suffix(name.as_str())
@@ -57,11 +58,8 @@ impl FromStr for Rule {
         if text == "*" {
             return Ok(Self::All);
         }
-        let subnet = match text.parse::<IpAddr>() {
-            Ok(address) => format!("{text}/{}", if address.is_ipv4() { 32 } else { 128 }),
-            Err(_) => text.to_owned(),
-        };
-        if let Ok(subnet) = subnet.parse() {
+        let address = || text.parse::<IpAddr>().map(IpNet::from);
+        if let Ok(subnet) = text.parse().or_else(|_| address()) {
             return Ok(Self::Subnet(subnet));
         }
         // Normalize as URLs are: lower case, IDN in its DNS form.

@@ -11,10 +11,11 @@ use hickory_resolver::config::{
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver};
+use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
+use crate::address::check;
 use crate::address::system::{System, ask};
-use crate::address::{Subnet, check};
 use crate::error::Error;
 
 /// The source of addresses.
@@ -127,7 +128,7 @@ impl Names {
 
     /// Checks a name that the proxy will resolve again, connecting to any of its addresses. A name unknown here is
     /// left to the proxy.
-    pub(crate) async fn check(&self, name: &str, allowed: &[Subnet]) -> Result<(), Forbidden> {
+    pub(crate) async fn check(&self, name: &str, allowed: &[IpNet]) -> Result<(), Forbidden> {
         let found = self.addresses(name).await.unwrap_or_default();
         match refused(name, &found, allowed).next() {
             Some(refused) => Err(refused),
@@ -179,7 +180,7 @@ impl Drop for Lookup {
 fn refused<'a>(
     name: &'a str,
     found: &'a [IpAddr],
-    allowed: &'a [Subnet],
+    allowed: &'a [IpNet],
 ) -> impl Iterator<Item = Forbidden> + 'a {
     found.iter().filter_map(move |address| {
         let why = check(*address, allowed).err()?;
@@ -206,12 +207,12 @@ fn unanswered(error: &NetError) -> String {
 /// Resolves names and removes forbidden addresses.
 pub struct GuardedResolver {
     names: Names,
-    allowed: Vec<Subnet>,
+    allowed: Vec<IpNet>,
 }
 
 impl GuardedResolver {
     /// A resolver that permits public addresses and these subnets.
-    pub const fn new(names: Names, allowed: Vec<Subnet>) -> Self {
+    pub const fn new(names: Names, allowed: Vec<IpNet>) -> Self {
         Self { names, allowed }
     }
 }

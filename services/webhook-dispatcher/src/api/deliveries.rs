@@ -17,7 +17,8 @@ const MAX_JOBS: i64 = 10;
 const MAX_IDS: usize = 1_000;
 
 impl Webhooks {
-    pub(super) async fn list_deliveries(
+    /// Lists deliveries of an endpoint, newest first.
+    pub(super) async fn deliveries(
         &self,
         caller: &Caller,
         name: &str,
@@ -56,7 +57,8 @@ impl Webhooks {
         })
     }
 
-    pub(super) async fn show_delivery(
+    /// Reads a delivery with its attempts, and the owner of its endpoint.
+    pub(super) async fn delivery(
         &self,
         caller: &Caller,
         name: &str,
@@ -74,7 +76,8 @@ impl Webhooks {
         ))
     }
 
-    pub(super) async fn start_redelivery(
+    /// Starts a redelivery of dead letters.
+    pub(super) async fn redeliver(
         &self,
         caller: &Caller,
         name: &str,
@@ -134,7 +137,8 @@ impl Webhooks {
         Ok(job)
     }
 
-    pub(super) async fn list_redeliveries(
+    /// Lists redelivery jobs of an endpoint, with the endpoint's owner.
+    pub(super) async fn redeliveries(
         &self,
         caller: &Caller,
         name: &str,

@@ -24,20 +24,20 @@ use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Page, PreviewRequest, Rotation, TestRequest, Webhook, WebhooksApi, shown};
+use super::{ApiError, Page, PreviewRequest, Rotation, TestRequest, Webhook, Webhooks, shown};
 use crate::attempt::cause::Cause;
 use crate::store::redeliveries::{self, RedeliveryJob};
 use crate::store::{Attempt, Delivery};
 
-pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
+pub(super) fn router(api: Arc<Webhooks>) -> Router {
     let service = WebhooksServiceServer::new(Adapter(api));
     Router::new().route_service(&format!("/{SERVICE_NAME}/{{*method}}"), service)
 }
 
-struct Adapter<A>(Arc<A>);
+struct Adapter(Arc<Webhooks>);
 
 #[tonic::async_trait]
-impl<A: WebhooksApi> WebhooksService for Adapter<A> {
+impl WebhooksService for Adapter {
     async fn list_webhooks(
         &self,
         request: Request<ListWebhooksRequest>,

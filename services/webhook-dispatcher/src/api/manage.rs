@@ -7,11 +7,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_events::proto::mesh::audit::v1::audit_entry::Act as Entry;
-use mesh_events::proto::mesh::audit::v1::{AuditEntry, WebhookChanged};
-use mesh_events::{timestamp, webhook_name};
+use mesh_events::proto::mesh::audit::v1::WebhookChanged;
+use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
-use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -19,20 +17,17 @@ use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
 use super::test_limiter::TestLimiter;
 use super::{
-    ApiError, DeliveryPage, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult,
-    Webhook, WebhookWithSecret, WebhooksApi, webhook_test,
+    ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
+    WebhookWithSecret, webhook_test,
 };
 use crate::attempt::signature::Signer;
 use crate::clock;
 use crate::config::{self, Endpoint};
 use crate::delivery::endpoint_worker::WorkerContext;
-use crate::delivery::outbox_publisher::ACT;
+use crate::delivery::outbox_publisher;
 use crate::endpoint::registry::{Definition, Registry, RetiredSecret};
 use crate::endpoint::worker_pool::WorkerPool;
 use crate::store::endpoints::{Act, Activity, EndpointRow, Source};
-use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
-use crate::store::{Attempt, Delivery};
-use crate::stream::SERVICE;
 
 /// Maximum time that a replaced secret still signs.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -56,18 +51,21 @@ pub struct Webhooks {
     pub making: Mutex<()>,
 }
 
-impl WebhooksApi for Webhooks {
-    async fn list(&self, caller: &Caller) -> Result<Vec<Webhook>, ApiError> {
+impl Webhooks {
+    /// Lists the endpoints that the caller may see.
+    pub(super) async fn list(&self, caller: &Caller) -> Result<Vec<Webhook>, ApiError> {
         let mut all = self.shared.store.endpoints().await?;
         all.retain(|stored| may_see(caller, stored));
         self.all_shown(all).await
     }
 
-    async fn get(&self, caller: &Caller, name: &str) -> Result<Webhook, ApiError> {
+    /// Reads an endpoint.
+    pub(super) async fn get(&self, caller: &Caller, name: &str) -> Result<Webhook, ApiError> {
         self.shown(self.visible(caller, name).await?).await
     }
 
-    async fn create(
+    /// Creates an endpoint.
+    pub(super) async fn create(
         &self,
         caller: &Caller,
         mut spec: Value,
@@ -117,7 +115,13 @@ impl WebhooksApi for Webhooks {
         })
     }
 
-    async fn edit(&self, caller: &Caller, name: &str, patch: Value) -> Result<Webhook, ApiError> {
+    /// Changes an endpoint by a JSON merge patch.
+    pub(super) async fn edit(
+        &self,
+        caller: &Caller,
+        name: &str,
+        patch: Value,
+    ) -> Result<Webhook, ApiError> {
         let mut stored = self.editable(caller, name).await?;
         config::refuse_old_keys(&patch).map_err(ApiError::Invalid)?;
         let Value::Object(patch) = patch else {
@@ -152,7 +156,8 @@ impl WebhooksApi for Webhooks {
         self.store(stored, Some(&definition), act).await
     }
 
-    async fn remove(&self, caller: &Caller, name: &str) -> Result<(), ApiError> {
+    /// Removes an endpoint.
+    pub(super) async fn remove(&self, caller: &Caller, name: &str) -> Result<(), ApiError> {
         let stored = self.editable(caller, name).await?;
         let now = clock::now();
         let act = self.act(caller, &stored, "removed", Vec::new(), "", now);
@@ -165,7 +170,13 @@ impl WebhooksApi for Webhooks {
         Ok(())
     }
 
-    async fn pause(&self, caller: &Caller, name: &str, reason: &str) -> Result<Webhook, ApiError> {
+    /// Pauses an endpoint.
+    pub(super) async fn pause(
+        &self,
+        caller: &Caller,
+        name: &str,
+        reason: &str,
+    ) -> Result<Webhook, ApiError> {
         if reason.chars().count() > 500 || reason.chars().any(char::is_control) {
             let problem = "at most 500 characters, none of them a control character";
             return Err(ApiError::invalid("reason", problem));
@@ -178,7 +189,8 @@ impl WebhooksApi for Webhooks {
             .await
     }
 
-    async fn resume(&self, caller: &Caller, name: &str) -> Result<Webhook, ApiError> {
+    /// Resumes an endpoint.
+    pub(super) async fn resume(&self, caller: &Caller, name: &str) -> Result<Webhook, ApiError> {
         let stored = self.changeable(caller, name).await?;
         if stored.activity == Activity::Active {
             return self.try_at_once(caller, stored).await;
@@ -187,7 +199,8 @@ impl WebhooksApi for Webhooks {
             .await
     }
 
-    async fn rotate(
+    /// Replaces the signing secret.
+    pub(super) async fn rotate(
         &self,
         caller: &Caller,
         name: &str,
@@ -230,7 +243,8 @@ impl WebhooksApi for Webhooks {
         })
     }
 
-    async fn test(
+    /// Sends a sample, or a given event.
+    pub(super) async fn test(
         &self,
         caller: &Caller,
         name: &str,
@@ -254,7 +268,12 @@ impl WebhooksApi for Webhooks {
         Ok(tested)
     }
 
-    async fn preview(&self, caller: &Caller, draft: PreviewRequest) -> Result<Preview, ApiError> {
+    /// Renders a delivery without sending it.
+    pub(super) async fn preview(
+        &self,
+        caller: &Caller,
+        draft: PreviewRequest,
+    ) -> Result<Preview, ApiError> {
         let endpoint = match (&draft.webhook, &draft.format) {
             (Some(name), None) => {
                 let stored = self.changeable(caller, name).await?;
@@ -269,43 +288,6 @@ impl WebhooksApi for Webhooks {
         webhook_test::preview(&self.shared, caller, endpoint.as_deref(), draft)
     }
 
-    async fn deliveries(
-        &self,
-        caller: &Caller,
-        name: &str,
-        page: Page,
-    ) -> Result<DeliveryPage, ApiError> {
-        self.list_deliveries(caller, name, page).await
-    }
-
-    async fn delivery(
-        &self,
-        caller: &Caller,
-        name: &str,
-        event_id: &str,
-    ) -> Result<(String, Delivery, Vec<Attempt>), ApiError> {
-        self.show_delivery(caller, name, event_id).await
-    }
-
-    async fn redeliver(
-        &self,
-        caller: &Caller,
-        name: &str,
-        again: RedeliverRequest,
-    ) -> Result<RedeliveryJob, ApiError> {
-        self.start_redelivery(caller, name, again).await
-    }
-
-    async fn redeliveries(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> Result<(String, Vec<RedeliveryJob>), ApiError> {
-        self.list_redeliveries(caller, name).await
-    }
-}
-
-impl Webhooks {
     async fn set_activity(
         &self,
         caller: &Caller,
@@ -339,7 +321,7 @@ impl Webhooks {
 
     /// Generates a secret if one is required, and validates the definition.
     fn complete(&self, mut spec: Value) -> Result<(Definition, Endpoint), ApiError> {
-        use crate::message::format::{Format, Signed};
+        use event_message::format::{Format, Signed};
         let format: Option<Format> = spec.get("format").map_or_else(
             || Some(Format::default()),
             |format| serde_json::from_value(format.clone()).ok(),
@@ -396,32 +378,21 @@ impl Webhooks {
         reason: &str,
         now: DateTime<Utc>,
     ) -> Act {
-        let id = uuid::Uuid::new_v4().to_string();
-        let entry = AuditEntry {
-            id: id.clone(),
-            cluster: self.shared.cluster.clone(),
-            kind: ACT.to_owned(),
-            at: Some(timestamp(now)),
-            service: SERVICE.to_owned(),
-            act: Some(Entry::Webhook(WebhookChanged {
-                endpoint: stored.name.clone(),
-                what: what.to_owned(),
-                keys: keys
-                    .into_iter()
-                    .collect::<BTreeSet<_>>()
-                    .into_iter()
-                    .collect(),
-                owner: stored.owner.clone(),
-                made_by: caller.name.clone(),
-                role: caller.role_name().to_owned(),
-                authentication: caller.auth_method.as_str().to_owned(),
-                reason: reason.to_owned(),
-            })),
+        let changed = WebhookChanged {
+            endpoint: stored.name.clone(),
+            what: what.to_owned(),
+            keys: keys
+                .into_iter()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
+            owner: stored.owner.clone(),
+            made_by: caller.name.clone(),
+            role: caller.role_name().to_owned(),
+            authentication: caller.auth_method.as_str().to_owned(),
+            reason: reason.to_owned(),
         };
-        Act {
-            id,
-            body: entry.encode_to_vec(),
-        }
+        outbox_publisher::act(&self.shared.cluster, changed, now)
     }
 }
 

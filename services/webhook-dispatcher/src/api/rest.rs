@@ -16,34 +16,31 @@ use serde_json::Value;
 use url::form_urlencoded;
 use utoipa::ToSchema;
 
-use super::delivery_json::{AttemptJson, DeliveryJson};
 use super::{
     ApiError, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
-    WebhookWithSecret, WebhooksApi, openapi, shown,
+    WebhookWithSecret, Webhooks, openapi, shown,
 };
 use crate::config::EndpointConfig;
 use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
+use crate::store::{Attempt, Delivery};
 
 /// Maximum body of a request: larger than any endpoint or event.
 const MAX_BODY: usize = 1024 * 1024;
 
-pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
+pub(super) fn router(api: Arc<Webhooks>) -> Router {
     Router::new()
-        .route("/v1/webhooks", get(list::<A>).post(create::<A>))
+        .route("/v1/webhooks", get(list).post(create))
         .route("/v1/webhooks/openapi.json", get(openapi::serve))
-        .route("/v1/webhooks/preview", post(preview::<A>))
-        .route(
-            "/v1/webhooks/{name}",
-            get(show::<A>).patch(edit::<A>).delete(remove::<A>),
-        )
-        .route("/v1/webhooks/{name}/deliveries", get(deliveries::<A>))
-        .route("/v1/webhooks/{name}/deliveries/{id}", get(delivery::<A>))
-        .route("/v1/webhooks/{name}/redeliver", post(redeliver::<A>))
-        .route("/v1/webhooks/{name}/redeliveries", get(redeliveries::<A>))
-        .route("/v1/webhooks/{name}/pause", post(pause::<A>))
-        .route("/v1/webhooks/{name}/resume", post(resume::<A>))
-        .route("/v1/webhooks/{name}/rotate", post(rotate::<A>))
-        .route("/v1/webhooks/{name}/test", post(test::<A>))
+        .route("/v1/webhooks/preview", post(preview))
+        .route("/v1/webhooks/{name}", get(show).patch(edit).delete(remove))
+        .route("/v1/webhooks/{name}/deliveries", get(deliveries))
+        .route("/v1/webhooks/{name}/deliveries/{id}", get(delivery))
+        .route("/v1/webhooks/{name}/redeliver", post(redeliver))
+        .route("/v1/webhooks/{name}/redeliveries", get(redeliveries))
+        .route("/v1/webhooks/{name}/pause", post(pause))
+        .route("/v1/webhooks/{name}/resume", post(resume))
+        .route("/v1/webhooks/{name}/rotate", post(rotate))
+        .route("/v1/webhooks/{name}/test", post(test))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(api)
 }
@@ -92,7 +89,7 @@ pub(super) struct WebhookList {
 #[derive(Serialize, ToSchema)]
 pub(super) struct DeliveryList {
     /// The deliveries, newest first.
-    deliveries: Vec<DeliveryJson>,
+    deliveries: Vec<Delivery>,
     /// `cursor` of the next page, to be sent with the same filters. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -102,10 +99,7 @@ pub(super) struct DeliveryList {
 #[utoipa::path(get, operation_id = "listWebhooks", path = "/v1/webhooks", tag = "webhooks", responses(
     (status = 200, description = "The webhooks", body = WebhookList), (status = 401, response = openapi::Unauthorized),
 ))]
-pub(super) async fn list<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
-    caller: Caller,
-) -> Answer<WebhookList> {
+pub(super) async fn list(State(api): State<Arc<Webhooks>>, caller: Caller) -> Answer<WebhookList> {
     let webhooks = api.list(&caller).await.map_err(problem)?;
     let shown = shown(
         &caller,
@@ -123,8 +117,8 @@ pub(super) async fn list<A: WebhooksApi>(
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 503, response = openapi::Unprepared),
 ))]
-pub(super) async fn create<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn create(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     bytes: Bytes,
 ) -> Result<(StatusCode, Extension<AuditedRead>, Json<WebhookWithSecret>), Problem> {
@@ -149,8 +143,8 @@ pub(super) struct NewWebhook {
     (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
-pub(super) async fn show<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn show(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
 ) -> Answer<Webhook> {
@@ -166,8 +160,8 @@ pub(super) async fn show<A: WebhooksApi>(
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn edit<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn edit(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     bytes: Bytes,
@@ -182,8 +176,8 @@ pub(super) async fn edit<A: WebhooksApi>(
     (status = 204, description = "The removal has started"), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
-pub(super) async fn remove<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn remove(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
 ) -> Result<(StatusCode, Extension<AuditedRead>), Problem> {
@@ -209,8 +203,8 @@ pub(super) struct Pause {
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn pause<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn pause(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     bytes: Bytes,
@@ -226,8 +220,8 @@ pub(super) async fn pause<A: WebhooksApi>(
     (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
-pub(super) async fn resume<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn resume(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
 ) -> Answer<Webhook> {
@@ -243,8 +237,8 @@ pub(super) async fn resume<A: WebhooksApi>(
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn rotate<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn rotate(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     bytes: Bytes,
@@ -265,8 +259,8 @@ pub(super) async fn rotate<A: WebhooksApi>(
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 429, response = openapi::TooMany),
 ))]
-pub(super) async fn test<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn test(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     bytes: Bytes,
@@ -284,8 +278,8 @@ pub(super) async fn test<A: WebhooksApi>(
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn preview<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn preview(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     bytes: Bytes,
 ) -> Answer<Preview> {
@@ -301,8 +295,8 @@ pub(super) async fn preview<A: WebhooksApi>(
     (status = 200, description = "A page of deliveries", body = DeliveryList), (status = 400, description = "A parameter is invalid", content_type = "text/plain"),
     (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn deliveries<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn deliveries(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     Query(page): Query<Page>,
@@ -312,7 +306,7 @@ pub(super) async fn deliveries<A: WebhooksApi>(
     let owners = listed.deliveries.iter().map(|_| listed.owner.as_str());
     let shown = shown(&caller, owners);
     let list = DeliveryList {
-        deliveries: listed.deliveries.into_iter().map(Into::into).collect(),
+        deliveries: listed.deliveries,
         next_cursor: listed.next_cursor,
     };
     Ok((shown.extension(), Json(list)))
@@ -323,9 +317,9 @@ pub(super) async fn deliveries<A: WebhooksApi>(
 #[schema(as = WebhookDeliveryInFull)]
 pub(super) struct DeliveryWithAttempts {
     #[serde(flatten)]
-    delivery: DeliveryJson,
+    delivery: Delivery,
     /// The last 50 attempts, oldest first.
-    tried: Vec<AttemptJson>,
+    tried: Vec<Attempt>,
     /// The event as CloudEvents JSON, while the delivery is `waiting` or `dead`; otherwise null.
     #[schema(value_type = Option<Object>)]
     event: Option<Value>,
@@ -337,8 +331,8 @@ pub(super) struct DeliveryWithAttempts {
     (status = 200, description = "The delivery", body = DeliveryWithAttempts), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
-pub(super) async fn delivery<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn delivery(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     Path((_, id)): Path<(String, String)>,
@@ -348,8 +342,8 @@ pub(super) async fn delivery<A: WebhooksApi>(
     let shown = shown(&caller, [owner.as_str()]);
     let full = DeliveryWithAttempts {
         event: delivery.cloud_event(),
-        delivery: delivery.into(),
-        tried: attempts.into_iter().map(Into::into).collect(),
+        delivery,
+        tried: attempts,
     };
     Ok((shown.extension(), Json(full)))
 }
@@ -370,8 +364,8 @@ pub(super) struct RedeliveryList {
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn redeliver<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn redeliver(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
     bytes: Bytes,
@@ -390,8 +384,8 @@ pub(super) async fn redeliver<A: WebhooksApi>(
     (status = 200, description = "The redelivery jobs", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
-pub(super) async fn redeliveries<A: WebhooksApi>(
-    State(api): State<Arc<A>>,
+pub(super) async fn redeliveries(
+    State(api): State<Arc<Webhooks>>,
     caller: Caller,
     WebhookPath(name): WebhookPath,
 ) -> Answer<RedeliveryList> {

@@ -8,8 +8,7 @@ use utoipa::ToSchema;
 
 use super::{ApiError, Webhooks};
 use crate::attempt::circuit::{LONGEST, OpenCircuit};
-use crate::attempt::gate::Held;
-use crate::attempt::gate::StoredGate;
+use crate::attempt::gate::{Held, StoredGate};
 use crate::clock;
 use crate::store::cursors::Missed;
 use crate::store::endpoint_stats::{Counts, EndpointStats};
@@ -47,7 +46,7 @@ pub struct Webhook {
     pub circuit: Circuit,
     /// Pause requested by the receiver (`Retry-After`). Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held: Option<Hold>,
+    pub held: Option<Held>,
     /// Events that the bus no longer had when the webhook came to them, for example after a pause of weeks. Absent if
     /// there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,28 +92,6 @@ impl Circuit {
     }
 }
 
-/// A pause requested by the receiver.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = WebhookHold)]
-pub struct Hold {
-    /// Start of the pause.
-    pub since: DateTime<Utc>,
-    /// End of the pause.
-    pub until: DateTime<Utc>,
-    /// The response that requested it.
-    pub reason: String,
-}
-
-impl From<Held> for Hold {
-    fn from(held: Held) -> Self {
-        Self {
-            since: held.since,
-            until: held.until,
-            reason: held.reason,
-        }
-    }
-}
-
 impl Webhook {
     fn of(stored: EndpointRow, standing: EndpointStats, now: DateTime<Utc>) -> Self {
         let state = StoredGate::read(standing.gate.as_ref(), stored.revision);
@@ -135,7 +112,7 @@ impl Webhook {
             spec,
             counts: standing.counts,
             circuit: Circuit::of(state.open, now),
-            held: state.held.filter(|held| held.until > now).map(Hold::from),
+            held: state.held.filter(|held| held.until > now),
             missed: standing.missed,
         }
     }

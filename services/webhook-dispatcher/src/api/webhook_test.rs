@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::delivery::post::{self, DeliveryContent};
 use chrono::{DateTime, Utc};
+use event_filter::{DecodedEvent, sample};
+use event_message::outcome::Outcome;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
@@ -13,13 +16,10 @@ use mesh_runtime::api::Caller;
 use serde_json::Value;
 
 use super::{ApiError, Preview, PreviewRequest, TestRequest, TestResult};
-use crate::attempt::retry::Outcome;
 use crate::clock;
 use crate::config::Endpoint;
 use crate::delivery::endpoint_worker::WorkerContext;
-use crate::delivery::post::{self, DeliveryContent};
-use crate::message::format::{Format, ProviderState};
-use crate::message::sample;
+use event_message::format::{Format, ProviderState};
 
 /// Sends one test delivery immediately and returns the result.
 pub(super) async fn run(
@@ -32,8 +32,9 @@ pub(super) async fn run(
     let user = caller.users.first().map_or("", String::as_str);
     let (sent, event, is_given) = match given {
         Some(event) => {
+            let event = Arc::new(DecodedEvent::from(event));
             let sent = DeliveryContent::Event {
-                event: Arc::new(event.clone().into()),
+                event: Arc::clone(&event),
                 cost: None,
                 replay: None,
             };
@@ -41,7 +42,8 @@ pub(super) async fn run(
         }
         None => {
             let event = test_job(&shared.cluster, &endpoint.name, user, clock::now());
-            (DeliveryContent::test(endpoint, &event), event, false)
+            let sent = DeliveryContent::test(endpoint, &event);
+            (sent, Arc::new(event.into()), false)
         }
     };
     let kind = event
@@ -102,6 +104,7 @@ pub(super) fn preview(
             (event, Some(Box::new(sample::cost())))
         }
     };
+    let event = Arc::new(DecodedEvent::from(event));
     let kind = event
         .kind()
         .map_err(|error| ApiError::invalid("event", error.to_string()))?;
@@ -124,7 +127,7 @@ pub(super) fn preview(
         }
     };
     let sent = DeliveryContent::Event {
-        event: Arc::new(event.clone().into()),
+        event: Arc::clone(&event),
         cost,
         replay: None,
     };
@@ -133,7 +136,7 @@ pub(super) fn preview(
         .map_err(|error| ApiError::invalid("format", error.to_string()))?;
     Ok(Preview {
         matches: passes && format.takes(kind, &event),
-        event_id: event.id,
+        event_id: event.id.clone(),
         requests,
     })
 }

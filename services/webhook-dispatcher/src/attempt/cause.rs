@@ -1,6 +1,6 @@
 //! Categories of failed attempts, and who can fix them.
 
-use crate::attempt::retry::Outcome;
+use event_message::outcome::Outcome;
 
 /// Why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,13 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::outcome::{Outcome, RetryAfter};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::attempt::cause::Cause;
 use crate::attempt::circuit::{Circuit, CircuitPermit, CircuitPolicy, CircuitSignal, OpenCircuit};
 use crate::attempt::rate::{Bucket, Limit};
-use crate::attempt::retry::{Outcome, RetryAfter};
 
 /// Key of the stored gate.
 pub const STORED_GATE_KEY: &str = "gate";
@@ -30,9 +31,10 @@ pub struct AdmissionRules {
 }
 
 /// A pause requested by the receiver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = WebhookHold)]
 pub struct Held {
-    /// Beginning of the pause.
+    /// Start of the pause.
     pub since: DateTime<Utc>,
     /// End of the pause.
     pub until: DateTime<Utc>,

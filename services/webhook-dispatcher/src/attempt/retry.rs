@@ -1,13 +1,5 @@
 //! What follows an attempt.
 //!
-//! Some formats also evaluate the response body. For the others:
-//!
-//! - 2xx: delivered.
-//! - 410: the receiver is gone. The delivery is given up.
-//! - 408, 409, 425, 429 and 5xx: the receiver may recover. Retried.
-//! - Other statuses, including redirects: the same request would get the same response. Given up immediately.
-//! - No response (DNS, connect, TLS, reset, deadline, forbidden address): retried.
-//!
 //! The wait before attempt n+1 is random between zero and `initial_interval` × `multiplier`^(n-1), at most
 //! `max_interval`. This full jitter spreads the deliveries to an endpoint that recovers. A `Retry-After` makes the
 //! wait longer, never shorter, up to `max_retry_after`. With `give_up_after`, the last attempt is made at the end of
@@ -16,6 +8,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::outcome::Outcome;
 
 /// How often and when a delivery is attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,89 +34,6 @@ impl RetryPolicy {
         self.initial_interval
             .saturating_mul(factor)
             .min(self.max_interval)
-    }
-}
-
-/// Result of an attempt, as evaluated by the endpoint's format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Delivered.
-    Delivered,
-    /// The receiver may recover, or did not respond.
-    Retry {
-        /// The wait requested by the receiver.
-        after: Option<RetryAfter>,
-    },
-    /// Repeating the request would not help.
-    Permanent {
-        /// Explanation for users.
-        reason: String,
-    },
-    /// The receiver accepts no more events.
-    Gone {
-        /// Explanation for users.
-        reason: String,
-    },
-}
-
-impl Outcome {
-    /// Interprets a status alone.
-    pub fn of_status(status: u16, after: Option<RetryAfter>) -> Self {
-        match status {
-            200..=299 => Self::Delivered,
-            410 => Self::Gone {
-                reason: "the receiver wants no more events".to_owned(),
-            },
-            408 | 409 | 425 | 429 | 500..=599 => Self::Retry { after },
-            _ => Self::Permanent {
-                reason: "sending it again would not help".to_owned(),
-            },
-        }
-    }
-}
-
-/// The two forms of the `Retry-After` header (RFC 9110 §10.2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAfter {
-    /// After this duration.
-    Delay(Duration),
-    /// At this time.
-    At(DateTime<Utc>),
-}
-
-impl RetryAfter {
-    /// Parses the header. `None` if it has neither form.
-    pub fn parse(value: &str) -> Option<Self> {
-        let value = value.trim();
-        let is_number = value
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.');
-        if is_number && let Ok(seconds) = value.parse() {
-            return Some(Self::fractional(seconds));
-        }
-        DateTime::parse_from_rfc2822(value)
-            .ok()
-            .map(|time| Self::At(time.to_utc()))
-    }
-
-    /// A delay in seconds. RFC 9110 permits whole seconds only, but Discord and others send fractions.
-    pub fn fractional(seconds: f64) -> Self {
-        Self::Delay(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
-    }
-
-    /// The time of the retry, at most `most` from now.
-    pub fn at(self, now: DateTime<Utc>, max: Duration) -> DateTime<Utc> {
-        let latest = TimeDelta::from_std(max)
-            .ok()
-            .and_then(|max| now.checked_add_signed(max))
-            .unwrap_or(DateTime::<Utc>::MAX_UTC);
-        match self {
-            Self::Delay(delay) => TimeDelta::from_std(delay)
-                .ok()
-                .and_then(|delay| now.checked_add_signed(delay))
-                .map_or(latest, |time| time.min(latest)),
-            Self::At(time) => time.min(latest),
-        }
     }
 }
 
@@ -195,6 +105,7 @@ pub fn next_attempt(
 
 #[cfg(test)]
 mod tests {
+    use event_message::outcome::RetryAfter;
     use proptest::prelude::*;
 
     use super::*;
@@ -305,13 +216,6 @@ mod tests {
         for value in ["3600", "Fri, 21 Nov 2025 22:00:00 GMT"] {
             let next = next_attempt(&policy, 1, now(), &after(value), now(), 0.9);
             assert_eq!(seconds(&next), 60, "cut to what the endpoint allows");
-        }
-        assert_eq!(
-            RetryAfter::parse("1.5"),
-            Some(RetryAfter::Delay(Duration::from_millis(1500)))
-        );
-        for nonsense in ["", "-1", "soon", ".", "1.5.1", "1e3"] {
-            assert_eq!(RetryAfter::parse(nonsense), None, "{nonsense}");
         }
     }
 

@@ -4,9 +4,6 @@
 //! - [`SteadyClock`]: the time of day, except that a step ahead counts only once it has lasted. A minute of wrong
 //!   time thus schedules nothing for next week, expires nothing, pauses no endpoint and deletes nothing. A step back
 //!   counts immediately, as it ends a wrong time.
-//! - [`is_due`]: entries scheduled by a clock that was ahead for longer, or before this process began, are due
-//!   immediately. Nothing waits longer than its policy allows plus [`MAX_DRIFT`], whatever the clock was when it was
-//!   scheduled.
 //! - [`keeps_pace`]: whether a clock advanced as time did.
 //!
 //! A clock that is wrong for longer than [`SETTLE_TIME`] is trusted: this process has no better source.
@@ -14,10 +11,8 @@
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::schedule::MAX_DRIFT;
 
-/// Larger differences are steps. Smaller ones are ordinary corrections, differences between hosts, or a slightly
-/// older reading.
-pub const MAX_DRIFT: TimeDelta = TimeDelta::minutes(1);
 /// How long a step ahead must last before it counts.
 pub const SETTLE_TIME: Duration = Duration::from_secs(10 * 60);
 
@@ -52,12 +47,6 @@ impl SteadyClock {
         self.at = at;
         self.time
     }
-}
-
-/// True if an entry scheduled at `planned_at` for `due` is due. A `planned_at` in the future comes from a clock that
-/// was ahead.
-pub fn is_due(due: DateTime<Utc>, planned_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
-    now >= due || planned_at - now > MAX_DRIFT
 }
 
 /// True if the clock was not set between two readings.
@@ -117,21 +106,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn nothing_waits_longer_than_it_was_planned_to(
-            planned in -40 * DAY..40 * DAY, wait in 0..DAY, now in 0..DAY,
-        ) {
-            // However wrong the scheduling clock was.
-            let due = time(planned + wait);
-            let is_due = |seconds| is_due(due, time(planned), time(seconds));
-            prop_assert!(is_due(now) || due <= time(now + wait) + MAX_DRIFT);
-            prop_assert!(is_due(planned + wait));
-            // With a correct clock nothing is due early, even if the reading is slightly old.
-            if planned <= now + MAX_DRIFT.num_seconds() {
-                prop_assert_eq!(is_due(now), now >= planned + wait);
-            }
-        }
-
         #[test]
         fn a_step_ahead_that_does_not_last_is_not_seen(
             readings in prop::collection::vec((1_u64..120, any::<bool>(), 0_i64..30, 1_i64..40), 1..60),

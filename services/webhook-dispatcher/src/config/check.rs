@@ -4,20 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attempt::success::Codes;
+use event_filter::{Expression, Filter, TypePattern};
+use event_message::redactor::Redactor;
+use ipnet::IpNet;
 use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use url::{Host, Url};
 
 use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
-use crate::address::{self, Subnet};
+use crate::address::{self, parse_subnet};
 use crate::attempt::rate::{Limit, Rate};
 use crate::attempt::retry::RetryPolicy;
 use crate::attempt::signature::Signer;
-use crate::attempt::success::Codes;
-use crate::message::expression::Expression;
-use crate::message::filter::{Filter, TypePattern};
-use crate::message::format::{Format, Signed};
-use crate::message::redactor::Redactor;
+use event_message::format::{Format, Signed};
 
 /// Headers set by the dispatcher or by HTTP itself.
 const OURS: [&str; 10] = [
@@ -106,7 +106,7 @@ impl<'a> Check<'a> {
     /// Builds the endpoint, if it has no faults.
     pub fn endpoint(
         &mut self,
-        allowed: &[Subnet],
+        allowed: &[IpNet],
         read: &impl Fn(&Path) -> std::io::Result<String>,
     ) -> Option<Endpoint> {
         let (config, written) = (self.config, self.written);
@@ -311,10 +311,10 @@ impl<'a> Check<'a> {
         format
     }
 
-    fn subnets(&mut self, service: &[Subnet]) -> Vec<Subnet> {
+    fn subnets(&mut self, service: &[IpNet]) -> Vec<IpNet> {
         let mut allowed = service.to_vec();
         for text in &self.written.allow_private {
-            match text.parse() {
+            match parse_subnet(text) {
                 Ok(subnet) => allowed.push(subnet),
                 Err(error) => self.fault("allow_private", error.to_string()),
             }
@@ -324,7 +324,7 @@ impl<'a> Check<'a> {
 
     fn url(
         &mut self,
-        allowed: &[Subnet],
+        allowed: &[IpNet],
         read: &impl Fn(&Path) -> std::io::Result<String>,
     ) -> Option<Url> {
         let text = match &self.written.url_file {

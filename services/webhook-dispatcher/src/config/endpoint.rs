@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attempt::success::Codes;
+use event_filter::Filter;
+use event_message::redactor::{Redactor, Values};
+use ipnet::IpNet;
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;
 
-use crate::address::Subnet;
 use crate::attempt::circuit::{self, CircuitPolicy};
 use crate::attempt::gate::AdmissionRules;
 use crate::attempt::rate::Limit;
 use crate::attempt::retry::RetryPolicy;
 use crate::attempt::signature::Signer;
-use crate::attempt::success::Codes;
-use crate::message::filter::Filter;
-use crate::message::format::Format;
-use crate::message::redactor::{Redactor, Values};
+use event_message::format::Format;
 
 /// A validated endpoint.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub struct Endpoint {
     /// How long a job must be pending before a chat is notified.
     pub pending_threshold: Duration,
     /// Private subnets that the endpoint may be in.
-    pub allowed: Vec<Subnet>,
+    pub allowed: Vec<IpNet>,
     /// Deadline of one attempt.
     pub timeout: Duration,
     /// Maximum requests in flight.

@@ -5,24 +5,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use event_message::redactor::{Redactor, Values};
 use reqwest::Certificate;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::Deserialize;
+use secret_file::LoginUrl;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{Config, Fault};
 use crate::address::bypass::{Bypass, Rule};
-use crate::message::redactor::{Redactor, Values};
 
 const DNS: u16 = 53;
 
 /// `[webhook-dispatcher.proxy]` as written.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyConfig {
     /// `http://host:port`. Empty: no proxy.
-    pub url: String,
+    pub url: LoginUrl,
     /// `user:password`. Set it in the environment, not in the file.
+    #[serde(serialize_with = "secret_file::masked")]
     pub credentials: Option<SecretString>,
     /// File with `user:password`. Empty: none.
     pub credentials_file: PathBuf,

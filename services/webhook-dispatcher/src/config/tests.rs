@@ -1,6 +1,7 @@
+use event_message::format::Format;
+
 use super::*;
 use crate::attempt::retry::RetryPolicy;
-use crate::message::format::Format;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -267,7 +268,7 @@ fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_sa
         );
         validate(&text).unwrap().remove(0).filter
     };
-    let mut cancelled = crate::message::sample::event(JobCancelled);
+    let mut cancelled = event_filter::sample::event(JobCancelled);
     cancelled.actor = Some(Actor {
         kind: ActorKind::User.into(),
         ..Actor::default()
@@ -294,13 +295,13 @@ fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_sa
     ] {
         let filter = filter(more);
         for kind in [QueueExplained, JobFailed, JobStarted, JobHeld, JobRequeued] {
-            let event = crate::message::sample::event(kind);
+            let event = event_filter::sample::event(kind).into();
             let gets = filter.matches(kind, &event);
             assert_eq!(gets, kinds.contains(&kind), "{kind} with {more:?}");
         }
-        let gets = filter.matches(JobCancelled, &cancelled);
+        let gets = filter.matches(JobCancelled, &cancelled.clone().into());
         assert_eq!(gets, kinds.contains(&JobCancelled), "{more:?}");
-        let preempted = crate::message::sample::event(JobPreempted);
+        let preempted = event_filter::sample::event(JobPreempted).into();
         assert!(filter.matches(JobPreempted, &preempted), "{more:?}");
     }
 }

@@ -1,18 +1,20 @@
 //! An endpoint as written in `mesh.toml` or given to the API.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use event_message::format::{Format, Secret};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
+use secret_file::{MASK, without_login};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
-
-use crate::message::format::{Format, Secret};
 
 /// Configuration of a webhook endpoint, in `[[webhook-dispatcher.endpoints]]` or in a request. Defaults that refer to
 /// the dispatcher are keys of `[webhook-dispatcher]` in its `mesh.toml`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Default, Deserialize, Serialize, ToSchema)]
 #[schema(as = WebhookSpec)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointConfig {
@@ -126,6 +128,52 @@ pub struct EndpointConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10000)]
     pub burst: Option<u32>,
+}
+
+impl EndpointConfig {
+    /// As in `mesh.toml`, without secrets.
+    fn without_secrets(&self) -> Value {
+        let mut shown = json!(self);
+        shown["name"] = self.name.as_str().into();
+        let url = match self.format.address_is_secret() && !self.url.is_empty() {
+            true => MASK.to_owned(),
+            false => without_login(&self.url),
+        };
+        let secret = self.secret.as_ref().map(|_| MASK);
+        let files = [
+            ("url_file", &self.url_file),
+            ("secret_file", &self.secret_file),
+        ];
+        let files = files.map(|(key, file)| (key, file.as_ref().map(|file| json!(file))));
+        let texts = [
+            (
+                "url",
+                Some(url).filter(|url| !url.is_empty()).map(Value::from),
+            ),
+            ("secret", secret.map(Value::from)),
+        ];
+        for (key, value) in texts.into_iter().chain(files) {
+            if let Some(value) = value {
+                shown[key] = value;
+            }
+        }
+        shown
+    }
+}
+
+/// Serializes endpoints as in `mesh.toml`, without secrets.
+pub(super) fn shown<S: Serializer>(
+    endpoints: &[EndpointConfig],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(endpoints.iter().map(EndpointConfig::without_secrets))
+}
+
+/// Without secrets.
+impl fmt::Debug for EndpointConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EndpointConfig({})", self.without_secrets())
+    }
 }
 
 /// Waits between the attempts of a delivery. Each wait is random, from 0 to a bound that grows with every attempt.

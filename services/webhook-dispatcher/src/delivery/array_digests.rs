@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::digest::{self, Digest, DigestSchedule, Summary};
 use mesh_events::EventType;
 use tokio::sync::Mutex;
 
@@ -16,8 +17,7 @@ use crate::clock;
 use crate::delivery::due::NOTHING_WAITS;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::message::digest::{self, Digest, DigestSchedule, Summary};
-use crate::message::names;
+use crate::names;
 use crate::store::Delivery;
 use crate::stream::event::StreamEvent;
 

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use crate::store::{Delivery, State};
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::format::Format;
 use tokio::sync::Mutex;
 
 use crate::attempt::cause::{Cause, ResponsibleParty};
@@ -11,11 +13,9 @@ use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::delivery::outbox_publisher;
 use crate::error::Error;
-use crate::message::Notice;
-use crate::message::format::Format;
-use crate::message::names;
+use crate::names;
 use crate::store::endpoints::{Activity, EndpointRow};
-use crate::store::{Delivery, State};
+use event_message::Notice;
 
 /// Key of the stored failure streak.
 const KEY: &str = "failing-since";

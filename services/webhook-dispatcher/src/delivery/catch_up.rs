@@ -1,9 +1,8 @@
-//! How an endpoint gets its next events: from its queue, or, while it is behind, by reads of its own.
+//! How an endpoint gets its next events, live or replayed: from its queue, or, while it is behind, by reads of its own.
 //!
 //! The reads are direct gets of the subjects that its filter selects. They leave nothing on the server, and a page is read
 //! only when the one before is under way, so an endpoint that is behind holds a page in memory and nothing on the bus.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,10 +26,9 @@ const PAGE_SIZE: u32 = 64;
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 impl EndpointWorker {
-    /// The next events, up to this many. None at all if one was given back, or if there is nothing to do until the reader
+    /// The next events, up to this many. None at all if one was given back, or if there is nothing to do until the stream
     /// has more. Cancelled, it loses none.
-    pub async fn next_events(&self, max: usize) -> Vec<Arc<StreamEvent>> {
-        let queue = &self.events;
+    pub async fn next_events(&self, queue: &Arc<EventQueue>, max: usize) -> Vec<Arc<StreamEvent>> {
         loop {
             let events = queue.take(max);
             if !events.is_empty() || queue.has_returned() {
@@ -43,15 +41,30 @@ impl EndpointWorker {
                 queue.changed().await;
                 continue;
             }
-            let supplied = match self.shared.reader.join(queue) {
+            let supplied = match self.join_stream(queue) {
                 Join::Supplied => continue,
                 // Boxed: most endpoints are seldom behind.
-                Join::Behind(position) => Box::pin(self.catch_up(position)).await,
+                Join::Behind(position) => Box::pin(self.catch_up(queue, position)).await,
                 Join::Stale(generation) => Box::pin(self.load_position(generation)).await,
             };
             if let Err(error) = supplied {
                 self.wait_after(&error, "read missed part of the stream")
                     .await;
+            }
+        }
+    }
+
+    /// Finds out whether a queue is at the end of its stream.
+    fn join_stream(&self, queue: &Arc<EventQueue>) -> Join {
+        if queue.stream == SLURM_EVENTS {
+            return self.shared.reader.join(queue);
+        }
+        let replayed = self.shared.replayed();
+        match replayed.get(&self.endpoint.name) {
+            Some(last) if *last > queue.read_to() => Join::Behind(*last),
+            _ => {
+                queue.attach();
+                Join::Supplied
             }
         }
     }
@@ -139,48 +152,35 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// Reads a page of the public bus. Without one, the endpoint is at the reader's position.
-    async fn catch_up(&self, position: u64) -> Result<(), Error> {
-        let shared = &self.shared;
+    /// Reads a page into a queue. Without one, the endpoint is at this position.
+    async fn catch_up(&self, queue: &EventQueue, position: u64) -> Result<(), Error> {
+        let (shared, stream) = (&self.shared, queue.stream);
         let permit = shared.reader.catch_ups.acquire().await;
-        let state = shared.bus.stream_state(SLURM_EVENTS).await?;
-        let first = self.events.read_to() + 1;
-        if first < state.first_sequence {
-            self.report_gap(first, state.first_sequence - 1).await?;
-            self.events.advance(state.first_sequence - 1);
-        }
-        let is_done = self
-            .read_page(&self.events, self.subjects(), position)
-            .await?;
-        drop(permit);
-        if is_done {
-            self.events.advance(position);
-        }
-        Ok(())
-    }
-
-    /// Reads a page into a queue. Returns true if there is nothing up to this position.
-    async fn read_page(
-        &self,
-        queue: &EventQueue,
-        subjects: Vec<String>,
-        position: u64,
-    ) -> Result<bool, Error> {
-        let shared = &self.shared;
-        let (stream, first) = (queue.stream, queue.read_to() + 1);
+        let subjects = if stream == SLURM_EVENTS {
+            let first = shared.bus.stream_state(stream).await?.first_sequence;
+            let next = queue.read_to() + 1;
+            if next < first {
+                self.report_gap(next, first - 1).await?;
+                queue.advance(first - 1);
+            }
+            queue.subscription.subjects()
+        } else {
+            vec![subject::replays_for(&self.endpoint.name)]
+        };
+        let next = queue.read_to() + 1;
         let page = shared
             .bus
-            .stored_page(stream, &subjects, first, position, PAGE_SIZE)
-            .await?;
+            .stored_page(stream, &subjects, next, position, PAGE_SIZE);
+        let page = page.await?;
+        drop(permit);
         let Some(last) = page.last() else {
-            return Ok(true);
+            queue.advance(position);
+            return Ok(());
         };
         let mut events = StreamEvent::read_all(&page, &shared.facts, &shared.bus).await?;
-        if stream == SLURM_EVENTS {
-            events.retain(|event| queue.takes(event));
-        }
+        events.retain(|event| event.replay.is_some() || queue.takes(event));
         queue.push_page(&events, last.stream_sequence);
-        Ok(false)
+        Ok(())
     }
 
     /// Records events that the stream no longer has.
@@ -205,39 +205,6 @@ impl EndpointWorker {
         store
             .report_gap(endpoint, SLURM_EVENTS, first, last, clock::now(), act)
             .await
-    }
-
-    /// Waits for the next replayed events, up to this many, or until one was given back. Cancelled, it loses none.
-    pub async fn next_replayed(&self, queue: &EventQueue, max: usize) -> Vec<Arc<StreamEvent>> {
-        let mut replayed = self.shared.replayed.subscribe();
-        let endpoint = &self.endpoint.name;
-        loop {
-            let events = queue.take(max);
-            if !events.is_empty() || queue.has_returned() {
-                return events;
-            }
-            let last = {
-                let read_to = queue.read_to();
-                let is_newer = |last: &BTreeMap<String, u64>| {
-                    last.get(endpoint).is_some_and(|last| *last > read_to)
-                };
-                let last = replayed.wait_for(is_newer).await;
-                last.ok().and_then(|last| last.get(endpoint).copied())
-            };
-            // None: the dispatcher ends, and stops this.
-            let Some(last) = last else {
-                return std::future::pending().await;
-            };
-            let permit = self.shared.reader.catch_ups.acquire().await;
-            let subjects = vec![subject::replays_for(endpoint)];
-            let read = self.read_page(queue, subjects, last).await;
-            drop(permit);
-            match read {
-                Ok(true) => queue.advance(last),
-                Ok(false) => {}
-                Err(error) => self.wait_after(&error, "read replayed events").await,
-            }
-        }
     }
 
     /// Begins at the stored position of the endpoint's replays.

@@ -4,83 +4,46 @@
 //! second finds the other: a message checks this cache after it was stored, a cost checks the database after it was
 //! cached.
 //!
-//! Most costs belong to no message of the endpoint. They expire after a short while, and are limited to a few MiB.
+//! Most costs belong to no message of the endpoint. They expire after a short while.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use bytes::Bytes;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 
 /// Retention beyond the time that messages wait for their cost. Covers a redelivery of the message.
 const JOIN_WINDOW: Duration = Duration::from_secs(10);
-/// Maximum bytes of costs and keys. Beyond it the oldest are dropped, and their messages are sent without cost.
-const MAX_BYTES: usize = 4 << 20;
+/// Maximum bytes of costs and keys, of all endpoints. Beyond it the oldest are dropped, and their messages are sent
+/// without cost.
+const MAX_BYTES: u64 = 64 << 20;
 
-/// Recent costs by key.
-pub struct Costs {
-    retention: Duration,
-    recent: Mutex<RecentCosts>,
-}
-
-#[derive(Default)]
-struct RecentCosts {
-    costs: HashMap<String, (Instant, Vec<u8>)>,
-    /// Insertion order, oldest first. Entries may have been taken already.
-    order: VecDeque<(Instant, String)>,
-    bytes: usize,
-}
+/// Recent costs by endpoint and key.
+pub struct Costs(Cache<(String, String), Bytes>);
 
 impl Costs {
     /// A cache for messages that wait this long for their cost.
     pub fn new(cost_join_timeout: Duration) -> Self {
-        Self {
-            retention: cost_join_timeout + JOIN_WINDOW,
-            recent: Mutex::default(),
-        }
+        let size = |(endpoint, pair): &(String, String), cost: &Bytes| {
+            let bytes = endpoint.len() + pair.len() + cost.len();
+            u32::try_from(bytes).unwrap_or(u32::MAX)
+        };
+        let cache = Cache::builder()
+            .weigher(size)
+            .max_capacity(MAX_BYTES)
+            .eviction_policy(EvictionPolicy::lru())
+            .time_to_live(cost_join_timeout + JOIN_WINDOW);
+        Self(cache.build())
     }
 
     /// Caches a cost.
-    pub fn put(&self, pair: String, cost: Vec<u8>, now: Instant) {
-        let mut recent = self.recent(now);
-        recent.remove(&pair);
-        recent.bytes += pair.len() + cost.len();
-        recent.order.push_back((now, pair.clone()));
-        recent.costs.insert(pair, (now, cost));
-        while recent.bytes > MAX_BYTES && recent.forget_oldest() {}
+    pub fn put(&self, endpoint: &str, pair: String, cost: Bytes) {
+        self.0.insert((endpoint.to_owned(), pair), cost);
     }
 
     /// Removes and returns a cost.
-    pub fn take(&self, pair: &str, now: Instant) -> Option<Vec<u8>> {
-        self.recent(now).remove(pair)
-    }
-
-    /// Locks the cache after removing expired costs.
-    fn recent(&self, now: Instant) -> MutexGuard<'_, RecentCosts> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = |(put, _): &(Instant, String)| now.duration_since(*put) >= self.retention;
-        while recent.order.front().is_some_and(is_old) {
-            recent.forget_oldest();
-        }
-        recent
-    }
-}
-
-impl RecentCosts {
-    fn remove(&mut self, pair: &str) -> Option<Vec<u8>> {
-        let (_, cost) = self.costs.remove(pair)?;
-        self.bytes -= pair.len() + cost.len();
-        Some(cost)
-    }
-
-    /// Returns false if the cache is empty.
-    fn forget_oldest(&mut self) -> bool {
-        let Some((put, pair)) = self.order.pop_front() else {
-            return false;
-        };
-        // It may have been taken and inserted again.
-        if self.costs.get(&pair).is_some_and(|(at, _)| *at == put) {
-            self.remove(&pair);
-        }
-        true
+    pub fn take(&self, endpoint: &str, pair: &str) -> Option<Bytes> {
+        self.0.remove(&(endpoint.to_owned(), pair.to_owned()))
     }
 }
 
@@ -88,39 +51,26 @@ impl RecentCosts {
 mod tests {
     use super::*;
 
-    fn held(costs: &Costs) -> (usize, usize, usize) {
-        let recent = costs.recent.lock().unwrap();
-        (recent.costs.len(), recent.order.len(), recent.bytes)
-    }
-
     #[test]
-    fn costs_that_complete_nothing_are_forgotten_at_the_next_look() {
-        let (costs, start) = (Costs::new(Duration::from_secs(3)), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for n in 0..500 {
-            costs.put(format!("{n:03}"), vec![0; 7], at(n / 100));
-        }
-        assert_eq!(held(&costs), (500, 500, 5_000));
-        assert_eq!(costs.take("499", at(12)).map(|cost| cost.len()), Some(7));
-        costs.put("000".to_owned(), vec![0; 97], at(12));
-        assert_eq!(costs.take("none", at(16)), None);
-        assert_eq!(held(&costs), (100, 101, 1_090), "of the last second");
-        assert_eq!(costs.take("none", at(17)), None);
-        assert_eq!(held(&costs), (1, 1, 100));
-        assert_eq!(costs.take("000", at(17)).map(|cost| cost.len()), Some(97));
-        assert_eq!(costs.take("none", at(30)), None);
-        assert_eq!(held(&costs), (0, 0, 0));
+    fn each_cost_is_taken_once_by_its_endpoint() {
+        let costs = Costs::new(Duration::from_secs(3));
+        costs.put("one", "pair".to_owned(), Bytes::from_static(b"before"));
+        costs.put("one", "pair".to_owned(), Bytes::from_static(b"cost"));
+        assert_eq!(costs.take("other", "pair"), None);
+        assert_eq!(costs.take("one", "pair").as_deref(), Some(&b"cost"[..]));
+        assert_eq!(costs.take("one", "pair"), None);
     }
 
     #[test]
     fn of_a_storm_the_newest_are_kept() {
-        let (costs, now) = (Costs::new(Duration::from_secs(3)), Instant::now());
+        let costs = Costs::new(Duration::from_secs(3));
+        let cost = vec![0; usize::try_from(MAX_BYTES / 10).unwrap()];
         for n in 0..100 {
-            costs.put(format!("{n:02}"), vec![0; MAX_BYTES / 10], now);
+            costs.put("one", format!("{n:02}"), cost.clone().into());
+            costs.0.run_pending_tasks();
         }
-        let (count, _, bytes) = held(&costs);
-        assert_eq!(count, 9);
-        assert!(bytes <= MAX_BYTES);
-        assert!(costs.take("99", now).is_some() && costs.take("00", now).is_none());
+        assert!(costs.0.weighted_size() <= MAX_BYTES);
+        assert_eq!(costs.0.entry_count(), 9);
+        assert!(costs.take("one", "99").is_some() && costs.take("one", "00").is_none());
     }
 }

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::store::{Delivery, State};
 use chrono::{DateTime, Utc};
+use event_message::schedule::is_due;
 use mesh_events::from_timestamp;
 use tokio::task::JoinSet;
 
 use crate::attempt::gate::Closed;
 use crate::clock;
-use crate::clock::steady::is_due;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::message::{names, pending};
+use crate::names;
 use crate::repeat::RETRY_INTERVAL;
-use crate::store::{Delivery, State};
+use event_message::pending;
 
 /// A summary of missed events is sent once none was missed for this long.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use event_filter::{Filter, TypeSet};
+use event_message::{pairing, pending};
 use mesh_bus::{Bus, trace};
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_events::{Event, EventType, from_timestamp};
+use mesh_events::{Event, from_timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -28,7 +31,6 @@ use crate::delivery::lease::Lease;
 use crate::delivery::pending::PendingWatermark;
 use crate::delivery::post::DeliveryContent;
 use crate::error::Error;
-use crate::message::{pairing, pending};
 use crate::metrics::DeliveryMetrics;
 use crate::reader::EventReader;
 use crate::store::{Attempt, Delivery, State, Store};
@@ -52,6 +54,8 @@ pub struct WorkerContext {
     pub facts: EventCache,
     /// Slurm's `ClusterName`.
     pub cluster: String,
+    /// Costs that arrived before their message.
+    pub costs: Costs,
     /// How long a chat message waits for its cost.
     pub cost_join_timeout: Duration,
     /// Pauses an endpoint after this time without a successful delivery. Zero: never.
@@ -65,12 +69,17 @@ pub struct WorkerContext {
     /// The reader of the public bus.
     pub reader: EventReader,
     /// Endpoints that have, or had, events of replays, with the sequence of the last one.
-    pub replayed: watch::Sender<BTreeMap<String, u64>>,
+    pub replayed: Mutex<BTreeMap<String, u64>>,
     /// Names of all endpoints. `None` before the first read of the database.
     pub names: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 impl WorkerContext {
+    /// Endpoints that have, or had, events of replays, with the sequence of the last one.
+    pub fn replayed(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.replayed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sets the endpoints that this dispatcher owns.
     pub fn owned(&self, endpoints: Vec<String>) {
         let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
@@ -97,18 +106,16 @@ pub struct EndpointWorker {
     /// Cancelled when the worker has to stop.
     pub stop: CancellationToken,
     /// Cost event types consumed only to complete messages.
-    pub companions: Vec<EventType>,
+    pub companions: TypeSet,
     /// Event types consumed only for array digests.
-    pub array_companions: Vec<EventType>,
+    pub array_companions: TypeSet,
     /// Event types that end a wait. Empty if the endpoint receives no pending notices, or receives each of them
     /// immediately.
-    pub pending_companions: Vec<EventType>,
+    pub pending_companions: TypeSet,
     /// Time up to which all events have been consumed.
     pub watermark: PendingWatermark,
     /// Digests of job arrays.
     pub arrays: ArrayDigests,
-    /// Costs that arrived before their message.
-    pub costs: Costs,
     /// Its events that are read and not settled.
     pub events: Arc<EventQueue>,
     /// Cancelled once its position is stored: from then on no event is missed.
@@ -146,29 +153,16 @@ impl EndpointWorker {
         lease: Lease,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let companions = if endpoint.format.shows_costs() {
-            pairing::companions(&endpoint.filter)
-        } else {
-            Vec::new()
+        let only_if = |is_needed: bool, companions: fn(&Filter) -> TypeSet| match is_needed {
+            true => companions(&endpoint.filter),
+            false => TypeSet::default(),
         };
-        let array_companions = if endpoint.digest {
-            pairing::array_companions(&endpoint.filter)
-        } else {
-            Vec::new()
-        };
-        let pending_companions = if endpoint.format.is_chat() {
-            pending::companions(&endpoint.filter)
-        } else {
-            Vec::new()
-        };
-        let besides = [
-            companions.as_slice(),
-            &array_companions,
-            &pending_companions,
-        ]
-        .concat();
-        let subscription = Subscription::new(Arc::clone(&endpoint.filter), &besides, created_at);
-        let costs = Costs::new(shared.cost_join_timeout);
+        let format = &endpoint.format;
+        let companions = only_if(format.shows_costs(), pairing::companions);
+        let array_companions = only_if(endpoint.digest, pairing::array_companions);
+        let pending_companions = only_if(format.is_chat(), pending::companions);
+        let besides = companions | array_companions | pending_companions;
+        let subscription = Subscription::new(Arc::clone(&endpoint.filter), besides, created_at);
         let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision);
         Arc::new_cyclic(|this| Self {
@@ -188,7 +182,6 @@ impl EndpointWorker {
             pending_companions,
             watermark: PendingWatermark::default(),
             arrays: ArrayDigests::default(),
-            costs,
             declared: CancellationToken::new(),
             admission,
             failing: FailureState::default(),
@@ -202,17 +195,6 @@ impl EndpointWorker {
             lease,
             stop,
         })
-    }
-
-    /// Subjects of the events that the endpoint needs.
-    pub fn subjects(&self) -> Vec<String> {
-        let besides = [
-            self.companions.as_slice(),
-            &self.array_companions,
-            &self.pending_companions,
-        ]
-        .concat();
-        self.endpoint.filter.subjects(&besides)
     }
 
     /// True if an event exceeds `max_event_age`. A pending notice ages from the moment it is due.
@@ -440,6 +422,11 @@ impl EndpointWorker {
             let (error, endpoint) = (mesh_runtime::error_chain(&error), &self.endpoint.name);
             tracing::debug!(error, endpoint, "cursor not stored");
         }
+    }
+
+    /// Takes a cost that arrived before its message.
+    pub fn taken_cost(&self, pair: &str) -> Option<Bytes> {
+        self.shared.costs.take(&self.endpoint.name, pair)
     }
 
     /// Adds a cost to the message that waits for it. Returns true if there was one.

@@ -4,9 +4,10 @@
 //! up nothing.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use bytes::Bytes;
 use chrono::TimeDelta;
+use event_message::pairing;
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
@@ -15,7 +16,7 @@ use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::delivery::replays;
 use crate::error::Error;
-use crate::message::{names, pairing};
+use crate::names;
 use crate::repeat::RETRY_INTERVAL;
 use crate::store::{Delivery, State};
 use crate::stream::event::StreamEvent;
@@ -34,7 +35,6 @@ pub async fn consume(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>) {
 }
 
 async fn handle_all(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>, tasks: &TaskTracker) {
-    let is_live = queue.stream == worker.events.stream;
     let permits = Arc::new(Semaphore::new(worker.endpoint.concurrency));
     let permit = || async {
         let permit = Arc::clone(&permits).acquire_owned().await;
@@ -52,11 +52,8 @@ async fn handle_all(worker: &Arc<EndpointWorker>, queue: &Arc<EventQueue>, tasks
             worker.wait_after(&error, "read state of circuit").await;
             continue;
         }
-        let events = match is_live {
-            true => worker.next_events(batch_size).await,
-            false => worker.next_replayed(queue, batch_size).await,
-        };
-        if events.is_empty() && is_live && !queue.has_returned() {
+        let events = worker.next_events(queue, batch_size).await;
+        if events.is_empty() && !queue.has_returned() {
             return;
         }
         let in_digests = worker.note(&events).await;
@@ -158,7 +155,7 @@ impl EndpointWorker {
         read: &StreamEvent,
     ) -> Result<(), Error> {
         let (kind, event) = (read.kind, &*read.event);
-        if self.companions.contains(&kind) {
+        if self.companions.contains(kind) {
             self.join(kind, event, &read.body).await?;
             if self.endpoint.format.is_chat() {
                 return Ok(());
@@ -190,8 +187,8 @@ impl EndpointWorker {
             let cost =
                 pairing::awaits(kind, event).filter(|_| !self.shared.cost_join_timeout.is_zero());
             if let Some(pair) = cost {
-                match self.costs.take(&pair, Instant::now()) {
-                    Some(cost) => delivery.cost = Some(cost),
+                match self.taken_cost(&pair) {
+                    Some(cost) => delivery.cost = Some(cost.to_vec()),
                     None => return self.park(delivery, pair).await,
                 }
             }
@@ -207,8 +204,8 @@ impl EndpointWorker {
         delivery.pair = Some(pair.clone());
         self.store(delivery).await?;
         // The cost may have arrived in the meantime.
-        if let Some(cost) = self.costs.take(&pair, Instant::now())
-            && self.join_cost(pair, cost).await?
+        if let Some(cost) = self.taken_cost(&pair)
+            && self.join_cost(pair, cost.to_vec()).await?
         {
             self.wake();
         }
@@ -217,17 +214,17 @@ impl EndpointWorker {
 
     /// Adds a cost to the message that waits for it. If the message is not stored yet, it picks up the cost later. If
     /// there is none (already sent, or not the endpoint's), the cost expires.
-    async fn join(&self, kind: EventType, event: &Event, body: &[u8]) -> Result<(), Error> {
+    async fn join(&self, kind: EventType, event: &Event, cost: &Bytes) -> Result<(), Error> {
         let Some(pair) = pairing::completes(kind, event) else {
             return Ok(());
         };
         if !self.endpoint.filter.concerns(kind, event) {
             return Ok(());
         }
-        let cost = body.to_vec();
-        self.costs.put(pair.clone(), cost.clone(), Instant::now());
-        if self.join_cost(pair.clone(), cost).await? {
-            self.costs.take(&pair, Instant::now());
+        let (costs, name) = (&self.shared.costs, &self.endpoint.name);
+        costs.put(name, pair.clone(), cost.clone());
+        if self.join_cost(pair.clone(), cost.to_vec()).await? {
+            costs.take(name, &pair);
             self.wake();
         }
         Ok(())

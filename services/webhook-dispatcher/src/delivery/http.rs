@@ -6,26 +6,29 @@
 //! With a proxy, the proxy connects and may resolve the name again. Addresses, and all addresses that the name
 //! resolves to locally, are checked before.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use chrono::Utc;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use event_message::format::{Method, Request, Response as Answer};
+use ipnet::IpNet;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Proxy as ReqwestProxy, Response};
+use reqwest::{Client, ClientBuilder, Proxy as ReqwestProxy, Response};
 use secrecy::ExposeSecret as _;
 use url::{Host, Url};
 
+use crate::address::check;
 use crate::address::resolver::{GuardedResolver, Names};
-use crate::address::{Subnet, check};
 use crate::attempt::cause::Cause;
 use crate::config::{Endpoint, Network, Proxy};
 pub use crate::delivery::failure::Failure;
 use crate::error::Error;
-use crate::message::format::{Method, Request, Response as Answer};
 
 /// Maximum bytes read of a response body.
 const MAX_BODY: usize = 16 * 1024;
@@ -44,22 +47,16 @@ pub struct Attributes<'a> {
     pub deadline: Instant,
 }
 
-/// How a receiver is reached.
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum Route {
-    /// Connected directly. The address check is in the client's resolver, so there is one client per set of allowed
-    /// subnets.
-    Direct(Vec<Subnet>),
-    /// Through the proxy.
-    Proxied,
-}
-
 /// HTTP clients. Cheap to clone.
 #[derive(Clone)]
 pub struct Http {
     network: Arc<Network>,
     names: Names,
-    clients: Arc<Mutex<HashMap<Route, Client>>>,
+    /// Clients that connect directly. The address check is in the client's resolver, so there is one per set of allowed
+    /// subnets.
+    direct: Arc<Mutex<HashMap<Vec<IpNet>, Client>>>,
+    /// The client that connects through the proxy.
+    proxied: Option<Client>,
 }
 
 impl Http {
@@ -68,55 +65,34 @@ impl Http {
     /// # Errors
     /// If the resolver or a client cannot be created.
     pub fn new(network: Network) -> Result<Self, Error> {
+        let names = Names::new(&network.dns_servers)?;
+        let proxied = network.proxy.as_ref();
+        let proxied = proxied.map(|proxy| proxied_client(&network, proxy, names.clone()));
         Ok(Self {
-            names: Names::new(&network.dns_servers)?,
+            proxied: proxied.transpose().map_err(Error::Client)?,
+            names,
             network: Arc::new(network),
-            clients: Arc::default(),
+            direct: Arc::default(),
         })
     }
 
-    fn client(&self, route: Route) -> Result<Client, Error> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&route) {
+    fn direct_client(&self, allowed: &[IpNet]) -> Result<Client, Error> {
+        let mut clients = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(allowed) {
             return Ok(client.clone());
         }
-        let client = self.make(&route).map_err(Error::Client)?;
-        clients.insert(route, client.clone());
+        let resolver = GuardedResolver::new(self.names.clone(), allowed.to_vec());
+        let client = builder(&self.network).dns_resolver(resolver).build();
+        let client = client.map_err(Error::Client)?;
+        clients.insert(allowed.to_vec(), client.clone());
         Ok(client)
-    }
-
-    fn make(&self, route: &Route) -> reqwest::Result<Client> {
-        let client = Client::builder()
-            .redirect(Policy::none())
-            .no_proxy()
-            .referer(false)
-            .pool_idle_timeout(Duration::from_secs(60))
-            .tls_certs_merge(self.network.authorities.iter().cloned())
-            .user_agent(concat!("slurm-mesh/", env!("CARGO_PKG_VERSION")));
-        let client = match (route, &self.network.proxy) {
-            (Route::Proxied, Some(proxy)) => {
-                let mut through = ReqwestProxy::all(proxy.url.clone())?;
-                if let Some((user, password)) = &proxy.credentials {
-                    through = through.basic_auth(user, password.expose_secret());
-                }
-                client.dns_resolver(self.names.clone()).proxy(through)
-            }
-            (route, _) => {
-                let allowed = match route {
-                    Route::Direct(allowed) => allowed.clone(),
-                    Route::Proxied => Vec::new(),
-                };
-                client.dns_resolver(GuardedResolver::new(self.names.clone(), allowed))
-            }
-        };
-        client.build()
     }
 
     /// The client for a URL, if its address may be reached.
     async fn reach(
         &self,
         url: &Url,
-        allowed: &[Subnet],
+        allowed: &[IpNet],
         proxy: Option<&Proxy>,
     ) -> Result<Client, Failure> {
         // The connector does not call the resolver for IP literals.
@@ -133,17 +109,14 @@ impl Http {
                 )
             })?;
         }
-        let route = match proxy {
-            None => Route::Direct(allowed.to_vec()),
-            Some(_) => {
-                if let Some(Host::Domain(name)) = url.host() {
-                    let checked = self.names.check(name, allowed).await;
-                    checked.map_err(|error| Failure::new(Cause::Address, error.to_string()))?;
-                }
-                Route::Proxied
+        if let (Some(_), Some(client)) = (proxy, &self.proxied) {
+            if let Some(Host::Domain(name)) = url.host() {
+                let checked = self.names.check(name, allowed).await;
+                checked.map_err(|error| Failure::new(Cause::Address, error.to_string()))?;
             }
-        };
-        self.client(route)
+            return Ok(client.clone());
+        }
+        self.direct_client(allowed)
             .map_err(|error| Failure::new(Cause::Internal, mesh_runtime::error_chain(&error)))
     }
 
@@ -159,30 +132,37 @@ impl Http {
     ) -> Result<Answer, Failure> {
         let headers = headers(endpoint, &request, attributes)
             .map_err(|error| Failure::new(Cause::Internal, error))?;
-        let host = named(&request.url);
-        let domain = request.url.domain().map(str::to_owned);
+        let Request {
+            method,
+            url,
+            body,
+            answer_counts,
+            ..
+        } = request;
         let proxy = self.network.proxy.as_ref();
         let proxy = proxy.filter(|proxy| {
-            let host = request.url.host();
+            let host = url.host();
             !host.is_some_and(|host| proxy.bypass.has(&host))
         });
         let sending = async {
-            let client = self.reach(&request.url, &endpoint.allowed, proxy).await?;
-            let sending = match request.method {
-                Method::Get => client.get(request.url),
-                Method::Post => client.post(request.url).body(request.body),
+            let client = self.reach(&url, &endpoint.allowed, proxy).await?;
+            let sending = match method {
+                Method::Get => client.get(url.clone()),
+                Method::Post => client.post(url.clone()).body(body),
             };
             let sent = sending.headers(headers).send().await;
-            sent.map_err(|error| Failure::of(&error, &host, proxy))
+            sent.map_err(|error| Failure::of(&error, &named(&url), proxy))
         };
         let deadline = attributes.deadline;
         // Keep the future on timeout, to find out what it was waiting for.
         let mut sending = pin!(sending);
-        let response = tokio::time::timeout_at(deadline.into(), &mut sending)
+        let mut response = tokio::time::timeout_at(deadline.into(), &mut sending)
             .await
             .map_err(|_| {
                 let timeout = humantime::format_duration(endpoint.timeout);
-                if let Some(by) = domain.as_deref().and_then(|name| self.names.unanswered(name)) {
+                let host = named(&url);
+                let by = url.domain().and_then(|name| self.names.unanswered(name));
+                if let Some(by) = by {
                     let error = format!("look up {host}: no answer from {by} within {timeout}; no request was sent");
                     return Failure::new(Cause::Timeout, error);
                 }
@@ -199,14 +179,14 @@ impl Http {
         // If the status decides, the body only adds detail to an error, and reading it to the end allows the
         // connection to be reused. A receiver that sends the body slowly or without end must not hold a permit or
         // change the result.
-        let until = if request.answer_counts {
+        let until = if answer_counts {
             deadline
         } else {
             deadline.min(Instant::now() + FOR_BODY)
         };
         let mut answer = Answer {
             status: response.status().as_u16(),
-            headers: response.headers().clone(),
+            headers: std::mem::take(response.headers_mut()),
             body: Vec::new(),
             redactors: Vec::with_capacity(2),
         };
@@ -222,6 +202,24 @@ impl Http {
     }
 }
 
+fn builder(network: &Network) -> ClientBuilder {
+    Client::builder()
+        .redirect(Policy::none())
+        .no_proxy()
+        .referer(false)
+        .pool_idle_timeout(Duration::from_secs(60))
+        .tls_certs_merge(network.authorities.iter().cloned())
+        .user_agent(concat!("slurm-mesh/", env!("CARGO_PKG_VERSION")))
+}
+
+fn proxied_client(network: &Network, proxy: &Proxy, names: Names) -> reqwest::Result<Client> {
+    let mut through = ReqwestProxy::all(proxy.url.clone())?;
+    if let Some((user, password)) = &proxy.credentials {
+        through = through.basic_auth(user, password.expose_secret());
+    }
+    builder(network).dns_resolver(names).proxy(through).build()
+}
+
 /// The receiver's name in errors.
 fn named(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
@@ -234,39 +232,54 @@ fn headers(
     request: &Request,
     attributes: &Attributes<'_>,
 ) -> Result<HeaderMap, String> {
-    let mut headers = HeaderMap::new();
-    let mut set = |name: &'static str, value: &str| {
-        // The value may be a secret and must not appear in errors.
-        let value = HeaderValue::from_str(value)
-            .map_err(|_| format!("header {name} cannot have its value"))?;
-        headers.insert(HeaderName::from_static(name), value);
-        Ok::<_, String>(())
-    };
+    let mut headers = HeaderMap::with_capacity(6 + request.headers.len() + endpoint.headers.len());
     if request.method == Method::Post {
-        set("content-type", &request.content_type)?;
+        let value = match &request.content_type {
+            Cow::Borrowed(kind) => HeaderValue::from_static(kind),
+            Cow::Owned(kind) => value("content-type", kind.clone())?,
+        };
+        headers.insert(CONTENT_TYPE, value);
     }
-    for (name, value) in &request.headers {
-        set(name, value)?;
+    for (name, text) in &request.headers {
+        headers.insert(HeaderName::from_static(name), value(name, text.clone())?);
     }
-    if let Some(signer) = &endpoint.signer {
-        let now = Utc::now();
-        set("webhook-id", attributes.id)?;
-        set("webhook-timestamp", &now.timestamp().to_string())?;
-        set(
-            "webhook-signature",
-            &signer.sign(attributes.id, now, &request.body),
-        )?;
-    }
-    if let Some(replay) = attributes.replay {
-        set("webhook-replay", replay)?;
-    }
-    if let Some(traceparent) = attributes.traceparent {
-        set("traceparent", traceparent)?;
+    let (signed, now) = (endpoint.signer.as_ref(), Utc::now());
+    let time = now.timestamp().to_string();
+    let signature = signed.map(|signer| signer.sign(attributes.id, now, &request.body));
+    let ours = [
+        ("webhook-id", signed.map(|_| attributes.id)),
+        ("webhook-timestamp", signed.map(|_| time.as_str())),
+        ("webhook-signature", signature.as_deref()),
+        ("webhook-replay", attributes.replay),
+        ("traceparent", attributes.traceparent),
+    ];
+    let given = || {
+        ours.iter()
+            .filter_map(|(name, text)| Some((*name, (*text)?)))
+    };
+    // One buffer for all: reqwest copies the headers several times, and its first copy of a buffer allocates.
+    let mut shared = String::with_capacity(256);
+    shared.extend(given().map(|(_, text)| text));
+    let mut shared = Bytes::from(shared);
+    for (name, text) in given() {
+        let value = value(name, shared.split_to(text.len()))?;
+        headers.insert(HeaderName::from_static(name), value);
     }
     for (name, value) in &endpoint.headers {
         headers.entry(name).or_insert_with(|| value.clone());
     }
     Ok(headers)
+}
+
+/// The value may be a secret and must not appear in errors.
+fn value(name: &str, text: impl Into<Bytes>) -> Result<HeaderValue, String> {
+    let text = text.into();
+    let value = text
+        .is_ascii()
+        .then(|| HeaderValue::from_maybe_shared(text));
+    value
+        .and_then(Result::ok)
+        .ok_or_else(|| format!("header {name} cannot have its value"))
 }
 
 /// Reads the body up to its limit. A connection with unread data is closed, not reused.

@@ -73,7 +73,14 @@ impl EndpointWorker {
 
     /// Starts the loop that handles replayed events, unless it runs.
     pub fn handle_replays(&self) {
-        self.start(&self.loops.replayed, replays::consume);
+        self.start(&self.loops.replayed, |worker| async move {
+            loop {
+                replays::consume(&worker).await;
+                if worker.loops.replayed.ends() {
+                    return;
+                }
+            }
+        });
     }
 
     /// Starts the loop that puts dead letters back into the queue, unless it runs.

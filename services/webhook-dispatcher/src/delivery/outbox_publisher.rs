@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::cause::Cause;
 use crate::delivery::endpoint_worker::WorkerContext;
 use crate::error::Error;
-use crate::message::names;
+use crate::names;
 use crate::repeat::RETRY_INTERVAL;
 use crate::store::State;
 use crate::store::endpoints::Act as Recorded;
@@ -28,7 +28,7 @@ use crate::store::outbox::{Key, Outcome};
 use crate::stream::SERVICE;
 
 /// Kind of the audit entries about changes of endpoints.
-pub const ACT: &str = "webhook";
+const ACT: &str = "webhook";
 /// Outcomes per round.
 const BATCH_SIZE: u32 = 512;
 /// How long outcomes are batched: audit entries are not urgent, and a batch costs the server one sync.
@@ -120,24 +120,30 @@ async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> V
         .partition(|outcome| outcome.state == State::Dead);
     // Dead letters first, so that a reader of the audit entry finds the letter.
     let letters: Vec<RawMessage> = dead.iter().map(dead_letter).collect();
-    others.extend(taken(dead, bus.publish_many(&letters).await));
-    let entries: Vec<RawMessage> = others
-        .iter()
-        .map(|outcome| audit_entry(cluster, outcome))
-        .collect();
-    let audited = taken(others, bus.publish_many(&entries).await);
-    let sent = own.into_iter().chain(audited);
-    sent.map(|outcome| outcome.key()).collect()
+    others.extend(acknowledged(dead, bus.publish_many(&letters).await));
+    let mut entry = AuditEntry {
+        cluster: cluster.to_owned(),
+        kind: "delivery".to_owned(),
+        service: SERVICE.to_owned(),
+        ..AuditEntry::default()
+    };
+    let subject = subject::audit(cluster, &entry.kind);
+    let (keys, entries): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .map(|outcome| audit_entry(&mut entry, &subject, outcome))
+        .unzip();
+    let audited = acknowledged(keys, bus.publish_many(&entries).await);
+    own.iter().map(Outcome::key).chain(audited).collect()
 }
 
-/// The outcomes that the bus acknowledged.
-fn taken(
-    outcomes: Vec<Outcome>,
+/// Those of which the bus acknowledged the message.
+fn acknowledged<T>(
+    all: Vec<T>,
     results: Vec<Result<(), mesh_bus::Error>>,
-) -> impl Iterator<Item = Outcome> {
-    let together = outcomes.into_iter().zip(results);
-    together.filter_map(|(outcome, result)| match result {
-        Ok(()) => Some(outcome),
+) -> impl Iterator<Item = T> {
+    let together = all.into_iter().zip(results);
+    together.filter_map(|(one, result)| match result {
+        Ok(()) => Some(one),
         Err(error) => {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
@@ -146,6 +152,23 @@ fn taken(
             None
         }
     })
+}
+
+/// An audit entry about a change of an endpoint.
+pub fn act(cluster: &str, changed: WebhookChanged, now: DateTime<Utc>) -> Recorded {
+    let id = uuid::Uuid::new_v4().to_string();
+    let entry = AuditEntry {
+        id: id.clone(),
+        cluster: cluster.to_owned(),
+        kind: ACT.to_owned(),
+        at: Some(timestamp(now)),
+        service: SERVICE.to_owned(),
+        act: Some(Act::Webhook(changed)),
+    };
+    Recorded {
+        id,
+        body: entry.encode_to_vec(),
+    }
 }
 
 /// An audit entry about an automatic change of an endpoint.
@@ -157,25 +180,14 @@ pub fn own_act(
     reason: &str,
     now: DateTime<Utc>,
 ) -> Recorded {
-    let id = uuid::Uuid::new_v4().to_string();
-    let entry = AuditEntry {
-        id: id.clone(),
-        cluster: cluster.to_owned(),
-        kind: ACT.to_owned(),
-        at: Some(timestamp(now)),
-        service: SERVICE.to_owned(),
-        act: Some(Act::Webhook(WebhookChanged {
-            endpoint: endpoint.to_owned(),
-            what: what.to_owned(),
-            owner: owner.to_owned(),
-            reason: reason.to_owned(),
-            ..WebhookChanged::default()
-        })),
+    let changed = WebhookChanged {
+        endpoint: endpoint.to_owned(),
+        what: what.to_owned(),
+        owner: owner.to_owned(),
+        reason: reason.to_owned(),
+        ..WebhookChanged::default()
     };
-    Recorded {
-        id,
-        body: entry.encode_to_vec(),
-    }
+    act(cluster, changed, now)
 }
 
 fn outcome_id(outcome: &Outcome) -> String {
@@ -210,30 +222,27 @@ fn side(outcome: &Outcome) -> &'static str {
     outcome.cause.map_or("", |cause| cause.side().as_str())
 }
 
-fn audit_entry(cluster: &str, outcome: &Outcome) -> RawMessage {
-    let id = outcome_id(outcome);
-    let entry = AuditEntry {
-        id: id.clone(),
-        cluster: cluster.to_owned(),
-        kind: "delivery".to_owned(),
-        at: Some(timestamp(outcome.updated_at)),
-        service: SERVICE.to_owned(),
-        act: Some(Act::Delivery(Audited {
-            endpoint: outcome.endpoint.clone(),
-            event_id: outcome.event_id.clone(),
-            event_type: outcome.event_type.clone(),
-            outcome: outcome.state.as_str().to_owned(),
-            attempts: outcome.attempts,
-            status: outcome.status.into(),
-            error: outcome.error.clone(),
-            cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
-            side: side(outcome).to_owned(),
-            round: outcome.round,
-        })),
-    };
-    RawMessage {
-        subject: subject::audit(cluster, "delivery"),
-        id,
+/// Fills the entry with an outcome. All entries of a round share its other fields.
+fn audit_entry(entry: &mut AuditEntry, subject: &str, outcome: Outcome) -> (Key, RawMessage) {
+    let key = outcome.key();
+    entry.id = outcome_id(&outcome);
+    entry.at = Some(timestamp(outcome.updated_at));
+    entry.act = Some(Act::Delivery(Audited {
+        outcome: outcome.state.as_str().to_owned(),
+        attempts: outcome.attempts,
+        status: outcome.status.into(),
+        cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
+        side: side(&outcome).to_owned(),
+        round: outcome.round,
+        endpoint: outcome.endpoint,
+        event_id: outcome.event_id,
+        event_type: outcome.event_type,
+        error: outcome.error,
+    }));
+    let message = RawMessage {
+        subject: subject.to_owned(),
+        id: entry.id.clone(),
         body: entry.encode_to_vec().into(),
-    }
+    };
+    (key, message)
 }

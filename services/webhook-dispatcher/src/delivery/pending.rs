@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
 
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::pending::{self, PendingNotice, PublishedTopics};
 use mesh_events::Event;
 
 use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::message::pending::{self, PendingNotice, PublishedTopics};
 use crate::store::{Delivery, State};
 use crate::stream::event::StreamEvent;
 
@@ -64,7 +64,8 @@ impl EndpointWorker {
         if !ended.is_empty() {
             for key in &ended {
                 // Covers an explanation that is handled concurrently and stored a moment later.
-                self.costs.put(key.clone(), Vec::new(), Instant::now());
+                let costs = &self.shared.costs;
+                costs.put(&self.endpoint.name, key.clone(), Bytes::new());
             }
             self.drop_notices(ended, "dropped: the job started or ended before it was due")
                 .await?;
@@ -122,7 +123,7 @@ impl EndpointWorker {
         delivery.next_at = Some(due.max(delivery.created_at));
         delivery.pair = Some(notice.key.clone());
         self.store(delivery).await?;
-        if self.costs.take(&notice.key, Instant::now()).is_some() {
+        if self.taken_cost(&notice.key).is_some() {
             self.drop_notices(vec![notice.key], "dropped: the job started or ended")
                 .await?;
         }

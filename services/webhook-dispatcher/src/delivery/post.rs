@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::names;
+use crate::stream::event_cache::EventCache;
+use event_filter::DecodedEvent;
+use event_message::digest::Summary;
+use event_message::outcome::Outcome;
 use mesh_events::Event;
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 
 use crate::attempt::cause::Cause;
-use crate::attempt::retry::Outcome;
 use crate::clock;
 use crate::config::Endpoint;
 use crate::delivery::http::{Attributes, Failure, Http};
 use crate::error::Error;
-use crate::message::Message;
-use crate::message::decoded_event::DecodedEvent;
-use crate::message::digest::Summary;
-use crate::message::format::{Content, ProviderState, Step, Topic, Verdict};
-use crate::message::names;
 use crate::store::Delivery;
-use crate::stream::event_cache::EventCache;
+use event_message::Message;
+use event_message::format::{Content, ProviderState, Step, Topic, Verdict};
 
 /// Result of an attempt.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Weak};
 
 use chrono::DateTime;
+use event_filter::TypeSet;
 use mesh_events::catalogue::MESH_REPLAY;
 
 use crate::clock;
@@ -20,13 +21,12 @@ use crate::stream::event::StreamEvent;
 use crate::stream::queue::EventQueue;
 use crate::stream::subscription::Subscription;
 
-/// Delivers replayed events, until stopped.
-pub async fn consume(worker: Arc<EndpointWorker>) {
-    let worker = &worker;
+/// Delivers the replayed events that there are.
+pub async fn consume(worker: &Arc<EndpointWorker>) {
     // What a replay publishes to the endpoint is selected by its filter alone.
     let all = Subscription::new(
         Arc::clone(&worker.endpoint.filter),
-        &[],
+        TypeSet::default(),
         DateTime::UNIX_EPOCH,
     );
     let queue = EventQueue::new(
@@ -60,7 +60,7 @@ pub async fn deliver(
     id: String,
 ) -> Result<(), Error> {
     let (endpoint, kind, event) = (&worker.endpoint, read.kind, &read.event);
-    let completes = endpoint.format.is_chat() && worker.companions.contains(&kind);
+    let completes = endpoint.format.is_chat() && worker.companions.contains(kind);
     let sent_alone = !completes && endpoint.format.takes(kind, event);
     if !sent_alone || !endpoint.filter.matches(kind, event) {
         return Ok(());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mesh_runtime::return_freed_memory;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -10,6 +11,9 @@ use super::removal;
 use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::delivery::lease::Lease;
 use crate::repeat::RETRY_INTERVAL;
+
+/// So many endpoints that start together leave memory behind that is worth giving back.
+const MANY_ENDPOINTS: usize = 256;
 
 /// An endpoint that this dispatcher owns.
 pub struct ActiveEndpoint {
@@ -85,6 +89,7 @@ impl ActiveEndpoint {
 /// Starts workers. Their positions are loaded one after the other: a task for each of thousands would take more memory
 /// than they do.
 pub async fn begin(shared: Arc<WorkerContext>, mut workers: Vec<Arc<EndpointWorker>>) {
+    let are_many = workers.len() >= MANY_ENDPOINTS;
     let waiting = shared.store.with_waiting().await;
     for worker in &workers {
         let name = &worker.endpoint.name;
@@ -92,7 +97,7 @@ pub async fn begin(shared: Arc<WorkerContext>, mut workers: Vec<Arc<EndpointWork
         if waiting.as_ref().map_or(true, |names| names.contains(name)) {
             worker.wake();
         }
-        if shared.replayed.borrow().contains_key(name) {
+        if shared.replayed().contains_key(name) {
             worker.handle_replays();
         }
     }
@@ -115,5 +120,8 @@ pub async fn begin(shared: Arc<WorkerContext>, mut workers: Vec<Arc<EndpointWork
         if !workers.is_empty() {
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
+    }
+    if are_many {
+        return_freed_memory();
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use chrono::{DateTime, Utc};
+use event_message::redactor::Redactor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use crate::attempt::signature::Signer;
 use crate::config::{self, Config, Endpoint, Fault};
 use crate::endpoint::vault::Vault;
 use crate::error::Error;
-use crate::message::redactor::Redactor;
 use crate::store::endpoints::{EndpointRow, Source};
 
 /// Resolves endpoint definitions.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_runtime::{BoxError, Context, ReloadTimer, Service as _};
+use mesh_runtime::{BoxError, Context, ReloadTimer, Service as _, return_freed_memory};
 use secret_file::FileStamp;
 use tokio::task::spawn_blocking;
 
@@ -114,6 +114,7 @@ impl EndpointReloader {
                     note.say(format!("{error}; the former endpoints stay in use"));
                 }
             }
+            return_freed_memory();
         }
     }
 

@@ -24,12 +24,7 @@ pub async fn listen(
 async fn follow(shared: &WorkerContext, worker_pool: &WorkerPool) -> Result<(), mesh_bus::Error> {
     let mut endpoints = pin!(shared.bus.follow_replayed_endpoints().await?);
     while let Some((endpoint, sequence)) = endpoints.next().await {
-        shared.replayed.send_if_modified(|last| {
-            let last = last.entry(endpoint.clone()).or_default();
-            let is_newer = sequence > *last;
-            *last = sequence.max(*last);
-            is_newer
-        });
+        shared.replayed().insert(endpoint.clone(), sequence);
         if let Some(worker) = worker_pool.worker(&endpoint) {
             worker.handle_replays();
         }

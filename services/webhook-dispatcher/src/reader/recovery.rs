@@ -1,10 +1,11 @@
 //! After the recovery of a damaged file: what was delivered is on `MESH_AUDIT`, at least as long as its events are on the
 //! bus. With that, every endpoint begins again at its creation: what the audit has is not sent again, the rest is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
+use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::MESH_AUDIT;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -21,20 +22,15 @@ const PAGE_SIZE: u32 = 1_000;
 
 /// What is left to do after the recovery of a file.
 pub struct Recovery {
-    /// The file whose presence requests reading the audit.
-    marker: PathBuf,
+    marker: RecoveryMarker,
     cluster: String,
 }
 
 /// Prepares a recovered file for the next start.
 ///
 /// # Errors
-/// If the database or the marker cannot be written.
-pub async fn prepare(
-    store: &Store,
-    file: &Path,
-    endpoints: &[Endpoint],
-) -> Result<(), mesh_runtime::BoxError> {
+/// If the database cannot be written.
+pub async fn prepare(store: &Store, endpoints: &[Endpoint]) -> Result<(), mesh_runtime::BoxError> {
     // An endpoint whose row is lost was there before, nobody knows since when.
     let files = endpoints.iter();
     let files = files.map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
@@ -42,18 +38,14 @@ pub async fn prepare(
         return Err(Error::NameTaken(taken).into());
     }
     store.delete_cursors().await?;
-    Ok(std::fs::write(marker(file), "")?)
-}
-
-fn marker(file: &Path) -> PathBuf {
-    PathBuf::from(format!("{}.read-audit", file.display()))
+    Ok(())
 }
 
 impl Recovery {
     /// Of a SQLite file.
     pub fn of(file: &Path, cluster: &str) -> Self {
         Self {
-            marker: marker(file),
+            marker: RecoveryMarker::of(file),
             cluster: cluster.to_owned(),
         }
     }
@@ -63,7 +55,7 @@ impl Recovery {
     /// # Errors
     /// If NATS does not answer, or the database write fails. Then it is done again.
     pub(super) async fn read_audit(&self, bus: &Bus, store: &Store) -> Result<(), Error> {
-        if !self.marker.exists() {
+        if !self.marker.is_set() {
             return Ok(());
         }
         let last = bus.stream_state(MESH_AUDIT).await?.last_sequence;
@@ -86,7 +78,7 @@ impl Recovery {
             "database was recovered: outcomes read from MESH_AUDIT"
         );
         // If it stays, it is only read again.
-        drop(std::fs::remove_file(&self.marker));
+        drop(self.marker.clear());
         Ok(())
     }
 }

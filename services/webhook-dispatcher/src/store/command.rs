@@ -1,10 +1,10 @@
 //! Writes about deliveries, each part of a transaction.
 
 use chrono::{DateTime, Utc};
+use event_message::schedule::MAX_DRIFT;
 use mesh_db::pool::Transaction;
 use mesh_db::sql::Sql;
 
-use crate::clock::steady::MAX_DRIFT;
 use crate::store::cursors::{self, CursorRow};
 use crate::store::delivery::Delivery;
 use crate::store::outbox;

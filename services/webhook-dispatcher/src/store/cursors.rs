@@ -126,7 +126,7 @@ impl Store {
             })
             .collect();
         let write = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             write(&mut transaction, &rows, BEGIN).await?;
             transaction.commit().await

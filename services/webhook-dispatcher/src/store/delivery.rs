@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use event_filter::DecodedEvent;
 use mesh_db::sql::{Row, Sql};
 use mesh_events::{Event, cloudevents};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 use crate::attempt::cause::Cause;
 use crate::error::Error;
-use crate::message::decoded_event::DecodedEvent;
-use crate::message::names;
+use crate::names;
 use crate::store::delivery_position::DeliveryPosition;
 use crate::stream::event::StreamEvent;
 use crate::stream::event_cache::EventCache;
@@ -61,75 +62,101 @@ impl State {
     }
 }
 
-/// One event on its way to one endpoint.
-#[derive(Clone, Debug)]
+/// Delivery of one event to one webhook.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = WebhookDelivery)]
 pub struct Delivery {
     /// Name of the endpoint.
+    #[serde(skip)]
     pub endpoint: String,
-    /// Id of the event, or the generated id of a message of the dispatcher.
+    /// Id of the event.
     pub event_id: String,
-    /// Type of the event. Empty for messages of the dispatcher.
+    /// Type of the event. Empty for a message of the dispatcher itself, such as an array digest.
     pub event_type: String,
-    /// State of the delivery.
+    /// `waiting`, `delivered`, `dead` or `expired`.
+    #[schema(value_type = String)]
     pub state: State,
-    /// Attempts so far.
+    /// Number of attempts since the event was received or last redelivered.
     pub attempts: u32,
-    /// When the next attempt is due.
-    pub next_at: Option<DateTime<Utc>>,
-    /// HTTP status of the last attempt, 0 without a response.
+    /// HTTP status of the last attempt; 0 without a response.
     pub status: u16,
-    /// Error of the last attempt.
+    /// Error message of the last attempt; empty on success.
     pub error: String,
-    /// When the event was received.
+    /// Cause of the last failed attempt, as in the `cause` filter of the list; empty on success.
+    #[serde(serialize_with = "word")]
+    #[schema(value_type = String)]
+    pub cause: Option<Cause>,
+    /// Number of redeliveries; 0 if it was never redelivered.
+    pub round: u32,
+    /// When the dispatcher received the event.
     pub created_at: DateTime<Utc>,
-    /// When the current round began: on receipt, or at the last redelivery.
-    pub began_at: DateTime<Utc>,
-    /// When the row was last changed.
+    /// When the delivery last changed.
     pub updated_at: DateTime<Utc>,
+    /// When the next attempt is due; null if none is planned.
+    pub next_at: Option<DateTime<Utc>>,
+    /// When the current round began: on receipt, or at the last redelivery.
+    #[serde(skip)]
+    pub began_at: DateTime<Utc>,
     /// Subject of the event.
+    #[serde(skip)]
     pub subject: String,
     /// Sequence of the event in its stream.
+    #[serde(skip)]
     pub stream_sequence: u64,
     /// `traceparent` of the event, empty without one.
+    #[serde(skip)]
     pub trace: String,
     /// Key of the cost it waits for, or of a pending notice.
+    #[serde(skip)]
     pub pair: Option<String>,
     /// The encoded event. Empty once it is no longer needed.
+    #[serde(skip)]
     pub body: Bytes,
+    /// The decoded event, if it has just been read from the bus. Never read with it.
+    #[serde(skip)]
+    pub decoded: Option<Arc<DecodedEvent>>,
     /// The encoded cost event.
+    #[serde(skip)]
     pub cost: Option<Vec<u8>>,
-    /// Number of redeliveries.
-    pub round: u32,
-    /// Why the last attempt failed.
-    pub cause: Option<Cause>,
     /// The attempt that led to this state. Written with the delivery, never read with it.
+    #[serde(skip)]
     pub attempt: Option<Attempt>,
     /// The event that it came from, which its first write settles. Never read with it.
+    #[serde(skip)]
     pub arrival: Option<Arrival>,
     /// Provider state to store after the last response, by key. `None` removes a key. Written with the delivery,
     /// never read with it.
+    #[serde(skip)]
     pub keep: Vec<(String, Option<String>)>,
 }
 
-/// A request made for a delivery.
-#[derive(Clone, Debug)]
+/// One attempt of a delivery.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = WebhookAttempt)]
 pub struct Attempt {
-    /// Number of the attempt, from 1. Assigned when it is written.
+    /// Number of the attempt, from 1.
+    #[serde(rename = "number")]
     pub n: u32,
     /// When it began.
     pub at: DateTime<Utc>,
-    /// HTTP status, 0 without a response.
+    /// HTTP status of the response; 0 without a response.
     pub status: u16,
     /// Duration in milliseconds.
     pub latency_ms: u64,
-    /// Why it failed.
+    /// Cause of the failure, as in the `cause` filter of the list; empty on success.
+    #[serde(serialize_with = "word")]
+    #[schema(value_type = String)]
     pub cause: Option<Cause>,
-    /// Error text, empty on success.
+    /// Error message; empty on success.
     pub error: String,
-    /// Beginning of the response body.
+    /// First part of the response body, at most 1 KiB.
     pub snippet: String,
-    /// When the next attempt was scheduled. `None` for the last attempt.
+    /// When the next attempt was planned; null if there was none.
     pub next_at: Option<DateTime<Utc>>,
+}
+
+fn word<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(cause.map_or("", Cause::as_str))
 }
 
 impl Delivery {
@@ -165,6 +192,7 @@ impl Delivery {
                 queue: Arc::clone(queue),
                 sequence: event.sequence,
             }),
+            decoded: Some(Arc::clone(&event.event)),
             ..Self::message(&queue.endpoint, id, event.body.clone(), now)
         }
     }
@@ -174,6 +202,9 @@ impl Delivery {
     /// # Errors
     /// If the stored body is not an event.
     pub fn event(&self, facts: &EventCache) -> Result<Arc<DecodedEvent>, Error> {
+        if let Some(event) = &self.decoded {
+            return Ok(Arc::clone(event));
+        }
         facts.read(&self.body).map_err(|source| Error::Stored {
             id: self.event_id.clone(),
             source,
@@ -207,6 +238,7 @@ impl Delivery {
             trace: String::new(),
             pair: None,
             body: body.into(),
+            decoded: None,
             cost: None,
             round: 0,
             cause: None,
@@ -246,6 +278,7 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
             .get::<Option<Vec<u8>>>("body")?
             .unwrap_or_default()
             .into(),
+        decoded: None,
         cost: row.get("cost")?,
         round: number("round")?.try_into().unwrap_or(u32::MAX),
         cause: Cause::parse(&row.get::<String>("cause")?),

@@ -201,7 +201,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Option<String>, Error> {
         let note = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             for (name, spec) in endpoints {
                 if transaction
@@ -381,7 +381,7 @@ impl Store {
         messages: &[Delivery],
     ) -> Result<bool, Error> {
         let perform = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             if transaction.conn().execute(sql).await? == 0 {
                 return Ok(false);

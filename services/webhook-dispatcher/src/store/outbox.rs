@@ -1,8 +1,9 @@
 //! Outcomes that are not published yet.
 
 use chrono::{DateTime, Utc};
+use mesh_db::cells::{CellColumn, CellRow};
 use mesh_db::pool::{Conn, Transaction};
-use mesh_db::sql::{Column, Row, Sql};
+use mesh_db::sql::{Column, Sql};
 
 use crate::attempt::cause::Cause;
 use crate::error::Error;
@@ -10,9 +11,26 @@ use crate::store::Store;
 use crate::store::delivery::{State, time};
 use crate::store::writer::Command;
 
+const COLUMNS: [CellColumn; 13] = [
+    CellColumn::Bytes("endpoint"),
+    CellColumn::Bytes("event_id"),
+    CellColumn::Bytes("event_type"),
+    CellColumn::Bytes("state"),
+    CellColumn::Int("attempts"),
+    CellColumn::Int("status"),
+    CellColumn::Bytes("error"),
+    CellColumn::Int("updated_at"),
+    CellColumn::Int("round"),
+    CellColumn::Bytes("cause"),
+    CellColumn::Int("stream_sequence"),
+    CellColumn::Bytes("subject"),
+    CellColumn::Bytes("body"),
+];
+
 /// Selects the event only for dead letters.
-const COLUMNS: &str = "SELECT endpoint, event_id, event_type, state, attempts, status, error, updated_at, round, cause,
-     CASE WHEN state = 'dead' THEN subject END AS subject, stream_sequence, CASE WHEN state = 'dead' THEN body END AS body
+const OUTBOX: &str =
+    " FROM (SELECT endpoint, event_id, event_type, state, attempts, status, error, updated_at, round, cause, stream_sequence,
+     CASE WHEN state = 'dead' THEN subject END AS subject, CASE WHEN state = 'dead' THEN body END AS body
  FROM deliveries WHERE announced = 0 AND state <> 'waiting' AND ";
 
 /// Final state of a delivery.
@@ -76,12 +94,20 @@ impl Store {
         }
         let action = "read outcomes";
         // The `+` stops SQLite from scanning all deliveries of these endpoints.
-        let sql = Sql::new(COLUMNS)
+        let rest = Sql::new(OUTBOX)
             .either("+endpoint", "endpoint")
             .any_of(endpoints)
             .push(" ORDER BY updated_at LIMIT ")
-            .bind(max);
-        self.query(action, &sql, read).await
+            .bind(max)
+            .push(") AS outcomes");
+        let read_all = async {
+            let mut connection = self.database.inner.readers.acquire().await?;
+            let cells = connection.conn().cells(&COLUMNS, rest).await?;
+            (0..cells.len())
+                .map(|place| read(cells.row(place)))
+                .collect::<Result<_, sqlx::Error>>()
+        };
+        read_all.await.map_err(Error::database(action))
     }
 
     /// Marks outcomes as published.
@@ -94,22 +120,27 @@ impl Store {
     }
 }
 
-fn read(row: &Row) -> Result<Outcome, sqlx::Error> {
-    let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
+fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
+    let bytes = |column| row.bytes(column).map(Option::unwrap_or_default);
+    let text = |column| bytes(column).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let number = |column| {
+        let number = row.int(column)?.unwrap_or_default();
+        Ok::<_, sqlx::Error>(number.unsigned_abs())
+    };
     Ok(Outcome {
-        endpoint: row.get("endpoint")?,
-        event_id: row.get("event_id")?,
-        event_type: row.get("event_type")?,
-        state: State::parse(&row.get::<String>("state")?),
-        attempts: number("attempts")?.try_into().unwrap_or(u32::MAX),
-        status: number("status")?.try_into().unwrap_or_default(),
-        error: row.get("error")?,
-        updated_at: time(row.get("updated_at")?),
-        round: number("round")?.try_into().unwrap_or(u32::MAX),
-        cause: Cause::parse(&row.get::<String>("cause")?),
-        subject: row.get::<Option<String>>("subject")?.unwrap_or_default(),
-        stream_sequence: number("stream_sequence")?,
-        body: row.get::<Option<Vec<u8>>>("body")?.unwrap_or_default(),
+        endpoint: text(0)?,
+        event_id: text(1)?,
+        event_type: text(2)?,
+        state: State::parse(&text(3)?),
+        attempts: number(4)?.try_into().unwrap_or(u32::MAX),
+        status: number(5)?.try_into().unwrap_or_default(),
+        error: text(6)?,
+        updated_at: time(row.int(7)?.unwrap_or_default()),
+        round: number(8)?.try_into().unwrap_or(u32::MAX),
+        cause: Cause::parse(&text(9)?),
+        stream_sequence: number(10)?,
+        subject: text(11)?,
+        body: bytes(12)?.to_vec(),
     })
 }
 

@@ -153,7 +153,7 @@ impl Store {
             .push(" ORDER BY endpoint")
             .either("", " FOR UPDATE");
         let take = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             transaction.conn().execute(&first).await?;
             transaction.conn().rows(&lock).await?;
@@ -204,7 +204,7 @@ impl Store {
     /// Runs one statement in its own transaction, independent of the writer's.
     pub(super) async fn run(&self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
         let run = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             let rows = transaction.conn().execute(sql).await?;
             transaction.commit().await?;

@@ -72,7 +72,7 @@ impl Store {
             ("updated_at", numbers(&|_| now.timestamp_millis())),
         ];
         let write = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             transaction.conn().execute_bulk(&bulk, RESTORE).await?;
             transaction.commit().await

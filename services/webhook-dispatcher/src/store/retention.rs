@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use event_message::schedule::MAX_DRIFT;
 use mesh_db::pool::Access;
 use mesh_db::sql::Sql;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::steady::MAX_DRIFT;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::time;
@@ -155,7 +155,7 @@ impl Store {
             return Ok(false);
         }
         let erase = async {
-            let mut connection = self.database.writer.acquire().await?;
+            let mut connection = self.database.inner.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             let ours = Sql::new("SELECT epoch FROM leases WHERE endpoint = ")
                 .bind(name)

@@ -36,7 +36,8 @@ type Reply = oneshot::Sender<Result<u64, Error>>;
 #[derive(Clone)]
 pub(super) struct Writer {
     writes: mpsc::Sender<(Option<Write>, Reply)>,
-    trouble: watch::Receiver<Option<String>>,
+    /// Why writes fail. `None` while they succeed.
+    pub(super) trouble: watch::Receiver<Option<String>>,
 }
 
 impl Writer {
@@ -51,11 +52,6 @@ impl Writer {
         };
         tokio::spawn(task.run(incoming));
         Self { writes, trouble }
-    }
-
-    /// Watches why writes fail. `None` while they succeed.
-    pub(super) fn trouble(&self) -> watch::Receiver<Option<String>> {
-        self.trouble.clone()
     }
 
     /// Performs a write. Returns the number of rows once it is on disk.

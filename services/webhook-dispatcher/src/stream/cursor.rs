@@ -134,19 +134,22 @@ impl Tracker {
 
     /// The cursor to store.
     pub fn cursor(&self) -> Cursor {
-        Cursor {
-            settled: self.floor(),
-            above: self.above.clone(),
-        }
+        self.cursor_with([])
     }
 
     /// The cursor to store in the transaction that settles these messages.
     pub fn cursor_with(&self, settled: impl IntoIterator<Item = u64>) -> Cursor {
-        let mut after = self.clone();
-        settled
-            .into_iter()
-            .for_each(|sequence| after.settle(sequence));
-        after.cursor()
+        let mut settled: Vec<u64> = settled.into_iter().collect();
+        settled.retain(|sequence| self.outstanding.contains(sequence));
+        settled.sort_unstable();
+        let is_settled = |sequence: &u64| settled.binary_search(sequence).is_ok();
+        let first = self.outstanding.iter().find(|one| !is_settled(one));
+        let floor = first.map_or(self.read_to, |first| first - 1);
+        let above = self.above.iter().chain(&settled).copied();
+        Cursor {
+            settled: floor,
+            above: above.filter(|sequence| *sequence > floor).collect(),
+        }
     }
 }
 

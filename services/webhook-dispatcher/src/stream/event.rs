@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use event_filter::DecodedEvent;
 use mesh_bus::{Bus, Message, trace};
 use mesh_events::EventType;
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::cloudevents::HEADER_REPLAY;
 
 use super::SERVICE;
-use crate::message::decoded_event::DecodedEvent;
 use crate::stream::event_cache::EventCache;
 
 /// An event of a stream.

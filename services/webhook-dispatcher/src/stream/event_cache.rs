@@ -1,26 +1,26 @@
 //! Caches decoded events: each is decoded once for all endpoints and attempts.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use event_filter::DecodedEvent;
 use mesh_events::{DecodeError, Event};
-
-use crate::message::decoded_event::DecodedEvent;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 
 /// Only the newest events are cached.
-const MAX_EVENTS: usize = 256;
+const MAX_EVENTS: u64 = 256;
 /// Larger events are not cached.
 const MAX_EVENT_BYTES: usize = 8 * 1024;
 
 /// Decoded events, keyed by their encoded bytes.
-#[derive(Default)]
-pub struct EventCache(Mutex<RecentEvents>);
+pub struct EventCache(Cache<Bytes, Arc<DecodedEvent>>);
 
-#[derive(Default)]
-struct RecentEvents {
-    facts: HashMap<Bytes, Arc<DecodedEvent>>,
-    order: VecDeque<Bytes>,
+impl Default for EventCache {
+    fn default() -> Self {
+        let cache = Cache::builder().max_capacity(MAX_EVENTS);
+        Self(cache.eviction_policy(EvictionPolicy::lru()).build())
+    }
 }
 
 impl EventCache {
@@ -32,45 +32,28 @@ impl EventCache {
         if body.len() > MAX_EVENT_BYTES {
             return Ok(Arc::new(Event::from_bytes(body)?.into()));
         }
-        if let Some(fact) = self.with(|recent| recent.facts.get(body).cloned()) {
-            return Ok(fact);
+        if let Some(event) = self.0.get(body) {
+            return Ok(event);
         }
-        let fact = Arc::new(DecodedEvent::from(Event::from_bytes(body)?));
+        let event = Arc::new(DecodedEvent::from(Event::from_bytes(body)?));
         // Copy the key: a slice of the message would keep the whole receive buffer alive.
-        let body = Bytes::copy_from_slice(body);
-        self.with(|recent| {
-            if recent
-                .facts
-                .insert(body.clone(), Arc::clone(&fact))
-                .is_none()
-            {
-                recent.order.push_back(body);
-            }
-            if recent.order.len() > MAX_EVENTS
-                && let Some(oldest) = recent.order.pop_front()
-            {
-                recent.facts.remove(&oldest);
-            }
-        });
-        Ok(fact)
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut RecentEvents) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0
+            .insert(Bytes::copy_from_slice(body), Arc::clone(&event));
+        Ok(event)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use event_filter::sample;
     use mesh_events::EventType;
     use prost::Message as _;
 
     use super::*;
-    use crate::message::sample;
 
-    fn body(n: usize, detail: usize) -> Vec<u8> {
+    fn body(n: u64, detail: usize) -> Vec<u8> {
         let event = Event {
-            run_seq: n as u64,
+            run_seq: n,
             source_detail: "x".repeat(detail),
             ..sample::event(EventType::JobStarted)
         };
@@ -78,27 +61,25 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ones_are_read_once() {
-        let facts = EventCache::default();
-        let read = |n| facts.read(&body(n, 0)).unwrap();
+    fn the_newest_events_are_decoded_once() {
+        let events = EventCache::default();
+        let read = |n: u64| events.read(&body(n, 0)).unwrap();
         let first = read(0);
         assert!(Arc::ptr_eq(&first, &read(0)));
         for n in 1..=MAX_EVENTS {
-            assert_eq!(read(n).run_seq, n as u64);
+            assert_eq!(read(n).run_seq, n);
         }
+        events.0.run_pending_tasks();
+        assert_eq!(events.0.entry_count(), MAX_EVENTS);
         assert!(!Arc::ptr_eq(&first, &read(0)), "too long ago");
-        let recent = facts.0.lock().unwrap();
-        assert_eq!(
-            (recent.facts.len(), recent.order.len()),
-            (MAX_EVENTS, MAX_EVENTS)
-        );
     }
 
     #[test]
-    fn large_ones_are_not_remembered_and_what_is_none_is_an_error() {
-        let facts = EventCache::default();
-        assert_eq!(facts.read(&body(7, MAX_EVENT_BYTES)).unwrap().run_seq, 7);
-        assert!(facts.read(b"no event").is_err());
-        assert!(facts.0.lock().unwrap().facts.is_empty());
+    fn large_events_are_not_cached_and_other_bytes_are_an_error() {
+        let events = EventCache::default();
+        assert_eq!(events.read(&body(7, MAX_EVENT_BYTES)).unwrap().run_seq, 7);
+        assert!(events.read(b"no event").is_err());
+        events.0.run_pending_tasks();
+        assert_eq!(events.0.entry_count(), 0);
     }
 }

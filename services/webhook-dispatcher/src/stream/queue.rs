@@ -203,10 +203,16 @@ impl EventQueue {
         self.lock().returned
     }
 
-    /// Goes back to the cursor of a queue that is detached and has nothing under way: what is not settled is read again.
+    /// Nothing is left to read: the end of the stream's events for the endpoint is reached.
+    pub(crate) fn attach(&self) {
+        self.lock().attached = true;
+    }
+
+    /// Goes back to the cursor of a queue that has nothing under way: what is not settled is read again.
     pub(crate) fn rewind(&self) {
         let mut state = self.lock();
         state.events = VecDeque::new();
+        state.attached = false;
         state.returned = false;
         state.tracker = Tracker::new(state.tracker.cursor());
     }

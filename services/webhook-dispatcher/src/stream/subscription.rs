@@ -7,51 +7,44 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use event_filter::TypeSet;
+use event_filter::filter::{Filter, account_of, user_of};
 use mesh_events::{Event, EventType};
-
-use crate::message::filter::{Filter, account_of, user_of};
 
 /// The events that an endpoint needs.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     filter: Arc<Filter>,
-    /// One bit per type.
-    types: u128,
+    types: TypeSet,
     /// Types that it needs besides those of its filter, whoever and whatever they concern except their user.
-    companions: u128,
+    companions: TypeSet,
     /// Events stored before its creation are not for it.
     since: DateTime<Utc>,
 }
 
-const _: () = assert!(EventType::ALL.len() <= 128, "a bit for each type");
-
-fn bits(types: impl IntoIterator<Item = EventType>) -> u128 {
-    let types = types.into_iter();
-    types.fold(0, |bits, kind| bits | 1 << kind as u32)
-}
-
 impl Subscription {
     /// The events of a filter, and companions.
-    pub fn new(filter: Arc<Filter>, companions: &[EventType], since: DateTime<Utc>) -> Self {
-        let types = EventType::ALL.iter().copied();
-        let selected = bits(types.filter(|kind| filter.selects(*kind)));
-        let companions = bits(companions.iter().copied());
+    pub fn new(filter: Arc<Filter>, companions: TypeSet, since: DateTime<Utc>) -> Self {
         Self {
+            types: filter.types() | companions,
             filter,
-            types: selected | companions,
             companions,
             since,
         }
     }
 
+    /// Subjects that cover these events.
+    pub fn subjects(&self) -> Vec<String> {
+        self.filter.subjects(self.companions)
+    }
+
     /// True if the endpoint needs an event that was stored at this time.
     pub fn takes(&self, kind: EventType, event: &Event, stored: DateTime<Utc>) -> bool {
-        let bit = 1 << kind as u32;
-        if self.types & bit == 0 || stored < self.since {
+        if !self.types.contains(kind) || stored < self.since {
             return false;
         }
         // A companion ends or completes what came before: the job may have changed its partition since.
-        if self.companions & bit != 0 {
+        if self.companions.contains(kind) {
             self.filter.is_of_users(kind, event)
         } else {
             self.filter.concerns(kind, event)
@@ -83,7 +76,7 @@ impl<T> Index<T> {
         let filter = &subscription.filter;
         let (by, words) = if !filter.users().is_empty() {
             (&mut self.users, filter.users())
-        } else if !filter.accounts().is_empty() && subscription.companions == 0 {
+        } else if !filter.accounts().is_empty() && subscription.companions.is_empty() {
             (&mut self.accounts, filter.accounts())
         } else {
             self.others.insert(key, Arc::clone(endpoint));
@@ -134,12 +127,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use chrono::TimeDelta;
+    use event_filter::{TypePattern, sample};
     use mesh_events::proto::mesh::event::v1::Owner;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::filter::TypePattern;
-    use crate::message::sample;
 
     const TYPES: [&str; 4] = ["job.started", "job.*", "node.*", "cost.finalized"];
 
@@ -174,7 +166,7 @@ mod tests {
                 let users: Vec<String> = users.iter().cloned().collect();
                 let accounts: Vec<String> = accounts.iter().cloned().collect();
                 let filter = Filter::new(&[pattern], &users, &[]).of_accounts(&accounts);
-                let companions: &[EventType] = if *has_companions { &[EventType::CostFinalized] } else { &[] };
+                let companions = has_companions.then_some(EventType::CostFinalized).into_iter().collect();
                 let subscription = Subscription::new(Arc::new(filter), companions, now - TimeDelta::hours(1));
                 index.insert(key, &subscription, &Arc::new((key, subscription.clone())));
                 if *is_removed {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use axum::http::Method;
+use event_message::Message;
+use event_message::format::{Content, Format, ProviderState, Step};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType};
@@ -15,8 +17,6 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use url::Url;
-use webhook_dispatcher::message::Message;
-use webhook_dispatcher::message::format::{Content, Format, ProviderState, Step};
 
 use crate::generated::{PIECES, generated, summary, words};
 use crate::harness::{Kind, Mesh, SECRET, event, signed};
@@ -155,8 +155,8 @@ fn bodies(
         let Step::Send(request, _) = step else {
             panic!("nothing to send: {step:?}")
         };
-        let body: Value = serde_json::from_str(&request.body).unwrap();
-        check(target, &request.body, &body);
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        check(target, str::from_utf8(&request.body).unwrap(), &body);
         lines.push(json!({"target": target, "body": body}));
     }
     lines
@@ -215,8 +215,8 @@ fn bodies_for_any_job_keep_to_the_rules_of_their_targets() {
             else {
                 panic!("nothing to send")
             };
-            let body: Value = serde_json::from_str(&request.body).unwrap();
-            check(target, &request.body, &body);
+            let body: Value = serde_json::from_slice(&request.body).unwrap();
+            check(target, str::from_utf8(&request.body).unwrap(), &body);
             lines.push(json!({"target": target, "body": body}));
         }
     }

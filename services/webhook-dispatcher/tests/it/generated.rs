@@ -1,6 +1,8 @@
 //! Generates jobs, nodes and arrays with hostile names.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use event_filter::sample;
+use event_message::digest::{DigestReason, Summary};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
@@ -9,8 +11,6 @@ use mesh_events::{Event, EventType, timestamp};
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use webhook_dispatcher::message::digest::{DigestReason, Summary};
-use webhook_dispatcher::message::sample;
 
 /// Pieces of names, paths and reasons.
 pub const PIECES: &[&str] = &[

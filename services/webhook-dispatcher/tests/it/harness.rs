@@ -5,26 +5,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{Info, pull};
-use axum::Router;
-use axum::body::Body;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Method, StatusCode};
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use http_body_util::BodyExt as _;
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_events::Event;
 use mesh_events::catalogue::legacy_endpoint_consumer;
 use mesh_runtime::api::{Caller, Role};
-use mesh_runtime::{ConfigFile, Context, Health, Service as _, ServiceSection};
+use mesh_testkit::service::TestService;
 use mesh_testkit::{NatsServer, Postgres, fixtures, wait_until};
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
 use webhook_dispatcher::WebhookDispatcherService;
 use webhook_dispatcher::store::Store;
 use webhook_dispatcher::store::ownership::preferred;
@@ -75,14 +70,7 @@ pub struct Mesh {
     pub database: String,
     /// More lines of the dispatcher's section.
     pub settings: String,
-    running: Option<Running>,
-}
-
-struct Running {
-    router: Router,
-    health: Health,
-    shutdown: CancellationToken,
-    work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
+    running: Option<TestService>,
 }
 
 impl Mesh {
@@ -190,18 +178,8 @@ impl Mesh {
 
     pub async fn start_dispatcher(&mut self, endpoints: &[String]) {
         let path = self.write_config(endpoints);
-        let section = ServiceSection::of::<WebhookDispatcherService>();
-        let config = ConfigFile::load(&[section], Some(&path)).unwrap();
-        let shutdown = CancellationToken::new();
-        let context = Context::new(config, shutdown.clone()).unwrap();
-        let health = context.health.clone();
-        let started = WebhookDispatcherService::start(context).await.unwrap();
-        self.running = Some(Running {
-            router: started.router,
-            health,
-            shutdown,
-            work: tokio::spawn(started.run),
-        });
+        let started = TestService::start::<WebhookDispatcherService>(&path).await;
+        self.running = Some(started.unwrap());
     }
 
     /// Writes `mesh.toml` and returns its path.
@@ -323,12 +301,8 @@ impl Mesh {
     /// Stops the dispatcher as SIGTERM does.
     pub async fn stop(&mut self) {
         let running = self.running.take().unwrap();
-        running.shutdown.cancel();
-        tokio::time::timeout(DEADLINE, running.work)
-            .await
-            .expect("drains in time")
-            .unwrap()
-            .unwrap();
+        let stopped = tokio::time::timeout(DEADLINE, running.stop()).await;
+        stopped.expect("drains in time");
     }
 
     pub async fn publish(&self, event: &Event) {
@@ -362,29 +336,10 @@ impl Mesh {
         role: Role,
         body: &Value,
     ) -> (StatusCode, Value) {
-        let body = if body.is_null() {
-            Body::empty()
-        } else {
-            Body::from(body.to_string())
-        };
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .body(body)
-            .unwrap();
-        request.extensions_mut().insert(Caller::peer(user, 1, role));
-        let response = self
-            .running
-            .as_ref()
-            .unwrap()
-            .router
-            .clone()
-            .oneshot(request)
-            .await
-            .unwrap();
-        let status = response.status();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, serde_json::from_slice(&body).unwrap_or_default())
+        let caller = Caller::peer(user, 1, role);
+        let body = Some(body).filter(|body| !body.is_null());
+        let running = self.running.as_ref().unwrap();
+        running.ask(caller, method.as_str(), path, body).await
     }
 
     /// Serves the API over TCP for one caller, as the runtime does after authentication.
@@ -479,13 +434,5 @@ impl Mesh {
             }
         });
         Listener { messages: received }
-    }
-}
-
-impl Drop for Mesh {
-    fn drop(&mut self) {
-        if let Some(running) = &self.running {
-            running.work.abort();
-        }
     }
 }

@@ -164,7 +164,7 @@ async fn deliveries_go_by_the_proxy_with_its_credentials_and_no_password_is_show
         >()],
         Some(&mesh.write_config(&[format!("{section}credentials = \"mesh:s3cret\"")])),
     );
-    let shown = config.unwrap().print("webhook-dispatcher").unwrap();
+    let shown = config.unwrap().print().unwrap();
     assert!(
         !shown.contains("s3cret") && shown.contains("********"),
         "{shown}"

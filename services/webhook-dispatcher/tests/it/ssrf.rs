@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use event_message::format::Request;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use url::{Host, Url};
 use webhook_dispatcher::attempt::cause::Cause;
 use webhook_dispatcher::delivery::http::{Attributes, Failure, Http};
-use webhook_dispatcher::message::format::Request;
 use webhook_dispatcher::{Config, Endpoint, Network};
 
 use crate::harness::SECRET;
